@@ -36,6 +36,7 @@ SIGNIFICANT = 0.05
 BETTER, WORSE, NOT_TOLD_APART, NOT_JUDGED = "better", "worse", "not told apart", ""
 NO_VALUE = "no value"
 LARGEST = 1 << 20  # bytes of a file of values
+DECIDES = ("train", "looks", "keeps", "measures", "model_of")  # keys of a part on which numbers depend
 Variant = dict[str, str]
 
 
@@ -146,7 +147,12 @@ def read_set(name: str, size: str, config_dir: str | None) -> StandardSet:
     if size not in sizes:
         raise UserError(f"no size={size}{nearest(size, sizes)}")
     parts = {part: read_yaml(found[f"{name}/{part}"]) for part in whole["parts"]}
-    decides = {"train": whole["train"], "rates": whole["rates"], "more": sizes[size], "parts": parts}
+    decides = {
+        "train": whole["train"],
+        "rates": whole["rates"],
+        "more": sizes[size],
+        "parts": {part: {key: node.get(key) for key in DECIDES} for part, node in parts.items()},
+    }
     return StandardSet(
         name=name,
         size=size,
@@ -234,7 +240,7 @@ class Standing:
 
     @property
     def file_name(self) -> str:
-        return re.sub(r"[^\w.-]+", "_", "+".join(f"{k}={v}" for k, v in self.variant.items())) + ".json"
+        return re.sub(r"[^\w.=+-]+", "_", "+".join(f"{k}={v}" for k, v in self.variant.items())) + ".json"
 
     def add(
         self,

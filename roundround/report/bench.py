@@ -7,7 +7,6 @@ Tested by tests/verbs/test_bench.py.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -32,7 +31,9 @@ from roundround.report.figures import save_drawing
 from roundround.report.numbers import fixed, number, shown_p
 from roundround.report.page.sources import RunFiles
 from roundround.report.page.view import Section, View
+from roundround.report.page.write import write_page
 from roundround.report.tables import Cell, Record, Table
+from roundround.runs.directories import PAGE
 from roundround.support.console import print_result, print_status, print_table
 from roundround.support.files import write_atomically, write_json
 from roundround.support.panels import Curve, Drawing, Panel
@@ -139,9 +140,10 @@ class Standings:
             for remark in some
         ]
 
-    def leave_report(self, folder: Path, command: str) -> None:
-        """What a paper cites: table, csv, figures as pdf, and a paragraph on methods."""
+    def leave_report(self, directory: Path, folder: Path, command: str) -> None:
+        """What a paper cites: the page of the run, table, csv, figures as pdf, and a paragraph on methods."""
         folder.mkdir(parents=True, exist_ok=True)
+        write_page(directory, folder / PAGE)
         self.leave(folder)
         panels = panels_of(self.about())
         for part, panel in panels.items():
@@ -151,13 +153,13 @@ class Standings:
 
     def methods(self, command: str) -> str:
         seeds = sorted({len(standing.seeds) for standing, _ in self.rows})
-        n = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+        n = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))) + " seed" + "s" * (seeds[-1] > 1)
         judged = [column for column in self.set.columns if column.better != "none"]
         parts = ", ".join(part.name for part in self.set.parts)
         return (
             f"Variants were run on version {self.set.name} (size {self.set.size}, hash {self.set.hash}) of "
-            f"roundround's standard set, whose parts are {parts}, with {n} seeds each. All variants of a seed begin "
-            "with the same weights where shapes agree and see the same batches. Differences from "
+            f"roundround's standard set, whose parts are {parts}, with {n} each. All variants of a seed begin with the "
+            "same weights where shapes agree and see the same batches. Differences from "
             f"{self.label(self.baseline)} are paired by seed; their t-test has a variance moderated by those of the "
             f"{len(self.found)} variants with stored values (Smyth 2004), and Holm's correction over {len(judged)} "
             f"numbers; a difference counts as one below p = {SIGNIFICANT}. Command: `{command}`.\n\n"
@@ -378,8 +380,3 @@ def panels_of(about: Mapping[str, Any]) -> dict[str, Panel]:
             note="Means over the seeds; the band is from the lowest seed to the highest.",
         )  # fmt: skip
     return found
-
-
-def copy_page(directory: Path, folder: Path) -> None:
-    """The page of the run, once it is there."""
-    shutil.copy(directory / "report.html", folder / "report.html")

@@ -6,7 +6,8 @@ Tested by tests/verbs/test_bench.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,13 @@ from roundround.config.build import checked
 from roundround.config.verbs.bench import BenchConfig
 from roundround.distributed.child import VerbFailed
 from roundround.report import bench as report
-from roundround.runs.directories import all_runs, read_manifest, runs_of
+from roundround.runs.directories import RESULTS, all_runs, read_manifest, runs_of
 from roundround.runs.opening import now, opened_run
 from roundround.runs.provenance import git_state
 from roundround.runs.run import Invocation
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, nearest, one_line
-from roundround.support.files import parse_json, read_text, write_atomically
+from roundround.support.files import home_expanded, parse_json, read_text, write_atomically
 
 VALUES = "values"  # the folder of a run for what its variants reached
 LOG = "verbs.log"  # of a run: what the verbs print that it starts
@@ -53,24 +54,20 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
         workshop = Workshop(the_set, config, invocation, found, run.directory)
         for variant in [*([baseline] if wanted else []), *(v for v in wanted if v != baseline)]:
             workshop.complete(variant, seeds, tune=config.tune and variant in wanted)
-        if not found:
-            raise UserError(
-                f"nothing has values of {the_set.name}, size={the_set.size}; name a variant, such as pe=rope"
-            )
-        chosen = [s for s in found if s.variant in wanted or s.variant == baseline] if wanted else found
         base = next((s for s in found if s.variant == baseline), None)
         if base is None:
-            names = [format_variant(s.variant) for s in found]
+            have = [standing.name for standing in found]
             raise UserError(
-                f"baseline={','.join(config.baseline)} has no values{nearest(format_variant(baseline), names)}"
+                f"baseline {format_variant(baseline)} has no values{nearest(format_variant(baseline), have)}"
             )
+        chosen = [s for s in found if s.variant in wanted or s is base] if wanted else found
         standings = report.Standings(the_set, found, chosen, base)
         run.results(standings.records(), variants=len(chosen))
         if run.writes:
             standings.leave(run.directory)
-            if config.to is not None:
-                standings.leave_report(Path(config.to), invocation.command)
             standings.show()
+    if run.writes and config.to is not None:
+        standings.leave_report(run.directory, home_expanded(config.to, "to"), invocation.command)
 
 
 def all_values(the_set: StandardSet, config: BenchConfig) -> list[Standing]:
@@ -153,7 +150,7 @@ class Workshop:
                     remarks += [(part.name, remark) for remark in told]
                 else:
                     numbers[part.name] = self.numbers(part, standing.variant, seed, standing.rate, trained)
-            except (VerbFailed, UserError, RuntimeError) as error:
+            except (VerbFailed, UserError, ValueError, RuntimeError, IndexError) as error:
                 remarks.append((part.name, self.why(error)))
                 print_status(f"{standing.name}, seed {seed}: {part.name} failed: {remarks[-1][1]}")
                 continue
@@ -187,8 +184,25 @@ class Workshop:
         trained[part.name] = run("train", *self.set.words(part, variant, seed, rate))
         found: dict[str, float] = {}
         for verb, *words in part.looks:
-            look = run(verb, f"run={trained[part.name]}", *words)
-            found |= part.numbers_of(parse_json(read_text(look / "results.json")))
+            asked = [f"run={trained[part.name]}", *words]
+            try:
+                looks = [run(verb, *asked)]
+            except (VerbFailed, UserError) as error:  # as of learned positions, of which there are no more
+                looks = self.by_length(run, verb, asked)
+                if not looks:
+                    raise
+                print_status(f"{part.name}: {self.why(error)}; asked of each length by itself")
+            for look in looks:
+                found |= part.numbers_of(parse_json(read_text(look / RESULTS)))
+        return found
+
+    def by_length(self, run: Runner, verb: str, words: Sequence[str]) -> list[Path]:
+        """A look of several lengths, one by one, as far as the model takes them."""
+        found = []
+        for word in [word for word in words if word.startswith("length=[")]:
+            for length in word.removeprefix("length=[").removesuffix("]").split(","):
+                with suppress(VerbFailed, UserError):
+                    found.append(run(verb, *(f"length={length}" if other == word else other for other in words)))
         return found
 
     def measured(self, part: Part, trained: Mapping[str, Path]) -> tuple[Mapping[str, float], list[str]]:

@@ -1,0 +1,218 @@
+"""The standard set and its stored values: their form, the pairing, the moderated test, the verdicts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from roundround.analysis import standings
+from roundround.analysis.intervals import fitted_prior, moderated
+from roundround.analysis.standings import (
+    BETTER,
+    NOT_TOLD_APART,
+    STANDINGS,
+    WORSE,
+    Column,
+    Standing,
+    compared,
+    complete,
+    format_variant,
+    joined,
+    read_set,
+    read_standing,
+    stored,
+    variants_of,
+)
+from roundround.config.options import options_of
+from roundround.support.errors import UserError
+
+V1 = read_set("v1", "default", None)
+FILES = sorted(STANDINGS.rglob("*.json"))
+
+
+def standing(name: str, values: dict[str, list[float | None]], *, seeds: int = 3) -> Standing:
+    return Standing(
+        "v1", "default", V1.hash, complete({"pe": name}), 3e-3, list(range(1, seeds + 1)), {"copying": dict(values)}
+    )
+
+
+def column(better: str = "higher") -> Column:
+    return Column(name="copying", part="copying", number="token_accuracy@10", unit="share", better=better)
+
+
+# -- the moderated test
+
+
+def groups(n: int, size: int, *, s0: float, d0: float, seed: int = 0) -> list[list[float]]:
+    """Differences whose variances are drawn as the model of `moderated` has it, around 0."""
+    rng = np.random.default_rng(seed)
+    variances = d0 * s0**2 / rng.chisquare(d0, n)
+    return [rng.normal(0, math.sqrt(variance), size).tolist() for variance in variances]
+
+
+def test_without_other_groups_it_is_students_test() -> None:
+    own = [0.3, 0.1, 0.4]
+    found, theirs = moderated(own, []), stats.ttest_1samp(own, 0)
+    assert found.p == pytest.approx(theirs.pvalue)
+    low, high = theirs.confidence_interval(0.95)
+    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_the_prior_is_that_which_the_groups_were_drawn_from() -> None:
+    variance, degrees = fitted_prior(groups(100_000, 3, s0=0.2, d0=6.0))
+    assert math.sqrt(variance) == pytest.approx(0.2, rel=0.05)
+    assert degrees == pytest.approx(6.0, rel=0.15)
+
+
+def test_groups_of_one_variance_are_pooled() -> None:
+    rng = np.random.default_rng(1)
+    variance, degrees = fitted_prior(rng.normal(0, 0.1, (50, 3)).tolist())
+    assert degrees > 20
+    assert math.sqrt(variance) == pytest.approx(0.1, rel=0.15)
+
+
+def test_p_values_are_uniform_where_there_is_no_difference() -> None:
+    drawn = groups(600, 3, s0=1.0, d0=4.0, seed=2)
+    p = [moderated(own, drawn).p for own in drawn]
+    assert stats.kstest(p, "uniform").pvalue > 0.01
+    assert np.mean(np.array(p) < 0.05) == pytest.approx(0.05, abs=0.02)
+
+
+def test_three_seeds_see_more_than_by_themselves() -> None:
+    drawn = groups(200, 3, s0=1.0, d0=8.0, seed=3)
+    shifted = [[value + 3 for value in own] for own in drawn]
+    seen = np.mean([moderated(own, drawn).p < 0.01 for own in shifted])
+    alone = np.mean([stats.ttest_1samp(own, 0).pvalue < 0.01 for own in shifted])
+    assert seen > alone + 0.2
+
+
+def test_groups_that_never_vary_tell_nothing_of_the_prior() -> None:
+    drawn = groups(20, 3, s0=1.0, d0=5.0)
+    assert fitted_prior([*drawn, [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]) == fitted_prior(drawn)
+    assert moderated([0.0, 0.0, 0.0], []).p == 1.0
+    assert moderated([], drawn).p != moderated([], drawn).p, "nothing is known"
+
+
+# -- verdicts
+
+
+def test_a_variant_is_paired_with_the_baseline_seed_by_seed() -> None:
+    base = standing("rope", {"token_accuracy@10": [0.5, 0.6, 0.7]})
+    own = standing("nope", {"token_accuracy@10": [0.6, None, 0.9]})
+    [found] = compared(own, base, [base, own], [column()])
+    assert (found.n_pairs, found.mean) == (2, pytest.approx(0.75))
+    assert found.difference == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize(("better", "shift", "verdict"), [
+    ("higher", 0.5, BETTER), ("higher", -0.5, WORSE), ("lower", 0.5, WORSE), ("lower", -0.5, BETTER),
+    ("higher", 0.0, NOT_TOLD_APART), ("none", 0.5, ""),
+])  # fmt: skip
+def test_which_way_is_better_is_the_columns(better: str, shift: float, verdict: str) -> None:
+    base = standing("rope", {"token_accuracy@10": [0.50, 0.52, 0.49]})
+    others = [standing(f"other{n}", {"token_accuracy@10": [0.5 + 0.01 * n, 0.5, 0.49]}) for n in range(5)]
+    own = standing("nope", {"token_accuracy@10": [0.501 + shift, 0.519 + shift, 0.489 + shift]})
+    [found] = compared(own, base, [base, own, *others], [column(better)])
+    assert found.verdict == verdict
+
+
+def test_the_same_variant_under_another_name_is_told_apart_nowhere() -> None:
+    base = standing("rope", {"token_accuracy@10": [0.5, 0.6, 0.7]})
+    [found] = compared(replace(base, variant=complete({"pe": "again"})), base, [base], [column()])
+    assert (found.difference, found.verdict) == (0.0, NOT_TOLD_APART)
+
+
+# -- variants and files
+
+
+def test_variants_are_every_combination_of_what_is_named() -> None:
+    found = variants_of(["pe=nope,rope", "softmax=ssmax", "pe.theta=100"])
+    assert [(v["pe"], v["softmax"], v["pe.theta"]) for v in found] == [
+        ("nope", "ssmax", "100"),
+        ("rope", "ssmax", "100"),
+    ]
+    assert format_variant(complete({"pe": "nape", "softmax": "ssmax", "gate": "none"})) == "nape + ssmax"
+    with pytest.raises(UserError, match=r"optim\.lr=1: the set fixes everything but pe, softmax"):
+        variants_of(["optim.lr=1"])
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    own = standing("nope", {"token_accuracy@10": [0.1, None, 0.3]})
+    own.made = [{"seed": 1, "machine": "cpu: [a]"}]
+    path = tmp_path / own.file_name
+    path.write_text(own.as_json())
+    assert read_standing(path) == own
+    path.write_text(own.as_json().replace("[0.1, null, 0.3]", "[0.1]"))
+    with pytest.raises(UserError, match="is no file of values"):
+        read_standing(path)
+
+
+def test_seeds_of_two_files_are_put_together() -> None:
+    first = standing("nope", {"token_accuracy@10": [0.1]}, seeds=1)
+    second = standing("nope", {"token_accuracy@10": [0.9, 0.2]}, seeds=2)
+    first.made, second.made = [{"seed": 1}], [{"seed": 1}, {"seed": 2}]
+    both = joined(first, second)
+    assert (both.seeds, both.numbers["copying"]["token_accuracy@10"]) == ([1, 2], [0.1, 0.2])
+
+
+def test_records_are_kept_by_length_and_position() -> None:
+    [language] = [part for part in V1.parts if part.name == "language"]
+    records: list[dict[str, Any]] = [
+        {"metric": "nats_per_token", "length": 128, "value": 3.0},
+        {"metric": "nats_per_token", "length": 1024, "value": "nan"},
+        {"metric": "nats_per_token", "length": 128, "first_position": 0, "last_position": 3, "value": 9.0},
+        {"metric": "nats_per_token", "length": 1024, "first_position": 512, "last_position": 1023, "value": 4.0},
+        {"metric": "entropy", "length": 128, "layer": 0, "head": 0, "value": 1.0},
+        {"metric": "entropy", "length": 128, "layer": 0, "head": 1, "value": 3.0},
+        {"metric": "perplexity", "length": 128, "value": 20.0},
+    ]
+    found = language.numbers_of(records)
+    assert math.isnan(found.pop("nats_per_token@1024"))
+    assert found == {"nats_per_token@128": 3.0, "nats_per_token:position@1023": 4.0, "entropy@128": 2.0}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_stored_file_is_of_the_set_as_it_is(path: Path) -> None:
+    """What one sends in is a file as `roundround bench` leaves it, of a variant of this package, with its origin."""
+    found = read_standing(path)
+    the_set = read_set(found.set, found.size, None)
+    assert found.hash == the_set.hash, "made with another set"
+    assert path == STANDINGS / found.set / found.size / found.file_name
+    assert found.variant["pe"] in options_of("pe")
+    assert found.variant["softmax"] in options_of("softmax")
+    assert [made["seed"] for made in found.made] == found.seeds
+    assert all(made["commit"] and made["machine"] and made["command"] for made in found.made)
+    for one in the_set.columns:
+        assert found.values(one) or found.remarks.get(one.part) or found.numbers.get(one.part), one.name
+
+
+def test_every_part_of_the_set_reads_what_its_columns_show() -> None:
+    for part in V1.parts:
+        assert part.question.endswith("?")
+        for one in part.columns:
+            metric = one.number.partition("@")[0]
+            assert part.measures or metric in part.keeps, one.number
+
+
+def test_a_changed_set_is_not_standard(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = standing("rope", {"token_accuracy@10": [0.5, 0.6, 0.7]})
+    monkeypatch.setattr(standings, "stored", lambda name, size: [own])
+    assert replace(V1).is_standard
+    assert not replace(V1, hash="another").is_standard
+
+
+def test_a_wrong_name_gets_one_line() -> None:
+    with pytest.raises(UserError, match=r"no set=v9 \(choices: v1\)"):
+        read_set("v9", "default", None)
+    with pytest.raises(UserError, match="no size=huge"):
+        read_set("v1", "huge", None)
+
+
+def test_the_package_brings_values() -> None:
+    assert {"pe": "rope", "softmax": "softmax"} in [found.variant for found in stored("v1", "default")]

@@ -1,0 +1,199 @@
+"""`roundround bench`: what is run, what is taken, what is left, and what wrong words get."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Done, assert_refused, shell
+
+from roundround.analysis.repetition import Runner
+from roundround.distributed.child import VerbFailed
+from roundround.verbs import bench
+
+SET = """\
+parts: [copying, conduct]
+seeds: 3
+train: [model.d_model=16, model.n_layers=1, model.n_heads=2, model.n_key_heads=2, model.d_mlp=16, batch_size=4]
+rates: [3.0e-3]
+tuned: [1.0e-3, 3.0e-3, 1.0e-2]
+sizes: {default: []}
+"""
+COPYING = """\
+question: Does it copy?
+train: [data=copy, "data.train_lengths=[1,4]", data.validation_examples=8, schedule.warmup_steps=1,
+  trainer.max_steps=4, validate_every=4, checkpoint_every=4]
+looks: [[eval, "length=[4,8]", examples=16]]
+keeps: {token_accuracy: each}
+columns:
+  copying: {number: token_accuracy@4, unit: share of symbols, better: higher}
+  copying 2x: {number: token_accuracy@8, unit: share of symbols, better: higher}
+"""
+CONDUCT = """\
+question: Does it compute the same?
+measures: promises
+model_of: copying
+columns:
+  promises: {number: kept, unit: of 5 promises are kept, better: none}
+"""
+HALF = """\
+_target_: half.Half
+theta: 10000.0
+"""
+HALF_PY = '''
+from typing import final
+
+import torch
+
+from roundround.pe.rotary import RotaryEncoding, ladder
+
+
+@final
+class Half(RotaryEncoding):
+    """RoPE at half its frequencies."""
+
+    def frequencies(self, dtype=torch.float32, device="cpu"):
+        return 0.5 * ladder(self.shape.head_dim // 2, self.shape.head_dim, self.theta, dtype, device)
+'''
+
+
+@pytest.fixture
+def mine(here: Path) -> Path:
+    """A folder of one's own with a set of a second and an encoding."""
+    folder = here / "mine"
+    for name, text in {
+        "bench/tiny.yaml": SET, "bench/tiny/copying.yaml": COPYING, "bench/tiny/conduct.yaml": CONDUCT,
+        "pe/half.yaml": HALF, "half.py": HALF_PY,
+    }.items():  # fmt: skip
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[list[str]]:
+    """The verbs that were asked for, of which none runs: accuracy falls with the length and is best with nope."""
+    asked: list[list[str]] = []
+
+    def answer(self: Runner, verb: str, *words: str) -> Path:
+        asked.append([verb, *words])
+        directory = here / f"{verb}-{len(asked)}"
+        directory.mkdir()
+        if verb == "train":
+            if "pe=alibi" in words:
+                raise VerbFailed("roundround train", 1)
+            (directory / "choices").write_text(" ".join(words))
+            return directory
+        source = next(Path(word.removeprefix("run=")) for word in words if word.startswith("run="))
+        good = "pe=nope" in (source / "choices").read_text()
+        records = [{"metric": "token_accuracy", "length": n, "value": (1.0 if good else 0.25) / n} for n in (4, 8)]
+        (directory / "results.json").write_text(json.dumps(records))
+        return directory
+
+    monkeypatch.setattr(Runner, "__call__", answer)
+    monkeypatch.setattr(bench.Workshop, "measured", lambda self, part, trained: ({"kept": 5.0}, []))
+    monkeypatch.setattr(bench, "machine", lambda trained: "a machine")
+    return asked
+
+
+WORDS = ("set=tiny", "--config-dir", "mine")
+
+
+def test_what_is_named_and_the_baseline_are_run_seed_by_seed_and_taken_the_next_time(
+    roundround: Callable[..., Done], mine: Path, ran: list[list[str]]
+) -> None:
+    done = roundround("bench", *WORDS, "pe=nope", "seeds=2")
+    assert [words[0] for words in ran] == ["train", "eval"] * 4
+    assert "seed=2" in ran[2]
+    assert "pe=nope" in ran[4]
+    assert "optim.lr=0.003" in ran[4]
+    assert "nope against rope" in done.out
+    values = json.loads((done.directory / "values" / "pe=nope+softmax=softmax.json").read_text())
+    assert values["seeds"] == [1, 2]
+    assert values["numbers"]["copying"]["token_accuracy@4"] == [0.25, 0.25]
+    assert roundround("bench", *WORDS, "pe=nope", "seeds=2").code == 0
+    assert len(ran) == 8, "all of it was there"
+    roundround("bench", *WORDS, "pe=nope", "seeds=3")
+    assert len(ran) == 12, "the third seed of both"
+
+
+def test_all_that_have_values_are_shown_without_a_name(
+    roundround: Callable[..., Done], mine: Path, ran: list[list[str]]
+) -> None:
+    roundround("bench", *WORDS, "pe=nope,half", "seeds=1")
+    n_ran = len(ran)
+    done = roundround("bench", *WORDS)
+    assert len(ran) == n_ran
+    assert {record["variant"] for record in done.results} == {"rope", "nope", "half"}
+
+
+def test_a_part_that_fails_has_a_remark_and_the_others_go_on(
+    roundround: Callable[..., Done], mine: Path, ran: list[list[str]]
+) -> None:
+    done = roundround("bench", *WORDS, "pe=alibi,nope")
+    assert done.code == 0
+    assert "alibi, seed 1: copying failed" in done.err
+    assert "no value in copying, copying 2x" in done.out
+    assert "nope against rope" in done.out
+
+
+def test_a_set_of_ones_own_has_no_stored_values_and_a_changed_one_is_marked(
+    roundround: Callable[..., Done], mine: Path, ran: list[list[str]], here: Path
+) -> None:
+    done = roundround("bench", *WORDS, "pe=nope")
+    file = done.directory / "values" / "pe=nope+softmax=softmax.json"
+    (mine / "bench/tiny.yaml").write_text(SET.replace("batch_size=4", "batch_size=8"))
+    again = roundround("bench", *WORDS, "pe=nope")
+    assert "its values are of another tiny" in again.err
+    assert again.code == 0
+    assert file.exists()
+
+
+def test_a_report_has_what_a_paper_cites(
+    roundround: Callable[..., Done], mine: Path, ran: list[list[str]], here: Path
+) -> None:
+    assert roundround("bench", *WORDS, "pe=nope", "to=cited").code == 0
+    names = {path.name for path in (here / "cited").iterdir()}
+    assert {"report.html", "bench.csv", "bench.md", "methods.md", "bench_copying.pdf"} <= names
+    methods = (here / "cited" / "methods.md").read_text()
+    assert "whose parts are copying, conduct, with 1 seed each" in methods
+
+
+def test_every_combination_is_a_job_of_a_sweep() -> None:
+    from roundround.command_line.arguments import expand_sugar
+    from roundround.config.verbs import verb_named
+
+    verb = verb_named("bench")
+    assert expand_sugar(["pe=a,b", "seeds=2"], verb) == ["seeds=2", "where=['pe=a,b']"]
+    assert expand_sugar(["-m", "pe=a,b", "softmax=c"], verb) == [
+        "-m", "where=['pe=a','softmax=c'],['pe=b','softmax=c']",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "parts"), [
+    (["optim.lr=1"], ["the set fixes everything but pe, softmax"]),
+    (["set=v9"], ["no set=v9"]),
+    (["size=huge"], ["no size=huge"]),
+    (["seeds=0"], ["seeds=0 must be at least 1"]),
+    (["baseline=pe=pope"], ["pope", "rope"]),
+    (["nothing.json"], ["nothing.json"]),
+])  # fmt: skip
+def test_wrong_words_get_one_line(roundround: Callable[..., Done], words: Sequence[str], parts: Sequence[str]) -> None:
+    assert_refused(roundround("bench", *words), *parts)
+
+
+@pytest.mark.slow
+def test_an_encoding_of_ones_own_goes_through_a_set_and_is_resumed(mine: Path, here: Path) -> None:
+    words: list[Any] = ["bench", *WORDS, "pe=half", "device=cpu"]
+    first = shell(*words, cwd=here)
+    assert first.code == 0, first.err
+    assert "half, seed 1: copying" in first.err
+    runs = sorted(here.glob("outputs/train/*/*"))
+    for values in here.glob("outputs/bench/*/*/values/*.json"):
+        values.unlink()
+    again = shell(*words, cwd=here)
+    assert again.code == 0, again.err
+    assert sorted(here.glob("outputs/train/*/*")) == runs, "finished runs are taken"
