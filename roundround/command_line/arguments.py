@@ -8,6 +8,7 @@ import os
 import posixpath
 import re
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,8 +125,7 @@ def flag_value(flags: list[str], name: str) -> str | None:
 def expand_sugar(args: list[str], verb: Verb) -> list[str]:
     """The words as overrides and flags. UserError where a name is missing."""
     args = expand_flags(args, verb)
-    flags = {*WITH_VALUE, *WITH_VALUE.values()}
-    values = {n for n in range(1, len(args)) if args[n - 1] in flags}
+    values = {n for n in range(1, len(args)) if args[n - 1] in {*WITH_VALUE, *WITH_VALUE.values()}}
     if not verb.words:
         return args
     return expand_names(args, values, verb) if verb.names else expand_paths(args, values, verb)
@@ -163,8 +163,7 @@ def expand_names(args: list[str], values: set[int], verb: Verb) -> list[str]:
 
 def expand_paths(args: list[str], values: set[int], verb: Verb) -> list[str]:
     """`DIR last~1` is `paths=['DIR','last~1']`; of a verb that filters, `pe=rope` is `where=['pe=rope']`."""
-    rest, paths, filters = [], [], []
-    own = {*verb.keys, "hydra"}
+    rest, paths, filters, own = [], [], [], {*verb.keys, "hydra"}
     for n, arg in enumerate(args):
         key = arg.partition("=")[0].lstrip("+~").split(".")[0].split("@")[0]
         if n in values or arg.startswith("-"):
@@ -177,16 +176,13 @@ def expand_paths(args: list[str], values: set[int], verb: Verb) -> list[str]:
             rest.append(f"{key}=[{','.join(map(in_quotes, arg.partition('=')[2].strip('[]').split(',')))}]")
         else:
             rest.append(arg)
-    found = [*rest, *([f"{verb.words}=[{listed(paths)}]"] if paths else [])]
-    if filters and verb.sweeps_filters and {"-m", "--multirun"} & {*args}:  # a job for each combination of their values
-        parts = [word.partition("=") for word in filters]
-        jobs = itertools.product(*([f"{name}={value}" for value in values.split(",")] for name, _, values in parts))
-        return [*found, f"{verb.filters}={','.join(f'[{listed(job)}]' for job in jobs)}"]
-    return [*found, *([f"{verb.filters}=[{listed(filters)}]"] if filters else [])]
-
-
-def listed(words: Iterable[str]) -> str:
-    return ",".join(map(in_quotes, words))
+    lists = {verb.words: [paths], verb.filters: [filters]}
+    if verb.sweeps_filters and {"-m", "--multirun"} & {*args}:  # a job for each combination of their values
+        parts = (word.partition("=") for word in filters)
+        each = ([f"{name}={value}" for value in values.split(",")] for name, _, values in parts)
+        lists[verb.filters] = [[*job] for job in itertools.product(*each)]
+    quoted = {key: [f"[{','.join(map(in_quotes, job))}]" for job in jobs if job] for key, jobs in lists.items()}
+    return [*rest, *(f"{key}={','.join(jobs)}" for key, jobs in quoted.items() if jobs)]
 
 
 def in_quotes(value: str) -> str:
@@ -259,7 +255,7 @@ def parse(override: str) -> Override:
 
 
 def is_plain(name: str) -> bool:
-    """Whether Hydra can read a name in one way only: it leads nowhere else and is written as short as it can be."""
+    """Whether Hydra reads a name in one way only: it leads nowhere else and is as short as it can be."""
     return not name.endswith(".yaml") and name in ("", posixpath.normpath(name)) and ".." not in name.split("/")
 
 
@@ -347,10 +343,9 @@ def has_plain_commas(override: str) -> bool:
 
 
 def is_sweep(override: str) -> bool:
-    try:
+    with suppress(HydraException):
         return bool(parse(override).is_sweep_override())
-    except HydraException:
-        return True
+    return True
 
 
 # -- logger=[wandb,csv], which Hydra would merge into one

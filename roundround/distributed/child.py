@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -115,6 +116,4 @@ def be_verb(words: list[str], out: str, log: str) -> None:
         os.dup2(handle, number)
         os.close(handle)
     sys.argv = ["roundround", *words]
-    from roundround.__main__ import main
-
-    main()
+    runpy.run_module("roundround", run_name="__main__")

@@ -15,7 +15,7 @@ class BenchConfig:
 
     where: list[str]
     files: list[str]
-    seeds: int
+    seeds: int = key(REPLICATE)
     set: str
     size: str
     baseline: list[str]
