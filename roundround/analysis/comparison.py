@@ -88,12 +88,12 @@ class Group:
 
 def varying(replicates: Iterable[Replicate]) -> tuple[list[str], dict[str, list[str]]]:
     """The settings that tell replicates apart; and for each that others determine, as pe does pe.theta, those."""
-    table = DataFrame([replicate.settings for replicate in replicates], dtype=object)
+    all_settings = [replicate.settings for replicate in replicates]
 
     def n_distinct(*keys: str) -> int:
-        return len(table[list(keys)].drop_duplicates())
+        return len({tuple(settings.get(key) for key in keys) for settings in all_settings})
 
-    keys = [key for key in table if n_distinct(key) > 1]
+    keys = [key for key in {key for settings in all_settings for key in settings} if n_distinct(key) > 1]
     kept: list[str] = []
     following: dict[str, list[str]] = {}
     for key in sorted(keys, key=lambda key: (GROUPS.index(key) if key in GROUPS else len(GROUPS), key)):

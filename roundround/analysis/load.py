@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -166,17 +167,23 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
     found: dict[tuple[Replicate, str, Coordinates], set[float]] = {}
     known = {*run.settings, *NOT_COORDINATES, *NOT_SETTINGS} - {*COORDINATES}  # what says nothing of where
     not_finite = set()
+
+    @cache  # most records have the same fields
+    def split(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
+        """The fields that name the model, which the record knows best, and those that say where it was measured."""
+        own = [name for name in names if name in NAMES or name.startswith("softmax.")]
+        return own, sorted(n for n in names if n in COORDINATES or not (n in known or n in own or "." in n))
+
     for record in records:
         value, metric, seed = record["value"], record["metric"], as_cell(record.get("seed"))
         if not is_number(value):
             not_finite |= {metric} if str(value) in ("nan", "inf", "-inf") else set()
         elif run.verb != "max-retrieval" or "seed" in record:  # else it is over all seeds
-            # what names the model the record knows best
-            own = {key: as_cell(item) for key, item in record.items() if key in NAMES or key.startswith("softmax.")}
+            of_model, of_place = split(tuple(record))
+            own = {key: as_cell(record[key]) for key in of_model}
             if (which := (seed, *own.values())) not in replicates:
                 replicates[which] = Replicate(run.verb, settings | own, seed, directory, run.started, facts, model)
-            keys = [key for key in record if key in COORDINATES or not (key in known or key in own or "." in key)]
-            there = {key: as_cell(record[key]) for key in sorted(keys) if record[key] is not None}
+            there = {key: as_cell(record[key]) for key in of_place if record[key] is not None}
             if not isinstance(there.get("first_token"), bool):
                 there.pop("first_token", None)  # of eval: how the text was read
             found.setdefault((replicates[which], metric, tuple(there.items())), set()).add(float(value))

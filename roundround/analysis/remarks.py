@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -165,11 +166,12 @@ def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
         own = numbers[numbers["cell"].isin(chosen) & numbers["group"].isin(rate_of)]
         own = own.assign(rate=own["group"].map(rate_of), score=direction(metric) * own["value"])
         at_edge = []
-        for _, here in own.groupby("cell"):
-            scores = here.groupby("rate")["score"].mean()
-            rates, best = list(scores.index), list(scores.index[scores == scores.max()])
+        means = own.groupby(["cell", "rate"])["score"].mean()
+        for cell, some_means in groupby(means.items(), key=lambda item: item[0][0]):
+            scores = {rate: score for (_, rate), score in some_means}
+            rates, best = list(scores), [rate for rate, score in scores.items() if score == max(scores.values())]
             if len(rates) > 1 and len(best) == 1 and best[0] in (rates[0], rates[-1]):
-                at_edge.append((here["coordinates"].iloc[0], best[0], rates))
+                at_edge.append((cells["coordinates"][cell], best[0], rates))
         for coordinates, rate, rates in at_edge[:1]:
             edge, beyond = ("largest", "larger") if rate == rates[-1] else ("smallest", "smaller")
             of = "" if name == "all runs" else f"{name}: "

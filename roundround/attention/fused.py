@@ -19,11 +19,10 @@ from torch import Tensor
 from roundround.attention import kernels
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.compilation import outside_compilation
-from roundround.attention.entropy_scaled import EntropyScaledAttention, centre_of_keys, for_entropy
 from roundround.attention.kernels import Kernel, fitted, kernel_for, varlen_kernel_for
 from roundround.attention.keys import Keys
 from roundround.attention.precision import at_least_float32, wide_dtype
-from roundround.attention.tiled_attention import TiledAttention
+from roundround.attention.tiled_attention import EntropyScaledAttention, TiledAttention, centre_of_keys, for_entropy
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's kernels run on a CPU then, for tests
 

@@ -30,7 +30,7 @@ from roundround.data.corpora import first_line
 from roundround.data.hub import hub_is_reachable
 from roundround.data.tokenizers import Vocabulary, vocabulary_of
 from roundround.distributed.device import check_fits
-from roundround.loading.foreign import (
+from roundround.loading.llama import (
     INDEX,
     PICKLED,
     WEIGHTS,

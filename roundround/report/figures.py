@@ -264,13 +264,20 @@ def draw_cells(axis: Any, panel: HeatMap) -> None:
 def write(figure: Any, path: Path) -> None:
     """One file, in the format that its name says: the same picture gives the same bytes.
 
-    Drawn in memory first: where a disk is full, matplotlib's PDF fails with another error than the system's.
+    Drawn in memory first: where a disk is full, matplotlib's PDF fails with another error than the system's. Laid out
+    with the first file, the same in every format: matplotlib itself would draw every file twice for it.
     """
     import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     drawn = io.BytesIO()
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-    with matplotlib.rc_context({"svg.hashsalt": path.stem}):  # else its identifiers are random
+    own = {"svg.hashsalt": path.stem, "figure.autolayout": False, "figure.constrained_layout.use": False}
+    with matplotlib.rc_context(own):  # without the salt its identifiers are random
+        if (layout := figure.get_layout_engine()) is not None:
+            FigureCanvasSVG(figure)  # letters are as wide as in this format
+            layout.execute(figure)
+            figure.set_layout_engine(None)
         figure.savefig(drawn, format=path.suffix[1:], dpi=150, metadata=undated.get(path.suffix))
     write_atomically(path, drawn.getvalue())
 
@@ -281,5 +288,4 @@ def save(figure: Any, folder: Path, name: str, kinds: Sequence[str] = KINDS) -> 
     paths = [folder / f"{name}.{kind}" for kind in kinds]
     for path in paths:
         write(figure, path)
-        figure.set_layout_engine("none")  # laid out once, the same in every format
     return paths

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.attention import compiled, fused, whole_rows
+from roundround.attention import fused, whole_rows
 from roundround.attention.bias import Bias
 from roundround.attention.blocks import attend_in_blocks, logits_of_rows, query_blocks, rows_between
 from roundround.attention.compilation import once_per_compilation, outside_compilation
@@ -111,7 +111,7 @@ class AttentionSoftmax(nn.Module):
             return self.attend_documents(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
         keys = self.narrowed(keys)
         function = self.row_function(rows, keys, bias) if whole_rows.fits(q_BHQC, keys, bias) else None
-        if function is not None and compiled.library() is not None:
+        if function is not None and whole_rows.library() is not None:
             return whole_rows.attention(q_BHQC, k_BGKC, v_BGKC, function=function, scale=scale, keys=keys, bias=bias)
         if self.has_fused_form(q_BHQC, keys, bias):
             n_channels, dtype = v_BGKC.shape[-1], q_BHQC.dtype

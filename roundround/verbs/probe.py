@@ -35,7 +35,6 @@ from roundround.probing.probe import SHARED_BATCH_MAX_TOKENS, batches, check, ob
 from roundround.probing.probed_model import ProbedModel
 from roundround.probing.prompt import N_LISTS, entropy_by_length
 from roundround.probing.texts import APOSTROPHE
-from roundround.report import ablation as ablation_report
 from roundround.report import probe_figures as figures
 from roundround.report import probe_tables as report
 from roundround.report.evaluation import scope
@@ -155,18 +154,18 @@ def ablate(
         seen = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False)
         with probed.with_frequencies(cut):
             changed = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False, ablated=True)
-        changes = ablation_report.records_of_change(seen, changed, name)
-    run.results(ablation_report.records_of_ablation(before, after, name, common) + changes)
+        changes = report.records_of_change(seen, changed, name)
+    run.results(report.records_of_ablation(before, after, name, common) + changes)
     if not run.writes:
         return
-    ablation_report.show_ablation(before, after, probed.name, name)
+    report.show_ablation(before, after, probed.name, name)
     print_scope(run, before, windowed)
     if seen is not None and changed is not None:
         arrays = {f"{key}_before": value for key, value in seen.arrays().items() if key.startswith("places")}
         arrays |= {f"{key}_after": value for key, value in changed.arrays().items() if key.startswith("places")}
         save_file(arrays, run.directory / "ablation.safetensors")
         usual_mode(run.directory / "ablation.safetensors")
-        ablation_report.show_change(seen, changed)
+        report.show_change(seen, changed)
 
 
 def draw_curve(
@@ -175,13 +174,13 @@ def draw_curve(
     """Perplexity against the fraction of frequencies kept, from both ends."""
     steps = ablation.curve(max(int((table > 0).sum()) for table in probed.tables()))
     losses = [ablation.ablated_loss(probed, [band], measure) for band in steps]
-    records = ablation_report.records_of_curve(before, steps, losses, common)
+    records = report.records_of_curve(before, steps, losses, common)
     run.results(records)
     if run.writes:
         few = "" if n_targets(before) >= FEWEST else ", too few to tell"
         title = f"{probed.name}: perplexity without part of the frequencies, {n_targets(before):,} targets{few}"
         save_drawing(Drawing("ablation", title, kept_panels(records)), run.directory / "figures", alike=True)
-        ablation_report.show_curve(before, steps, losses)
+        report.show_curve(before, steps, losses)
 
 
 def print_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from roundround.attention import compiled
+from roundround.attention import whole_rows
 
 USE = """
 import torch
-from roundround.attention import compiled
-print(compiled.library() is not None)
+from roundround.attention import whole_rows
+print(whole_rows.library() is not None)
 """
 
 
@@ -25,7 +25,7 @@ def use(cache: Path, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(words, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.skipif(compiled.library() is None, reason="no C++ compiler on this machine")
+@pytest.mark.skipif(whole_rows.library() is None, reason="no C++ compiler on this machine")
 def test_processes_that_compile_at_once_leave_one_library(tmp_path: Path) -> None:
     processes = [use(tmp_path) for _ in range(2)]
     assert [process.communicate()[0] for process in processes] == ["True\n"] * 2
@@ -50,7 +50,7 @@ def test_without_a_compiler_one_line_names_the_log(tmp_path: Path, compiler: str
 
 def test_a_library_that_is_cut_short_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    path = compiled.own_cache() / f"whole_rows-{compiled.fingerprint()}.so"
+    path = whole_rows.own_cache() / f"whole_rows-{whole_rows.fingerprint()}.so"
     path.write_bytes(b"")
     assert use(tmp_path, CXX="false").communicate()[0] == "False\n"
     assert not path.stat().st_size
@@ -58,9 +58,9 @@ def test_a_library_that_is_cut_short_is_compiled_again(tmp_path: Path, monkeypat
 
 def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert compiled.own_cache() == tmp_path / "roundround"
+    assert whole_rows.own_cache() == tmp_path / "roundround"
     (tmp_path / "roundround").chmod(0o777)
-    elsewhere = compiled.own_cache()
+    elsewhere = whole_rows.own_cache()
     assert elsewhere != tmp_path / "roundround"
     assert elsewhere.stat().st_mode & 0o077 == 0
     elsewhere.rmdir()

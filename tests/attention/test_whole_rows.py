@@ -21,12 +21,12 @@ from helpers_attention import (
 from helpers_pe import noise
 from torch import Tensor
 
-from roundround.attention import compiled, whole_rows
+from roundround.attention import whole_rows
 from roundround.attention.keys import Keys
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 
-pytestmark = pytest.mark.skipif(compiled.library() is None, reason="no C++ compiler on this machine")
+pytestmark = pytest.mark.skipif(whole_rows.library() is None, reason="no C++ compiler on this machine")
 BIASES = [None, "alibi", "fox", "t5_bias", "kerple", "fire"]
 WAYS: dict[str, dict[str, Any]] = {
     "causal": {},
@@ -235,6 +235,6 @@ def test_few_queries_and_no_compiler_are_served_by_the_definition(monkeypatch: p
     case.softmax(case.q, case.k, case.v, **options)
     assert calls == ["blocks"]
     monkeypatch.setattr(whole_rows, "FEWEST_QUERIES", 1)
-    monkeypatch.setattr(compiled, "library", lambda: None)
+    monkeypatch.setattr(whole_rows, "library", lambda: None)
     case.softmax(case.q, case.k, case.v, **options)
     assert calls == ["blocks", "blocks"]

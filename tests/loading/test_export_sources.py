@@ -205,7 +205,6 @@ def test_the_modelling_file_names_the_classes_and_what_transformers_would_miss()
     assert "\nfrom .pe_alibi import ALiBi as Encoding\nfrom .softmax_softmax import Softmax as Normaliser\n" in text
     missed = [line.split()[1] for line in text.splitlines() if "import __name__" in line]
     assert missed == [
-        ".attention_compiled",
         ".attention_entropy_kernel",
         ".attention_flex",
         ".attention_fused",

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 import roundround as rr
 from roundround.distributed import device
-from roundround.loading.foreign import check_config
+from roundround.loading.llama import check_config
 from roundround.loading.load import Pretrained, ProbedHuggingFaceModel
 from roundround.loading.patching.attention import installed
 from roundround.probing.probe import Probe, observe

@@ -24,7 +24,6 @@ from roundround.probing.probe import Probe, batches, observe
 from roundround.probing.prompt import entropy_by_length
 from roundround.probing.rows import BANDS, FARTHEST, FIRST_ROW, NEAR, PLACES, RowStatistics
 from roundround.probing.texts import DOMAINS, maximum_prompt, texts_of
-from roundround.report import ablation as ablation_report
 from roundround.report import probe_tables as report
 from roundround.report.evaluation import position_bins
 from roundround.softmax.softmax import Softmax
@@ -539,15 +538,15 @@ def test_a_bucket_of_few_targets_joins_its_neighbour() -> None:
 
 def test_tables_say_how_many_targets_a_number_has_and_mark_few(capsys: pytest.CaptureFixture[str]) -> None:
     few, many = losses(*[1] * 80), losses(*[70] * 80)
-    ablation_report.show_ablation(many, many, "tiny", "lowest:0.5")
+    report.show_ablation(many, many, "tiny", "lowest:0.5")
     shown = capsys.readouterr().err
     assert "4,480" in shown
     assert "*" not in shown
-    ablation_report.show_curve(few, [], [])
+    report.show_curve(few, [], [])
     shown = capsys.readouterr().err
     assert "2.718 *" in shown
     assert "* fewer than 100 targets" in shown
-    assert {(r.get("first_position"), r["targets"]) for r in ablation_report.records_of_loss(many)} == {
+    assert {(r.get("first_position"), r["targets"]) for r in report.records_of_loss(many)} == {
         (None, 5600), (0, 4480), (64, 1120),
     }  # fmt: skip
 

@@ -20,8 +20,8 @@ from roundround.loading.patching.attention import installed
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
 from roundround.probing.probe import Probe, observe
-from roundround.report import ablation as ablation_report
 from roundround.report import evaluation, figures, probe_figures
+from roundround.report import probe_tables as report
 from roundround.report.eval_panels import drawing
 from roundround.report.figures import save, subplots
 from roundround.report.probe_panels import kept_panels
@@ -174,7 +174,7 @@ def test_every_panel_of_a_prompt_is_titled(seen: Probe, drawn: dict[str, Any]) -
 
 def draw_curve(before: PositionLoss, bands: list[ablation.Band], losses: list[PositionLoss]) -> None:
     """Perplexity along the fraction of frequencies kept."""
-    panels = kept_panels(ablation_report.records_of_curve(before, bands, losses, {}))
+    panels = kept_panels(report.records_of_curve(before, bands, losses, {}))
     figures.save_drawing(Drawing("ablation", "tiny", panels), Path(), alike=True)
 
 

@@ -14,9 +14,9 @@ import pytest
 from helpers_page import write_run
 
 from roundround.report.figures import MARKERS, PALETTE, ends_of, look_of, tick_label, y_ends
-from roundround.report.page.figures import address_of, figures_of
 from roundround.report.page.pictures import VARIABLES, picture_of
 from roundround.report.page.sources import opened_run
+from roundround.report.page.view import address_of, figures_of
 from roundround.report.train_panels import logged
 from roundround.support.panels import Curve, HeatMap, Mark, Panel
 
@@ -208,7 +208,7 @@ def test_figures_that_would_fill_the_page_are_left_out_by_name(tmp_path: Path, m
     (run / "figures").mkdir()
     for n in range(3):
         (run / "figures" / f"f{n}.svg").write_text(SVG.replace("<text>", f"<text>{'x' * 1000 * n}"))
-    monkeypatch.setattr("roundround.report.page.figures.MOST_TOGETHER", 2500)
+    monkeypatch.setattr("roundround.report.page.view.MOST_TOGETHER", 2500)
     files = opened_run(run)
     assert [figure.name for figure in figures_of(files)] == ["f0", "f1"]
     assert files.remarks == ["left out, because a page has up to 2 MB: figures/f2.svg"]

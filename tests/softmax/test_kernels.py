@@ -10,7 +10,7 @@ import torch
 from helpers_attention import SCALE, in_blocks, keys_of, shape_of
 from torch import Tensor
 
-from roundround.attention import compiled, kernels, trial
+from roundround.attention import kernels, trial, whole_rows
 from roundround.attention.kernels import Kernel
 from roundround.softmax import projection
 from roundround.softmax.alpha_entmax import AlphaEntmax
@@ -119,7 +119,7 @@ def wheel(monkeypatch: pytest.MonkeyPatch) -> Wheel:
     monkeypatch.setattr(projection, "adasplash_v2", made.v2)
     monkeypatch.setattr(projection, "is_splash_here", lambda q: True)
     monkeypatch.setattr(trial, "outcomes", {})
-    monkeypatch.setattr(compiled, "library", lambda: None)  # which a GPU has no use for
+    monkeypatch.setattr(whole_rows, "library", lambda: None)  # which a GPU has no use for
     return made
 
 

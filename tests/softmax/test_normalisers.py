@@ -37,7 +37,7 @@ from helpers_pe import noise
 from rounding import rounding
 from torch import Tensor
 
-from roundround.attention import entropy_scaled, fused
+from roundround.attention import fused, tiled_attention
 from roundround.attention.bias import LinearBias
 from roundround.attention.keys import Keys
 from roundround.attention.tiles import LinearTerms, Operands
@@ -264,7 +264,7 @@ def keys_with_an_offset(dtype: torch.dtype) -> tuple[Tensor, Tensor, Keys, Tenso
 def test_the_entropy_in_half_precision_does_not_suffer_from_what_keys_share(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entropy_scaled, "ENTROPY_IN_FLOAT32", ())  # as on a GPU
+    monkeypatch.setattr(tiled_attention, "ENTROPY_IN_FLOAT32", ())  # as on a GPU
     q, k, keys, visible_B1QK = keys_with_an_offset(dtype)
     expected = dense_entropy(q.double(), k.double(), 0.125, visible_B1QK)
     logits = 0.125 * q.double() @ k.double().repeat_interleave(2, 1).mT
@@ -279,7 +279,7 @@ def test_the_entropy_in_half_precision_does_not_suffer_from_what_keys_share(
 
 def test_the_gradient_of_the_entropy_in_half_precision_does_not_either(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of `fused.entropy`, and that of attention by entropy, which has a backward pass of its own."""
-    monkeypatch.setattr(entropy_scaled, "ENTROPY_IN_FLOAT32", ())
+    monkeypatch.setattr(tiled_attention, "ENTROPY_IN_FLOAT32", ())
     grads: list[list[Tensor]] = []
     for dtype in (torch.bfloat16, torch.float64):
         q, k, keys, visible_B1QK = keys_with_an_offset(torch.bfloat16)

@@ -33,7 +33,7 @@ from helpers_attention import (
 )
 from torch import Tensor
 
-from roundround.attention import blocks, compiled
+from roundround.attention import blocks, whole_rows
 from roundround.attention.documents import documents_of
 from roundround.attention.keys import Keys
 from roundround.pe.base import PositionalEncoding
@@ -309,7 +309,7 @@ def test_memory_of_training_is_linear_in_length(
     bias: str | None, options: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 2**17)
-    monkeypatch.setattr(compiled, "library", lambda: None)  # whose memory is not that of tensors
+    monkeypatch.setattr(whole_rows, "library", lambda: None)  # whose memory is not that of tensors
     half, whole = (peak_of_training(n, bias, **options) for n in (512, 1024))
     table = 1024 * 1024 * 4  # queries x keys x heads
     assert whole.largest < table / 3
@@ -318,7 +318,7 @@ def test_memory_of_training_is_linear_in_length(
 
 
 def test_the_largest_tensor_of_a_t5_bias_in_training_is_one_block_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "library", lambda: None)
+    monkeypatch.setattr(whole_rows, "library", lambda: None)
     # 2048 tokens at the shipped bounds; F.scaled_dot_product_attention would make the whole table
     peak = peak_of_training(2048, "t5_bias")
     assert peak.largest == blocks.LOGITS_IN_CACHE < blocks.LOGITS_PER_BLOCK < 2048**2 * 4

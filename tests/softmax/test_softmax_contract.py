@@ -40,7 +40,7 @@ from helpers_pe import noise, prepared_of_layer
 from rounding import rounding
 from torch import Tensor
 
-from roundround.attention import blocks, compiled, tiles
+from roundround.attention import blocks, tiles, whole_rows
 from roundround.attention.bias import Bias
 from roundround.attention.keys import Keys
 from roundround.softmax.base import AttentionSoftmax
@@ -501,7 +501,7 @@ def peak_of_training(name: str, encoding_name: str, n_tokens: int) -> Peak:
 @each_kind_of_bias
 def test_memory_of_training_is_linear_in_length(name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory of training grows linearly with the length (softmax/base.py, attention/bias.py)."""
-    monkeypatch.setattr(compiled, "library", lambda: None)  # whose memory is not that of tensors
+    monkeypatch.setattr(whole_rows, "library", lambda: None)  # whose memory is not that of tensors
     keys, q = keys_of(2, 2), torch.zeros(1, 4, 2, 8)
     bias = layer_bias(encoding_from(encoding_name), keys, q, q[:, :2])
     # 32 rows a block at 256 tokens, or the 16 of which FIRE's hidden layer is half a table

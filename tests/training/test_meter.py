@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
-from roundround.attention import compiled
+from roundround.attention import whole_rows
 from roundround.loading.models import build_decoder
 from roundround.training import meter
 from roundround.training.meter import Meter, Timed, flops_by_name, training_flops
@@ -30,7 +30,7 @@ SIZES = {"d_model": 64, "n_layers": 2, "n_heads": 4, "n_key_heads": 2, "d_mlp": 
 def test_the_formula_is_what_pytorch_counts(
     softmax: str, sizes: dict[str, Any], n_scored: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiled, "library", lambda: None)  # its products PyTorch does not see
+    monkeypatch.setattr(whole_rows, "library", lambda: None)  # its products PyTorch does not see
     pe, normaliser = (OmegaConf.load(ROOT / "conf" / path) for path in ("pe/rope.yaml", f"softmax/{softmax}.yaml"))
     model = OmegaConf.merge(OmegaConf.load(ROOT / "conf" / "model" / "tiny.yaml"), SIZES | sizes)
     decoder = build_decoder(model, pe, normaliser, n_vocab=300)
