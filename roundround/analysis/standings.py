@@ -33,7 +33,7 @@ STANDINGS = Path(__file__).parents[1] / "standings"
 GROUPS = ("pe", "softmax", "qk_norm", "gate", "pattern")  # what a variant may choose; all else is the set's
 USUAL = {"pe": "rope", "softmax": "softmax", "qk_norm": "none", "gate": "none", "pattern": "uniform"}
 SIGNIFICANT = 0.05
-BETTER, WORSE, NOT_TOLD_APART, NOT_JUDGED = "better", "worse", "not told apart", ""
+BETTER, WORSE, NOT_TOLD_APART, NOT_TESTED, NOT_JUDGED = "better", "worse", "not told apart", "not tested", ""
 NO_VALUE = "no value"
 LARGEST = 1 << 20  # bytes of a file of values
 DECIDES = ("train", "looks", "keeps", "measures", "model_of")  # keys of a part on which numbers depend
@@ -57,7 +57,9 @@ class Column:
         """By the p-value after Holm's correction."""
         if self.better == "none":
             return NOT_JUDGED
-        if math.isnan(p) or p >= SIGNIFICANT:
+        if math.isnan(p):
+            return NOT_TESTED
+        if p >= SIGNIFICANT:
             return NOT_TOLD_APART
         return BETTER if (difference > 0) == (self.better == "higher") else WORSE
 

@@ -7,6 +7,7 @@ Tested by tests/verbs/test_bench.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -19,10 +20,13 @@ from pandas import DataFrame
 from roundround.analysis.standings import (
     BETTER,
     NO_VALUE,
+    NOT_TESTED,
+    NOT_TOLD_APART,
     SIGNIFICANT,
     WORSE,
     Column,
     Comparison,
+    Part,
     StandardSet,
     Standing,
     compared,
@@ -111,12 +115,16 @@ class Standings:
                     "name": part.name,
                     "question": part.question,
                     "columns": [asdict(column) for column in part.columns],
-                    "curves": {self.label(s): s.curve(part.name, metric) for s in shown},
-                    "band": band([s.curve(part.name, metric) for s in self.found]) if len(self.found) > FEW else {},
-                    "metric": metric,
+                    "curves": [
+                        {
+                            "x": label,
+                            "variants": {self.label(s): s.curve(part.name, metric) for s in shown},
+                            "band": band([s.curve(part.name, metric) for s in self.found]),
+                        }
+                        for metric, label in curves_of(part)
+                    ],
                 }
                 for part in self.set.parts
-                for metric in [part.columns[0].number.partition("@")[0]]
             ],
         }
 
@@ -145,9 +153,9 @@ class Standings:
         folder.mkdir(parents=True, exist_ok=True)
         write_page(directory, folder / PAGE)
         self.leave(folder)
-        panels = panels_of(self.about())
-        for part, panel in panels.items():
-            save_drawing(Drawing(f"bench_{part}", panel.title, [panel]), folder, ("pdf", "svg"))
+        for panel in panels_of(self.about()):
+            name = re.sub(r"\W+", "_", f"{panel.note.partition(':')[0]}_by_{panel.x_label.split()[0]}")
+            save_drawing(Drawing(name, panel.title, [panel]), folder, ("pdf", "svg"))
         write_atomically(folder / "methods.md", self.methods(command))
         print_status(f"to cite: {folder}")
 
@@ -249,54 +257,55 @@ def sentence(name: str, baseline: str, comparisons: Sequence[Comparison]) -> str
             )
             told.append(f"{verdict} in {listed}")
     judged = [c for c in comparisons if c.column.better != "none"]
-    rest = [c for c in judged if c.difference is not None and c.verdict not in (BETTER, WORSE)]
+    rest = [c for c in judged if c.verdict == NOT_TOLD_APART]
     missing = [c.column.name for c in judged if c.difference is None]
     if rest:
         told.append(f"not told apart in {len(rest)} of {len(judged)} numbers")
+    if any(c.verdict == NOT_TESTED for c in judged):
+        told.append("one seed alone, from which nothing can be told")
     if missing:
         told.append(f"no value in {', '.join(missing)}")
     return f"{name} against {baseline}: {'; '.join(told)}."
 
 
+def curves_of(part: Part) -> list[tuple[str, str]]:
+    """The metrics of a part that are drawn, each with what runs along its axis."""
+    metric = part.columns[0].number.partition("@")[0]
+    return [(metric, "length"), (f"{metric}:position", "position in the longest window")]
+
+
 def band(curves: Sequence[Mapping[int, Sequence[float]]]) -> dict[int, list[float]]:
     """By length, the ends between which the means of eight tenths of all variants lie, and their median."""
-    lengths = sorted({length for curve in curves for length in curve})
-    means = {n: [float(np.mean(curve[n])) for curve in curves if curve.get(n)] for n in lengths}
-    return {n: [float(q) for q in np.quantile(some, [0.1, 0.5, 0.9])] for n, some in means.items() if some}
+    if len(curves) <= FEW:
+        return {}
+    places = sorted({length for curve in curves for length in curve})
+    by_place = {n: [float(np.mean(curve[n])) for curve in curves if curve.get(n)] for n in places}
+    return {n: [float(q) for q in np.quantile(some, [0.1, 0.5, 0.9])] for n, some in by_place.items() if some}
 
 
 # -- the page
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
-    """The grid of variants and numbers, then each part with its curves."""
+    """The grid of variants and numbers, the curves of all parts, and the numbers with their intervals."""
     about = files.json(ABOUT)
     if not isinstance(about, dict):
         return View([])
-    panels = panels_of(about)
+    files.remarks.extend(about["remarks"])
     grid = Section(
         "Standings",
         note=(
             "Each number is the mean over the seeds. A cell is coloured where the difference from "
             f"{about['baseline']} is told apart (p < {SIGNIFICANT}, paired by seed, Holm over the row's numbers): blue "
-            "better, orange worse, the stronger the larger. A number's name leads to its part."
+            "and + is better, orange and - is worse, the stronger the larger. A number's name leads to the curves."
         ),
         part="bench.html.j2",
         values={"grid": grid_of(records, about)},
     )
-    parts = [
-        Section(
-            part["name"].replace("_", " "),
-            panels=[panels[part["name"]]] if part["name"] in panels else [],
-            tables=[table_of(part, records)],
-            note=part["question"],
-            anchor=f"part-{part['name']}",
-        )
-        for part in about["parts"]
-    ]
-    files.remarks.extend(about["remarks"])
+    curves = Section("Curves", panels=panels_of(about), anchor="curves")
+    numbers = Section("Numbers", tables=[table_of(part, records) for part in about["parts"]])
     scope = [f"set {about['set']}, size {about['size']}, hash {about['hash']}"]
-    return View([grid, *parts], scope=scope)
+    return View([grid, curves, numbers], scope=scope)
 
 
 def grid_of(records: Sequence[Record], about: Mapping[str, Any]) -> dict[str, Any]:
@@ -314,7 +323,7 @@ def grid_of(records: Sequence[Record], about: Mapping[str, Any]) -> dict[str, An
                 "share": f"{share:.2f}",
             }
         )
-    columns = [(c["name"], part["name"]) for part in about["parts"] for c in part["columns"]]
+    columns = [(c["name"], part["question"]) for part in about["parts"] for c in part["columns"]]
     return {"columns": columns, "rows": list(rows.items()), "baseline": about["baseline"]}
 
 
@@ -351,32 +360,42 @@ def interval(record: Record) -> str:
     return "" if low is None or high is None else f"{fixed(low, 3, '+')} to {fixed(high, 3, '+')}"
 
 
-def panels_of(about: Mapping[str, Any]) -> dict[str, Panel]:
-    """A panel for each part that was measured at several lengths."""
-    found = {}
+def panels_of(about: Mapping[str, Any]) -> list[Panel]:
+    """A panel for each part that was measured at several lengths; of text another by position in the longest."""
+    found = []
     for part in about["parts"]:
-        curves = []
-        for name, by_length in part["curves"].items():
-            lengths = sorted(by_length, key=int)
-            if len(lengths) > 1:
-                values = [by_length[n] for n in lengths]
-                ends = [(min(some), max(some)) if some else (np.nan, np.nan) for some in values]
-                mean = [np.mean(some) if some else np.nan for some in values]
-                x = [int(n) for n in lengths]
-                curves.append(Curve(name, x, mean, low=[low for low, _ in ends], high=[high for _, high in ends]))
-        if not curves:
-            continue
-        band_of = part["band"]
-        if band_of:
-            x = sorted(band_of, key=int)
-            low, middle, high = ([band_of[n][k] for n in x] for k in range(3))
-            curves.append(Curve(BAND, [int(n) for n in x], middle, low=low, high=high, reference=True))
-        unit = part["columns"][0]["unit"]
-        ticks = sorted({int(n) for by_length in part["curves"].values() for n in by_length})
         share = part["columns"][0]["better"] == "higher"
-        found[part["name"]] = Panel(
-            "length", unit, curves, log="x", title=part["name"].replace("_", " "), x_ticks=ticks,
-            possible=(0.0, 1.0) if share else (0.0, None), whole=share,
-            note="Means over the seeds; the band is from the lowest seed to the highest.",
-        )  # fmt: skip
+        for curves in part["curves"]:
+            lines = [
+                Curve(
+                    name,
+                    lengths(of),
+                    means(of),
+                    low=[min(some) for some in of.values()],
+                    high=[max(some) for some in of.values()],
+                )
+                for name, of in curves["variants"].items()
+                if len(of) > 1
+            ]
+            if not lines:
+                continue
+            if band := curves["band"]:
+                low, middle, high = zip(*band.values(), strict=True)
+                lines.append(Curve(BAND, lengths(band), middle, low=low, high=high, reference=True))
+            ticks = sorted({n for line in lines for n in np.asarray(line.x).tolist()})
+            found.append(
+                Panel(
+                    curves["x"], part["columns"][0]["unit"], lines, log="x", title=part["question"], x_ticks=ticks[-5:],
+                    possible=(0.0, 1.0) if share else (0.0, None), whole=share,
+                    note=f"{part['name'].replace('_', ' ')}: means over the seeds, from the lowest to the highest",
+                )
+            )  # fmt: skip
     return found
+
+
+def lengths(by_length: Mapping[str, Any]) -> list[int]:
+    return [int(n) for n in by_length]
+
+
+def means(by_length: Mapping[str, Sequence[float]]) -> list[float]:
+    return [float(np.mean(some)) for some in by_length.values()]

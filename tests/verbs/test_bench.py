@@ -157,7 +157,7 @@ def test_a_report_has_what_a_paper_cites(
 ) -> None:
     assert roundround("bench", *WORDS, "pe=nope", "to=cited").code == 0
     names = {path.name for path in (here / "cited").iterdir()}
-    assert {"report.html", "bench.csv", "bench.md", "methods.md", "bench_copying.pdf"} <= names
+    assert {"report.html", "bench.csv", "bench.md", "methods.md", "copying_by_length.pdf"} <= names
     methods = (here / "cited" / "methods.md").read_text()
     assert "whose parts are copying, conduct, with 1 seed each" in methods
 
