@@ -24,6 +24,7 @@ VERBS = {
         "first baseline=pe=rope logger=none",
         "RUNS/report.html RUNS/comparison.csv RUNS/figures/training_curves.pdf",
     ),
+    "bench": ("softmax=ssmax logger=none", "RUNS/report.html RUNS/bench.csv RUNS/bench.md"),
     "rerun": ("RUN logger=none", "RUNS/results.json RUNS/again/results.json"),
     "export": ("run=RUN to=model", "RUNS/results.json model/model.safetensors model/README.md"),
     "max-retrieval": (

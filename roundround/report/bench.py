@@ -7,6 +7,8 @@ Tested by tests/verbs/test_bench.py.
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pandas import DataFrame
 
 from roundround.analysis.standings import (
     BETTER,
@@ -96,12 +97,16 @@ class Standings:
     def leave(self, directory: Path) -> None:
         records = self.records()
         write_json(directory / ABOUT, self.about())
-        DataFrame(records).to_csv(directory / CSV, index=False)
+        lines = io.StringIO(newline="")
+        writer = csv.DictWriter(lines, list(records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+        write_atomically(directory / CSV, lines.getvalue())
         write_atomically(directory / MARKDOWN, self.markdown())
 
     def about(self) -> dict[str, Any]:
         """What the page needs beside the records."""
-        shown = [standing for standing, _ in self.rows][:MOST_CURVES]
+        shown = [standing for standing, _ in self.rows[: MOST_CURVES if len(self.rows) <= MOST_CURVES else 1]]
         return {
             "set": self.set.name,
             "size": self.set.size,
@@ -209,9 +214,9 @@ class Standings:
 
     def overview(self, widest: int | None = None) -> Table:
         """A row for each variant, a column for each number, as many as have room."""
-        names = [column.name for column in self.set.columns]
+        columns = ["variant", "seeds", *(column.name for column in self.set.columns)]
         rows = [[Cell(self.label(s)), len(s.seeds), *(Cell(text_of(c), c.mean) for c in some)] for s, some in self.rows]
-        table = Table(self.title, ["variant", "seeds", *names], rows, names=1)
+        table = Table(self.title, columns, rows, names=1)
         if widest is None:
             return table
         texts = [table.columns, *table.texts()]
@@ -234,8 +239,7 @@ def text_of(comparison: Comparison, *, whole: bool = False) -> str:
     c = comparison
     if c.mean is None:
         return "-" if not whole else NO_VALUE
-    text = f"{fixed(c.mean, decimals(c.mean))}"
-    mark = MARKS.get(c.verdict, "")
+    text, mark = fixed(c.mean, decimals(c.mean)), MARKS.get(c.verdict, "")
     if not whole or c.difference is None:
         return f"{text}{mark}"
     half = "" if c.low is None or c.high is None else f" ±{fixed((c.high - c.low) / 2, 3)}"
@@ -314,23 +318,18 @@ def grid_of(records: Sequence[Record], about: Mapping[str, Any]) -> dict[str, An
     for record in records:
         difference, spread = number(record["difference"]), number(about["spread"].get(record["metric"])) or 0.0
         share = min(1.0, abs(difference) / spread) if difference is not None and spread else 0.0
-        mean = number(record["value"])
+        mean, ends = number(record["value"]), interval(record)
+        told = f"; difference {text(difference, '+')} ({ends}), p {shown_p(record['p_holm'])}" if ends else ""
         rows.setdefault(record["variant"], []).append(
             {
                 "text": "-" if mean is None else fixed(mean, decimals(mean)),
-                "title": f"{record['variant']}: {record['metric']}, {record['unit']}" + difference_in_words(record),
+                "title": f"{record['variant']}: {record['metric']}, {record['unit']}{told}",
                 "kind": record["verdict"] if record["verdict"] in (BETTER, WORSE) else "",
                 "share": f"{share:.2f}",
             }
         )
     columns = [(c["name"], part["question"]) for part in about["parts"] for c in part["columns"]]
     return {"columns": columns, "rows": list(rows.items()), "baseline": about["baseline"]}
-
-
-def difference_in_words(record: Record) -> str:
-    if not interval(record):
-        return ""
-    return f"; difference {text(record['difference'], '+')} ({interval(record)}), p {shown_p(record['p_holm'])}"
 
 
 def table_of(part: Mapping[str, Any], records: Sequence[Record]) -> Table:
