@@ -134,8 +134,7 @@ def test_a_fused_softmax_with_a_bias_that_is_not_linear_is_the_definition(name: 
     assert_equal_with_gradients(Case(name, 50, way, bias))
 
 
-@pytest.mark.parametrize("name", ALONE)
-@pytest.mark.parametrize(("n", "n_channels"), [(1, 8), (2, 3), (63, 20), (64, 16), (771, 5)])
+@covering("name,n,n_channels", ALONE, [(1, 8), (2, 3), (63, 20), (64, 16), (771, 5)])
 def test_any_number_of_tokens_and_channels(name: str, n: int, n_channels: int) -> None:
     """Up to a few more than the 768 queries that whole_rows.cpp takes as one part."""
     assert_equal_with_gradients(Case(name, n, n_channels=n_channels))
