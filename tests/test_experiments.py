@@ -57,7 +57,7 @@ def seldom(names: Iterable[str], slow: Container[str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in slow)) for n in names])
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", SELDOM)
 def test_the_jobs_of_a_sweep_fit_the_models_that_they_train(name: str) -> None:
     from roundround.config.options import compose
     from roundround.loading.models import check_buildable

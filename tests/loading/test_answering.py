@@ -182,7 +182,7 @@ def test_what_a_pretrained_model_is_not_asked(here: Path, words: list[str], says
 
 def test_a_run_on_text_is_asked_and_a_run_learns_it(train: Any, here: Path) -> None:
     """What was trained on text is asked in its own tokens; a run can also be trained on a length test."""
-    asked = ["logger=none", "length=500", "examples=5", "data=variable_tracking"]
+    asked = ["logger=none", "length=500", "examples=1", "data=variable_tracking"]
     run: Done = train()
     done = typed("eval", f"run={run.directory}", *asked, "by=generation")
     assert done.code == 0, done.err

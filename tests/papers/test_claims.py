@@ -66,7 +66,7 @@ def cases() -> Iterator[Any]:
             seen |= {mutation, name}
 
 
-@pytest.mark.parametrize(("mutation", "name"), cases())
+@pytest.mark.parametrize(("mutation", "name"), list(cases()))
 def test_a_mutation_is_seen(mutation: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch, mutation)
     assert not claim_of(name).check().holds
