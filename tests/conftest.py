@@ -210,6 +210,14 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     os.environ.update(kept)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def unflushed() -> Iterator[None]:
+    """Wait for no disk: a command here waits twenty times, a third of its time. Tests of the order patch it anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the files of figures empty, unless a test looks at them: drawing is a third of what commands take here.

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import product
+from math import prod
 from typing import Any
 
 import pytest
@@ -150,16 +151,23 @@ REPLACED: dict[str, dict[str, Any]] = {"top_k": {"k": 3}}  # of so few keys the 
 CHOSEN = {"hard": 1, "top_k": 3}  # weights jump where the logit of the last key chosen equals that of the next
 
 
-def covering(names: str, *values: Iterable[Any]) -> pytest.MarkDecorator:
-    """All combinations of these values; two in three are slow, but those with a variant of the user's own.
+PLAIN = ["rope", "softmax", "plain causal", "causal", False, None]  # what a combination may hold beside one variant
 
-    The third that is left is a Latin square: every value of one kind meets every value of another, or every third.
+
+def covering(names: str, *values: Iterable[Any]) -> pytest.MarkDecorator:
+    """All combinations of these values; all but a sample, and what has a variant of the user's own, are slow.
+
+    The sample: each value where all others are plain, and a Latin square in which each value of the longest list meets
+    about three combinations of the others.
     """
-    cases = []
-    for places in product(*map(enumerate, values)):
+    lists = [list(of_one) for of_one in values]
+    every = max(3, prod(map(len, lists)) // max(map(len, lists)) // 3)
+    cases, own = [], list(own_variants())
+    for places in product(*map(enumerate, lists)):
         numbers, case = zip(*places, strict=True)
         flat = [part for value in case for part in (value if isinstance(value, tuple) else (value,))]
-        often = sum(numbers) % 3 == 0 or any(value in own_variants() for value in flat)
+        alone = sum(value not in PLAIN for value in flat) <= 1
+        often = alone or sum(numbers) % every == 0 or any(value in own for value in flat)
         cases.append(pytest.param(*flat, marks=() if often else pytest.mark.slow))
     return pytest.mark.parametrize(names.split(","), cases)
 

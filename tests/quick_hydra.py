@@ -3,18 +3,24 @@
 Hydra composes a config twice, first to look whether it says that this is a sweep. Where only the packages' yamls are
 read, and none of those that do, it is not asked: 60 to 80 of the 400 ms of a tiny training run. Each yaml of the
 packages is parsed once a session and copied from there on, 20 to 30 ms; those that tests write are read each time.
+And what Hydra makes of the defaults lists is made once for each choice of options, a fifth of such a run; the values
+of a command are set in a copy of it.
 Commands in processes of their own run without all this.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import hydra
 import pytest
+from hydra._internal import config_loader_impl
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.defaults_list import DefaultsList, Overrides
 from hydra._internal.hydra import Hydra
 from omegaconf import OmegaConf
 
@@ -42,12 +48,44 @@ def quick_hydra() -> Iterator[None]:
         patch.setattr(OmegaConf, "load", staticmethod(loaded))
 
         def mode(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
-            providers = {path.provider for path in self.config_loader.get_search_path().get_path()}
-            plain = providers <= set(PACKAGED) and not any(may_be_a_sweep(override) for override in overrides)
+            sources = self.config_loader.get_search_path().get_path()
+            plain = is_packaged(sources) and not any(may_be_a_sweep(override) for override in overrides)
             return None if plain else get_mode(self, config_name, overrides)
 
         patch.setattr(Hydra, "get_mode", mode)
+        lists: dict[Any, DefaultsList] = {}
+        composed: dict[str, Any] = {}
+        list_defaults, compose = (
+            config_loader_impl.create_defaults_list,
+            ConfigLoaderImpl._compose_config_from_defaults_list,
+        )
+
+        def listed(repo: Any, config_name: str | None, overrides_list: list[Any], **options: Any) -> DefaultsList:
+            if not is_packaged(repo.get_sources()):
+                return list_defaults(repo, config_name, overrides_list, **options)
+            values = Overrides(repo, overrides_list).config_overrides
+            choices = [override.input_line for override in overrides_list if override not in values]
+            key = (config_name, *choices, *options.items())
+            if key not in lists:
+                lists[key] = list_defaults(repo, config_name, overrides_list, **options)
+            return replace(lists[key], config_overrides=values)
+
+        def composition(self: ConfigLoaderImpl, defaults: list[Any], repo: Any) -> Any:
+            if not is_packaged(repo.get_sources()):
+                return compose(self, defaults, repo)
+            key = repr(defaults)
+            if key not in composed:
+                composed[key] = compose(self, defaults, repo)
+            return copy.deepcopy(composed[key])
+
+        patch.setattr(config_loader_impl, "create_defaults_list", listed)
+        patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", composition)
         yield
+
+
+def is_packaged(sources: Iterable[Any]) -> bool:
+    """Whether a config comes from the packages alone, of Hydra's sources or the search path to them."""
+    return {source.provider for source in sources} <= {*PACKAGED}
 
 
 def may_be_a_sweep(override: str) -> bool:

@@ -1,10 +1,14 @@
-"""Each verb as a person types it: the whole program in a process of its own, with its figures and its page."""
+"""Each verb as a person types it: the whole program in a process of its own, with its figures and its page.
+
+The process is forked from one that has imported everything; make test-all starts each from nothing too.
+"""
 
 from __future__ import annotations
 
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import FAST, shell, typed
@@ -15,7 +19,10 @@ VERBS = {
     "prepare": ("data=text data.path=fables.txt tokenizer=bytes to=corpus n_processes=1", "corpus/meta.json"),
     "train": (" ".join([*TRAIN[1:], "pe=alibi"]), "RUNS/report.html RUNS/checkpoints/best/model.safetensors"),
     "eval": ("run=RUN length=16,32 max_tokens=256 logger=none", "RUNS/report.html RUNS/figures/perplexity.png"),
-    "probe": ("max_tokens=64 logger=none device=cpu", "RUNS/report.html RUNS/figures/norms.png RUNS/probe.safetensors"),
+    "probe": (
+        "run=RUN max_tokens=64 logger=none device=cpu",
+        "RUNS/report.html RUNS/figures/norms.png RUNS/probe.safetensors",
+    ),
     "check": ("run=RUN device=cpu logger=none", "RUNS/results.json"),
     "generate": ("length=20 n=2 device=cpu", "RUNS/texts.json RUNS/results.json"),
     "theory": ("rope.lemma_a_3 logger=none", "RUNS/theory.md RUNS/figures/rope.lemma_a_3.png"),
@@ -53,10 +60,19 @@ def test_every_verb_is_here() -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_runs_whole(verb: str, work: Path) -> None:
+@pytest.mark.parametrize("way", ["forked", pytest.param("started", marks=pytest.mark.slow)])
+def test_a_verb_runs_whole(verb: str, way: str, work: Path, streams: Path, request: pytest.FixtureRequest) -> None:
     words, left = VERBS[verb]
+    shutil.rmtree(work / "outputs", ignore_errors=True)
+    for place in ("corpus", "model"):
+        shutil.rmtree(work / place, ignore_errors=True)
     run = sorted(work.glob("first/train/*/*/0"))[0].relative_to(work).as_posix()
-    done = shell(verb, *words.replace("RUN", run).split(), cwd=work)
+    args = [verb, *words.replace("RUN", run).split()]
+    if way == "started":
+        done: Any = shell(*args, cwd=work)
+    else:
+        server, env = request.getfixturevalue("server"), request.getfixturevalue("env")
+        done = server.run(args, work, streams, env=env, timeout=240)
     assert done.code == 0, done.err
     assert done.out
     for place in left.split():

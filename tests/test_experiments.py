@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,27 @@ JOBS = {  # what a sweep of one seed and one learning rate trains, in order: pat
 }
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("rope/")])
+SELDOM = ("rope/patterns", "rope/plane", "rope/table2_paper")  # seven jobs or more, of what others have one of
+
+
+def seldom(names: Iterable[str], slow: Container[str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in slow)) for n in names])
+
+
+@pytest.mark.parametrize("name", SELDOM)
+def test_the_jobs_of_a_sweep_fit_the_models_that_they_train(name: str) -> None:
+    from roundround.config.options import compose
+    from roundround.loading.models import check_buildable
+
+    sweep = compose("train", [f"experiment={name}"], None).hydra.sweeper.params
+    usual = {"pattern": "uniform", "pe": "", "qk_norm": "none"}
+    assert list(product(*(sweep.get(group, usual[group]).split(",") for group in usual))) == JOBS[name]
+    for job in JOBS[name]:
+        words = [f"{group}={option}" for group, option in zip(usual, job, strict=True)]
+        assert check_buildable(compose("train", [f"experiment={name}", *words], None)) > 1000
+
+
+@seldom([name for name in NAMES if name.startswith("rope/")], SELDOM)
 def test_two_steps_of_every_job(roundround: Callable[..., Done], fast: list[str], name: str) -> None:
     small = [*fast, "trainer.max_steps=2", "trainer.accumulate_grad_batches=1", "compile=false"]
     if name == "rope/drope":  # the model comes from a run
@@ -127,7 +148,11 @@ def test_the_default_encoding_is_the_one_of_a_llama() -> None:
     assert compose("train", [], None).hydra.runtime.choices.pe == "rope"
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("length/")])
+LENGTHS = [name for name in NAMES if name.startswith("length/")]
+PAPERS = [name for name in LENGTHS if name.removesuffix("_paper") in {*LENGTHS} - {name}]  # the same task, larger
+
+
+@seldom(LENGTHS, PAPERS)
 def test_two_steps_of_every_length_experiment(roundround: Callable[..., Done], name: str) -> None:
     """Its own task, at one encoding, one learning rate and the last normaliser that it names."""
     from omegaconf import OmegaConf

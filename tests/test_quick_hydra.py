@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import quick_hydra
 from conftest import ROOT
 from omegaconf import OmegaConf
 from quick_hydra import may_be_a_sweep
@@ -35,3 +37,15 @@ def test_a_yaml_of_somebody_else_is_read_each_time(tmp_path: Path) -> None:
     for value in (1, 2):
         path.write_text(f"x: {value}\n")
         assert OmegaConf.load(path).x == value
+
+
+def test_a_composition_is_a_copy_for_each_who_asks_and_what_hydra_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["pe=yarn", "pe.factor=2", "model=tiny", "model.n_layers=3", "+note=1", "~schedule.warmup_steps"]
+
+    def composed() -> list[str]:
+        return [OmegaConf.to_yaml(compose("train", given, None)) for given in (words, words, ["pe=yarn", "model=tiny"])]
+
+    found = composed()
+    assert found[0] == found[1] != found[2]
+    monkeypatch.setattr(quick_hydra, "PACKAGED", ())  # nothing is kept
+    assert composed() == found

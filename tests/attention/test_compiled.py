@@ -26,8 +26,14 @@ def use(cache: Path, **environment: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.skipif(whole_rows.library() is None, reason="no C++ compiler on this machine")
-def test_processes_that_compile_at_once_leave_one_library(tmp_path: Path) -> None:
-    processes = [use(tmp_path) for _ in range(2)]
+@pytest.mark.parametrize("compiler", ["a copy", pytest.param("a compiler", marks=pytest.mark.slow)])
+def test_processes_that_compile_at_once_leave_one_library(tmp_path: Path, compiler: str) -> None:
+    """With a compiler that copies what this process has, or with the real one, which takes ten seconds."""
+    copy = tmp_path / "copy"
+    copy.write_text(f'#!/bin/sh\nfor made; do :; done\nexec cp {whole_rows.library()._name} "$made"\n')
+    copy.chmod(0o755)
+    words = {"CXX": str(copy)} if compiler == "a copy" else {}
+    processes = [use(tmp_path, **words) for _ in range(2)]
     assert [process.communicate()[0] for process in processes] == ["True\n"] * 2
     (left,) = (tmp_path / "roundround").iterdir()
     assert left.suffix == ".so"

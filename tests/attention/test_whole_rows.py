@@ -134,8 +134,17 @@ def test_a_fused_softmax_with_a_bias_that_is_not_linear_is_the_definition(name: 
     assert_equal_with_gradients(Case(name, 50, way, bias))
 
 
-@pytest.mark.parametrize("name", ALONE)
-@pytest.mark.parametrize(("n", "n_channels"), [(1, 8), (2, 3), (63, 20), (64, 16), (771, 5)])
+MANY = ["entmax15", "sigmoid"]  # a second each at 771 tokens: in whose parts the functions do not differ
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "n_channels"),
+    [
+        pytest.param(name, n, c, marks=[pytest.mark.slow] * (n > 700 and name not in MANY))
+        for name in ALONE
+        for n, c in [(1, 8), (2, 3), (63, 20), (64, 16), (771, 5)]
+    ],
+)
 def test_any_number_of_tokens_and_channels(name: str, n: int, n_channels: int) -> None:
     """Up to a few more than the 768 queries that whole_rows.cpp takes as one part."""
     assert_equal_with_gradients(Case(name, n, n_channels=n_channels))

@@ -268,7 +268,14 @@ def test_any_encoding_of_a_run_is_looked_at(
 # -- vectors of conformance
 
 
-@pytest.mark.parametrize("pe", ["yarn pe.factor=4", "ntk_dynamic pe.factor=2", "p_rope", "alibi", "xpos", "nope"])
+@pytest.mark.parametrize(
+    "pe",
+    [
+        "yarn pe.factor=4",
+        "alibi",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("ntk_dynamic pe.factor=2", "p_rope", "xpos", "nope")),
+    ],
+)
 def test_vectors_agree_with_themselves_and_with_no_other_encoding(
     roundround: Callable[..., Done], here: Path, pe: str
 ) -> None:

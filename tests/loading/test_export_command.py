@@ -148,6 +148,7 @@ def test_a_folder_that_computes_something_else_is_not_left(
     assert json.loads(failed.read_text())["status"].startswith("failed: NotTheSame")
 
 
+@pytest.mark.usefixtures("checked_here")  # test_export_folder.py loads one where roundround is absent
 def test_a_users_own_variant_is_taken_along_where_it_is_trusted(
     roundround: Callable[..., Done], train: Callable[..., Done]
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -57,13 +57,11 @@ OWN_ENCODINGS = ["p_rope", *sorted(set(ENCODINGS) - STOCK)]
 AMONG_THE_REST = {"softmax", "ssmax", "as_entmax", "adaptive_temperature", "sink", "top_k"}
 OTHERS = sorted(set(NORMALISERS) - AMONG_THE_REST)
 N_PAIRS = max(len(OWN_ENCODINGS), len(OTHERS))
+MET = [(pe, softmax) for softmax, pe in islice(zip(cycle(OTHERS), cycle(OWN_ENCODINGS), strict=False), N_PAIRS)]
 # each encoding and each normaliser at least once: which of them meet makes no difference to a folder of their sources
 PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     **{f"{pe}-softmax": (option("pe", pe), load_option("softmax", "softmax"), {}) for pe in sorted({*STOCK, "alibi"})},
-    **{
-        f"{pe}-{softmax}": (option("pe", pe), load_option("softmax", softmax), {})
-        for softmax, pe in islice(zip(cycle(OTHERS), cycle(OWN_ENCODINGS), strict=False), N_PAIRS)
-    },
+    **{f"{pe}-{softmax}": (option("pe", pe), load_option("softmax", softmax), {}) for pe, softmax in MET},
     "alibi-ssmax": (load_option("pe", "alibi"), load_option("softmax", "ssmax"), {}),
     "fire-as_entmax": (load_option("pe", "fire"), load_option("softmax", "as_entmax"), {}),
     "t5_bias-adaptive_temperature": (load_option("pe", "t5_bias"), load_option("softmax", "adaptive_temperature"), {}),
@@ -107,12 +105,29 @@ FOLDERS_OF_LLAMA = {
     for name in PAIRS
     if name in ALSO_STOCK or (name.endswith("-softmax") and name.removesuffix("-softmax") in STOCK)
 } | {name for name in PAIRS if name.startswith(("rope-untied", "rope-geglu", "rope-scaled"))}
-OWN_CODE = sorted(PAIRS.keys() - FOLDERS_OF_LLAMA)
+# half a second each; of the others test_export_sources.py has the files
+OFTEN = {
+    "rope-softmax", "nope-softmax", "alibi-softmax", "alibi-ssmax", "fire-as_entmax", "t5_bias-adaptive_temperature",
+    "learned-sink", "reversed-1", "rope-untied", "rope-geglu", "p_rope-gemma", "p_rope-sink-window-4-chunk-6",
+    "fox-adaptive_temperature-window-7",
+}  # fmt: skip
+SELDOM = PAIRS.keys() - OFTEN
+
+
+def each(names: Iterable[str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SELDOM else []) for name in names]
+    )
+
+
+each_pair, each_with_its_code = each(PAIRS), each(sorted(PAIRS.keys() - FOLDERS_OF_LLAMA))
 
 
 @pytest.fixture(scope="module")
-def models() -> dict[str, ModelToExport]:
-    return {name: trained(pe, softmax, **model) for name, (pe, softmax, model) in PAIRS.items()}
+def models(request: pytest.FixtureRequest) -> dict[str, ModelToExport]:
+    asked = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
+    names = [name for name in PAIRS if name not in SELDOM or name in asked]
+    return {name: trained(PAIRS[name][0], PAIRS[name][1], **PAIRS[name][2]) for name in names}
 
 
 @pytest.fixture(scope="module")
@@ -136,13 +151,14 @@ def answers(
     return {folder.name: answer | {"folder": folder} for folder, answer in found.items()}
 
 
-def test_every_encoding_and_every_normaliser_is_in_a_folder(answers: dict[str, dict[str, Any]]) -> None:
+def test_every_encoding_and_every_normaliser_is_in_a_folder() -> None:
+    assert PAIRS.keys() >= OFTEN
     for group, names, at in (("pe", ENCODINGS, 0), ("softmax", NORMALISERS, 1)):
-        targets = {pair[at]["_target_"] for name, pair in PAIRS.items() if name in answers}
+        targets = {pair[at]["_target_"] for pair in PAIRS.values()}
         assert targets == {load_option(group, name)["_target_"] for name in names}
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@each_pair
 def test_logits_and_loss_are_the_decoders(
     name: str, models: dict[str, ModelToExport], answers: dict[str, dict[str, Any]]
 ) -> None:
@@ -156,7 +172,7 @@ def test_logits_and_loss_are_the_decoders(
     assert answers[name]["loss"] == pytest.approx(float(loss), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@each_pair
 def test_only_what_llama_computes_is_a_stock_llama(name: str, answers: dict[str, dict[str, Any]]) -> None:
     stock = name in FOLDERS_OF_LLAMA
     files = {path.name for path in answers[name]["folder"].iterdir()}
@@ -174,7 +190,7 @@ def test_only_what_llama_computes_is_a_stock_llama(name: str, answers: dict[str,
     }
 
 
-@pytest.mark.parametrize("name", OWN_CODE)
+@each_with_its_code
 def test_a_loaded_model_saves_its_code_and_loads_again(name: str, answers: dict[str, dict[str, Any]]) -> None:
     first, again = answers[name], answers[f"{name}_again"]
     assert again["class"] == "RoundroundForCausalLM"
@@ -196,7 +212,7 @@ def test_a_users_own_variant_travels_with_its_modules(
     assert files == {"mine_half.py", "mine_base.py", "mine_base_slow.py", "mine_helpers_turning.py", "mine_angles.py"}
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@each_pair
 def test_padding_on_the_left_changes_nothing(
     name: str, models: dict[str, ModelToExport], answers: dict[str, dict[str, Any]]
 ) -> None:
@@ -210,7 +226,7 @@ def test_padding_on_the_left_changes_nothing(
     assert padded.isfinite().all()
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@each_pair
 def test_generation_is_greedy_decoding(
     name: str, models: dict[str, ModelToExport], answers: dict[str, dict[str, Any]]
 ) -> None:
@@ -222,14 +238,14 @@ def test_generation_is_greedy_decoding(
     assert torch.equal(written_from_a_cache(models[name], tokens_BT[:1], 5), whole)
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@each_pair
 def test_a_cache_changes_no_text(name: str, answers: dict[str, dict[str, Any]]) -> None:
     """Greedy and by beams, of a batch that is padded on the left."""
     assert torch.equal(answers[name]["batch"], answers[name]["anew"])
     assert torch.equal(answers[name]["beams"], answers[name]["beams_anew"])
 
 
-@pytest.mark.parametrize("name", OWN_CODE)
+@each_with_its_code
 def test_a_static_cache_and_paged_batches_are_refused(name: str, answers: dict[str, dict[str, Any]]) -> None:
     static, paged = answers[name]["refused"]
     assert static.startswith("this model keeps its keys in a dynamic cache alone: leave out cache_implementation=")

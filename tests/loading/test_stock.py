@@ -111,6 +111,7 @@ def test_what_no_class_has_is_named(words: list[str], sizes: dict[str, Any], rea
         fitting_config(model.decoder, model.sizes)
 
 
+@pytest.mark.usefixtures("checked_here")
 def test_a_stock_class_that_was_asked_for_is_there_or_costs_one_line(
     train: Callable[..., Done], roundround: Callable[..., Done]
 ) -> None:

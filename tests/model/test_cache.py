@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import option, variants, variants_alone
+from helpers_attention import covering
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from torch import Tensor
@@ -79,8 +80,7 @@ def assert_alike(found: Tensor, expected: Tensor, valid_BT: Tensor | None = None
     torch.testing.assert_close(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("pe", ENCODINGS)
-@pytest.mark.parametrize("softmax", NORMALISERS)
+@covering("pe,softmax", ENCODINGS, NORMALISERS)
 def test_a_cache_changes_no_logit(pe: str, softmax: str) -> None:
     """Left-padded texts, grouped queries, in pieces of 64, 7 and 1; the tests below have layers above each other."""
     model, valid_BT = decoder(pe, softmax, n_layers=1), padded()
@@ -94,16 +94,24 @@ def test_token_by_token_is_at_once(pe: str) -> None:
     assert_alike(in_pieces(model, tokens_BT, [1] * 20), at_once(model, tokens_BT))
 
 
+SEEN = {
+    "five": {"window": 5},
+    "itself": {"window": 1},
+    "a chunk": {"chunk": 6},
+    "four of a chunk": {"chunk": 6, "window": 4},
+}
+
+
 def local(**sizes: int) -> DictConfig:
     """A layer that sees so far, then one that sees all."""
     kind = {"pe": None, "softmax": None, "qk_norm": None, "gate": None}
     return DictConfig({"local": kind | sizes, "global": dict(kind), "order": ["local", "global"]})
 
 
-@pytest.mark.parametrize("sizes", [{"window": 5}, {"window": 1}, {"chunk": 6}, {"chunk": 6, "window": 4}], ids=str)
-@pytest.mark.parametrize(("pe", "softmax"), [*product(ENCODINGS, ["softmax"]), *product(["rope"], NORMALISERS)])
-def test_a_window_keeps_what_its_queries_see(pe: str, softmax: str, sizes: dict[str, int]) -> None:
+@covering("pe,softmax,seen", [*product(ENCODINGS, ["softmax"]), *product(["rope"], NORMALISERS)], SEEN)
+def test_a_window_keeps_what_its_queries_see(pe: str, softmax: str, seen: str) -> None:
     """Normalisers that count positions count those that the cache has dropped."""
+    sizes = SEEN[seen]
     model, tokens_BT, valid_BT = decoder(pe, softmax, local(**sizes)), tokens(n_tokens=24), padded(n_tokens=24)
     expected, pieces = at_once(model, tokens_BT, valid_BT), (9, 1, 7, 1, 1, 1, 4)
     assert_alike(in_pieces(model, tokens_BT, pieces, valid_BT), expected, valid_BT)
@@ -114,7 +122,7 @@ def test_every_pattern_has_a_cache(name: str) -> None:
     torch.manual_seed(0)
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("train", [f"pattern={name}"])
-    model = load_option("model", "tiny", **(SMALL | {"n_layers": 12}))
+    model = load_option("model", "tiny", **(SMALL | {"n_layers": 6}))
     model = build_decoder(model, n_vocab=N_VOCAB, **parts_of(config)).eval()
     for kind in model.kinds:  # so short that they hide something here
         object.__setattr__(kind, "window", kind.window and 9)

@@ -56,7 +56,7 @@ def test_a_run_leaves_its_page_with_its_numbers_and_what_differs_from_the_defaul
     [
         ("train", "-cd", "my conf", "pe=half", *FAST, "text=a (b).txt"),
         ("train", "--config-dir=my conf", *FAST, "text=a (b).txt", "-m", "pe=half"),
-        ("maxkey", "preset=quick", *SMALL_MAXKEY, "--temp", "hard"),
+        pytest.param(("maxkey", "preset=quick", *SMALL_MAXKEY, "--temp", "hard"), marks=pytest.mark.slow),
     ],
     ids=["own folder", "job of a sweep", "preset"],
 )

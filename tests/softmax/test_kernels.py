@@ -156,7 +156,7 @@ def test_adasplash_is_given_what_makes_it_the_definition(name: str, n_tokens: in
     assert wheel.calls == [(*one, 10, [n_tokens, n_tokens])]
 
 
-@pytest.mark.parametrize("n_tokens", [1, 63, 64, 70, 1000, 4096])
+@pytest.mark.parametrize("n_tokens", [1, 63, 64, 70, 1000, pytest.param(4096, marks=pytest.mark.slow)])
 def test_every_length_is_computed_by_one_or_the_other(n_tokens: int, wheel: Wheel) -> None:
     softmax, keys = SPLASHED["entmax15"], keys_of(n_tokens, n_tokens)
     q, k, v = (x[:1] for x in long_inputs(n_tokens))

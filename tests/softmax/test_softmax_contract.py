@@ -48,7 +48,7 @@ from roundround.softmax.projection import Projection
 
 every_normaliser = pytest.mark.parametrize("name", NAMES)
 every_packaged = pytest.mark.parametrize("name", [name for name in NAMES if name not in own_variants()])
-every_encoding = pytest.mark.parametrize("encoding_name", ENCODINGS)
+every_pair = covering("name,encoding_name", NAMES, ENCODINGS)
 
 
 # -- building from yaml
@@ -139,7 +139,9 @@ def test_every_encoding_with_a_bias_is_a_kind_of_its_own() -> None:
     assert "rope" not in BIASED
 
 
-@pytest.mark.parametrize("decorated", [each_kind_of_bias, each_way], ids=["kinds of bias", "ways to attend"])
+@pytest.mark.parametrize(
+    "decorated", [every_pair, each_kind_of_bias, each_way], ids=["pairs", "kinds of bias", "ways to attend"]
+)
 def test_every_value_is_among_the_combinations_that_are_not_slow(decorated: pytest.MarkDecorator) -> None:
     cases = decorated.args[1]
     often = [case for case in cases if not case.marks]
@@ -258,8 +260,7 @@ def assert_is_the_dense_definition(name: str, encoding_name: str, n_tokens: int,
     return expected
 
 
-@every_normaliser
-@every_encoding
+@every_pair
 def test_attention_is_the_dense_definition_gradients_included(
     name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,7 +283,7 @@ def test_one_and_two_tokens_attend_by_the_dense_definition(
         assert_is_the_dense_definition(name, encoding_name, n_tokens, padded=padded)
 
 
-@covering("name,encoding_name", NAMES, ENCODINGS)
+@every_pair
 @torch.no_grad()
 def test_attention_in_float32_is_right_to_four_digits(
     name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch

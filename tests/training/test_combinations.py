@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT, Done, option, saved_weights
+from helpers_attention import covering
 from omegaconf import OmegaConf
 
 from roundround.config.options import load_option
@@ -27,15 +28,8 @@ SMALL = {
 every_normaliser = pytest.mark.parametrize("softmax", NORMALISERS)
 
 
-# attention with each pair is compared in tests/softmax, gradients included: a quarter of the pairs are trained as well
-PAIRS = [
-    pytest.param(softmax, pe, marks=() if (i + j) % 4 == 0 else pytest.mark.slow)
-    for i, softmax in enumerate(NORMALISERS)
-    for j, pe in enumerate(ENCODINGS)
-]
-
-
-@pytest.mark.parametrize(("softmax", "pe"), PAIRS)
+# attention with each pair is compared in tests/softmax, gradients included
+@covering("softmax,pe", NORMALISERS, ENCODINGS)
 def test_two_steps_of_training_lower_the_loss(softmax: str, pe: str) -> None:
     torch.manual_seed(0)
     model = OmegaConf.merge(load_option("model", "tiny"), SMALL)

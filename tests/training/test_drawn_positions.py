@@ -184,6 +184,7 @@ def test_a_probe_looks_at_drawn_positions(learnt: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("checked_here")
 def test_an_export_has_consecutive_positions_and_says_so(learnt: Path) -> None:
     done = typed("export", f"run={learnt}", "to=folder", "logger=none")
     assert done.code == 0, done.err

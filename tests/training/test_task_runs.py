@@ -395,6 +395,7 @@ def test_a_question_begins_with_its_first_token_once(rotated: Path) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.usefixtures("checked_here")
 def test_an_exported_model_writes_what_greedy_decoding_here_does(rotated: Path, here: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
