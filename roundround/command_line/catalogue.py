@@ -21,6 +21,7 @@ from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import read_text
 
 GROUPS = {
+    "bench": "The sets of `roundround bench`, and the parts of each.",
     "data": "What is learnt or asked: text of your own, of the Hub, of Python's documentation; a task; minimal pairs.",
     "experiment": "A published experiment with its settings, for one verb each.",
     "logger": "Where metrics go beside the run directory.",
