@@ -155,7 +155,6 @@ class Standings:
 
     def leave_report(self, directory: Path, folder: Path, command: str) -> None:
         """What a paper cites: the page of the run, table, csv, figures as pdf, and a paragraph on methods."""
-        folder.mkdir(parents=True, exist_ok=True)
         write_page(directory, folder / PAGE)
         self.leave(folder)
         for panel in panels_of(self.about()):

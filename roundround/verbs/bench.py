@@ -5,15 +5,16 @@ Tested by tests/verbs/test_bench.py.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from roundround.analysis.repetition import Runner
+from roundround.analysis.repetition import Runner, planned_config
 from roundround.analysis.standings import (
     Part,
     StandardSet,
@@ -29,6 +30,7 @@ from roundround.analysis.standings import (
 from roundround.config.build import checked
 from roundround.config.verbs.bench import BenchConfig
 from roundround.distributed.child import VerbFailed
+from roundround.distributed.device import pick_device
 from roundround.report import bench as report
 from roundround.runs.directories import RESULTS, all_runs, read_manifest, runs_of
 from roundround.runs.opening import now, opened_run
@@ -49,10 +51,17 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
     [baseline] = variants_of(config.baseline)
     wanted = variants_of(config.where) if config.where else []
     seeds = [config.seed] if config.seed is not None else list(range(1, config.seeds + 1))
+    folder = None if config.to is None else folder_to_cite(config.to)
+    if config.device != "auto":
+        pick_device(config.device)
     found = all_values(the_set, config)
+    named = [*([baseline] if wanted else []), *(v for v in wanted if v != baseline)]
+    for variant in named:
+        if not any(s.variant == variant for s in found):
+            check_trainable(the_set, variant, config, invocation.config_dir)
     with opened_run(invocation, cfg) as run:
         workshop = Workshop(the_set, config, invocation, found, run.directory)
-        for variant in [*([baseline] if wanted else []), *(v for v in wanted if v != baseline)]:
+        for variant in named:
             workshop.complete(variant, seeds, tune=config.tune and variant in wanted)
         base = next((s for s in found if s.variant == baseline), None)
         if base is None:
@@ -66,8 +75,26 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
         if run.writes:
             standings.leave(run.directory)
             standings.show()
-    if run.writes and config.to is not None:
-        standings.leave_report(run.directory, home_expanded(config.to, "to"), invocation.command)
+    if run.writes and folder is not None:
+        standings.leave_report(run.directory, folder, invocation.command)
+
+
+def folder_to_cite(to: str) -> Path:
+    """The folder, which is made before anything runs. UserError where it cannot be."""
+    folder = home_expanded(to, "to")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"to={to} cannot be made: {error.strerror}") from error
+    return folder
+
+
+def check_trainable(the_set: StandardSet, variant: Variant, config: BenchConfig, config_dir: str | None) -> None:
+    """Raises UserError, or what Hydra says of a wrong name, for a variant that no part could be trained with."""
+    from roundround.loading.models import check_buildable  # torch, which the table of values does not wait for
+
+    words = the_set.words(the_set.parts[0], variant, 1, the_set.rates[0])
+    check_buildable(OmegaConf.create(planned_config("train", words, config.outputs, config_dir)))
 
 
 def all_values(the_set: StandardSet, config: BenchConfig) -> list[Standing]:
@@ -209,7 +236,6 @@ class Workshop:
         """What a measurement finds on another part's model, and remarks on it."""
         if part.model_of not in trained:
             raise UserError(f"{part.model_of} left no model")
-        from roundround.distributed.device import pick_device
         from roundround.loading import conduct  # torch and transformers, which the table of values waits for
         from roundround.loading.models import TrainedRun
 
@@ -226,7 +252,7 @@ class Workshop:
         log = self.directory / LOG
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
         own = not isinstance(error, VerbFailed) and "was refused" not in str(error)
-        return one_line(error) if own or not lines else lines[-1].strip()
+        return one_line(error) if own or not lines else re.sub(r"^roundround [\w-]+: ", "", lines[-1].strip())
 
 
 def machine(trained: Mapping[str, Path]) -> str | None:

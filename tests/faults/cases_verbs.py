@@ -134,7 +134,17 @@ REPRODUCE = [
     ("rope.fig1", "outputs=/dev/null/x"), "softmax.fig7", "trust=5", "text=nope",
 ]  # fmt: skip
 
+BENCH = [
+    "optim.lr=1", "set=v9", "set=", "set=v1/language", "size=huge", "size=null", "seeds=0", "seeds=abc", "seed=-1",
+    "nope.json", "/dev/null", "baseline=pe=nope_at_all", "baseline=", "baseline=[", "device=nope", "to=/dev/null/x",
+    "where=[a]", "pe=", "pe=prope", "softmax=softmx", "pe.p=2", ("pe=p_rope", "pe.p=abc"), "tune=abc", "data=stories",
+    "run=last", "format=csv", "experiment=x",
+]  # fmt: skip
+
 CASES = [
+    *of_words("bench", ["bench"], BENCH),
+    *of_words("good bench", ["bench"], ["pe=rope"], codes=(0,), notes=[r"^\+ better, - worse than rope"]),
+    *of_words("good bench", ["bench"], [("softmax=ssmax", "to=cited")], codes=(0,), notes=["^[+] better", "to cite"]),
     *of_words("reproduce", ["reproduce"], REPRODUCE),
     *of_words("good reproduce", ["reproduce"], ["rope.fig1", ("item=rope.fig1", "device=cpu")], codes=(0,)),
     *of_words("theory", ["theory"], THEORY),
