@@ -176,13 +176,13 @@ def expand_paths(args: list[str], values: set[int], verb: Verb) -> list[str]:
             rest.append(f"{key}=[{','.join(map(in_quotes, arg.partition('=')[2].strip('[]').split(',')))}]")
         else:
             rest.append(arg)
-    lists = {verb.words: [paths], verb.filters: [filters]}
-    if verb.sweeps_filters and {"-m", "--multirun"} & {*args}:  # a job for each combination of their values
+    if filters and verb.sweeps_filters and {"-m", "--multirun"} & {*args}:  # a job for each combination of their values
         parts = (word.partition("=") for word in filters)
         each = ([f"{name}={value}" for value in values.split(",")] for name, _, values in parts)
-        lists[verb.filters] = [[*job] for job in itertools.product(*each)]
-    quoted = {key: [f"[{','.join(map(in_quotes, job))}]" for job in jobs if job] for key, jobs in lists.items()}
-    return [*rest, *(f"{key}={','.join(jobs)}" for key, jobs in quoted.items() if jobs)]
+        jobs = (f"[{','.join(map(in_quotes, job))}]" for job in itertools.product(*each))
+        rest, filters = [*rest, f"{verb.filters}=choice({','.join(jobs)})"], []
+    lists = [(verb.words, paths), (verb.filters, filters)]
+    return [*rest, *(f"{key}=[{','.join(map(in_quotes, words))}]" for key, words in lists if words)]
 
 
 def in_quotes(value: str) -> str:

@@ -38,7 +38,7 @@ SHIFT = 23  # tokens by which a text is moved: still within a training context o
 ROUNDED = 0.05  # nats: bfloat16 has 8 bits, and a logit of 10 is then known to 0.04
 EXACT = 2e-4  # of the largest logit: float32 sums of another order, two layers deep
 STEP, TOKEN = (4096,), (4096, 32768)  # lengths at which costs are taken
-TIMES_OF_STEP, TIMES_OF_TOKEN = 5, 40  # that each is measured, in turn
+TIMES_OF_STEP, TIMES_OF_TOKEN = 15, 60  # that each is measured, in turn
 AT_ONCE = 4096  # tokens that a cache is filled with at once
 
 
