@@ -136,37 +136,35 @@ class Moderated(NamedTuple):
     p: float
 
 
-def moderated(differences: Sequence[float], others: Sequence[Sequence[float]]) -> Moderated:
+def moderated(differences: Sequence[float], prior: tuple[float, float]) -> Moderated:
     """A t-test of the mean of a few differences whose variance is moderated by those of other such groups.
 
-    The variances of all groups are taken as draws from a scaled inverse chi-square; the prior's d0 and s0^2 are fitted
-    to their logarithms, and a group's own variance s^2 with d degrees of freedom becomes (d0 s0^2 + d s^2) / (d0 + d),
-    with d0 + d degrees of freedom. Groups without any variance tell nothing of the prior. Smyth 2004, Statistical
-    Applications in Genetics and Molecular Biology 3:3, equations of section 6.2. Where there are fewer than three
-    others, and for one difference, this is Student's test, or none.
+    All variances are taken as draws from a scaled inverse chi-square, whose s0^2 and d0 `fitted_prior` finds. A group's
+    own variance s^2 with d degrees of freedom becomes (d0 s0^2 + d s^2) / (d0 + d), with d0 + d degrees of freedom.
+    Smyth 2004, Statistical Applications in Genetics and Molecular Biology 3:3. With the prior (0, 0), of which nothing
+    is known, this is Student's test; of one difference there is none then.
     """
-    own = np.asarray(differences, dtype=np.float64)
-    n = len(own)
-    mean = float(own.mean()) if n else math.nan
-    prior, degrees = fitted_prior(others)
-    d = max(n - 1, 0)
+    own, (prior_variance, degrees) = np.asarray(differences, dtype=np.float64), prior
+    n, d = len(own), max(len(own) - 1, 0)
     if n == 0 or d + degrees == 0:
-        return Moderated(mean, math.nan, math.nan, math.nan)
-    special = scipy_special()
-    variance = float(own.var(ddof=1)) if d else 0.0
+        return Moderated(float(own.mean()) if n else math.nan, math.nan, math.nan, math.nan)
+    mean, variance = float(own.mean()), float(own.var(ddof=1)) if d else 0.0
     if math.isinf(degrees):
-        variance, df = prior, 1e9
+        variance, df = prior_variance, 1e9
     else:
-        variance, df = (degrees * prior + d * variance) / (degrees + d), degrees + d
+        variance, df = (degrees * prior_variance + d * variance) / (degrees + d), degrees + d
     error = math.sqrt(variance / n)
     if error == 0:
         return Moderated(mean, mean, mean, 1.0 if mean == 0 else 0.0)
-    half = error * float(special.stdtrit(df, 0.975))
-    return Moderated(mean, mean - half, mean + half, float(2 * special.stdtr(df, -abs(mean) / error)))
+    half = error * float(scipy_special().stdtrit(df, 0.975))
+    return Moderated(mean, mean - half, mean + half, float(2 * scipy_special().stdtr(df, -abs(mean) / error)))
 
 
 def fitted_prior(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """(s0^2, d0) of `moderated`: d0 is inf where the variances differ by chance alone, 0 where nothing is known."""
+    """(s0^2, d0) of `moderated`, by the mean and the variance of the logarithms of the groups' variances.
+
+    d0 is inf where these differ by chance alone, and 0 where fewer than three groups vary: nothing is known then.
+    """
     sized = [(np.var(group, ddof=1), len(group) - 1) for group in groups if len(group) > 1]
     known = [(float(variance), d) for variance, d in sized if variance > 0]
     if len(known) < 3:

@@ -24,7 +24,7 @@ import numpy as np
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from roundround.analysis.intervals import holm, moderated
+from roundround.analysis.intervals import fitted_prior, holm, moderated
 from roundround.config.options import options_of
 from roundround.support.errors import UserError, nearest
 from roundround.support.files import parse_json, read_text
@@ -341,18 +341,18 @@ class Comparison:
     verdict: str = NOT_JUDGED
 
 
-def compared(
-    own: Standing, baseline: Standing, all_of_them: Sequence[Standing], columns: Sequence[Column]
-) -> list[Comparison]:
-    """Every column, with Holm's correction over those that are judged.
+def priors(baseline: Standing, found: Sequence[Standing], columns: Sequence[Column]) -> list[tuple[float, float]]:
+    """For each column what the differences of all variants from the baseline say of how such differences vary."""
+    others = [standing for standing in found if standing is not baseline]
+    return [fitted_prior([paired(other, baseline, column) for other in others]) for column in columns]
 
-    With three seeds a variance is hardly known: it is moderated by those of the other variants (Smyth 2004).
-    """
+
+def compared(
+    own: Standing, baseline: Standing, of_columns: Sequence[tuple[float, float]], columns: Sequence[Column]
+) -> list[Comparison]:
+    """Every column, with Holm's correction over those that are judged; of_columns: the prior of each (`priors`)."""
     pairs = [paired(own, baseline, column) for column in columns]
-    tests = []
-    for column, values in zip(columns, pairs, strict=True):
-        others = [paired(other, baseline, column) for other in all_of_them if other is not baseline]
-        tests.append(moderated(values, [some for some in others if len(some) > 1]))
+    tests = [moderated(values, prior) for values, prior in zip(pairs, of_columns, strict=True)]
     judged = [n for n, column in enumerate(columns) if column.better != "none" and own is not baseline]
     corrected = dict(zip(judged, holm([tests[n].p for n in judged]), strict=True))
     found = []
@@ -360,8 +360,7 @@ def compared(
         numbers = list(own.values(column).values())
         mean = float(np.mean(numbers)) if numbers else None
         if own is baseline or not len(values):
-            verdict = NO_VALUE if mean is None else NOT_JUDGED
-            found.append(Comparison(column, mean, verdict=verdict))
+            found.append(Comparison(column, mean, verdict=NO_VALUE if mean is None else NOT_JUDGED))
             continue
         p = corrected.get(n, math.nan)
         found.append(

@@ -31,6 +31,7 @@ from roundround.analysis.standings import (
     StandardSet,
     Standing,
     compared,
+    priors,
 )
 from roundround.report.figures import save_drawing
 from roundround.report.numbers import fixed, number, shown_p
@@ -64,7 +65,8 @@ class Standings:
     def rows(self) -> list[tuple[Standing, list[Comparison]]]:
         """The baseline first, then by name."""
         order = sorted(self.chosen, key=lambda s: (s is not self.baseline, s.name))
-        return [(s, compared(s, self.baseline, self.found, self.set.columns)) for s in order]
+        known = priors(self.baseline, self.found, self.set.columns)
+        return [(s, compared(s, self.baseline, known, self.set.columns)) for s in order]
 
     def label(self, standing: Standing) -> str:
         """The variant's name, with its learning rate where that is not the set's."""
@@ -106,7 +108,7 @@ class Standings:
 
     def about(self) -> dict[str, Any]:
         """What the page needs beside the records."""
-        shown = [standing for standing, _ in self.rows[: MOST_CURVES if len(self.rows) <= MOST_CURVES else 1]]
+        shown = [standing for standing, _ in self.rows] if len(self.rows) <= MOST_CURVES else []
         return {
             "set": self.set.name,
             "size": self.set.size,
@@ -126,7 +128,7 @@ class Standings:
                             "variants": {self.label(s): s.curve(part.name, metric) for s in shown},
                             "band": band([s.curve(part.name, metric) for s in self.found]),
                         }
-                        for metric, label in curves_of(part)
+                        for metric, label in (curves_of(part) if shown else [])
                     ],
                 }
                 for part in self.set.parts
@@ -306,7 +308,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
         values={"grid": grid_of(records, about)},
     )
     curves = Section("Curves", panels=panels_of(about), anchor="curves")
-    numbers = Section("Numbers", tables=[table_of(part, records) for part in about["parts"]])
+    numbers = Section("Numbers", anchor="numbers", tables=[table_of(part, records) for part in about["parts"]])
     scope = [f"set {about['set']}, size {about['size']}, hash {about['hash']}"]
     return View([grid, curves, numbers], scope=scope)
 
@@ -328,7 +330,11 @@ def grid_of(records: Sequence[Record], about: Mapping[str, Any]) -> dict[str, An
             }
         )
     columns = [(c["name"], part["question"]) for part in about["parts"] for c in part["columns"]]
-    return {"columns": columns, "rows": list(rows.items()), "baseline": about["baseline"]}
+    return {
+        "columns": columns,
+        "rows": list(rows.items()),
+        "to": "curves" if any(part["curves"] for part in about["parts"]) else "numbers",
+    }
 
 
 def table_of(part: Mapping[str, Any], records: Sequence[Record]) -> Table:
@@ -349,8 +355,7 @@ def table_of(part: Mapping[str, Any], records: Sequence[Record]) -> Table:
 
 
 def text(value: Any, sign: str = "") -> str:
-    found = number(value)
-    return "" if found is None else fixed(found, decimals(found), sign)
+    return "" if (found := number(value)) is None else fixed(found, decimals(found), sign)
 
 
 def interval(record: Record) -> str:
@@ -368,9 +373,9 @@ def panels_of(about: Mapping[str, Any]) -> list[Panel]:
                 Curve(
                     name,
                     lengths(of),
-                    means(of),
-                    low=[min(some) for some in of.values()],
-                    high=[max(some) for some in of.values()],
+                    list(map(np.mean, of.values())),
+                    low=list(map(min, of.values())),
+                    high=list(map(max, of.values())),
                 )
                 for name, of in curves["variants"].items()
                 if len(of) > 1
@@ -393,7 +398,3 @@ def panels_of(about: Mapping[str, Any]) -> list[Panel]:
 
 def lengths(by_length: Mapping[str, Any]) -> list[int]:
     return [int(n) for n in by_length]
-
-
-def means(by_length: Mapping[str, Sequence[float]]) -> list[float]:
-    return [float(np.mean(some)) for some in by_length.values()]

@@ -24,6 +24,7 @@ from roundround.analysis.standings import (
     complete,
     format_variant,
     joined,
+    priors,
     read_set,
     read_standing,
     stored,
@@ -58,7 +59,7 @@ def groups(n: int, size: int, *, s0: float, d0: float, seed: int = 0) -> list[li
 
 def test_without_other_groups_it_is_students_test() -> None:
     own = [0.3, 0.1, 0.4]
-    found, theirs = moderated(own, []), stats.ttest_1samp(own, 0)
+    found, theirs = moderated(own, (0.0, 0.0)), stats.ttest_1samp(own, 0)
     assert found.p == pytest.approx(theirs.pvalue)
     low, high = theirs.confidence_interval(0.95)
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
@@ -79,7 +80,8 @@ def test_groups_of_one_variance_are_pooled() -> None:
 
 def test_p_values_are_uniform_where_there_is_no_difference() -> None:
     drawn = groups(600, 3, s0=1.0, d0=4.0, seed=2)
-    p = [moderated(own, drawn).p for own in drawn]
+    prior = fitted_prior(drawn)
+    p = [moderated(own, prior).p for own in drawn]
     assert stats.kstest(p, "uniform").pvalue > 0.01
     assert np.mean(np.array(p) < 0.05) == pytest.approx(0.05, abs=0.02)
 
@@ -87,7 +89,8 @@ def test_p_values_are_uniform_where_there_is_no_difference() -> None:
 def test_three_seeds_see_more_than_by_themselves() -> None:
     drawn = groups(200, 3, s0=1.0, d0=8.0, seed=3)
     shifted = [[value + 3 for value in own] for own in drawn]
-    seen = np.mean([moderated(own, drawn).p < 0.01 for own in shifted])
+    prior = fitted_prior(shifted)
+    seen = np.mean([moderated(own, prior).p < 0.01 for own in shifted])
     alone = np.mean([stats.ttest_1samp(own, 0).pvalue < 0.01 for own in shifted])
     assert seen > alone + 0.2
 
@@ -95,8 +98,11 @@ def test_three_seeds_see_more_than_by_themselves() -> None:
 def test_groups_that_never_vary_tell_nothing_of_the_prior() -> None:
     drawn = groups(20, 3, s0=1.0, d0=5.0)
     assert fitted_prior([*drawn, [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]) == fitted_prior(drawn)
-    assert moderated([0.0, 0.0, 0.0], []).p == 1.0
-    assert moderated([], drawn).p != moderated([], drawn).p, "nothing is known"
+    assert fitted_prior(drawn[:2]) == (0.0, 0.0)
+    assert moderated([0.0, 0.0, 0.0], (0.0, 0.0)).p == 1.0
+    assert math.isnan(moderated([], fitted_prior(drawn)).p)
+    assert math.isnan(moderated([0.3], (0.0, 0.0)).p)
+    assert moderated([0.3], (0.01, 4.0)).p == pytest.approx(2 * stats.t.sf(3.0, 4)), "others know how seeds vary"
 
 
 # -- verdicts
@@ -105,7 +111,7 @@ def test_groups_that_never_vary_tell_nothing_of_the_prior() -> None:
 def test_a_variant_is_paired_with_the_baseline_seed_by_seed() -> None:
     base = standing("rope", {"token_accuracy@10": [0.5, 0.6, 0.7]})
     own = standing("nope", {"token_accuracy@10": [0.6, None, 0.9]})
-    [found] = compared(own, base, [base, own], [column()])
+    [found] = compared(own, base, [(0.0, 0.0)], [column()])
     assert (found.n_pairs, found.mean) == (2, pytest.approx(0.75))
     assert found.difference == pytest.approx(0.15)
 
@@ -118,13 +124,13 @@ def test_which_way_is_better_is_the_columns(better: str, shift: float, verdict: 
     base = standing("rope", {"token_accuracy@10": [0.50, 0.52, 0.49]})
     others = [standing(f"other{n}", {"token_accuracy@10": [0.5 + 0.01 * n, 0.5, 0.49]}) for n in range(5)]
     own = standing("nope", {"token_accuracy@10": [0.501 + shift, 0.519 + shift, 0.489 + shift]})
-    [found] = compared(own, base, [base, own, *others], [column(better)])
+    [found] = compared(own, base, priors(base, others, [column()]), [column(better)])
     assert found.verdict == verdict
 
 
 def test_the_same_variant_under_another_name_is_told_apart_nowhere() -> None:
     base = standing("rope", {"token_accuracy@10": [0.5, 0.6, 0.7]})
-    [found] = compared(replace(base, variant=complete({"pe": "again"})), base, [base], [column()])
+    [found] = compared(replace(base, variant=complete({"pe": "again"})), base, [(0.0, 0.0)], [column()])
     assert (found.difference, found.verdict) == (0.0, NOT_TOLD_APART)
 
 
