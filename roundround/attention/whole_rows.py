@@ -270,7 +270,7 @@ def library() -> ctypes.CDLL | None:
     None without one in a model that was exported, which brings no C++.
     `CXX` names the compiler, as it does for make: CXX=false is one way to do without.
     """
-    if os.name != "posix":
+    if os.name != "posix" or not SOURCES[0].exists():
         return None
     path = own_cache() / f"whole_rows-{fingerprint()}.so"
     with contextlib.suppress(OSError):  # there is none, or a disk that was full has left a part

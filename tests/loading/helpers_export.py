@@ -25,7 +25,7 @@ from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 
-LENGTH = 24
+LENGTH = 72  # more than whole_rows.FEWEST_QUERIES: what is compiled here is computed by the definition there
 SMALL = {"d_model": 32, "n_layers": 2, "n_heads": 4, "n_key_heads": 2, "d_mlp": 24, "train_length": LENGTH}
 SHARP = {"initializer_range": 0.4}  # logits of several units, so that no normaliser looks like another
 MANIFEST = {

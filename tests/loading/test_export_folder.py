@@ -166,8 +166,7 @@ def test_logits_and_loss_are_the_decoders(
     with torch.no_grad():
         ours = models[name].decoder(tokens_BT)
     theirs = answers[name]["logits"]
-    rounding = 1e-5 if name in FOLDERS_OF_LLAMA else 1e-6  # the same code in the same order gives the same
-    assert float((ours - theirs).abs().max()) <= rounding * float(ours.abs().max())
+    assert float((ours - theirs).abs().max()) <= 1e-5 * float(ours.abs().max())  # some are compiled here alone
     loss = F.cross_entropy(ours[:, :-1].flatten(0, 1), tokens_BT[:, 1:].flatten())
     assert answers[name]["loss"] == pytest.approx(float(loss), rel=1e-5)
 
@@ -391,7 +390,7 @@ def test_a_file_that_needs_roundround_does_not_load(name: str, tmp_path: Path) -
 def test_the_logits_compared_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows_compared(some_tokens(), 257).tolist() == list(range(LENGTH))
     monkeypatch.setattr(export_folder, "LOGITS_COMPARED", 2 * 257 * 4)
-    assert rows_compared(some_tokens(), 257).tolist() == [0, 8, 15, 23]
+    assert rows_compared(some_tokens(), 257).tolist() == [0, 24, 47, 71]
 
 
 # -- the place
