@@ -5,6 +5,7 @@ Tested by tests/verbs/test_bench.py.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -153,14 +154,16 @@ class Workshop:
             add(self.found, standing)
 
     def best_rate(self, variant: Variant) -> float:
-        """Of the three, that whose model of the set's first part has the lowest number in its first column, seed 1."""
-        part, losses = self.set.parts[0], {}
-        for rate in self.set.tuned:
-            found = self.numbers(part, variant, 1, rate, {})
-            losses[rate] = found.get(part.columns[0].number, float("inf"))
-        best = min(losses, key=lambda rate: losses[rate])
-        told = ", ".join(f"{rate:g}: {loss:.4f}" for rate, loss in losses.items())
-        print_status(f"{format_variant(variant)}: learning rate {best:g} ({part.columns[0].name} at {told})")
+        """Of the three learning rates, that whose model of seed 1 is best in the first number of the first part."""
+        part = self.set.parts[0]
+        column = part.columns[0]
+        found = {rate: self.numbers(part, variant, 1, rate, {}).get(column.number) for rate in self.set.tuned}
+        known = {rate: value for rate, value in found.items() if value is not None and math.isfinite(value)}
+        if not known:
+            raise UserError(f"{format_variant(variant)}: {part.name} has no {column.name} at any learning rate")
+        best = (max if column.better == "higher" else min)(known, key=lambda rate: known[rate])
+        told = ", ".join(f"{rate:g}: {value:.4f}" for rate, value in known.items())
+        print_status(f"{format_variant(variant)}: learning rate {best:g} ({column.name} at {told})")
         return best
 
     def run_seed(self, standing: Standing, seed: int) -> None:
@@ -192,7 +195,8 @@ class Workshop:
         }
         standing.add(seed, numbers, remarks, made)
         (self.directory / VALUES).mkdir(exist_ok=True)
-        write_atomically(self.directory / VALUES / standing.file_name, standing.as_json())
+        name = standing.file_name if standing.rate in self.set.rates else f"lr={standing.rate:g}+{standing.file_name}"
+        write_atomically(self.directory / VALUES / name, standing.as_json())
 
     def numbers(
         self, part: Part, variant: Variant, seed: int, rate: float, trained: dict[str, Path]

@@ -130,6 +130,16 @@ def test_all_that_have_values_are_shown_without_a_name(
     assert {record["variant"] for record in done.results} == {"rope", "nope", "half"}
 
 
+def test_the_best_of_three_learning_rates_is_taken_and_said(
+    roundround: Callable[..., Done], mine: Path, ran: list[list[str]]
+) -> None:
+    done = roundround("bench", *WORDS, "pe=nope", "tune=true")
+    rates = [word for words in ran if "pe=nope" in words for word in words if word.startswith("optim.lr=")]
+    assert rates == ["optim.lr=0.001", "optim.lr=0.003", "optim.lr=0.01", "optim.lr=0.001"]
+    assert "nope: learning rate 0.001 (copying at 0.001: 0.2500, 0.003: 0.2500, 0.01: 0.2500)" in done.err
+    assert {record["variant"] for record in done.results} == {"rope", "nope, lr 0.001"}
+
+
 def test_a_part_that_fails_has_a_remark_and_the_others_go_on(
     roundround: Callable[..., Done], mine: Path, ran: list[list[str]]
 ) -> None:
