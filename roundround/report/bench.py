@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -45,7 +46,7 @@ from roundround.support.files import write_atomically, write_json
 from roundround.support.panels import Curve, Drawing, Panel
 
 ABOUT, CSV, MARKDOWN = "bench.json", "bench.csv", "bench.md"
-FEW = 4  # variants beside the baseline that a terminal shows as columns, with intervals
+FEW = 3  # variants beside the baseline that a terminal shows as columns, with intervals
 MOST_CURVES = 6
 WIDEST = 100  # characters of a terminal's table of many variants
 MARKS = {BETTER: "+", WORSE: "-"}
@@ -143,12 +144,8 @@ class Standings:
         return float(np.quantile(sizes, 0.9)) if sizes else 0.0
 
     def remarks(self) -> list[str]:
-        found = (
-            []
-            if self.set.is_standard
-            else [f"not the standard set: {self.set.name} was changed (hash {self.set.hash})"]
-        )
-        return found + [
+        changed = [f"not the standard set: {self.set.name} was changed (hash {self.set.hash})"]
+        return changed * (not self.set.is_standard) + [
             f"{self.label(standing)}: {part}: {remark}"
             for standing, _ in self.rows
             for part, some in standing.remarks.items()
@@ -192,11 +189,12 @@ class Standings:
     def show(self) -> None:
         """The table, and what is to be known, above the run directory."""
         few = len(self.rows) <= FEW + 1 and len(self.rows) > 1
-        print_table((self.side_by_side() if few else self.overview(WIDEST)).rich(), on_output=True)
+        width = min(WIDEST, shutil.get_terminal_size((WIDEST, 0)).columns)
+        print_table((self.side_by_side() if few else self.overview(width)).rich(), on_output=True)
         if few:
             for line in self.sentences():
                 print_result(line)
-        for remark in self.remarks() if few else self.remarks()[:3]:
+        for remark in self.remarks() if few else []:
             print_status(remark)
         judged = sum(column.better != "none" for column in self.set.columns)
         print_status(
@@ -206,12 +204,12 @@ class Standings:
 
     def side_by_side(self) -> Table:
         """A row for each number, a column for each variant."""
-        columns = ["part", "number", *(self.label(s) for s, _ in self.rows), "better"]
+        columns = ["number", *(self.label(s) for s, _ in self.rows), "better"]
         rows = []
         for n, column in enumerate(self.set.columns):
             cells = [Cell(text_of(some[n], whole=True), some[n].mean) for _, some in self.rows]
-            rows.append([column.part, column.name, *cells, {"none": ""}.get(column.better, column.better)])
-        return Table(self.title, columns, rows, names=2)
+            rows.append([column.name, *cells, {"none": ""}.get(column.better, column.better)])
+        return Table(self.title, columns, rows, names=1)
 
     def overview(self, widest: int | None = None) -> Table:
         """A row for each variant, a column for each number, as many as have room."""

@@ -61,9 +61,9 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
         if not any(s.variant == variant for s in found):
             check_trainable(the_set, variant, config, invocation.config_dir)
     with opened_run(invocation, cfg) as run:
-        workshop = Workshop(the_set, config, invocation, found, run.directory)
+        runner = SetRunner(the_set, config, invocation, found, run.directory)
         for variant in named:
-            workshop.complete(variant, seeds, tune=config.tune and variant in wanted)
+            runner.complete(variant, seeds, tune=config.tune and variant in wanted)
         base = next((s for s in found if s.variant == baseline), None)
         if base is None:
             have = [standing.name for standing in found]
@@ -126,7 +126,7 @@ def add(found: list[Standing], standing: Standing) -> None:
     found.append(standing)
 
 
-class Workshop:
+class SetRunner:
     """Runs the parts of a set for a variant, and adds what comes of it to the values `found`."""
 
     def __init__(
@@ -204,14 +204,8 @@ class Workshop:
         """Train a model and look at it; what was finished before is taken."""
         config = self.config
         cpu = ("trainer.accelerator=cpu",) if config.device == "cpu" else ()
-        run = Runner(
-            config.outputs,
-            self.invocation.config_dir,
-            config.device,
-            config.trust,
-            cpu,
-            self.directory / LOG,
-        )
+        log = self.directory / LOG
+        run = Runner(config.outputs, self.invocation.config_dir, config.device, config.trust, cpu, log)
         trained[part.name] = run("train", *self.set.words(part, variant, seed, rate))
         found: dict[str, float] = {}
         for verb, *words in part.looks:

@@ -94,7 +94,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[list[str]]:
         return directory
 
     monkeypatch.setattr(Runner, "__call__", answer)
-    monkeypatch.setattr(bench.Workshop, "measured", lambda self, part, trained: ({"kept": 5.0}, []))
+    monkeypatch.setattr(bench.SetRunner, "measured", lambda self, part, trained: ({"kept": 5.0}, []))
     monkeypatch.setattr(bench, "machine", lambda trained: "a machine")
     return asked
 
