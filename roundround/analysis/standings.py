@@ -35,6 +35,7 @@ USUAL = {"pe": "rope", "softmax": "softmax", "qk_norm": "none", "gate": "none", 
 SIGNIFICANT = 0.05
 BETTER, WORSE, NOT_TOLD_APART, NOT_TESTED, NOT_JUDGED = "better", "worse", "not told apart", "not tested", ""
 NO_VALUE = "no value"
+MEASURES = ("costs", "places", "promises")  # of loading/conduct.py
 LARGEST = 1 << 20  # bytes of a file of values
 DECIDES = ("train", "looks", "keeps", "measures", "model_of")  # keys of a part on which numbers depend
 Variant = dict[str, str]
@@ -178,9 +179,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def part_of(name: str, node: Mapping[str, Any]) -> Part:
+    if (measures := node.get("measures", MEASURES[0])) not in MEASURES:
+        raise UserError(f"part {name}: no measures: {measures}{nearest(measures, MEASURES)}")
     columns = tuple(Column(name=key, part=name, **column) for key, column in node["columns"].items())
     for column in columns:
-        assert column.better in ("higher", "lower", "none"), column
+        if column.better not in ("higher", "lower", "none"):
+            raise UserError(f"part {name}: better: {column.better} of {column.name} must be higher, lower or none")
     own = {key: value for key, value in node.items() if key != "columns"}
     own["train"], own["looks"] = tuple(node.get("train", ())), tuple(map(tuple, node.get("looks", ())))
     return Part(name=name, columns=columns, **own)

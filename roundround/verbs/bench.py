@@ -238,12 +238,12 @@ class SetRunner:
         from roundround.loading.models import TrainedRun
 
         run = TrainedRun(trained[part.model_of], trust=True)
-        if part.measures == "promises":
-            found = conduct.promises(run)
-            return conduct.share_kept(found), [f"{p.name}: {p.remark}" for p in found if not p.kept]
+        if part.measures == "costs":
+            return conduct.costs(run.config, run.manifest["data"]["n_vocab"], pick_device(self.config.device)), []
         if part.measures == "places":
             return conduct.places(run), []
-        return conduct.costs(run.config, run.manifest["data"]["n_vocab"], pick_device(self.config.device)), []
+        found = conduct.promises(run)
+        return conduct.share_kept(found), [f"{p.name}: {p.remark}" for p in found if not p.kept]
 
     def why(self, error: Exception) -> str:
         """The line that a verb printed last, or the error's own."""
