@@ -47,6 +47,7 @@ JOBS = {  # what a sweep of one seed and one learning rate trains, in order: pat
     "rope/plane": [("uniform", pe, "none") for pe in ("nope", *(f"ladder/{name}" for name in LADDERS))],
     "rope/drope": [("uniform", pe, "none") for pe in ("nope", "rope")],
     "rope/grammar": [("uniform", pe, "none") for pe in ("rope", "p_rope", "nope", "alibi")],
+    "rope/turning": [("uniform", "p_rope", "none")] * 6,  # two bases by three shares of pairs
 }
 
 
@@ -79,7 +80,7 @@ def test_two_steps_of_every_job(roundround: Callable[..., Done], fast: list[str]
         small += [f"init=run:{begun.directory.absolute()}"]
     elif name.endswith("paper"):  # at full size
         small += ["model.head_dim=8"]
-    elif name in ("rope/table2", "rope/grammar"):
+    elif name in ("rope/table2", "rope/grammar", "rope/turning"):
         small += ["tokenizer=bpe", "tokenizer.vocab_size=300", "seed=1", "model.head_dim=8"]
     else:
         small += ["seed=1", "optim.lr=1e-3", "model.n_layers=4", "model.head_dim=32"]
