@@ -148,14 +148,10 @@ def moderated(differences: Sequence[float], prior: tuple[float, float]) -> Moder
     n, d = len(own), max(len(own) - 1, 0)
     if n == 0 or d + degrees == 0:
         return Moderated(float(own.mean()) if n else math.nan, math.nan, math.nan, math.nan)
-    mean, variance = float(own.mean()), float(own.var(ddof=1)) if d else 0.0
-    if math.isinf(degrees):
-        variance, df = prior_variance, 1e9
-    else:
-        variance, df = (degrees * prior_variance + d * variance) / (degrees + d), degrees + d
-    error = math.sqrt(variance / n)
-    if error == 0:
-        return Moderated(mean, mean, mean, 1.0 if mean == 0 else 0.0)
+    mean, variance, df = float(own.mean()), float(own.var(ddof=1)) if d else 0.0, degrees + d
+    error = math.sqrt((degrees * prior_variance + d * variance) / df / n)
+    if error == 0:  # the same in every seed: as in `paired_p`
+        return Moderated(mean, mean, mean, 1.0 if mean == 0 else 2.0 ** (1 - n))
     half = error * float(scipy_special().stdtrit(df, 0.975))
     return Moderated(mean, mean - half, mean + half, float(2 * scipy_special().stdtr(df, -abs(mean) / error)))
 
@@ -163,19 +159,22 @@ def moderated(differences: Sequence[float], prior: tuple[float, float]) -> Moder
 def fitted_prior(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
     """(s0^2, d0) of `moderated`, by the mean and the variance of the logarithms of the groups' variances.
 
-    d0 is inf where these differ by chance alone, and 0 where fewer than three groups vary: nothing is known then.
+    d0 is at most what the groups have together, which it is where their variances differ by chance alone; 0 where fewer
+    than three groups vary: nothing is known then. Groups of one difference say nothing, nor do those without variance.
     """
-    sized = [(np.var(group, ddof=1), len(group) - 1) for group in groups if len(group) > 1]
-    known = [(float(variance), d) for variance, d in sized if variance > 0]
+    sized = [(float(np.var(group, ddof=1)), len(group) - 1) for group in groups if len(group) > 1]
+    known = [(variance, float(d)) for variance, d in sized if variance > 0]
     if len(known) < 3:
         return 0.0, 0.0
     special = scipy_special()
-    variances, d = np.array([v for v, _ in known]), np.array([float(n) for _, n in known])
+    variances, d = np.array(known).T
     e = np.log(variances) - special.digamma(d / 2) + np.log(d / 2)
     excess = float(((e - e.mean()) ** 2).sum() / (len(e) - 1) - special.polygamma(1, d / 2).mean())
-    if excess <= 0:
-        return math.exp(float(e.mean())), math.inf
+    most = float(d.sum())
+    if excess <= float(special.polygamma(1, most / 2)):
+        return math.exp(float(e.mean())), most
     from scipy.optimize import brentq
 
-    half = float(brentq(lambda x: float(special.polygamma(1, x)) - excess, 1e-3, 1e6)) if excess < 1e6 else 1e-3
+    excess = min(excess, 9e5)  # of d0 = 0.002: as good as nothing
+    half = float(brentq(lambda x: float(special.polygamma(1, x)) - excess, 1e-3, most / 2))
     return math.exp(float(e.mean()) + float(special.digamma(half)) - math.log(half)), 2 * half
