@@ -290,7 +290,7 @@ log = logging.getLogger(__name__)
 
 # largest difference allowed, as a share of the largest logit
 # transformers' code, and a definition that is compiled here alone, round otherwise: by 4e-7, where attention is very
-# sharp by 5e-6
+# sharp by 1.2e-5
 TOLERANCE = 5e-5
 LOGITS_COMPARED = 2**24  # at most: 64 MiB
 
