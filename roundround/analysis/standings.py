@@ -116,7 +116,6 @@ class StandardSet:
     name: str
     size: str
     hash: str
-    seeds: int
     train: tuple[str, ...]
     more: tuple[str, ...]
     rates: tuple[float, ...]
@@ -145,7 +144,13 @@ def read_set(name: str, size: str, config_dir: str | None) -> StandardSet:
     sets = {option: path for option, path in found.items() if "/" not in option}
     if name not in sets:
         raise UserError(f"no set={name}{nearest(name, sets)}")
-    whole = read_yaml(sets[name])
+    try:
+        return set_of(name, size, read_yaml(sets[name]), found)
+    except (KeyError, TypeError, AttributeError, AssertionError) as error:
+        raise UserError(f"{sets[name]} or one of its parts is not written as conf/bench/v1 is: {error}") from error
+
+
+def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, Path]) -> StandardSet:
     sizes = whole["sizes"]
     if size not in sizes:
         raise UserError(f"no size={size}{nearest(size, sizes)}")
@@ -160,7 +165,6 @@ def read_set(name: str, size: str, config_dir: str | None) -> StandardSet:
         name=name,
         size=size,
         hash=hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16],
-        seeds=whole["seeds"],
         train=tuple(whole["train"]),
         more=tuple(sizes[size]),
         rates=tuple(whole["rates"]),
@@ -312,7 +316,7 @@ def stored(name: str, size: str) -> list[Standing]:
 
 def joined(first: Standing, second: Standing) -> Standing:
     """The seeds of both; of one that both have, the first one's values."""
-    whole = replace(first, seeds=[], numbers={}, remarks=dict(first.remarks), made=[])
+    whole = replace(first, seeds=[], numbers={}, remarks={}, made=[])
     for source in (first, second):
         for place, seed in enumerate(source.seeds):
             if seed not in whole.seeds:
@@ -321,6 +325,9 @@ def joined(first: Standing, second: Standing) -> Standing:
                     for part, some in source.numbers.items()
                 }
                 whole.add(seed, numbers, [], {k: v for k, v in source.made[place].items() if k != "seed"})  # type: ignore[arg-type]
+                for part, told in source.remarks.items():
+                    if own := [remark for remark in told if remark.startswith(f"seed {seed}:")]:
+                        whole.remarks.setdefault(part, []).extend(own)
     return whole
 
 

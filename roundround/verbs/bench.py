@@ -205,7 +205,8 @@ class SetRunner:
         config = self.config
         cpu = ("trainer.accelerator=cpu",) if config.device == "cpu" else ()
         log = self.directory / LOG
-        run = Runner(config.outputs, self.invocation.config_dir, config.device, config.trust, cpu, log)
+        own = self.invocation.config_dir  # whose modules this command has just trained with: its runs may be looked at
+        run = Runner(config.outputs, own, config.device, config.trust or own is not None, cpu, log)
         trained[part.name] = run("train", *self.set.words(part, variant, seed, rate))
         found: dict[str, float] = {}
         for verb, *words in part.looks:

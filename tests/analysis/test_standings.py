@@ -163,8 +163,10 @@ def test_seeds_of_two_files_are_put_together() -> None:
     first = standing("nope", {"token_accuracy@10": [0.1]}, seeds=1)
     second = standing("nope", {"token_accuracy@10": [0.9, 0.2]}, seeds=2)
     first.made, second.made = [{"seed": 1}], [{"seed": 1}, {"seed": 2}]
+    second.remarks = {"copying": ["seed 1: not this one", "seed 2: it diverged"]}
     both = joined(first, second)
     assert (both.seeds, both.numbers["copying"]["token_accuracy@10"]) == ([1, 2], [0.1, 0.2])
+    assert both.remarks["copying"] == ["seed 2: it diverged"]
 
 
 def test_records_are_kept_by_length_and_position() -> None:

@@ -16,7 +16,6 @@ from roundround.verbs import bench
 
 SET = """\
 parts: [copying, conduct]
-seeds: 3
 train: [model.d_model=16, model.n_layers=1, model.n_heads=2, model.n_key_heads=2, model.d_mlp=16, batch_size=4]
 rates: [3.0e-3]
 tuned: [1.0e-3, 3.0e-3, 1.0e-2]
@@ -200,7 +199,11 @@ def test_an_encoding_of_ones_own_goes_through_a_set_and_is_resumed(mine: Path, h
     words: list[Any] = ["bench", *WORDS, "pe=half", "device=cpu"]
     first = shell(*words, cwd=here)
     assert first.code == 0, first.err
-    assert "half, seed 1: copying" in first.err
+    assert "failed" not in first.err
+    [file] = here.glob("outputs/bench/*/*/values/pe=half*.json")
+    values = json.loads(file.read_text())
+    assert set(values["numbers"]["copying"]) == {"token_accuracy@4", "token_accuracy@8"}
+    assert values["numbers"]["conduct"]["kept"] == [5.0], values["remarks"]
     runs = sorted(here.glob("outputs/train/*/*"))
     for values in here.glob("outputs/bench/*/*/values/*.json"):
         values.unlink()
