@@ -109,7 +109,6 @@ class Standings:
 
     def about(self) -> dict[str, Any]:
         """What the page needs beside the records."""
-        shown = [standing for standing, _ in self.rows] if len(self.rows) <= MOST_CURVES else []
         return {
             "set": self.set.name,
             "size": self.set.size,
@@ -126,15 +125,32 @@ class Standings:
                     "curves": [
                         {
                             "x": label,
-                            "variants": {self.label(s): s.curve(part.name, metric) for s in shown},
+                            "variants": {self.label(s): s.curve(part.name, metric) for s in self.drawn(part)},
                             "band": band([s.curve(part.name, metric) for s in self.found]),
                         }
-                        for metric, label in (curves_of(part) if shown else [])
+                        for first in [part.columns[0].number.partition("@")[0]]
+                        for metric, label in (
+                            (first, "length"),
+                            (f"{first}:position", "position in the longest window"),
+                        )
                     ],
                 }
                 for part in self.set.parts
             ],
         }
+
+    def drawn(self, part: Part) -> list[Standing]:
+        """Of many variants the baseline and those that differ most in the part, of those that are told apart."""
+        if len(self.rows) <= MOST_CURVES:
+            return [standing for standing, _ in self.rows]
+        sized = [
+            (abs(c.difference or 0.0) / (self.spread(c.column) or 1.0), n)
+            for n, (_, some) in enumerate(self.rows)
+            for c in some
+            if c.column.part == part.name and c.verdict in MARKS
+        ]
+        most = list(dict.fromkeys(n for _, n in sorted(sized, reverse=True)))[: MOST_CURVES - 1]
+        return [self.baseline, *(self.rows[n][0] for n in most)]
 
     def spread(self, column: Column) -> float:
         """The size of a large difference in this column: that which a tenth of all variants exceed."""
@@ -271,12 +287,6 @@ def sentence(name: str, baseline: str, comparisons: Sequence[Comparison]) -> str
     return f"{name} against {baseline}: {'; '.join(told)}."
 
 
-def curves_of(part: Part) -> list[tuple[str, str]]:
-    """The metrics of a part that are drawn, each with what runs along its axis."""
-    metric = part.columns[0].number.partition("@")[0]
-    return [(metric, "length"), (f"{metric}:position", "position in the longest window")]
-
-
 def band(curves: Sequence[Mapping[int, Sequence[float]]]) -> dict[int, list[float]]:
     """By length, the ends between which the means of eight tenths of all variants lie, and their median."""
     if len(curves) <= FEW:
@@ -305,7 +315,8 @@ def view(files: RunFiles, records: list[Record]) -> View:
         part="bench.html.j2",
         values={"grid": grid_of(records, about)},
     )
-    curves = Section("Curves", panels=panels_of(about), anchor="curves")
+    note = f"Of more than {MOST_CURVES} variants those that differ most from {about['baseline']} in the part."
+    curves = Section("Curves", note=note, panels=panels_of(about), anchor="curves")
     numbers = Section("Numbers", anchor="numbers", tables=[table_of(part, records) for part in about["parts"]])
     scope = [f"set {about['set']}, size {about['size']}, hash {about['hash']}"]
     return View([grid, curves, numbers], scope=scope)
@@ -328,11 +339,7 @@ def grid_of(records: Sequence[Record], about: Mapping[str, Any]) -> dict[str, An
             }
         )
     columns = [(c["name"], part["question"]) for part in about["parts"] for c in part["columns"]]
-    return {
-        "columns": columns,
-        "rows": list(rows.items()),
-        "to": "curves" if any(part["curves"] for part in about["parts"]) else "numbers",
-    }
+    return {"columns": columns, "rows": list(rows.items())}
 
 
 def table_of(part: Mapping[str, Any], records: Sequence[Record]) -> Table:
@@ -368,15 +375,9 @@ def panels_of(about: Mapping[str, Any]) -> list[Panel]:
         share = part["columns"][0]["better"] == "higher"
         for curves in part["curves"]:
             lines = [
-                Curve(
-                    name,
-                    lengths(of),
-                    list(map(np.mean, of.values())),
-                    low=list(map(min, of.values())),
-                    high=list(map(max, of.values())),
-                )
+                Curve(name, lengths(of), [*map(np.mean, some)], low=[*map(min, some)], high=[*map(max, some)])
                 for name, of in curves["variants"].items()
-                if len(of) > 1
+                if len(some := list(of.values())) > 1
             ]
             if not lines:
                 continue
