@@ -165,7 +165,7 @@ def expand_paths(args: list[str], values: set[int], verb: Verb) -> list[str]:
     """`DIR last~1` is `paths=['DIR','last~1']`; of a verb that filters, `pe=rope` is `where=['pe=rope']`."""
     rest, paths, filters, own = [], [], [], {*verb.keys, "hydra"}
     for n, arg in enumerate(args):
-        key = arg.partition("=")[0].lstrip("+~").split(".")[0].split("@")[0]
+        key = re.split("[./@]", arg.partition("=")[0].lstrip("+~"))[0]
         if n in values or arg.startswith("-"):
             rest.append(arg)
         elif "=" not in arg or os.path.lexists(arg):

@@ -177,8 +177,8 @@ def test_every_combination_is_a_job_of_a_sweep() -> None:
 
     verb = verb_named("bench")
     assert expand_sugar(["pe=a,b", "seeds=2"], verb) == ["seeds=2", "where=['pe=a,b']"]
-    assert expand_sugar(["-m", "pe=a,b", "softmax=c"], verb) == [
-        "-m", "where=choice(['pe=a','softmax=c'],['pe=b','softmax=c'])",
+    assert expand_sugar(["-m", "pe=a,b", "softmax=c", "hydra/launcher=joblib"], verb) == [
+        "-m", "hydra/launcher=joblib", "where=choice(['pe=a','softmax=c'],['pe=b','softmax=c'])",
     ]  # fmt: skip
 
 
