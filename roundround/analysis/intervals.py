@@ -173,8 +173,8 @@ def fitted_prior(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
     most = float(d.sum())
     if excess <= float(special.polygamma(1, most / 2)):
         return math.exp(float(e.mean())), most
-    # the trigamma function inverted by Newton's steps on its reciprocal, as in Smyth's appendix; `brentq` finds the same,
-    # and its import takes a third of a second
+    # the trigamma function inverted by Newton's steps on its reciprocal, as in Smyth's appendix; `brentq` finds the
+    # same, and its import takes a third of a second
     excess = min(excess, 9e5)  # of d0 = 0.002: as good as nothing
     half = 0.5 + 1 / excess
     for _ in range(50):
