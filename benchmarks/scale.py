@@ -1,7 +1,7 @@
 """What several processes cost and change: the speed of FSDP2 on one, and the loss curves of one, of DDP and of FSDP2.
 
     python benchmarks/scale.py speed               # a step of FSDP2 on one process against plain, at `small`
-    python benchmarks/scale.py curves              # 50 steps of one process, DDP and FSDP2: the table of docs/scale.md
+    python benchmarks/scale.py curves              # 50 steps of one process, DDP and FSDP2: for docs/howto/clusters.md
     python benchmarks/scale.py save                # how long training stands still for a sharded checkpoint, at `small`
 
 Steps are timed in interleaved rounds of one process, so that a machine whose speed drifts is fair to both.
@@ -120,7 +120,7 @@ def save(size: str, rounds: int) -> None:
 
 
 def curves() -> None:
-    """The table of docs/scale.md, from real commands."""
+    """The table of docs/howto/clusters.md, from real commands."""
     with tempfile.TemporaryDirectory() as folder:
         found = {name: curve(Path(folder), *of) for name, of in CURVES.items()}
     reference = found["one process"]

@@ -2,7 +2,7 @@
 
     python benchmarks/scale_on_paper.py
 
-Nothing is trained and no GPU is needed. The formulas stand in docs/scale.md, which prints these tables; sizes come from
+Nothing is trained and no GPU is needed. docs/howto/clusters.md has the formulas and these tables; sizes come from
 the model's own config, on the meta device.
 """
 

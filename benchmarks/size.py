@@ -2,7 +2,7 @@
 
     make size
     python benchmarks/size.py trace reproduce rope.fig2 logger=none    # files whose functions run
-    python benchmarks/size.py store                                  # at a release: write docs/size.csv
+    python benchmarks/size.py store                                  # at a release: write benchmarks/size.csv
 
 A statement is an `ast.stmt`: it does not change when lines are joined or comments are written.
 """
@@ -23,7 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "roundround"
-STORED = ROOT / "docs" / "size.csv"
+STORED = ROOT / "benchmarks" / "size.csv"
 COUNTS = ("statements", "modules", "tests")
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from roundround.analysis.intervals import half_width
 from roundround.analysis.load import rows_of
 
-DOCS = ROOT / "docs"
+DOCS = ROOT / "docs" / "results"
 Array = NDArray[np.float64]
 Values = dict[tuple[str | int, ...], Array]  # by the settings, the metric (and the task) and the length: [S]
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-NEEDED = ["README.md", "docs", "conf", "roundround"]  # of the clone, for commands that name its files
+NEEDED = ["README.md", "benchmarks", "docs", "conf", "roundround"]  # of the clone, for commands that name its files
 WITHOUT_NETWORK = ["unshare", "-rn", "sh", "-c", 'ip link set lo up 2>/dev/null; exec "$@"', "sh"]
 INSIDE = "ROUNDROUND_COMMANDS_RUN_INSIDE"
 

@@ -1,4 +1,4 @@
-"""The tables of docs/table2.md, written from a sweep: what the page has to say."""
+"""The tables of docs/results/table2.md, written from a sweep: what the page has to say."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def test_every_room_stands_on_a_floor() -> None:
 
 def test_the_diagram_of_the_rooms_shows_what_they_import() -> None:
     # what each room points at in a mermaid flowchart
-    diagram = (ROOT / "docs" / "architecture.md").read_text()
+    diagram = (ROOT / "docs" / "inside" / "architecture.md").read_text()
     drawn: dict[str, set[str]] = {}
     for start, end in re.findall(r"^ +(\w+)(?:\[.*?\])? (?:-->|-\. .*? \.->) (\w+)", diagram, re.MULTILINE):
         drawn.setdefault(start, set()).add(end)
@@ -255,7 +255,7 @@ def test_the_diagram_of_the_rooms_shows_what_they_import() -> None:
 
 
 def test_the_page_about_the_rooms_names_files_that_are_there() -> None:
-    names = re.findall(r"`(\w+(?:/\w+)*\.py)`", (ROOT / "docs" / "architecture.md").read_text())
+    names = re.findall(r"`(\w+(?:/\w+)*\.py)`", (ROOT / "docs" / "inside" / "architecture.md").read_text())
     files = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")} | {"tests/test_imports.py"}
     assert len(names) > 40
     assert [name for name in names if not any(file == name or file.endswith(f"/{name}") for file in files)] == []

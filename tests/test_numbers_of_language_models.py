@@ -1,4 +1,4 @@
-"""The tables and claims of docs/encodings_by_normalisers.md and docs/table2.md, from the values of each seed."""
+"""Tables and claims of encodings_by_normalisers.md and table2.md in docs/results, from the values of each seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of docs/language_tasks.md, from the accuracy of each phenomenon and seed that is stored beside it.
+"""The tables of docs/results/language_tasks.md, from the accuracy of each phenomenon and seed that is stored beside it.
 
 Shapes: S seeds, P phenomena.
 """

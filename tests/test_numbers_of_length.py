@@ -1,4 +1,4 @@
-"""The tables and claims of docs/length.md, from the values of each seed in docs/length."""
+"""The tables and claims of docs/results/length.md, from the values of each seed in docs/results/length."""
 
 from __future__ import annotations
 

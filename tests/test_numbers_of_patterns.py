@@ -1,4 +1,4 @@
-"""The tables and claims of docs/patterns.md and docs/rope_plane.md, from the values of each seed."""
+"""The tables and claims of docs/results/patterns.md and docs/results/rope_plane.md, from the values of each seed."""
 
 from __future__ import annotations
 

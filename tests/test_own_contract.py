@@ -1,4 +1,4 @@
-"""The contract tests on a folder of one's own: the variants of docs/variants.md pass, and broken ones are found."""
+"""The contract tests on a folder of one's own: the variants of docs/howto/variants.md pass, broken ones are found."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def contract(folder: Path, *args: str) -> tuple[set[str], set[str]]:
 
 
 def test_every_promise_is_named_on_the_page() -> None:
-    page = " ".join((ROOT / "docs" / "variants.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "howto" / "variants.md").read_text().split())
     for path in CONTRACTS[:2]:
         tests = [node for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.FunctionDef)]
         asked = [
@@ -79,8 +79,8 @@ def test_every_promise_is_named_on_the_page() -> None:
 
 
 def test_the_contracts_pass_good_variants_of_ones_own_and_fail_broken_ones(tmp_path: Path) -> None:
-    # the files that docs/variants.md shows, by their place in the folder
-    page = (ROOT / "docs" / "variants.md").read_text()
+    # the files that docs/howto/variants.md shows, by their place in the folder
+    page = (ROOT / "docs" / "howto" / "variants.md").read_text()
     good = dict(re.findall(r"^```\w+\n# mine/(\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
     files = {
         **good,

@@ -1,6 +1,6 @@
 """The model and the texts that a verb looks at, and how the one reads the others: one protocol for all verbs.
 
-docs/evaluation.md has it in words. Shapes: T targets of a window.
+docs/howto/evaluation.md has it in words. Shapes: T targets of a window.
 
 Tested by tests/loading/test_eval_pretrained.py and tests/loading/test_hf_commands.py.
 """

@@ -20,7 +20,7 @@ class RoPELadder(RotaryEncoding):
     g_k = (2 pi / slowest_wavelength)^(k / (m - 1)), k = 0 .. m - 1, m = int(p * head_dim // 2), and 0 beyond
 
     Frequencies as in Su et al. 2021, arXiv:2104.09864, with two free numbers: RoPE, p-RoPE and partial RoPE are points
-    of this plane (docs/rope_plane.md).
+    of this plane (docs/results/rope_plane.md).
 
     `slowest_wavelength` is in tokens: how long the slowest pair that rotates takes to turn once, at least 2 pi.
     `of_length` is the trained length that it was chosen for, null for this model's. Another one moves it along: on a

@@ -29,7 +29,7 @@ BATCH_TOKENS = 2048  # tokens at once: what a probe holds in memory depends on t
 
 @dataclass
 class Probe:
-    """What a probe found; see docs/probing.md.
+    """What a probe found; see docs/howto/probing.md.
 
     name: the model's. train_length: tokens of context that it was trained on. windows: what each layer sees of them at
     most, None for all. n_texts, n_tokens: what it read.

@@ -171,8 +171,8 @@ def draw(entry: Entry, item: Figure, panels: Mapping[str, HeatMap | Panel], fold
 
 
 def docs_folder() -> Path:
-    """Where the page goes: docs of the checkout that this code runs from. UserError where it is installed."""
-    folder = conf_dir().parent / "docs"
+    """Where the page goes: docs/results of the checkout that this code runs from. UserError where it is installed."""
+    folder = conf_dir().parent / "docs" / "results"
     if not folder.is_dir():
         raise UserError("--write-docs writes the page of a checkout, and roundround is installed here without its docs")
     return folder

@@ -19,7 +19,7 @@ from roundround.analysis.load import LongTable, Replicate, frame_of
 from roundround.analysis.remarks import remarks_of
 from roundround.report.comparison_tables import sheets
 
-COPY = ROOT / "docs" / "length" / "copy.csv"
+COPY = ROOT / "docs" / "results" / "length" / "copy.csv"
 
 
 def long_table(numbers: dict[str, dict[int, float]], metric: str = "perplexity") -> LongTable:

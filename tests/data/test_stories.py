@@ -1,4 +1,4 @@
-"""The stories of the package are what docs/write_stories.py prints, and a corpus like any other."""
+"""The stories of the package are what benchmarks/write_stories.py prints, and a corpus like any other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from roundround.data.stories import Stories
 
 
 def test_the_model_writes_the_first_story_again() -> None:
-    found = importlib.util.spec_from_file_location("write_stories", ROOT / "docs" / "write_stories.py")
+    found = importlib.util.spec_from_file_location("write_stories", ROOT / "benchmarks" / "write_stories.py")
     assert found is not None
     assert found.loader is not None
     script = importlib.util.module_from_spec(found)

@@ -72,7 +72,7 @@ def assert_no_faults(record_property: Callable[[str, object], None]) -> AssertNo
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The counts by kind of fault, as docs/reliability.md shows them; a test whose setup or end fails falls short.
+    """The counts by kind of fault, as docs/inside/reliability.md shows; a test whose setup or end fails falls short.
 
     A test says its kind and counts itself (`assert_no_faults`), or is one case of its parameter's kind. The suite's
     checks of itself have neither the mark nor a case.

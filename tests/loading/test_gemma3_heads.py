@@ -1,4 +1,4 @@
-"""What docs/gemma3_heads.py measures is what the model does."""
+"""What benchmarks/gemma3_heads.py measures is what the model does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKENS = some_tokens(30).tolist()
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    found = importlib.util.spec_from_file_location("gemma3_heads", ROOT / "docs" / "gemma3_heads.py")
+    found = importlib.util.spec_from_file_location("gemma3_heads", ROOT / "benchmarks" / "gemma3_heads.py")
     assert found is not None
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)

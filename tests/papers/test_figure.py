@@ -254,7 +254,7 @@ def test_an_entry_of_comparisons_is_read_back(tmp_path: Path) -> None:
     assert read_entries(tmp_path) == [entry]
 
 
-# -- docs/length.md
+# -- docs/results/length.md
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_an_entry_of_comparisons_is_read_back(tmp_path: Path) -> None:
 def test_a_task_that_was_not_learned_is_not_tested(file: str, begins: str, of: dict[str, str], length: str) -> None:
     """What is stored of the trained lengths decides, at the best learning rate."""
     found: dict[str, list[float]] = {}
-    docs = ROOT / "docs"
+    docs = ROOT / "docs" / "results"
     for row in csv.DictReader((docs / "length" / f"{file}.csv").read_text(encoding="utf-8").splitlines()):
         if {"metric": "exact_match", "length": length, **of}.items() <= row.items():
             found.setdefault(row.get("optim.lr", ""), []).append(float(row["value"]))
@@ -286,13 +286,13 @@ def test_a_task_that_was_not_learned_is_not_tested(file: str, begins: str, of: d
     assert learned == (said != NOT_TESTED)
 
 
-# -- docs/max_retrieval.md
+# -- docs/results/max_retrieval.md
 
 
 def test_the_gains_beside_the_papers_are_those_that_are_stored() -> None:
-    entries = {entry.name: entry for entry in read_entries(ROOT / "docs" / "reproduction")}
+    entries = {entry.name: entry for entry in read_entries(ROOT / "docs" / "results" / "reproduction")}
     stored = {c.what: c for c in entries["softmax.table1"].comparisons}
-    text = (ROOT / "docs" / "max_retrieval.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "results" / "max_retrieval.md").read_text(encoding="utf-8")
     table = text.partition("p of the difference (Welch)")[2].partition("\n\n")[0].splitlines()[2:]
     assert len(table) == len(P)
     for n, line in zip(P, table, strict=True):

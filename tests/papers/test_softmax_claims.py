@@ -127,10 +127,10 @@ def test_the_matrices_of_a_decoder_bound_its_spread_too(random_model: Trained) -
 
 
 def test_the_stored_differences_are_those_of_the_page() -> None:
-    """docs/encodings_by_normalisers.md has means, its csv the losses of each seed; docs/theory.md sums up."""
+    """docs/results/encodings_by_normalisers.md has means, its csv the losses of each seed; theory.md sums up."""
     names = {"nope": "NoPE", "rope": "RoPE", "p_rope": "0.75-RoPE", "p_rope_25": "0.25-RoPE"}
     losses: dict[tuple[str, str, str], np.ndarray] = {}
-    with (ROOT / "docs/encodings_by_normalisers/comparison.csv").open() as lines:
+    with (ROOT / "docs/results/encodings_by_normalisers/comparison.csv").open() as lines:
         for row in csv.DictReader(lines):
             pe, softmax = (setting.split("=")[1] for setting in row["settings"].split(", "))
             losses[names[pe], softmax, row["length"]] = np.array(row["values"].split(), dtype=float)
@@ -139,7 +139,7 @@ def test_the_stored_differences_are_those_of_the_page() -> None:
             swapped, plain = (losses[encoding, softmax, length] for softmax in ("adaptive_temperature", "softmax"))
             assert swapped - plain == pytest.approx(stored, abs=5.1e-6)
     means = [float(np.mean(of_seeds)) for by_length in temperature.DIFFERENCES.values() for of_seeds in by_length]
-    page = (ROOT / "docs/theory.md").read_text()
+    page = (ROOT / "docs/results/theory.md").read_text()
     assert f"all {len(means)} cells of [encodings by normalisers]" in page
     assert f"by {min(means):.3f} to {max(means):.3f} nats per token" in page
 

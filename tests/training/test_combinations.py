@@ -168,5 +168,5 @@ def test_the_published_polynomial_stands_in_the_yaml() -> None:
 
 
 def test_every_normaliser_has_its_line_in_the_documentation() -> None:
-    text = Path(ROOT / "docs" / "normalisers.md").read_text()
+    text = Path(ROOT / "docs" / "reference" / "normalisers.md").read_text()
     assert [name for name in NORMALISERS if f"| `{name}`" not in text] == []

@@ -167,20 +167,20 @@ def test_the_published_maps_have_the_paper_s_shape() -> None:
 
 
 def test_the_page_of_the_checkout_was_written_by_the_program() -> None:
-    entries = {entry.name: entry for entry in read_entries(ROOT / "docs" / "reproduction")}
+    entries = {entry.name: entry for entry in read_entries(ROOT / "docs" / "results" / "reproduction")}
     assert entries
-    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "results" / "reproduction.md").read_text(encoding="utf-8")
     assert page == report.page_of(FIGURES, entries), "roundround reproduce --write-docs writes it"
 
 
 def test_the_readme_says_the_counts_of_the_page() -> None:
-    entries = {entry.name: entry for entry in read_entries(ROOT / "docs" / "reproduction")}
+    entries = {entry.name: entry for entry in read_entries(ROOT / "docs" / "results" / "reproduction")}
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert f"**Reproduce.** {report.summary(FIGURES, entries)}" in readme
 
 
 def test_what_is_said_of_gemma_3_stands_on_its_page() -> None:
-    page = (ROOT / "docs" / "gemma3.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "results" / "gemma3.md").read_text(encoding="utf-8")
     relatives = {name: figure.relative for name, figure in FIGURES.items() if figure.relative}
     assert len(relatives) == 11
     for name, text in relatives.items():
@@ -189,7 +189,7 @@ def test_what_is_said_of_gemma_3_stands_on_its_page() -> None:
 
 
 def test_the_page_says_how_many_were_made_of_the_papers_own_models() -> None:
-    (entry,) = [e for e in read_entries(ROOT / "docs" / "reproduction") if e.name == "rope.fig3"]
+    (entry,) = [e for e in read_entries(ROOT / "docs" / "results" / "reproduction") if e.name == "rope.fig3"]
     assert report.summary(FIGURES, {"rope.fig3": entry}).endswith("measured on the paper's own model: none.")
     own = replace(entry, is_the_papers=True)
     assert report.summary(FIGURES, {"rope.fig3": own}).endswith("measured on the paper's own model: 1.")

@@ -54,8 +54,8 @@ ABOUT_TABLE = (
     f"it follows for {SEEDS} seeds (a recalled number); elsewhere the published number is taken as exact. The margin "
     "is one point for accuracies, and for gains half the published gain, or the rounding of two printed numbers where "
     "that is more. All sizes are measured on the same heads: they are one curve, not as many confirmations. A p has no "
-    "interval and is shown. The rows of 32 and 8,192 items are known second-hand alone. docs/max_retrieval.md has all "
-    "that was tried."
+    "interval and is shown. The rows of 32 and 8,192 items are known second-hand alone. docs/results/max_retrieval.md "
+    "has all that was tried."
 )
 ABOUT_FIT = (
     "The coefficients belong to the models: another way of training gives others. The margin is 0.15 nats, and a tenth "

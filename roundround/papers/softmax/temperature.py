@@ -248,7 +248,7 @@ class SwappedIn(Claim):
     loss with it - loss with the softmax > 0 on the same held-out tokens, paired by seed
 
     Velickovic et al. 2024, arXiv:2410.01104, section 5, of Gemma 2B on CLRS-Text, second-hand. Measured here on other
-    models and other text (docs/encodings_by_normalisers.md), and stored.
+    models and other text (docs/results/encodings_by_normalisers.md), and stored.
     """
 
     title: ClassVar[str] = "not to be swapped in"
@@ -269,8 +269,8 @@ class SwappedIn(Claim):
 
 ABOUT_STORED = (
     "Stored, not made again here: four encodings at four lengths, Student's intervals over three seeds, models of a "
-    "million parameters on TinyStories. The commands stand in docs/encodings_by_normalisers.md. The paper speaks of a "
-    "task's accuracy, these numbers of the loss."
+    "million parameters on TinyStories. The commands stand in docs/results/encodings_by_normalisers.md. The paper "
+    "speaks of a task's accuracy, these numbers of the loss."
 )
 
 

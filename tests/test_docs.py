@@ -1,0 +1,73 @@
+"""The pages of docs/, and what docs/mkdocs/reference.py writes beside them. `make docs` checks links."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from conftest import ROOT
+
+from roundround.command_line.catalogue import GROUPS, group_names
+from roundround.config.options import conf_dir, options_of
+from roundround.config.verbs import VERBS
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    pytest.importorskip("mkdocs")
+    found = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "mkdocs" / "reference.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_every_verb_stands_in_the_reference_with_every_key_of_its_yaml(reference: ModuleType) -> None:
+    page = reference.verbs_page()
+    for verb in VERBS:
+        _, _, section = page.partition(f"\n## {verb.name}\n")
+        section = section.partition("\n## ")[0]
+        assert section, verb.name
+        path = conf_dir() / f"{verb.name.replace('-', '_')}.yaml"
+        keys = re.findall(r"^(\w+):", path.read_text(), re.MULTILINE) if path.exists() else []
+        assert [key for key in keys if key not in ("defaults", "hydra") and f"| `{key}` |" not in section] == []
+
+
+@pytest.mark.parametrize("group", group_names())
+def test_every_option_stands_in_the_reference(reference: ModuleType, group: str) -> None:
+    assert group in GROUPS
+    headings = re.findall(r"^## (.+)$", reference.group_page(group), re.MULTILINE)
+    assert headings == sorted(options_of(group, None))
+
+
+def test_a_variant_is_shown_with_idea_formula_paper_and_the_words_behind_its_keys(reference: ModuleType) -> None:
+    section = reference.group_page("pe").partition("\n## p_rope\n")[2].partition("\n## ")[0]
+    assert "RoPE without its slowest frequencies" in section
+    assert "```\ng_k = theta^(-2k / head_dim)" in section
+    assert "arXiv:2410.06205" in section
+    assert "| `p` | `0.75` |" in section
+    assert "| `theta` | `null` | the base of the loaded model; 10,000 in a model that brings none |" in section
+
+
+def test_text_that_markdown_would_read_otherwise_stays_text(reference: ModuleType) -> None:
+    assert reference.escaped("a*b <eos> [B, T] `x_y|z` c_d") == r"a\*b &lt;eos&gt; \[B, T\] `x_y\|z` c\_d"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        '<script src="https://example.org/a.js"></script>',
+        '<link rel="stylesheet" href="//example.org/a.css">',
+        '<img alt="" src=https://example.org/a.png>',
+    ],
+)
+def test_a_page_that_asks_the_network_is_found(reference: ModuleType, tmp_path: Path, page: str) -> None:
+    (tmp_path / "good.html").write_text('<a href="https://arxiv.org/abs/1">paper</a><img src="figure.svg">')
+    assert reference.from_the_network(tmp_path) == []
+    (tmp_path / "page.html").write_text(page)
+    (tmp_path / "style.css").write_text("@font-face { src: url('https://example.org/a.woff2') }")
+    assert [line.split(":")[0] for line in reference.from_the_network(tmp_path)] == ["page.html", "style.css"]
