@@ -18,14 +18,14 @@ from roundround.support.errors import OutputError, UserError
 
 WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export
 COMPLETE = "_ROUNDROUND_COMPLETE"  # variable: a shell asks what may stand under the cursor
+HELP = ("-h", "--help")
+PRINTS = ("-c", "--cfg", "-i", "--info", "--hydra-help", "--version")  # flags of Hydra's that run nothing
 EVERYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help answers in half the time
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Where attention looks, and how sharply: experiments on positional encodings and attention normalisers.",
-    epilog="After the verb comes Hydra's grammar: key=value, -m, --cfg job. roundround VERB --help lists the choices.",
+    context_settings={"help_option_names": [*HELP]},
 )
 
 
@@ -40,10 +40,21 @@ Overrides = Annotated[Optional[list[str]], typer.Argument(metavar="[KEY=VALUE]..
 
 def call(verb: Verb, words: list[str], typed: str = "") -> int:
     """Run a verb with the words behind it; the exit code. typed: the name it was called by, where that is an alias."""
+    if {*HELP} & {*words}:
+        from roundround.command_line.pages import print_verb, words_beside_help
+
+        print_verb(verb, *words_beside_help(words))
+        return 0
     if verb.config is None:
         from roundround.command_line.readers import read
 
         return read(verb, words)
+    if not any(word.partition("=")[0] in PRINTS for word in words):
+        from roundround.distributed.launcher import speaks
+        from roundround.support.console import print_passing
+
+        if speaks():
+            print_passing("loading")  # torch and Lightning take seconds
     from roundround.command_line.launch import dispatch
 
     return dispatch(verb, words, typed or verb.name)
@@ -56,8 +67,8 @@ class CommandOfHydra(TyperCommand):
         return [item for param in self.get_params(ctx) for item in param.shell_complete(ctx, incomplete)]
 
 
-def add(name: str, verb: Verb, help: str) -> None:
-    @app.command(name, cls=CommandOfHydra, help=help, add_help_option=False, context_settings=EVERYTHING)
+def add(name: str, verb: Verb) -> None:
+    @app.command(name, cls=CommandOfHydra, help=verb.help, add_help_option=False, context_settings=EVERYTHING)
     def command(ctx: typer.Context, overrides: Overrides = None) -> None:
         raise typer.Exit(call(verb, [*(overrides or []), *ctx.args], name))
 
@@ -65,7 +76,7 @@ def add(name: str, verb: Verb, help: str) -> None:
 def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
     from roundround.command_line.completion import complete_reader
 
-    return complete_reader([*(ctx.params.get("words") or []), *ctx.args], incomplete)
+    return complete_reader(str(ctx.info_name), [*(ctx.params.get("words") or []), *ctx.args], incomplete)
 
 
 RunWords = Annotated[
@@ -75,7 +86,7 @@ RunWords = Annotated[
 
 
 def add_reader(verb: Verb) -> None:
-    @app.command(verb.name, help=f"{verb.help}\n\n{verb.more}", short_help=verb.help)
+    @app.command(verb.name, help=verb.help)
     def command(words: RunWords = None) -> None:
         raise typer.Exit(call(verb, words or []))
 
@@ -84,9 +95,8 @@ for _verb in VERBS:
     if _verb.config is None:
         add_reader(_verb)
     else:
-        add(_verb.name, _verb, _verb.help)
-        for _alias in _verb.aliases:
-            add(_alias, _verb, f"The same as {_verb.name}.")
+        for _name in (_verb.name, *_verb.aliases):
+            add(_name, _verb)
 
 
 def groups(incomplete: str) -> list[str]:
@@ -95,25 +105,35 @@ def groups(incomplete: str) -> list[str]:
     return [name for name in group_names() if name.startswith(incomplete)]
 
 
-@app.command("list", help="List the groups, or what one offers: name, idea, paper, parameters.")
+def options(ctx: typer.Context, incomplete: str) -> list[str]:
+    from roundround.config.options import options_of
+
+    found = options_of(str(ctx.params.get("group")), ctx.params.get("config_dir"))
+    return [name for name in sorted(found) if name.startswith(incomplete)]
+
+
+@app.command("list", help="List the groups, the options of one, or what one option is: idea, formula, paper, keys.")
 def list_choices(
     group: Annotated[
         Optional[str],  # noqa: UP045
         typer.Argument(help="pe, softmax, model, data, experiment, ...", autocompletion=groups),
     ] = None,
+    name: Annotated[Optional[str], typer.Argument(help="One of its options.", autocompletion=options)] = None,  # noqa: UP045
     config_dir: Annotated[Optional[str], typer.Option("--config-dir", "-cd", help="Your own conf folder.")] = None,  # noqa: UP045
 ) -> None:
-    from roundround.command_line.catalogue import print_group, print_groups
+    from roundround.command_line.pages import print_group, print_groups, print_option
     from roundround.config.options import checked_config_dir
 
     own = checked_config_dir(config_dir)
     if group is None:
         print_groups()
-    else:
+    elif name is None:
         print_group(group, own)
+    else:
+        print_option(group, name, own)
 
 
-@app.command("help", help="This page, or the page of a verb.")
+@app.command("help", help="A sentence on each verb, or the page of one.")
 def help_page(verb: Annotated[Optional[str], typer.Argument(help="train, eval, ...")] = None) -> None:  # noqa: UP045
     raise typer.Exit(run([*([] if verb is None else [verb]), "--help"]))
 
@@ -147,16 +167,25 @@ def leave(code: int) -> NoReturn:
     raise SystemExit(code)
 
 
+def is_wrong_flag(verb: Verb, words: list[str]) -> bool:
+    """Whether a verb that only reads runs, and has no flag but --help, is given another, which Typer refuses."""
+    return verb.config is None and any(word.startswith("-") and word not in HELP for word in words)
+
+
 def run(args: list[str]) -> int:
     """Do what is typed after `roundround`; the exit code. What goes wrong is one line.
 
-    A verb is called directly: Typer would import pydantic to look at its words. Typer reads the others, --help and TAB.
+    A verb is called directly: Typer would import pydantic to look at its words. Typer reads the others and TAB.
     """
     try:
         verb = next((verb for verb in VERBS if args and args[0] in (verb.name, *verb.aliases)), None)
-        has_page = verb is not None and verb.config is None and any(word.startswith("-") for word in args)
-        if verb is None or has_page or COMPLETE in os.environ:
-            code: int | None = app(args or ["--help"], prog_name="roundround", standalone_mode=False)
+        code: int | None = 0
+        if COMPLETE not in os.environ and args in ([], ["-h"], ["--help"], ["help"]):
+            from roundround.command_line.pages import print_overview, print_verbs
+
+            print_verbs() if args else print_overview()
+        elif COMPLETE in os.environ or verb is None or is_wrong_flag(verb, args[1:]):
+            code = app(args, prog_name="roundround", standalone_mode=False)
         else:
             code = call(verb, args[1:], args[0])
         sys.stdout.flush()
@@ -165,4 +194,5 @@ def run(args: list[str]) -> int:
         from roundround.command_line.complaint import complain, outcome
 
         code, message = outcome(UserError(error) if isinstance(error, WrongUsage) else error)
-        return complain("list" if args[:1] == ["list"] else "", message, code)
+        known = ["list", *(name for verb in VERBS for name in (verb.name, *verb.aliases))]
+        return complain(args[0] if args and args[0] in known else "", message, code)

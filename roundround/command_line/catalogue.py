@@ -1,34 +1,35 @@
-"""What each group offers, read off the yamls and the docstrings of the classes they name, without importing torch.
+"""What each group offers, read off the yamls and the docstrings of the classes they name: neither Hydra nor torch.
 
 How many pairs a rotary encoding rotates, and how slowly, is computed by torch: so a line of its yaml says it.
 
-Tested by tests/command_line/test_command_line.py.
+Tested by tests/command_line/test_pages.py.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yaml import YAMLError, safe_load
+import yaml
 
 from roundround.config.options import conf_dir, options_of
-from roundround.support.console import print_result, print_table
+from roundround.config.verbs import Verb, verb_named
 from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import read_text
 
 GROUPS = {
     "bench": "The sets of `roundround bench`, and the parts of each.",
-    "data": "What is learnt or asked: text of your own, of the Hub, of Python's documentation; a task; minimal pairs.",
-    "experiment": "A published experiment with its settings, for one verb each.",
+    "data": "What a model learns or is asked: text, a task, or minimal pairs.",
+    "experiment": "A published experiment with its settings, each for one verb.",
     "logger": "Where metrics go beside the run directory.",
-    "model": "The sizes of a model to train, or a pretrained model to measure.",
-    "gate": "What changes the output of attention: gates that read the layer's input, exclusive attention.",
+    "model": "The architecture to train, or a pretrained model to measure.",
+    "gate": "What changes the output of attention: gates, exclusive attention.",
     "optim": "The optimizer.",
-    "pattern": "Kinds of layers and their order: windows, encodings and normalisers that differ by layer.",
+    "pattern": "Kinds of layers and their order: windows, and parts that differ by layer.",
     "pe": "The positional encoding: where attention looks.",
     "qk_norm": "How queries and keys are normalised.",
     "schedule": "The learning rate over the steps.",
@@ -36,56 +37,87 @@ GROUPS = {
     "tokenizer": "How text becomes tokens.",
     "trainer": "Steps, devices and precision of training.",
 }
-
-
+# yamls of a group that are no options of it: what a list of loggers becomes, and what a pattern's kinds are made from
+NO_OPTIONS = {"logger": "several", "pattern": "kind/"}
+NO_KEYS = {"_target_", "kind", "defaults", "hydra"}  # of a yaml, that nobody types
 ROTATES = "rotates: "  # begins a line of the yaml of a rotary encoding: tests compare it with what the encoding does
-EXPLAINED = (
-    "rotates: pairs of a head of 64 channels that rotate, and the tokens in which the slowest of them turns once; what "
-    "is scaled is scaled by 4"
-)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One option of a group, as `roundround list` shows it."""
+class Key:
+    """A key of a config: its dotted name, its default as it is typed, and the comment on its line."""
 
     name: str
+    default: str
+    comment: str
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a group, from its yaml and the docstring of the class that this names.
+
+    command: the one that uses it. idea: in a sentence or more. docstring: its paragraphs, the first of which is the
+    class's idea, and reference the one with the paper. layers: of a pattern, `LLLG ...`. values: the yaml's.
+    """
+
+    name: str
+    command: str
     idea: str
-    paper: str
-    parameters: str
+    docstring: tuple[str, ...]
+    reference: str
+    rotates: str
+    layers: str
+    values: dict[str, Any]
+
+    @property
+    def paper(self) -> str:
+        """`Author year, arXiv:id`: of the reference what stands before section and equation."""
+        match = re.match(r".*?arXiv:\d{4}\.\d{5}", self.reference)
+        return match[0] if match else self.reference
+
+    @property
+    def numbers(self) -> str:
+        """Its keys with their defaults in a line; of a pattern its layers."""
+        if self.layers:
+            return self.layers
+        plain = {key: value for key, value in self.values.items() if key not in NO_KEYS and not isinstance(value, dict)}
+        words = [f"{key}={as_typed(value)}" for key, value in plain.items()]
+        return " ".join([*words, *([ROTATES + self.rotates] if self.rotates else [])])
 
 
 def group_names() -> list[str]:
     return sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
 
 
-def entries(group: str, config_dir: str | None) -> list[Entry]:
+def options(group: str, config_dir: str | None) -> list[Option]:
     """The options of a group by name, those of the user's own conf folder included. UserError for a broken file."""
-    return [entry_of(name, path, config_dir) for name, path in sorted(options_of(group, config_dir).items())]
+    return [option_of(name, path, config_dir) for name, path in sorted(options_of(group, config_dir).items())]
 
 
-def entry_of(name: str, path: Path, config_dir: str | None) -> Entry:
+def option_of(name: str, path: Path, config_dir: str | None) -> Option:
     text, values = read_yaml(path)
-    values = {} if values is None else values
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: must give values by name, such as theta: 100.0")
-    idea, paper = docstring_parts(str(values.get("_target_", "")), config_dir)
-    remarks = [
-        line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#") and "@package" not in line
-    ]
-    rotates = [line for line in remarks if line.startswith(ROTATES)]
-    own_idea = " ".join(line for line in remarks[1:] if line not in rotates)  # the first is the command that uses it
-    if "order" in values:  # a pattern of layers
-        return Entry(name, own_idea, paper, letters(values))
-    numbers = [f"{key}={as_typed(value)}" for key, value in values.items() if key not in NOT_SHOWN]
-    return Entry(name, own_idea or idea, paper, "\n".join([*numbers, *rotates]))
+    docstring = docstring_of(str(values.get("_target_", "")), config_dir)
+    lines = [line.lstrip("# ").strip() for line in text.splitlines() if re.match("#(?! @package)", line)]
+    command = next(iter(lines), "") if re.match(r"roundround\b", next(iter(lines), "")) else ""
+    rotates = [line for line in lines if line.startswith(ROTATES)]
+    own_idea = " ".join(line for line in lines if line != command and line not in rotates)
+    return Option(
+        name=name,
+        command=command,
+        idea=own_idea or next(iter(docstring), ""),
+        docstring=docstring,
+        reference=next((paragraph for paragraph in docstring if "arXiv:" in paragraph), ""),
+        rotates=rotates[0].removeprefix(ROTATES) if rotates else "",
+        layers=letters(values) if "order" in values else "",
+        values=values,
+    )
 
 
-def read_yaml(path: Path) -> tuple[str, Any]:
+def read_yaml(path: Path) -> tuple[str, dict[str, Any]]:
     """A yaml's text and its values. UserError for one that cannot be read."""
     try:
         text = read_text(path)
-        return text, safe_load(text)
+        values = yaml.safe_load(text)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -94,17 +126,17 @@ def read_yaml(path: Path) -> tuple[str, Any]:
         raise UserError(f"{path}: nested too deeply") from error
     except ValueError as error:  # Python's limit for the digits of a whole number
         raise UserError(f"{path}: {one_line(error)}") from error
-    except YAMLError as error:
+    except yaml.YAMLError as error:
         raise UserError(f"{path}: not valid yaml: {one_line(error)}") from error
+    if not isinstance(values, dict | None):
+        raise UserError(f"{path}: must give values by name, such as theta: 100.0")
+    return text, values or {}
 
 
 def letters(pattern: dict[str, Any]) -> str:
     """The layers of a pattern as a row, a letter for each kind: `LLLLLG ... G`, the last one where it is fixed."""
     row = "".join(str(name)[0].upper() for name in pattern["order"])
     return row + (f" ... {str(pattern['last'])[0].upper()}" if pattern.get("last") else " ...")
-
-
-NOT_SHOWN = {"_target_", "kind", "defaults", "hydra"}
 
 
 def as_typed(value: Any) -> str:
@@ -115,12 +147,12 @@ def as_typed(value: Any) -> str:
     return str(value).replace(" ", "") if isinstance(value, list | dict) else str(value)
 
 
-def docstring_parts(target: str, config_dir: str | None) -> tuple[str, str]:
-    """(first sentence, reference) of the docstring of the class that a `_target_` names; empty where there is none."""
+def docstring_of(target: str, config_dir: str | None) -> tuple[str, ...]:
+    """The paragraphs of the docstring of the class that a `_target_` names; none where there is no such class."""
     module, _, name = target.rpartition(".")
     source = source_of(module, config_dir)
     if source is None:
-        return "", ""
+        return ()
     try:
         tree = ast.parse(source.read_text(encoding="utf-8"))
     except SyntaxError as error:
@@ -129,16 +161,9 @@ def docstring_parts(target: str, config_dir: str | None) -> tuple[str, str]:
         raise UserError(f"{source}: no Python that can be read: {error}") from error
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name == name:
-            paragraphs = [" ".join(p.split()) for p in (ast.get_docstring(node) or "").split("\n\n")]
-            papers = [p for p in paragraphs if "arXiv:" in p]
-            return paragraphs[0], short_reference(papers[0]) if papers else ""
-    return "", ""
-
-
-def short_reference(paragraph: str) -> str:
-    """`Author year, arXiv:id` out of a reference paragraph: what stands before section and equation."""
-    match = re.match(r".*?arXiv:\d{4}\.\d{5}", paragraph)
-    return match.group(0) if match else paragraph
+            paragraphs = (ast.get_docstring(node) or "").split("\n\n")
+            return tuple(" ".join(paragraph.split()) for paragraph in paragraphs if paragraph.strip())
+    return ()
 
 
 def source_of(module: str, config_dir: str | None) -> Path | None:
@@ -150,28 +175,120 @@ def source_of(module: str, config_dir: str | None) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def print_groups() -> None:
-    """Print the groups on standard output, with a sentence each."""
-    for group in group_names():
-        print_result(f"{group:<12}{GROUPS[group]}")
-    print_result("roundround list GROUP explains the options of a group.")
+# -- which groups and options a verb takes
 
 
-def print_group(group: str, config_dir: str | None) -> None:
-    """Print the table of a group on standard output. UserError for a group that there is not."""
-    from rich import box
-    from rich.table import Table
+def groups_of(verb: Verb) -> dict[str, tuple[str, str]]:
+    """The groups in the defaults list of a verb's yaml: the option of each, and the comment on its line.
 
+    A group that stands at a place of the config, `softmax@normalisers.ssmax`, is called so.
+    """
+    found = {}
+    text, values = read_yaml(conf_dir() / f"{verb.name.replace('-', '_')}.yaml")
+    for entry in values["defaults"]:
+        if isinstance(entry, dict):
+            ((group, option),) = entry.items()
+            line = re.search(rf"^  - {re.escape(group)}: .*?(?: # *(.*))?$", text, re.MULTILINE)
+            found[group] = (as_typed(option), (line and line[1]) or "")
+    return found
+
+
+def offered(verb: Verb, group: str, config_dir: str | None) -> list[str]:
+    """The options of a group that a verb takes."""
+    found = options_of(group, config_dir)
+    return [name for name in sorted(found) if takes(verb, group, name, found)]
+
+
+def takes(verb: Verb, group: str, name: str, found: dict[str, Path]) -> bool:
+    """Whether a verb takes an option: no class of a module that it refuses, no experiment of another verb's."""
+    if name.startswith(NO_OPTIONS.get(group, "\0")):
+        return False
+    if group == "experiment":
+        command = re.search(r"^# roundround ([\w-]+)", read_text(found[name]), re.MULTILINE)
+        return command is None or verb_named(command[1]) is verb
+    refused = verb.refuses.get(group, ())
+    if not refused:
+        return True
+    _, values = read_yaml(found[name])
+    above = [base for base in values.get("defaults", []) if isinstance(base, str) and base in found]
+    target = str(values.get("_target_", "")) or next((str(read_yaml(found[base])[1]["_target_"]) for base in above), "")
+    return not target.startswith(refused)
+
+
+# -- the keys of a yaml, with what the comment on the line of each says
+
+
+def keys_of(folder: str, name: str, place: str, config_dir: str | None, *, verb: bool = False) -> dict[str, Key]:
+    """The keys that an option gives at a place of the config, such as `pe`, those of the yamls it is made from first.
+
+    Options of other groups that it chooses are `chosen_by`, and their keys are left out. folder: the one of its group,
+    `pe` or `pattern/kind`; empty for a verb's own yaml, whose groups are left out.
+    """
+    path = options_of(folder, config_dir)[name] if folder else conf_dir() / f"{name}.yaml"
+    text, values = read_yaml(path)
+    beside = "/".join([folder, *name.split("/")[:-1]])  # where names in its defaults list begin
+    found: dict[str, Key] = {}
+    for entry in values.get("defaults", []):
+        group, option = next(iter(entry.items())) if isinstance(entry, dict) else ("", entry)
+        if option in (None, "_self_") or group.startswith("override ") or is_of_another(group) or (verb and group):
+            continue
+        option, _, at = option.partition("@")
+        group, _, below = group.partition("@")
+        if option.startswith("/"):
+            _, group, option = option.split("/", 2)
+            group = f"/{group}"
+        inside = group[1:] if group.startswith("/") else "/".join(filter(None, [beside, group]))
+        found |= keys_of(inside, option, ".".join(filter(None, [place, at or below])), config_dir)
+    for key in keys_in(text, place):
+        comment = key.comment or (found[key.name].comment if key.name in found else "")
+        found[key.name] = Key(key.name, key.default, comment)
+    return found
+
+
+def chosen_by(option: Option, group: str) -> dict[str, str]:
+    """The options of other groups that an option chooses, by what is typed to choose others: pe@pattern.local.pe."""
+    entries = [next(iter(entry.items())) for entry in option.values.get("defaults", []) if isinstance(entry, dict)]
+    typed = [(re.sub(r"^(override )?/", "", name), str(chosen)) for name, chosen in entries if "/" in name]
+    return {name.replace("@", f"@{group}."): chosen for name, chosen in typed}
+
+
+def is_of_another(group: str) -> bool:
+    """Whether an entry of a defaults list puts an option of another group at a place: /pe@local.pe."""
+    return group.startswith("/") and "@" in group
+
+
+def keys_in(text: str, place: str) -> Iterator[Key]:
+    """The keys that a yaml itself gives."""
+    lines = text.splitlines()
+
+    def inside(node: yaml.MappingNode, place: str) -> Iterator[Key]:
+        for name, value in node.value:
+            dotted = f"{place}.{name.value}" if place else str(name.value)
+            if name.value in NO_KEYS:
+                continue
+            if isinstance(value, yaml.MappingNode) and not value.flow_style:
+                yield from inside(value, dotted)
+                continue
+            default, last = text[value.start_mark.index : value.end_mark.index], value.end_mark
+            if isinstance(value, yaml.SequenceNode):
+                default, last = "".join(default.split()), last if value.flow_style else name.end_mark
+            if not getattr(value, "flow_style", True):  # a list of a line for each item
+                default = as_typed(
+                    [yaml.safe_load(text[item.start_mark.index : item.end_mark.index]) for item in value.value]
+                )
+            _, _, comment = lines[last.line][last.column :].partition("#")
+            yield Key(dotted, default, comment.strip())
+
+    root = yaml.compose(text, yaml.SafeLoader)
+    if isinstance(root, yaml.MappingNode):
+        yield from inside(root, place)
+
+
+def named_option(group: str, name: str, config_dir: str | None) -> Option:
+    """The option of this name. UserError for a group or a name that does not exist."""
     if group not in group_names():
         raise UserError(f"no group '{group}'{nearest(group, group_names())}")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, leading=1)
-    table.add_column("name", no_wrap=True)
-    table.add_column("idea", ratio=3, overflow="fold")
-    table.add_column("paper", ratio=2, overflow="fold", min_width=len("arXiv:0000.00000,"))
-    table.add_column("parameters", ratio=2, overflow="fold")
-    found = entries(group, config_dir)
-    if any(ROTATES in entry.parameters for entry in found):
-        table.caption = EXPLAINED
-    for entry in found:
-        table.add_row(entry.name, entry.idea, entry.paper, entry.parameters)
-    print_table(table, on_output=True)
+    found = options_of(group, config_dir)
+    if name not in found:
+        raise UserError(f"no {group}={name}{nearest(name, sorted(found))}")
+    return option_of(name, found[name], config_dir)

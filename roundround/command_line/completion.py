@@ -9,6 +9,8 @@ import importlib
 import os
 import re
 
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
 from roundround.analysis.past_run import STATUSES
 from roundround.command_line.arguments import (
     ALONE,
@@ -18,6 +20,7 @@ from roundround.command_line.arguments import (
     is_sweep,
     read_command_line,
 )
+from roundround.command_line.catalogue import GROUPS, as_typed, groups_of, offered
 from roundround.command_line.messages import EXPLAINED
 from roundround.config.options import compose, config_loader, config_name, options_of
 from roundround.config.verbs import VERBS, Flag, Verb, verb_named
@@ -56,25 +59,61 @@ def complete_override(name: str, words: list[str], incomplete: str) -> list[str]
             return [word.removeprefix(prefix) for word in complete_list(prefix + incomplete, line.config_dir)]
         beside = [word for word in line.overrides if not is_sweep(word) and len(word.split()) == 1]
         completer = DefaultCompletionPlugin(config_loader(line.config_dir))
-        found = completer._query(config_name=line.config_name, line=" ".join([*beside, prefix + incomplete]))
+        config = compose(line.config_name, beside, line.config_dir)
+
+        def query(word: str) -> list[str]:
+            key, equals, _ = word.partition("=")
+            default = default_of(config, key) if equals else None
+            if equals and key in groups_of(verb):  # Hydra knows no options in folders, nor what the verb refuses
+                found = [f"{key}={name}" for name in offered(verb, key, line.config_dir)]
+            elif default is not None:  # nor null, nor a list
+                found = [f"{key}={default}"]
+            else:
+                found = completer._query(config_name=line.config_name, line=" ".join([*beside, word]))
+                found = [f"{key}=" if key in groups_of(verb) else key for key in found]
+                found = [f"{key[:-1]}=" if default_of(config, key[:-1]) else key for key in found]
+            return [whole for whole in found if whole.startswith(word) and whole not in GROUPS]
+
+        found = query(prefix + incomplete)
+        if len(found) == 1 and found[0].endswith((".", "=")):  # behind a single answer a shell would put a space
+            found += [word for word in query(found[0]) if word != found[0]]
     except EXPLAINED:  # among others a flag that is still being typed
         return []
     return [word.removeprefix(prefix) for word in found]
 
 
-def complete_reader(words: list[str], incomplete: str) -> list[str]:
+def default_of(config: DictConfig, key: str) -> str | None:
+    """The value of a key as it is typed; None where the config has no such key, or keys below it."""
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    if not isinstance(node, DictConfig) or name not in [*node]:
+        return None
+    if OmegaConf.is_missing(node, name):
+        return "???"
+    value = node[name]
+    if isinstance(value, DictConfig):
+        return None
+    return as_typed(OmegaConf.to_container(value) if isinstance(value, ListConfig) else value)
+
+
+def complete_reader(name: str, words: list[str], incomplete: str) -> list[str]:
     """What may stand in place of the word under the cursor of a verb that only reads runs."""
     _, prefix = joined([*words, "="] if incomplete == "" and under_cursor() == "=" else words)
-    values = {
+    known = {
         "verb": [verb.name for verb in VERBS if verb.config is not None],
         "status": list(STATUSES),
         "format": ["table", "json"],
+        "open": ["true", "false"],
     }
-    values |= {group: list(options_of(group)) for group in ("pe", "softmax", "model", "data")}
-    offered = [f"{key}={value}" for key in values for value in values[key]]
-    keys = ["last", *(f"{key}=" for key in [*values, "since", "limit", "outputs"])]
+    values = {key: known.get(key, [default]) for key, (default, _) in verb_named(name).reads.items()}
+    if name == "runs":  # whose other keys choose runs by their settings
+        values |= {group: list(options_of(group)) for group in ("pe", "softmax", "model", "data")}
     whole = prefix + incomplete
-    found = [word for word in (offered if "=" in whole else keys) if word.startswith(whole)]
+    keys = ["last", *(f"{key}=" for key in values)]
+    typed = [f"{key}={value}" for key in values for value in values[key]]
+    found = [word for word in (typed if "=" in whole else keys) if word.startswith(whole)]
+    if len(found) == 1 and found[0].endswith("="):  # alone it would get a space
+        found += [word for word in typed if word.startswith(found[0])]
     return [word.removeprefix(prefix) for word in found]
 
 

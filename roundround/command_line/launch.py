@@ -39,7 +39,7 @@ from roundround.distributed.peers import Peers
 from roundround.runs import directories
 from roundround.runs.directories import MANIFEST
 from roundround.runs.run import Invocation
-from roundround.support.console import print_result, quiet
+from roundround.support.console import print_passing, print_result, quiet
 from roundround.support.errors import Interrupted, OutputError, UserError, one_line, printable
 from roundround.support.files import check_current_folder
 
@@ -167,6 +167,7 @@ class Job:
             if "TORCH_LOGS" not in str(error):
                 raise
             raise UserError(f"TORCH_LOGS='{os.environ.get('TORCH_LOGS')}' is no log of torch's; unset it") from error
+        print_passing("")  # in place of "loading"
         return function
 
     def leave_page(self, directory: Path) -> None:

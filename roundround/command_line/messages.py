@@ -43,6 +43,9 @@ def explain(error: BaseException, config_dir: str | None) -> str | None:
     for link in chain:
         if isinstance(link, OmegaConfBaseException) and link.full_key:
             return wrong_key(link, error)
+    several = re.match(r"Ambiguous value for argument '([^']*)'", one_line(error))
+    if several:
+        return f"{several[1]} gives several values; add -m to run each of them"
     group = re.match(r"Could not override '([^']+)'\. No match in the defaults list", one_line(error))
     if group:
         return f"this verb takes no {group[1]}=...; roundround VERB --help lists its groups"
@@ -127,9 +130,7 @@ def unreadable_yaml(config_dir: str) -> str | None:
     own = [options_in(Path(config_dir) / group).values() for group in group_names()]
     for path in [*Path(config_dir).glob("*.yaml"), *chain.from_iterable(own)]:
         try:
-            _, values = read_yaml(path)
+            read_yaml(path)
         except UserError as error:
             return one_line(error)
-        if values is not None and not isinstance(values, dict):
-            return f"{path}: must give values by name, such as theta: 100.0"
     return None

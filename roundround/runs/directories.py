@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -313,7 +314,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     try:
         manifest = parse_json(read_text(path, LARGEST))
     except OSError as error:
-        why = f"it has no {MANIFEST}" if os.path.isdir(directory) else "it does not exist"
+        guess = "; did you mean 'last'?" if get_close_matches(directory.name, ["last"]) else ""
+        why = f"it has no {MANIFEST}" if os.path.isdir(directory) else f"it does not exist{guess}"
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
             why = f"its {MANIFEST} cannot be read: {error.strerror}"
         raise UserError(f"{directory} is not a run directory: {why}") from error

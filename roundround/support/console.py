@@ -32,6 +32,12 @@ def print_status(text: str) -> None:
         print(printable(text), file=sys.stderr, flush=True)
 
 
+def print_passing(text: str) -> None:
+    """On a terminal, print what the next line overwrites; an empty text takes it away. Elsewhere print nothing."""
+    if not quiet and sys.stderr.isatty():
+        print(f"{text:<10}", end="\r", file=sys.stderr, flush=True)
+
+
 def print_result(text: str) -> None:
     """Print one line on standard output, such as the run directory: never cut."""
     print(escaped(text), flush=True)

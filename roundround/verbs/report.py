@@ -10,20 +10,19 @@ import webbrowser
 from pathlib import Path
 
 from roundround.analysis.past_run import directories_of, last
+from roundround.config.verbs.report import VERB
 from roundround.report.page.write import MARK, write_page
 from roundround.runs.directories import PAGE
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import home_expanded, read_text
 
-OWN = ("open", "outputs", "to", "verb")
-
 
 def report(names: list[str], values: dict[str, str]) -> None:
     """Write the page of every run that is meant, and print its path. UserError where it cannot be written or shown."""
     for key in values:
-        if key not in OWN:
-            raise UserError(f"no key {key}{nearest(key, OWN)}; roundround runs filters")
+        if key not in VERB.reads:
+            raise UserError(f"no key {key}{nearest(key, VERB.reads)}; roundround runs filters")
     outputs, verb = values.get("outputs", "outputs"), values.get("verb")
     found = (
         [run for name in names for run in directories_of(name, outputs, verb)] if names else [last(0, outputs, verb)]

@@ -9,17 +9,17 @@ import json
 from itertools import islice
 
 from roundround.analysis.past_run import Filters, directories_of_all, runs_in
+from roundround.config.verbs.runs import VERB
 from roundround.report import lab_book as report
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import UserError, nearest
 
 FORMATS = ("table", "json")
-LIMIT = "30"  # a table of ten thousand is no answer
 
 
 def runs(names: list[str], values: dict[str, str]) -> None:
     """Print the runs that are named, or all under `outputs`, as far as they pass every filter."""
-    outputs, limit = values.pop("outputs", "outputs"), limit_of(values.pop("limit", LIMIT))
+    outputs, limit = values.pop("outputs", "outputs"), limit_of(values.pop("limit", VERB.reads["limit"][0]))
     form = values.pop("format", "table")
     if form not in FORMATS:
         raise UserError(f"no format={form}{nearest(form, FORMATS)}")

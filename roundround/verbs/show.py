@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from roundround.analysis.past_run import directories_of, last, past_run
 from roundround.analysis.repetition import changed_settings
+from roundround.config.verbs.show import VERB
 from roundround.report import lab_book as report
 from roundround.support.errors import UserError, nearest
-
-OWN = ("outputs", "verb")
 
 
 def show(names: list[str], values: dict[str, str]) -> None:
     """Print a run's settings, results, curves and files. UserError where several are meant, or none."""
     for key in values:
-        if key not in OWN:
-            raise UserError(f"no key {key}{nearest(key, OWN)}; roundround runs filters")
+        if key not in VERB.reads:
+            raise UserError(f"no key {key}{nearest(key, VERB.reads)}; roundround runs filters")
     if len(names) > 1:
         raise UserError(f"show takes one run, and {len(names)} are given; roundround runs lists several")
     outputs, verb = values.get("outputs", "outputs"), values.get("verb")

@@ -1,9 +1,8 @@
-"""The command line, by what a person types and reads: exit codes, one-line errors, sweeps, help, completion."""
+"""The command line, by what a person types and reads: exit codes, one-line errors, sweeps, completion."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -12,95 +11,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from conftest import ROOT, Done, assert_refused, option, shell, variants
-from helpers_attention import attention_shape
-
-from roundround.config.build import build
-from roundround.pe.base import PositionalEncoding
-from roundround.pe.rotary import RotaryEncoding
-
-# -- help
-
-
-def printed_without_importing(forbidden: set[str], *args: str) -> str:
-    """What a command prints, in a process that has imported none of these libraries at its end."""
-    code = (
-        "import sys; from roundround.cli import app\n"
-        f"try: app({list(args)})\nexcept SystemExit: pass\n"
-        f"assert not {forbidden} & set(sys.modules), sorted(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_help_imports_neither_torch_nor_hydra() -> None:
-    printed = printed_without_importing({"torch", "hydra", "lightning", "numpy"}, "--help")
-    assert "train" in printed
-    assert "eval" in printed
-
-
-def test_cfg_job_imports_no_torch() -> None:
-    printed = printed_without_importing({"torch", "lightning", "transformers"}, "train", "--cfg", "job")
-    assert "_target_: roundround.pe.rope.RoPE" in printed
-
-
-def test_a_list_imports_no_torch() -> None:
-    assert "rotates:" in printed_without_importing({"torch", "lightning", "transformers"}, "list", "pe")
-
-
-@pytest.mark.parametrize("args", [["--help"], ["-h"], ["pe=rope", "--help"]])
-def test_help_of_a_verb_lists_groups_and_options(roundround: Callable[..., Done], args: list[str]) -> None:
-    done = roundround("train", *args)
-    assert done.code == 0
-    assert "p_rope_reversed" in done.out
-    assert "tokenizer: bpe, bytes, gemma, gpt2, hf" in done.out
-
-
-def test_list_prints_name_idea_paper_and_parameters(roundround: Callable[..., Done]) -> None:
-    done = roundround("list", "pe")
-    assert done.code == 0
-    for name in (path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml")):
-        assert name in done.out
-    assert "arXiv:2410.06205" in done.out
-    assert "p=0.75" in done.out
-
-
-def test_list_pe_prints_both_numbers_of_the_plane(roundround: Callable[..., Done]) -> None:
-    printed = roundround("list", "pe").out
-    for pairs, exponent in ((32, 31 / 32), (8, 7 / 32)):  # of rope and p_rope_25
-        assert f"rotates: {pairs} of 32, {round(2 * math.pi * 1e4**exponent):,} " in printed
-
-
-@pytest.mark.parametrize("name", sorted(variants("pe")))
-def test_the_yaml_of_a_rotary_encoding_says_what_it_rotates(name: str) -> None:
-    """The line "# rotates: PAIRS of 32, SLOWEST WAVELENGTH", which `roundround list pe` reads."""
-    shape = attention_shape(n_heads=1, n_key_heads=1, head_dim=64, d_model=64, train_length=2048)
-    encoding = build(option("pe", name), PositionalEncoding, shape)
-    expected = []
-    if isinstance(encoding, RotaryEncoding):
-        facts = encoding.facts()
-        slowest = f", {facts['slowest_wavelength']:,}" if facts["rotated_pairs"] else ""
-        expected = [f"# rotates: {facts['rotated_pairs']} of {facts['pairs']}{slowest}"]
-    assert [line for line in variants("pe")[name].read_text().splitlines() if line.startswith("# rotates")] == expected
-
-
-@pytest.mark.parametrize("group", [path.name for path in (ROOT / "conf").iterdir() if path.is_dir()])
-def test_every_option_of_every_group_states_its_idea(group: str) -> None:
-    from roundround.command_line.catalogue import entries
-
-    for entry in entries(group, None):
-        assert entry.idea, f"{group}={entry.name} has no idea in docstring or comment"
-        if group in ("pe", "softmax"):
-            assert "arXiv:" in entry.paper, entry
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "conf").rglob("*.yaml")), ids=lambda path: path.stem)
-def test_the_first_line_of_every_yaml_is_the_command_that_uses_it(path: Path) -> None:
-    lines = path.read_text().splitlines()
-    first = lines[1] if lines[0].startswith("# @package") else lines[0]
-    assert first.startswith("# roundround ") or path.name == "run.yaml", first
-
+from conftest import Done, assert_refused, shell
 
 # -- wrong input
 
@@ -145,6 +56,8 @@ def test_the_first_line_of_every_yaml_is_the_command_that_uses_it(path: Path) ->
         (["nonsense"], ["'nonsense'", "key=value"]),
         (["--config-dir", "nowhere"], ["nowhere"]),
         (["logger=wand"], ["did you mean 'wandb'?"]),
+        (["pe=rope,nope"], ["pe=rope,nope gives several values; add -m"]),
+        (["init=run:lst"], ["did you mean 'last'?"]),
         (["model.train_length=100000"], ["tokens"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

@@ -7,12 +7,11 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import Done
 from rich.table import Table
 
 from roundround.cli import run
@@ -169,16 +168,3 @@ def test_a_locale_of_ascii_gets_escapes() -> None:
     assert code == 2
     assert "Traceback" not in told
     assert told.count("\n") == 1
-
-
-def test_a_page_through_a_pipe_is_wide(roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    lines = roundround("list", "pe").out.splitlines()
-    assert any("Su et al. 2021, arXiv:2104.09864" in line and "theta=" in line for line in lines)
-
-
-def test_a_narrow_terminal_breaks_no_number_of_a_paper(
-    roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert "arXiv:2104.09864" in roundround("list", "pe").out

@@ -139,23 +139,9 @@ def test_an_export_names_its_own_full_disk(words: str) -> None:
 # -- habits
 
 
-def test_help_is_a_word_too(roundround: Callable[..., Done]) -> None:
-    assert roundround("help").out == roundround("--help").out == roundround().out
-    assert roundround("help", "train").out == roundround("train", "--help").out
-    assert (roundround("help", "trian").code, "train" in roundround("help", "trian").err) == (2, True)
-
-
 def test_a_wrong_verb_is_one_line(roundround: Callable[..., Done]) -> None:
     done = roundround("trian")
     assert (done.code, done.out, done.err.count("\n"), "'train'" in done.err) == (2, "", 1, True)
-
-
-def test_list_alone_says_what_each_group_is(roundround: Callable[..., Done]) -> None:
-    from roundround.command_line.catalogue import GROUPS, group_names
-
-    lines = roundround("list").out.splitlines()
-    assert [line.split()[0] for line in lines[:-1]] == group_names() == sorted(GROUPS)
-    assert "pe          The positional encoding: where attention looks." in lines
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ defaults:
   - logger: none
   - _self_
 
-size: 1
+size: 1  # of what is counted
 
 hydra:
   job:
@@ -92,7 +92,7 @@ def test_a_new_verb_is_three_files(tmp_path: Path) -> None:
     (record,) = done.results
     assert (record["verb"], record["metric"], record["value"]) == ("count", "size", 3)
     assert "Count." in typed("--help").out
-    assert "\nsize: 1\n" in typed("count", "--help").out
+    assert "  size=1 " in typed("count", "--help").out
     for wrong in (["count", "size=x"], ["count", "sise=1"], ["count", "size=0"]):
         refused = typed(*wrong)
         assert (refused.code, refused.err.count("\n")) == (2, 1), refused.err

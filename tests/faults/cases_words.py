@@ -48,12 +48,14 @@ VERBS = [
     ("trian",), ("train", "list"), ("--foo",), ("", ""), ("x" * 5000,), ("\x1b[31m",), ("-x",), ("help", "nope"),
     ("help", "pe", "rope"), ("evaluate",), ("TRAIN",), ("train.py",), ("../train",), ("--version=2",),
     ("eval", "train"),
-    ("list", "pe=rope"), ("help", "--nope"),
+    ("list", "pe=rope"), ("help", "--nope"), ("list", "pe", "prope"), ("list", "pe", ""), ("train", "-h", "foo"),
+    ("train", "pe=prope", "--help"), ("train", "--help", "--config-dir", "/nope"), ("list", "pe", "rope", "extra"),
 ]  # fmt: skip
 # and what each must say
 GOOD_VERBS = {
-    "--help": "Usage: roundround", "-h": "Usage: roundround", "--version": __version__, "help": "Usage: roundround",
-    "help train": "roundround train [KEY=VALUE ...]", "list": "softmax", "list pe": "p_rope", "list softmax": "ssmax",
+    "--help": "Measure a model", "-h": "Measure a model", "--version": __version__,
+    "help": "Look up", "help train": "roundround train [KEY=VALUE ...]", "list": "softmax", "list pe": "p_rope",
+    "list softmax": "ssmax", "list pe rope": "pe.theta=null", "train -h lr": "optim.lr=3.0e-3",
     "list model": "stories260k", "list experiment": "rope/table2", "list logger": "wandb",
     "train --help": "roundround train [KEY=VALUE ...]", "train -h": "roundround train [KEY=VALUE ...]",
     "eval --help": "roundround eval [KEY=VALUE ...]", "probe --help": "roundround probe [KEY=VALUE ...]",

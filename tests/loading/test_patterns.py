@@ -11,7 +11,7 @@ from conftest import Done, assert_refused, saved_weights, typed
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from roundround.command_line.catalogue import entries
+from roundround.command_line.catalogue import options
 from roundround.config.options import conf_dir, load_option
 from roundround.loading.models import build_decoder
 from roundround.loading.patterns import layer_lines, parts_of
@@ -57,7 +57,7 @@ TOKENS = torch.randint(29, (2, 24), generator=torch.Generator().manual_seed(1))
 
 
 def test_list_draws_each_pattern_as_a_row_of_letters() -> None:
-    rows = {entry.name: entry.parameters for entry in entries("pattern", None)}
+    rows = {entry.name: entry.numbers for entry in options("pattern", None)}
     assert {name: row for name, row in rows.items() if name not in ("uniform", "kind/layer")} == PATTERNS
 
 

@@ -31,6 +31,20 @@ def key(role: str, default: Any = MISSING, **below: str) -> Any:
     return field(default=default, metadata={"role": role, "below": below})
 
 
+# what verbs are for: headings of --help
+TRAIN = "Train a model"
+MEASURE = "Measure a model"
+PAPERS = "Check the papers"
+PAST = "Read past runs"
+ELSEWHERE = "Use a model elsewhere"
+
+# modules whose classes some verbs refuse
+PRETRAINED = ("roundround.loading.",)  # of model=
+ARCHITECTURES = ("roundround.model.",)
+PAIRS = ("roundround.data.minimal_pairs.",)  # of data=
+TASKS = ("roundround.data.tasks.",)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Flag:
     """A flag of a verb's own, which is rewritten to an override.
@@ -52,8 +66,12 @@ class Verb:
     """A verb of the command line. What stands as "module:function" is imported when it is called.
 
     name: what is typed. run: its function, of config and invocation, or of names and values where it only reads runs.
-    place: among the verbs of --help. help: a sentence for --help; more: a second paragraph of its own page.
-    config: its typed config; None where it only reads runs, without Hydra or a run directory.
+    purpose: the heading it stands under in --help, where `place` is its number among all verbs. help: a sentence on it;
+    more: what its own page says beside. config: its typed config; None where it only reads runs, without Hydra or a run
+    directory. reads: its keys then, each with its default and a sentence.
+
+    refuses: for a group, the modules of ours whose classes the verb does not take: neither --help nor TAB offers their
+    options.
 
     partly: groups of a run's config that may be changed in part: keys below them are added to what the verb's own yaml
     has.
@@ -72,9 +90,12 @@ class Verb:
     run: str
     place: int
     help: str
+    purpose: str = "Other"
     more: str = ""
     aliases: tuple[str, ...] = ()
     config: type | None = None
+    reads: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    refuses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     partly: tuple[str, ...] = ()
     words: str = ""
     names: str = ""

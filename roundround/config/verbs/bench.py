@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.verbs import HOW, REPLICATE, WHERE, Verb, at_least_one, check_seed, key
+from roundround.config.verbs import HOW, REPLICATE, TRAIN, WHERE, Verb, at_least_one, check_seed, key
 from roundround.support.errors import UserError
 
 
@@ -38,8 +38,9 @@ class BenchConfig:
 VERB = Verb(
     name="bench",
     run="roundround.verbs.bench:bench",
-    place=7,
-    help="A variant on the standard set, beside all others.",
+    place=3,
+    purpose=TRAIN,
+    help="Train a variant on the standard set, beside all others.",
     config=BenchConfig,
     words="files",
     filters="where",

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.verbs import HOW, REPLICATE, WHERE, Verb, at_least_one, check_checkpoint, check_seed, key
+from roundround.config.verbs import (
+    ARCHITECTURES,
+    ELSEWHERE,
+    HOW,
+    REPLICATE,
+    WHERE,
+    Verb,
+    at_least_one,
+    check_checkpoint,
+    check_seed,
+    key,
+)
 from roundround.support.errors import UserError
 
 FARTHEST = 2**24  # float32 knows no position beyond by itself
@@ -60,8 +71,10 @@ class CheckConfig:
 VERB = Verb(
     name="check",
     run="roundround.verbs.check:check",
-    place=9,
-    help="Which rotation a model really performs, and vectors to hold an implementation against.",
+    place=15,
+    purpose=ELSEWHERE,
+    help="Which rotation a model really performs; test vectors.",
     config=CheckConfig,
+    refuses={"model": ARCHITECTURES},
     title="Check",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.verbs import WHERE, Verb, key
+from roundround.config.verbs import PAST, WHERE, Verb, key
 from roundround.support.errors import UserError, nearest
 
 COMPARISON_FORMATS = ("table", "csv", "latex", "markdown", "json")
@@ -31,8 +31,9 @@ class CompareConfig:
 VERB = Verb(
     name="compare",
     run="roundround.verbs.compare:compare",
-    place=7,
-    help="Runs compared: means over seeds, intervals, paired tests.",
+    place=13,
+    purpose=PAST,
+    help="Compare runs: means over seeds, intervals, paired tests.",
     config=CompareConfig,
     words="paths",
     filters="where",

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundround.config.verbs import (
+    ARCHITECTURES,
     HOW,
+    MEASURE,
     MEASURED,
     WHERE,
     Verb,
@@ -86,9 +88,11 @@ def harness_names(tasks: list[str]) -> list[str]:
 VERB = Verb(
     name="eval",
     run="roundround.verbs.evaluate:evaluate",
-    place=3,
-    help="Perplexity of a model, or right answers to a task, at several lengths.",
+    place=4,
+    purpose=MEASURE,
+    help="Perplexity, or accuracy on a task, at several lengths.",
     config=EvalConfig,
+    refuses={"model": ARCHITECTURES},
     partly=("pattern",),
     parallel=True,
     measures=True,

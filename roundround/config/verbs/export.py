@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.verbs import WHERE, Verb, check_checkpoint, key
+from roundround.config.verbs import ELSEWHERE, PAIRS, TASKS, WHERE, Verb, check_checkpoint, key
 from roundround.support.errors import UserError
 
 
@@ -33,8 +33,10 @@ class ExportConfig:
 VERB = Verb(
     name="export",
     run="roundround.verbs.export:export",
-    place=9,
-    help="A trained run as a folder for Hugging Face's transformers.",
+    place=16,
+    purpose=ELSEWHERE,
+    help="Save a run as a folder for Hugging Face transformers.",
     config=ExportConfig,
+    refuses={"data": (*TASKS, *PAIRS)},
     title="Export",
 )

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundround.config.verbs import (
+    ARCHITECTURES,
     HOW,
+    MEASURE,
     MEASURED,
     REPLICATE,
     WHERE,
@@ -69,9 +71,11 @@ class GenerateConfig:
 VERB = Verb(
     name="generate",
     run="roundround.verbs.generate:generate",
-    place=5,
-    help="What a model writes, token by token.",
+    place=6,
+    purpose=MEASURE,
+    help="Let a model continue a text, token by token.",
     config=GenerateConfig,
+    refuses={"model": ARCHITECTURES},
     title="Generated text",
     page="roundround.report.generated:view",
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from roundround.config.verbs import (
     HOW,
+    MEASURE,
     MEASURED,
     REPLICATE,
     WHERE,
@@ -96,8 +97,9 @@ VERB = Verb(
     name="max-retrieval",
     aliases=("maxkey",),
     run="roundround.verbs.max_retrieval:max_retrieval",
-    place=10,
-    help="Max retrieval: attention asked about ever more.",
+    place=7,
+    purpose=MEASURE,
+    help="Max retrieval: how attention disperses with more items.",
     config=MaxRetrievalConfig,
     flags={
         "--temp": Flag(

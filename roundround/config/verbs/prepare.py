@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.verbs import HOW, WHERE, Verb, at_least_one, key
+from roundround.config.verbs import HOW, PAIRS, TASKS, TRAIN, WHERE, Verb, at_least_one, key
 from roundround.support.errors import UserError
 
 MOST_PROCESSES = 256  # one process reads the text for all: beyond about twenty the others wait for it
@@ -33,8 +33,10 @@ class PrepareConfig:
 VERB = Verb(
     name="prepare",
     run="roundround.verbs.prepare:prepare",
-    place=1,
+    place=2,
+    purpose=TRAIN,
     help="Tokenise a corpus once, in parallel, into shards.",
     config=PrepareConfig,
+    refuses={"data": (*TASKS, *PAIRS, "roundround.data.prepared.")},
     title="Prepare",
 )

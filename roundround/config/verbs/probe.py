@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundround.config.verbs import (
+    ARCHITECTURES,
     HOW,
+    MEASURE,
     MEASURED,
+    PAIRS,
+    TASKS,
     WHERE,
     Verb,
     at_least_one,
@@ -79,9 +83,11 @@ class ProbeConfig(SubjectConfig):
 VERB = Verb(
     name="probe",
     run="roundround.verbs.probe:probe",
-    place=4,
-    help="How a model uses the frequencies of its RoPE.",
+    place=5,
+    purpose=MEASURE,
+    help="What heads look at, and how they use RoPE.",
     config=ProbeConfig,
+    refuses={"model": ARCHITECTURES, "data": (*TASKS, *PAIRS)},
     measures=True,
     repeats=True,
     title="Probe",

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from roundround.config.verbs import Verb
+from roundround.config.verbs import PAST, Verb
 
 VERB = Verb(
     name="report",
     run="roundround.verbs.report:report",
-    place=13,
-    help="One HTML page for a run, written into its directory.",
-    more="RUN as for show, a sweep or a pattern: a page for each. open=true shows it in the browser, to=FILE.html "
-    "writes it elsewhere.",
+    place=12,
+    purpose=PAST,
+    help="Write an HTML page for a run into its directory.",
+    more="RUN is as for show; for a sweep, or for a pattern in quotes, each run gets its page.",
+    reads={
+        "open": ("false", "true: show the page in the browser"),
+        "to": ("null", "the file to write, FILE.html; null: report.html in the run directory"),
+        "verb": ("null", "of which verb last is: train, eval, ...; null: of any"),
+        "outputs": ("outputs", "the root of the run directories among which last is"),
+    },
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.verbs import HOW, WHERE, Flag, Verb, key
+from roundround.config.verbs import ARCHITECTURES, HOW, PAIRS, PAPERS, TASKS, WHERE, Flag, Verb, key
 from roundround.support.errors import UserError
 
 
@@ -31,9 +31,11 @@ class ReproduceConfig:
 VERB = Verb(
     name="reproduce",
     run="roundround.verbs.reproduce:reproduce",
-    place=6,
-    help="The papers' figures and tables, made again and compared.",
+    place=9,
+    purpose=PAPERS,
+    help="Make the papers' figures and tables, and compare them.",
     config=ReproduceConfig,
+    refuses={"model": ARCHITECTURES, "data": (*TASKS, *PAIRS)},
     words="item",
     names="roundround.papers:item_names",
     flags={"--write-docs": Flag(override="write_docs=true")},

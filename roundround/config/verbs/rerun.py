@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.verbs import WHERE, Verb, key
+from roundround.config.verbs import PAST, WHERE, Verb, key
 from roundround.support.errors import UserError
 
 
@@ -31,8 +31,9 @@ class RerunConfig:
 VERB = Verb(
     name="rerun",
     run="roundround.verbs.rerun:rerun",
-    place=8,
-    help="A run once more: do its numbers come out the same?",
+    place=14,
+    purpose=PAST,
+    help="Do a run again: do its numbers come out the same?",
     config=RerunConfig,
     words="paths",
     title="Rerun",

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from roundround.config.verbs import Verb
+from roundround.config.verbs import PAST, Verb
 
 VERB = Verb(
     name="runs",
     run="roundround.verbs.runs:runs",
-    place=11,
-    help="The runs there are, newest first.",
-    more="RUN is a folder of runs, or a pattern in quotes; without one, all under outputs=DIR. KEY=VALUE chooses: "
-    "verb=train status=failed,died since=2d pe=p_rope optim.lr=1e-3. Also limit=30 or all, format=table or json.",
+    place=10,
+    purpose=PAST,
+    help="List past runs, newest first.",
+    more="RUN is a folder of runs, or a pattern in quotes; without one, all under outputs. Every other KEY=VALUE "
+    "chooses the runs that have this setting, such as pe=p_rope or optim.lr=1e-3.",
+    reads={
+        "verb": ("null", "runs of this verb alone: train, eval, ...; null: of any"),
+        "status": ("null", "done, running, interrupted, failed or died, several with commas between; null: any"),
+        "since": ("null", "runs started since then: 90m, 2d, 1w, or a date such as 2026-11-20; null: all"),
+        "limit": ("30", "how many to show at most, or all"),
+        "format": ("table", "table or json"),
+        "outputs": ("outputs", "the root of all run directories"),
+    },
 )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from roundround.config.verbs import Verb
+from roundround.config.verbs import PAST, Verb
 
 VERB = Verb(
     name="show",
     run="roundround.verbs.show:show",
-    place=12,
-    help="One run on a screen: settings, results, curves, files.",
-    more="RUN is a run directory, last, or last~3, the third before it; verb=train and outputs=DIR say among which.",
+    place=11,
+    purpose=PAST,
+    help="One run: settings, results, curves, files.",
+    more="RUN is a run directory, last (the latest), or last~3 (the third before it); without one it is last.",
+    reads={
+        "verb": ("null", "of which verb last is: train, eval, ...; null: of any"),
+        "outputs": ("outputs", "the root of the run directories among which last is"),
+    },
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roundround.config.verbs import Verb
+from roundround.config.verbs import ARCHITECTURES, PAIRS, PAPERS, TASKS, Verb
 from roundround.config.verbs.probe import SubjectConfig
 from roundround.support.errors import UserError
 
@@ -26,9 +26,11 @@ class TheoryConfig(SubjectConfig):
 VERB = Verb(
     name="theory",
     run="roundround.verbs.theory:theory",
-    place=5,
-    help="Every statement of the papers as a check that could fail.",
+    place=8,
+    purpose=PAPERS,
+    help="Check every statement of the papers by computation.",
     config=TheoryConfig,
+    refuses={"model": ARCHITECTURES, "data": (*TASKS, *PAIRS)},
     words="claim",
     names="roundround.papers:statement_names",
     repeats=True,

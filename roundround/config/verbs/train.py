@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.verbs import HOW, REPLICATE, SETTING, WHERE, Verb, at_least_one, check_seed, key
+from roundround.config.verbs import (
+    HOW,
+    PAIRS,
+    PRETRAINED,
+    REPLICATE,
+    SETTING,
+    TRAIN,
+    WHERE,
+    Verb,
+    at_least_one,
+    check_seed,
+    key,
+)
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -60,9 +72,11 @@ class TrainConfig:
 VERB = Verb(
     name="train",
     run="roundround.verbs.train:train",
-    place=2,
-    help="Train a small language model.",
+    place=1,
+    purpose=TRAIN,
+    help="Train a small language model, or a model for a task.",
     config=TrainConfig,
+    refuses={"model": PRETRAINED, "data": PAIRS},
     partly=("pattern",),
     parallel=True,
     measures=True,

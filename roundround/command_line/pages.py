@@ -1,0 +1,312 @@
+"""The pages of help: what roundround can do, a verb with its keys, the groups, one group, one option of it.
+
+Text that fits the terminal and breaks no word. Neither Hydra nor torch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from roundround.command_line.catalogue import (
+    GROUPS,
+    Key,
+    as_typed,
+    chosen_by,
+    group_names,
+    groups_of,
+    keys_of,
+    named_option,
+    offered,
+    options,
+)
+from roundround.config.options import checked_config_dir, config_name
+from roundround.config.verbs import VERBS, Flag, Verb
+from roundround.support.console import print_document
+from roundround.support.errors import UserError, escaped, nearest
+
+WIDEST = 100  # columns: longer lines are hard to read
+NAMES = 28  # columns for what is typed; what is longer stands in a line of its own
+FLAGS_OF_HYDRA = [
+    ("-m, --multirun", "run every combination: pe=rope,p_rope seed=1,2,3"),
+    ("-c, --cfg job", "print the config and stop"),
+    ("-cd, --config-dir DIR", "your own conf folder: its variants join the groups"),
+    ("-h, --help [KEY]", "this page, or what it says about a key or a group"),
+]
+WITH_VALUE = ("-cd", "--config-dir", "-c", "--cfg", "-cn", "--config-name", "-p", "--package", "-i", "--info")
+FLAGS = [
+    ("--version", "print the version"),
+    ("--install-completion", "let TAB complete verbs, groups and keys"),
+    ("--show-completion", "print the script that does this"),
+    ("-h, --help", "this page"),
+]
+PARAGRAPHS = r" (?=(?:Contrast|Margin|Expected|Found)\b)"  # of the comment of an experiment
+SENTENCES = r"(?<=[.?]) (?=[A-Z])"
+ROTATES = "rotates {} pairs of a head of 64 channels; the slowest of them turns once in {} tokens"
+
+
+# -- lines of a page
+
+
+def columns() -> int:
+    return max(40, min(shutil.get_terminal_size((80, 24)).columns, WIDEST))
+
+
+def wrapped(text: str, indent: int) -> list[str]:
+    """A text in lines that begin at a column; no word is broken."""
+    margin = " " * indent
+    return textwrap.wrap(
+        text,
+        columns(),
+        initial_indent=margin,
+        subsequent_indent=margin,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def rows(pairs: Iterable[tuple[str, str]], widest: int = NAMES, column: int | None = None) -> Iterator[str]:
+    """What is typed, and what it means in a column beside it."""
+    pairs = list(pairs)
+    column = column or 4 + min(widest, max((len(name) for name, _ in pairs), default=0))
+    for name, text in pairs:
+        lines = wrapped(text, column)
+        if lines and len(name) <= column - 4:
+            yield f"  {name}".ljust(column) + lines.pop(0).lstrip()
+        else:
+            yield f"  {name}"
+        yield from lines
+
+
+def show(lines: Iterable[str]) -> None:
+    print_document("".join(f"{escaped(line)}\n" for line in lines))
+
+
+# -- all verbs
+
+
+def purposes() -> list[tuple[str, list[Verb]]]:
+    return [(purpose, list(verbs)) for purpose, verbs in groupby(VERBS, key=lambda verb: verb.purpose)]
+
+
+def print_overview() -> None:
+    """Print what roundround can do in ten lines."""
+    verbs = [(purpose, ", ".join(verb.name for verb in verbs)) for purpose, verbs in purposes()]
+    show(
+        [
+            *wrapped("roundround VERB [KEY=VALUE ...]: where attention looks, and how sharply", 0),
+            "",
+            *rows([*verbs, ("Look up", "list [GROUP [NAME]], VERB --help")]),
+            "",
+            *wrapped("For a start: roundround train pe=p_rope, and when it is done roundround eval.", 0),
+            *wrapped("roundround --help has a sentence on each verb.", 0),
+        ]
+    )
+
+
+def print_verbs() -> None:
+    """Print a sentence on each verb."""
+    sections = [
+        (purpose, [(", ".join([verb.name, *verb.aliases]), verb.help) for verb in verbs])
+        for purpose, verbs in purposes()
+    ]
+    look_up = [
+        ("list [GROUP [NAME]]", "The groups, the options of one, or what one option is."),
+        ("VERB --help", "The groups and keys that a verb takes; also: help VERB."),
+    ]
+    lines = ["roundround VERB [KEY=VALUE ...] [FLAGS]", ""]
+    lines += wrapped(
+        "Where attention looks, and how sharply: experiments on positional encodings and attention normalisers.", 0
+    )
+    for heading, pairs in [*sections, ("Look up", look_up), ("Flags", FLAGS)]:
+        lines += ["", heading, *rows(pairs, column=25)]
+    lines += [
+        "",
+        *wrapped("After the verb comes Hydra's grammar: key=value, group=option, -m for sweeps, --cfg job.", 0),
+    ]
+    show(lines)
+
+
+# -- one verb
+
+
+def words_beside_help(words: list[str]) -> tuple[list[str], str | None]:
+    """The words beside --help that are no flags, and the user's own conf folder: UserError where there is none."""
+    rest, own = [], None
+    left = iter(words)
+    for word in left:
+        flag, equals, value = word.partition("=")
+        if flag in WITH_VALUE:
+            value = value if equals else next(left, "")
+            own = value if flag in ("-cd", "--config-dir") else own
+        elif not word.startswith("-"):
+            rest.append(word)
+    return rest, checked_config_dir(own)
+
+
+def print_verb(verb: Verb, words: list[str], config_dir: str | None) -> None:
+    """Print the groups and keys that a verb takes, each with its default and a sentence.
+
+    words: what is typed beside --help. GROUP=OPTION shows the keys of that option; a bare word is a key or a group, and
+    all else is left out. Other words say nothing here. UserError for an option or a key that does not exist.
+    """
+    groups = {} if verb.config is None else groups_of(verb)
+    chosen = {group: option for group, (option, _) in groups.items() if "@" not in group}
+    for group, equals, option in (word.partition("=") for word in words):
+        if equals and group in chosen:
+            names = offered(verb, group, config_dir)
+            if option not in (*names, "null"):
+                raise UserError(f"no {group}={option}{nearest(option, names)}")
+            chosen[group] = option
+    sections = [list(own_keys(verb).values())]
+    for group, option in chosen.items():
+        if option != "null":
+            sections.append(list(keys_of(group, option, "" if group == "experiment" else group, config_dir).values()))
+    about = [] if verb.words or verb.config is None else [word for word in words if "=" not in word]
+    if about:
+        show(lines_about(about, verb, chosen, groups, sections, config_dir))
+        return
+    word = f"[{word_of(verb)} ...] " if verb.words else "[RUN] " if verb.config is None else ""
+    lines = [f"roundround {verb.name} {word}[KEY=VALUE ...]{' [FLAGS]' if verb.config else ''}", ""]
+    lines += wrapped(f"{verb.help} {verb.more}", 0)
+    if groups:
+        lines += ["", "Groups and their options: GROUP=OPTION"]
+        lines += lines_of_groups(verb, chosen, groups, config_dir)
+    lines += ["", "Keys and their defaults: KEY=VALUE"]
+    for keys in filter(None, sections):
+        lines += [*rows_of_keys(keys), ""]
+    if verb.config is not None:
+        lines += ["Flags", *rows([*FLAGS_OF_HYDRA, *own_words(verb)]), ""]
+        lines += wrapped(
+            "roundround list GROUP NAME explains an option. GROUP=OPTION --help shows the keys of that option.", 0
+        )
+    show(lines[: None if lines[-1] else -1])
+
+
+def own_keys(verb: Verb) -> dict[str, Key]:
+    """The keys of a verb that are in no group."""
+    if verb.config is None:
+        return {name: Key(name, default, comment) for name, (default, comment) in verb.reads.items()}
+    own = keys_of("", config_name(verb.name), "", None, verb=True)
+    return own | {"outputs": own.pop("outputs")}  # which all verbs have, last
+
+
+def lines_of_groups(
+    verb: Verb, chosen: dict[str, str], groups: dict[str, tuple[str, str]], config_dir: str | None
+) -> Iterator[str]:
+    """Each group with its default, a sentence, and the options that the verb takes."""
+    for group, option in chosen.items():
+        yield from rows([(f"{group}={option}", groups[group][1] or GROUPS.get(group, ""))], widest=20)
+        yield from wrapped(", ".join(offered(verb, group, config_dir)), 6)
+    placed = {group: option for group, (option, _) in groups.items() if "@" in group}
+    for place, members in groupby(placed, key=lambda group: group.rpartition(".")[0]):
+        names = [group.rpartition(".")[2] for group in members]
+        yield from rows([(f"+{place}.NAME=OPTION", f"one more beside {', '.join(names)}")], widest=20)
+
+
+def rows_of_keys(keys: Iterable[Key]) -> Iterator[str]:
+    return rows([(f"{key.name}={key.default}", key.comment) for key in keys])
+
+
+def own_words(verb: Verb) -> Iterator[tuple[str, str]]:
+    """What a verb takes beside keys, and what it is rewritten to."""
+    if verb.words:
+        word = word_of(verb)
+        yield f"{word} ...", f"the same as {verb.words}=[{word},...]"
+    if verb.filters:
+        yield "other KEY=VALUE", f"the same as {verb.filters}=[KEY=VALUE,...]"
+    for name, flag in verb.flags.items():
+        yield (f"{name} NAME,NAME", meaning_of(flag)) if flag.needs else (name, f"the same as {flag.override}")
+
+
+def meaning_of(flag: Flag) -> str:
+    short = "".join(f"; {word} is {name}" for word, name in flag.short.items())
+    return f"the same as {flag.override}=[{','.join([*flag.first, 'NAME', 'NAME'])}]{short}"
+
+
+def word_of(verb: Verb) -> str:
+    """What a bare word of a verb is: PATH of paths=[...]."""
+    return verb.words.removesuffix("s").upper()
+
+
+def lines_about(
+    names: list[str],
+    verb: Verb,
+    chosen: dict[str, str],
+    groups: dict[str, tuple[str, str]],
+    sections: list[list[Key]],
+    config_dir: str | None,
+) -> Iterator[str]:
+    """What the page of a verb says about these groups and keys. UserError for a name that is neither."""
+    keys = [key for section in sections for key in section]
+    for name in names:
+        found = [key for key in keys if key.name == name or key.name.startswith(f"{name}.")]
+        found = found or [key for key in keys if key.name.endswith(f".{name}")]
+        if not found and name not in chosen:
+            guess, _, _ = nearest(name, [*chosen, *(key.name for key in keys)]).partition(" (choices")
+            raise UserError(f"no key or group '{name}'{guess}; roundround {verb.name} --help lists all")
+        if name in chosen:
+            yield from lines_of_groups(verb, {name: chosen[name]}, {name: groups[name]}, config_dir)
+        yield from rows_of_keys(found)
+
+
+# -- groups and options
+
+
+def print_groups() -> None:
+    """Print the groups, with a sentence each."""
+    show([*rows((group, GROUPS[group]) for group in group_names()), "", "roundround list GROUP lists its options."])
+
+
+def print_group(group: str, config_dir: str | None) -> None:
+    """Print the options of a group: idea, paper, numbers; through a pipe in a line each, for grep.
+
+    UserError for a group that there is not.
+    """
+    if group not in group_names():
+        raise UserError(f"no group '{group}'{nearest(group, group_names())}")
+    found = options(group, config_dir)
+    column = max(len(option.name) for option in found) + 2
+    is_wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    lines = []
+    for option in found:
+        parts = [re.split(SENTENCES, option.idea)[0], option.paper, option.numbers]
+        if is_wide:
+            lines.append(f"{option.name:<{column}}" + "  ".join(filter(None, parts)))
+            continue
+        first, *rest = [line for part in parts for line in wrapped(part, column)] or [""]
+        lines += [f"{option.name:<{column}}{first.lstrip()}", *rest]
+    show([*lines, f"roundround list {group} NAME explains one of them."])
+
+
+def print_option(group: str, name: str, config_dir: str | None) -> None:
+    """Print what one option is: its idea, formula and paper, its keys, and the command that uses it.
+
+    UserError for a group or a name that does not exist.
+    """
+    option = named_option(group, name, config_dir)
+    is_setting = group in ("bench", "experiment")  # which give values to keys of others
+    keys = keys_of(group, name, "" if is_setting else group, config_dir)
+    lines = [f"{group}={name}"]
+    for paragraph in dict.fromkeys([*re.split(PARAGRAPHS, option.idea), *option.docstring]):
+        lines += ["", *wrapped(paragraph, 2)]
+    if option.layers:
+        lines += ["", f"  layers: {option.layers}"]
+    chosen = chosen_by(option, group)
+    if option.rotates:
+        pairs, _, slowest = option.rotates.partition(", ")
+        lines += ["", *wrapped(ROTATES.format(pairs, slowest), 2)]
+    if chosen:
+        lines += ["", "Options", *rows([(f"{name}={choice}", "") for name, choice in chosen.items()])]
+    keys = {name: key for name, key in keys.items() if not any(place.endswith(f"@{name}") for place in chosen)}
+    if keys:
+        lines += ["", "Values" if is_setting else "Keys and their defaults", *rows_of_keys(keys.values())]
+    swept = option.values.get("hydra", {}).get("sweeper", {}).get("params", {})
+    if swept:
+        lines += ["", "Sweep", *rows([(f"{key}={as_typed(values)}", "") for key, values in swept.items()])]
+    show([*lines, *(["", "Command", *wrapped(option.command, 2)] if option.command else [])])
