@@ -16,6 +16,7 @@ from typing import Any
 from yaml import YAMLError, safe_load
 
 from roundround.config.options import conf_dir, options_of
+from roundround.config.recorded import flat
 from roundround.support.console import print_result, print_table
 from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import read_text
@@ -77,7 +78,7 @@ def entry_of(name: str, path: Path, config_dir: str | None) -> Entry:
     own_idea = " ".join(line for line in remarks[1:] if line not in rotates)  # the first is the command that uses it
     if "order" in values:  # a pattern of layers
         return Entry(name, own_idea, paper, letters(values))
-    numbers = [f"{key}={as_typed(value)}" for key, value in values.items() if key not in NOT_SHOWN]
+    numbers = [f"{key}={as_typed(value)}" for key, value in flat(values).items() if key.split(".")[0] not in NOT_SHOWN]
     return Entry(name, own_idea or idea, paper, "\n".join([*numbers, *rotates]))
 
 
@@ -164,14 +165,10 @@ def print_group(group: str, config_dir: str | None) -> None:
 
     if group not in group_names():
         raise UserError(f"no group '{group}'{nearest(group, group_names())}")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, leading=1)
-    table.add_column("name", no_wrap=True)
-    table.add_column("idea", ratio=3, overflow="fold")
-    table.add_column("paper", ratio=2, overflow="fold", min_width=len("arXiv:0000.00000,"))
-    table.add_column("parameters", ratio=2, overflow="fold")
+    table = Table("name", "idea", "paper", "parameters", box=box.SIMPLE_HEAD, pad_edge=False, leading=1)
     found = entries(group, config_dir)
     if any(ROTATES in entry.parameters for entry in found):
         table.caption = EXPLAINED
     for entry in found:
         table.add_row(entry.name, entry.idea, entry.paper, entry.parameters)
-    print_table(table, on_output=True)
+    print_table(table, on_output=True, first_to_leave=["paper", "parameters"])
