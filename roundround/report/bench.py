@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -48,7 +47,6 @@ from roundround.support.panels import Curve, Drawing, Panel
 ABOUT, CSV, MARKDOWN = "bench.json", "bench.csv", "bench.md"
 FEW = 3  # variants beside the baseline that a terminal shows as columns, with intervals
 MOST_CURVES = 6
-WIDEST = 100  # characters of a terminal's table of many variants
 MARKS = {BETTER: "+", WORSE: "-"}
 BAND = "all variants, from the lowest to the highest tenth"
 
@@ -205,8 +203,8 @@ class Standings:
     def show(self) -> None:
         """The table, and what is to be known, above the run directory."""
         few = len(self.rows) <= FEW + 1 and len(self.rows) > 1
-        width = min(WIDEST, shutil.get_terminal_size((WIDEST, 0)).columns)
-        print_table((self.side_by_side() if few else self.overview(width)).rich(), on_output=True)
+        table = self.side_by_side() if few else self.overview()
+        print_table(table.rich(), on_output=True, first_to_leave=[] if few else table.columns[:1:-1], see=CSV)
         if few:
             for line in self.sentences():
                 print_result(line)
@@ -227,17 +225,11 @@ class Standings:
             rows.append([column.name, *cells, {"none": ""}.get(column.better, column.better)])
         return Table(self.title, columns, rows, names=1)
 
-    def overview(self, widest: int | None = None) -> Table:
-        """A row for each variant, a column for each number, as many as have room."""
+    def overview(self) -> Table:
+        """A row for each variant, a column for each number."""
         columns = ["variant", "seeds", *(column.name for column in self.set.columns)]
         rows = [[Cell(self.label(s)), len(s.seeds), *(Cell(text_of(c), c.mean) for c in some)] for s, some in self.rows]
-        table = Table(self.title, columns, rows, names=1)
-        if widest is None:
-            return table
-        texts = [table.columns, *table.texts()]
-        widths = [max(len(row[n]) for row in texts) + 3 for n in range(len(table.columns))]
-        n_shown = next((n for n in range(len(widths), 0, -1) if sum(widths[:n]) <= widest), 2)
-        return Table(self.title, table.columns[:n_shown], [row[:n_shown] for row in rows], names=1)
+        return Table(self.title, columns, rows, names=1)
 
     @property
     def title(self) -> str:

@@ -21,6 +21,7 @@ from roundround.support.errors import UserError
 
 NUMBERS_SHOWN = 2  # of a headline
 RECORDS_SHOWN = 20
+TO_LEAVE = ("took", "verb", "headline", "status")  # columns of the list, where a terminal is narrow
 WHY = 60  # characters of why a run failed
 BARS = "▁▂▃▄▅▆▇█"  # rising
 POINTS = 60  # of a sparkline
@@ -30,15 +31,13 @@ IDENTITY = {"verb", "run"}  # fields of a record that the page says above
 def show_runs(runs: Sequence[PastRun], *, n_runs: int, all_seen: bool) -> None:
     """The list, and how many more there are."""
     table = Table("run", "verb", "overridden", "status", "took", "headline", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.columns[0].no_wrap = True
-    table.columns[0].overflow = "fold"
     for run in runs:
         overridden, numbers = " ".join(run.manifest["overrides"]), list(run.manifest["headline"].items())
         headline = ", ".join(f"{name} {format_value(value)}" for name, value in numbers[:NUMBERS_SHOWN])
         status = run.status if len(run.status) <= WHY else f"{run.status[: WHY - 3]}..."
         table.add_row(relative(run.directory), run.verb, overridden, status, format_duration(run.seconds), headline)
     if runs:
-        print_table(table, on_output=True)
+        print_table(table, on_output=True, first_to_leave=TO_LEAVE, see="format=json")
     if not n_runs:
         print_status("no run is there yet; start one with: roundround train")
     elif not runs:
@@ -65,7 +64,7 @@ def show_run(run: PastRun, changes: Sequence[Change] | None) -> None:
     print_result(relative(run.directory))
     for line in origin(run):
         print_result(line)
-    print_table(settings_table(run, changes), on_output=True)
+    print_table(settings_table(run, changes), on_output=True, first_to_leave=["default"])
     try:
         records = run.results()
         if records:

@@ -183,21 +183,14 @@ def second_hand(sizes: Sequence[int]) -> str | None:
     return f"{MARK}: second-hand; the paper's numbers of {' and '.join(marked)} items are less certain than its others"
 
 
-def tables(measured: Measured, *, title: str, width: int) -> list[Table]:
-    """`rows`, for a terminal of this many columns: as many sizes side by side as fit."""
+def table(measured: Measured, *, title: str) -> Table:
+    """`rows`, for a terminal."""
     head, *others = rows(measured)
-    label = max(len(row[0]) for row in others) + 2
-    cell = max(len(text) for row in [head, *others] for text in row[1:]) + 2
-    at_once = max(1, (width - label) // cell)
-    shown: list[Table] = []
-    for a in range(1, len(head), at_once):
-        part = Table(title=None if shown else title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        part.add_column(head[0], no_wrap=True)
-        for name in head[a : a + at_once]:
-            part.add_column(name, justify="right", no_wrap=True)
-        for row in others:
-            part.add_row(row[0], *row[a : a + at_once], style="dim" if row[0].startswith("paper") else None)
-        shown.append(part)
+    shown = Table(head[0], title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in head[1:]:
+        shown.add_column(name, justify="right")
+    for row in others:
+        shown.add_row(*row, style="dim" if row[0].startswith("paper") else None)
     return shown
 
 

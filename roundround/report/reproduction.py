@@ -70,7 +70,7 @@ def show_all(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Path]
     for name, item in items.items():
         table.add_row(name, item.shows, item.command, needs(item), item.published, *last_of(item, entries.get(name)))
     table.caption = "roundround reproduce NAME makes one, roundround reproduce all what this machine can"
-    print_table(table)
+    print_table(table, first_to_leave=["command", "needs", "published", "ours"])
     print_status(summary(items, entries))
 
 

@@ -97,7 +97,7 @@ def show(answers: Sequence[Answer]) -> None:
         margin = "" if finding.verdict == "shown" else f"{finding.closest.margin:.2f}"
         table.add_row(answer.label, answer.claim.title, str(len(finding.comparisons)), margin, finding.verdict)
     table.caption = "\n".join([counted(answers), MARGIN, *([SHOWN] if counts(answers)["shown"] else [])])
-    print_table(table)
+    print_table(table, first_to_leave=["numbers", "margin"])
 
 
 def write(answers: Sequence[Answer], path: Path) -> None:

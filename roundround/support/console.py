@@ -8,10 +8,14 @@ from __future__ import annotations
 import io
 import os
 import select
+import shutil
 import sys
+import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from roundround.support.errors import OutputError, escaped, printable
@@ -19,17 +23,28 @@ from roundround.support.errors import OutputError, escaped, printable
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
+    from rich.table import Column, Table
 
 WIDE = 10_000  # characters: a file or a pipe has no width to wrap at
+UNBROKEN = 30  # characters of a cell that stays on one line: a number with its interval has fewer
+NARROWEST = 20  # characters of a column whose cells are longer
 
 
 quiet: set[str] = set()  # why this process leaves lines and tables to another one
 
 
 def print_status(text: str) -> None:
-    """Print one line on standard error."""
+    """Print one line on standard error; a terminal gets it in lines that end between words."""
     if not quiet:
-        print(printable(text), file=sys.stderr, flush=True)
+        print(in_lines(printable(text), sys.stderr), file=sys.stderr, flush=True)
+
+
+def in_lines(text: str, stream: TextIO) -> str:
+    """A text broken between words where a terminal would break it anywhere. What has no space stays whole."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False) if len(text) > width else text
 
 
 def print_passing(text: str) -> None:
@@ -43,22 +58,101 @@ def print_result(text: str) -> None:
     print(escaped(text), flush=True)
 
 
+def print_paragraph(text: str) -> None:
+    """Print sentences on standard output, as one line or as a terminal has room."""
+    print(in_lines(escaped(text), sys.stdout), flush=True)
+
+
 def print_document(text: str) -> None:
     """Print a whole document on standard output, whose writer has escaped what a terminal would obey."""
     print(text, end="", flush=True)
 
 
-def print_table(*tables: RenderableType, on_output: bool = False, width: int | None = None) -> None:
-    """Print tables on standard error, or on standard output, where a pipe gets them as wide as they are."""
+def print_table(
+    *tables: RenderableType, on_output: bool = False, first_to_leave: Sequence[str] = (), see: str = ""
+) -> None:
+    """Print tables on standard error, or on standard output; a pipe or a file gets them as wide as they are.
+
+    What has no room leaves by `fitted`; a line below names it, and `see`, such as format=markdown, which shows all.
+    """
     if quiet:
         return
     from rich.console import Console
+    from rich.table import Table
 
     stream = sys.stdout if on_output else sys.stderr
-    wide = on_output and not stream.isatty() and not os.environ.get("COLUMNS", "").isdigit()
-    console = Console(file=stream, width=WIDE if wide else width, markup=False, emoji=False, highlight=False)
+    wide = not stream.isatty() and not os.environ.get("COLUMNS", "").isdigit()
+    console = Console(file=stream, width=WIDE if wide else None, markup=False, emoji=False, highlight=False)
+    room = console.width
     for table in tables:
-        console.print(Escaped(table))
+        if not isinstance(table, Table):
+            console.print(Escaped(table), width=room)
+            continue
+        console.width = WIDE  # what is too wide is the terminal's to wrap
+        parts, left_out = fitted(table, room, first_to_leave)
+        for part in parts:
+            console.print(Escaped(part))
+        if left_out:
+            shows = f"a wider terminal{f' or {see}' * bool(see)} shows them"
+            print(in_lines(f"not shown for lack of room: {', '.join(left_out)}; {shows}", stream), file=stream)
+
+
+def fitted(table: Table, room: int, first_to_leave: Sequence[str]) -> tuple[list[Table], list[str]]:
+    """A table as parts that a terminal has room for, and the columns left out.
+
+    No cell of up to UNBROKEN characters is broken, and longer ones at spaces alone. Columns leave in the order of
+    `first_to_leave`; if the others are still too wide, they stand below each other, each time behind the first column.
+    One that alone is too wide stays whole: the terminal wraps it, and it can still be copied.
+    """
+    columns, left_out = list(table.columns), []
+    for name in first_to_leave:
+        if least_width(table, columns) <= room:
+            break
+        left_out += [str(column.header) for column in columns if column.header == name]
+        columns = [column for column in columns if column.header != name]
+    first, *others = columns
+    parts: list[list[Column]] = [[first]]
+    for column in others:
+        if len(parts[-1]) > 1 and least_width(table, [*parts[-1], column]) > room:
+            parts.append([first])
+        parts[-1].append(column)
+    found = [part_of(table, part, room - least_width(table, part)) for part in parts]
+    for n, part in enumerate(found):
+        part.title = None if n else table.title
+        part.caption = table.caption if n == len(found) - 1 else None
+    return found, left_out
+
+
+def part_of(table: Table, columns: Sequence[Column], spare: int) -> Table:
+    """The table with these columns alone; those that may be broken share the spare characters."""
+    part, ends = copy(table), [widths_of(column) for column in columns]
+    share = min(1.0, max(0, spare) / max(1, sum(most - least for least, most in ends)))
+    part.columns = [
+        replace(column, _index=n, width=least + int(share * (most - least)), overflow="fold")
+        for n, (column, (least, most)) in enumerate(zip(columns, ends, strict=True))
+    ]
+    return part
+
+
+def least_width(table: Table, columns: Sequence[Column]) -> int:
+    """The characters that a table of these columns needs."""
+    from rich.console import Console
+
+    return Console(width=WIDE).measure(part_of(table, columns, 0)).maximum
+
+
+def widths_of(column: Column) -> tuple[int, int]:
+    """The least and the largest width that a column needs: whole cells, or whole words of longer ones."""
+    from rich.cells import cell_len
+
+    head, *cells = [str(cell).split("\n") for cell in (column.header, *column._cells)]
+    head, lines = list(map(escaped, head)), [escaped(line) for cell in cells for line in cell]
+    words = [word for line in [*head, *lines] for word in line.split()]
+    most = max(map(cell_len, [*head, *lines]), default=0)
+    if column.no_wrap:
+        return most, most
+    whole = [width if (width := cell_len(line)) <= UNBROKEN else NARROWEST for line in lines]
+    return max([*whole, *map(cell_len, words)], default=0), most
 
 
 class Escaped:

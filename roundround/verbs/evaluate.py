@@ -264,7 +264,7 @@ def show(
     sample = f"{title}; {n:,} targets, the same at each length{few}"
     save_drawing(drawing(records, (train_length, train_length), sample), run.directory / "figures")
     table = evaluation.table(by_length, train_length=train_length, title=f"held-out text, {title}")
-    print_table(table, on_output=config.table == "stdout")
+    print_table(table, on_output=config.table == "stdout", first_to_leave=["with joints", "nats per byte"])
 
 
 def measure(

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 from safetensors.torch import save_file
 
 from roundround.config.build import build
@@ -194,10 +193,7 @@ def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) ->
     if run.writes:
         lines = [report.markdown(measured), *(f"\n{note}\n" for note in notes)]
         write_atomically(run.directory / "table.md", "".join(lines))
-        terminal = Console(stderr=True)
-        width = terminal.width if terminal.is_terminal else 120
-        tables = report.tables(measured, title="max retrieval: accuracy in per cent", width=width)
-        print_table(*tables, width=width)
+        print_table(report.table(measured, title="max retrieval: accuracy in per cent"))
         for note in notes:
             print_status(note)
 

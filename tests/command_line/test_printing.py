@@ -59,6 +59,72 @@ def test_a_line_and_a_table_carry_names_as_text(capsys: pytest.CaptureFixture[st
     assert "choices: \\x1b[2J" in told
 
 
+# -- tables on narrow terminals
+
+
+def table_of_runs() -> Table:
+    """Paths, words and numbers of every length that tables have."""
+    table = Table("run", "given", "perplexity", "difference", "memory", title="a sweep")
+    for n in range(12):
+        given = " ".join(f"model.key_{k}={10**k}" for k in range(n))
+        table.add_row(
+            f"outputs/train/2026-11-22/21-52-{n:02}-sweep/{n}", given, f"{10 ** (n % 7)}.1234", "-1.5 to +2.25"
+        )
+        table.columns[4]._cells[-1] = f"{n}24.1 MiB"
+    return table
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120, 200])
+def test_a_narrow_terminal_gets_whole_names_and_numbers(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each cell is on one line where it is short, each word of a longer one too; columns leave in their order."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    table = table_of_runs()
+    print_table(table, first_to_leave=["memory", "difference"], see="format=markdown")
+    shown = capsys.readouterr().err
+    left_out = [name for name in ("memory", "difference") if f" {name} " not in shown]
+    for column in table.columns:
+        cells = [cell for cell in map(str, column._cells) if column.header not in left_out]
+        for text in [part for cell in cells for part in ([cell] if len(cell) <= 30 else cell.split())]:
+            assert text in shown, text
+    assert left_out in ([], ["memory"], ["memory", "difference"])
+    line = f"not shown for lack of room: {', '.join(left_out)}; a wider terminal or format=markdown shows them\n"
+    assert shown.endswith(line) if left_out else "not shown" not in shown
+    assert bool(left_out) == (width < 200)
+    if width >= 80:
+        assert max(map(len, shown.removesuffix(line).splitlines())) <= width
+
+
+def test_what_is_too_wide_together_stands_below_each_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    table = Table("layer", *(f"head_{n}" for n in range(12)), title="entropy", caption="in nats")
+    table.add_row("0", *(f"{n}.25" for n in range(12)))
+    print_table(table)
+    shown = capsys.readouterr().err
+    assert [shown.count(word) for word in ("entropy", "in nats", "head_0", "head_11", "11.25")] == [1] * 5
+    assert shown.count("layer") == 4
+    assert max(map(len, shown.splitlines())) <= 40
+
+
+def test_a_terminal_breaks_lines_between_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line of the summary of `train` is longer than a terminal; a file or a pipe gets it as it is."""
+    text = f"tiny model, {', '.join(f'number {n:,}' for n in range(1000, 1026))}, outputs/{'x' * 100}"
+    print_status(text)
+    assert capsys.readouterr().err == f"{text}\n"
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    print_status(text)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 6
+    assert " ".join(lines) == text
+    assert [len(line) > 80 for line in lines] == [False] * (len(lines) - 1) + [True]
+
+
 # -- streams that fail
 
 

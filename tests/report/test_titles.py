@@ -34,7 +34,7 @@ def test_a_figure_takes_any_title(tmp_path: Path) -> None:
 
 def test_a_table_shows_its_title_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     title = "pe=[red]x[/nope], softmax=[link](y)"
-    print_table(evaluation.table({}, train_length=8, title=title), width=200)
+    print_table(evaluation.table({}, train_length=8, title=title))
     assert title in capsys.readouterr().err
 
 
