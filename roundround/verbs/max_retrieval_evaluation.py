@@ -58,9 +58,11 @@ def report_on(
     """Fit a temperature where one is asked for, evaluate, tabulate and draw; `seeds` are those of this process."""
     alone = {seed: model.only(place) for place, seed in enumerate(seeds)}
     models: Models = alone
-    if config.bfloat16 != "false":
-        factors_alone = config.bfloat16 == "factors"
-        models = {seed: InBfloat16(model, factors_alone=factors_alone) for seed, model in alone.items()}
+    if config.bfloat16 == "factors":
+        for one in alone.values():
+            one.round_products()
+    elif config.bfloat16 == "true":
+        models = {seed: InBfloat16(model) for seed, model in alone.items()}
     points = None
     if "fitted" in softmaxes:
         try:
