@@ -28,6 +28,7 @@ from roundround.papers.max_retrieval.evaluation import (
     fit_quartic,
     most_sets,
 )
+from roundround.papers.max_retrieval.heads import slope_and_spread
 from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape
 from roundround.papers.max_retrieval.sets import FITTING, TEST, sets_of_size
 from roundround.report import max_retrieval_panels as figures
@@ -71,6 +72,9 @@ def report_on(
             print_status(f"no fit: {error}, with roundround max-retrieval run={run.directory}")
             softmaxes = {name: softmax for name, softmax in softmaxes.items() if name != "fitted"}
     measured = measure(run, config, models, softmaxes, peers)
+    own = [torch.cat(slope_and_spread(one)) for one in alone.values()]  # of the heads as they were trained
+    both_S2 = torch.stack([two for theirs in peers.gather(own) for two in theirs]).numpy()
+    measured.of_heads = dict(zip(report.OF_HEADS, both_S2.T, strict=True))
     tabulate(run, config, measured)
     if run.writes:
         draw(config, models, softmaxes, measured, points, run.directory)
