@@ -140,13 +140,8 @@ def by_length(
         "whole": share and not differences,
         "x_ticks": ticks,
     }
-    own = [
-        (
-            {**row["settings"], **place_of(row)},
-            Mark(f"{format_settings(row['settings'])}: a quarter turn", *2 * [row["mean"]]),
-        )
-        for row in turns
-    ]
+    turn = "a quarter turn of the slowest pair"
+    own = [({**row["settings"], **place_of(row)}, Mark(turn, row["mean"], row["mean"])) for row in turns]
     labels = ("length" if of_task and key == "length" else AXES[key], label)
     panels = panels_of(curves, title, labels, own if key == "distance" else (), **options)
     return [Drawing(f"{name}_by_{key}", title, panels, str(rows[0].get("verb") or ""))]
@@ -182,7 +177,10 @@ def panels_of(
     for settings, curve in own:
         panel = format_settings({key: settings.get(key) for key in apart}) if apart else title
         marks[panel] = [*options.get("marks", [])]
-        marks[panel] += [mark for its, mark in own_marks if all(its.get(key) == settings.get(key) for key in apart)]
+        for its, mark in own_marks:
+            if all(its.get(key) == settings.get(key) for key in apart):
+                rest = format_settings({key: value for key, value in its.items() if key not in apart})
+                marks[panel].append(replace(mark, name=f"{rest}: {mark.name}"))
         name = format_settings({key: value for key, value in settings.items() if key not in apart})
         style = names.setdefault(name, len(names))
         panels.setdefault(panel, []).append(replace(curve, name=name, style=style))
