@@ -24,7 +24,7 @@ def test_two_steps_of_every_preset(roundround: Callable[..., Done], name: str) -
     small = ["max_steps=2", "test_sizes=16", "test_sets=4", "logger=none", "device=cpu"]
     done = roundround("maxkey", f"preset={name.removeprefix('max-retrieval/')}", *small)
     assert done.code == 0, done.err
-    assert done.manifest["config"]["fit_inputs"] == 100
+    assert done.manifest["config"]["seeds"] == {"quick": 3, "leftover": 5}[name.removeprefix("max-retrieval/")]
 
 
 TABLE2 = ["nope", "rope", "rope_500k", "p_rope_reversed", "partial_rope", "p_rope_25", "p_rope"]
@@ -48,6 +48,8 @@ JOBS = {  # what a sweep of one seed and one learning rate trains, in order: pat
     "rope/drope": [("uniform", pe, "none") for pe in ("nope", "rope")],
     "rope/grammar": [("uniform", pe, "none") for pe in ("rope", "p_rope", "nope", "alibi")],
     "rope/turning": [("uniform", "p_rope", "none")] * 6,  # two bases by three shares of pairs
+    "rope/distance": [("uniform", "p_rope", "none")] * 2,  # of sixteen
+    "rope/norm_band": [("uniform", "rope", "none")] * 2,  # of four bases
 }
 
 
@@ -80,8 +82,12 @@ def test_two_steps_of_every_job(roundround: Callable[..., Done], fast: list[str]
         small += [f"init=run:{begun.directory.absolute()}"]
     elif name.endswith("paper"):  # at full size
         small += ["model.head_dim=8"]
-    elif name in ("rope/table2", "rope/grammar", "rope/turning"):
+    elif name == "rope/distance":  # a task, with a vocabulary of its own
+        small = ["logger=none", "trainer.accelerator=cpu", "trainer.max_steps=2", "seed=1", "batch_size=4"]
+        small += ["data.validation_examples=4", "pe.theta=100", "pe.p=1,0.25"]
+    elif name in ("rope/table2", "rope/grammar", "rope/turning", "rope/norm_band"):
         small += ["tokenizer=bpe", "tokenizer.vocab_size=300", "seed=1", "model.head_dim=8"]
+        small += ["pe.theta=100,500000"] if name == "rope/norm_band" else []
     else:
         small += ["seed=1", "optim.lr=1e-3", "model.n_layers=4", "model.head_dim=32"]
     done = roundround("train", f"experiment={name}", *small)
@@ -117,6 +123,20 @@ def test_two_steps_of_every_normaliser(train: Callable[..., Done]) -> None:
     runs = [json.loads(path.read_text()) for path in sorted(done.directory.glob("*/run.json"))]
     assert [(run["status"], run["choices"]["softmax"]) for run in runs] == [
         ("done", softmax) for softmax in ("softmax", "adaptive_temperature_trained", "ssmax", "entmax15")
+    ]
+
+
+def test_two_steps_of_needles_in_text(roundround: Callable[..., Done], fast: list[str], here: Path) -> None:
+    """`fast` has a text; here it is both sources."""
+    (text,) = [word.partition("=")[2] for word in fast if word.startswith("data.path=")]
+    small = [word for word in fast if not word.startswith(("data", "softmax=", "pe="))]
+    small += [f"data.sources.{source}.path={text}" for source in ("text", "needles")]
+    small += ["trainer.max_steps=2", "model.head_dim=8", "seed=1", "optim.lr=1e-3", "tokenizer=bytes"]
+    done = roundround("train", "experiment=softmax/needles", *small)
+    assert done.code == 0, done.err
+    runs = [json.loads(path.read_text()) for path in sorted(done.directory.glob("*/run.json"))]
+    assert [(run["status"], run["choices"]["softmax"]) for run in runs] == [
+        ("done", softmax) for softmax in ("softmax", "ssmax", "as_entmax_nape", "adaptive_temperature_trained", "log_n")
     ]
 
 
@@ -167,7 +187,8 @@ def test_two_steps_of_every_length_experiment(roundround: Callable[..., Done], n
     assert done.code == 0, done.err
     runs = [json.loads(path.read_text()) for path in sorted(done.directory.glob("**/run.json"))]
     assert {run["status"] for run in runs} == {"done"}
-    assert {run["choices"]["data"] for run in runs} == {name.removeprefix("length/").removesuffix("_paper")}
+    data = name.removeprefix("length/").removesuffix("_paper").removesuffix("_control")
+    assert {run["choices"]["data"] for run in runs} == {"reverse" if data == "solved" else data}
 
 
 def test_two_steps_of_algorithms_from_scratch_with_and_without_adaptive_temperature(

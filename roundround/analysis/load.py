@@ -52,6 +52,7 @@ COORDINATES = (
     "phenomenon",
     "task",
     "texts",
+    "distance",
 )  # where a number was taken, though a config may have a key of this name
 GROUPS = (*NAMES, "tokenizer", "optim", "schedule")  # whose option is a setting
 ENDINGS = (".csv", ".jsonl")

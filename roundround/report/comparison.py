@@ -30,7 +30,10 @@ from roundround.report.tables import Record, Table, in_words
 from roundround.support.errors import escaped
 from roundround.support.panels import Curve, Drawing, HeatMap, Mark, Panel, numbers
 
-AXES = {"length": "context length (tokens)", "n": "items", "prefix": "tokens of text before the sentence"}
+AXES = {
+    "distance": "distance (tokens)", "length": "context length (tokens)", "n": "items",
+    "prefix": "tokens of text before the sentence",
+}  # fmt: skip
 CROWDED = 5  # lines; more are split into panels where there is a second setting
 LINES, PANELS, FEW_PANELS = 8, 6, 2  # in a file; of more panels than that the first few
 ON_A_PAGE = 8  # panels of a section
@@ -64,9 +67,12 @@ def drawings(records: Sequence[Record], about: Mapping[str, Any]) -> list[Drawin
     found: list[Drawing] = []
     for title, rows in telling(records).items():
         name = re.sub(r"[^\w.-]+", "_", title.replace(": ", "_"))
-        found += by_length(rows, about, title, name, differences=False)
-        found += by_length(rows, about, title, name, differences=True)
-        found += matrices(rows, title, f"{name}_matrix")
+        whole = [row for row in rows if "distance" not in row]
+        turns = [row for row in records if row["metric"] == "quarter_turn"]
+        for some in (whole, [row for row in rows if "distance" in row]):
+            found += by_length(some, about, title, name, turns, differences=False)
+            found += by_length(some, about, title, name, turns, differences=True)
+        found += matrices(whole, title, f"{name}_matrix") if whole else []
     return found + training_curves(about)
 
 
@@ -87,9 +93,18 @@ def telling(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def by_length(
-    rows: Sequence[Record], about: Mapping[str, Any], title: str, name: str, *, differences: bool
+    rows: Sequence[Record],
+    about: Mapping[str, Any],
+    title: str,
+    name: str,
+    turns: Sequence[Record],
+    *,
+    differences: bool,
 ) -> list[Drawing]:
-    """Quality against context length (or the number of items), where several were measured; or its differences."""
+    """Quality against context length (or distance, or items), where several were measured; or its differences.
+
+    turns: of each setting whose pairs all rotate, the distance at which the slowest has turned by pi / 2.
+    """
     key = next((key for key in AXES if len({number(row.get(key)) for row in rows} - {None}) > 1), None)
     fields = ("difference", "difference_low", "difference_high") if differences else ("mean", "low", "high")
     rows = [
@@ -116,16 +131,19 @@ def by_length(
         label, name, title = f"difference of {label}", f"{name}_difference", f"{title}: difference to the baseline"
         curves.append(({}, Curve("baseline", ticks, [0.0] * len(ticks), reference=True)))
         note = "Means over the seeds that both have, of this minus the baseline; the band is their 95 % interval."
-    of_task = key == "length" and about.get("of_tasks") is True
+    of_task = about.get("of_tasks") is True
     options: dict[str, Any] = {
         "log": ("x" if ticks[-1] > NARROW * ticks[0] > 0 else "") + ("y" if wide and not share else ""),
         "note": note,
-        "marks": trained_marks(about) if key == "length" else [],
+        "marks": trained_marks(about) if key == "length" or (of_task and key == "distance") else [],
         "possible": (-1.0 if differences else 0.0, 1.0) if share else (None, None) if differences else (0.0, None),
         "whole": share and not differences,
         "x_ticks": ticks,
     }
-    panels = panels_of(curves, title, ("length" if of_task else AXES[key], label), **options)
+    turn = "a quarter turn of the slowest pair"
+    own = [({**row["settings"], **place_of(row)}, Mark(turn, row["mean"], row["mean"])) for row in turns]
+    labels = ("length" if of_task and key == "length" else AXES[key], label)
+    panels = panels_of(curves, title, labels, own if key == "distance" else (), **options)
     return [Drawing(f"{name}_by_{key}", title, panels, str(rows[0].get("verb") or ""))]
 
 
@@ -138,11 +156,16 @@ def trained_marks(about: Mapping[str, Any]) -> list[Mark]:
 
 
 def panels_of(
-    curves: Sequence[tuple[dict[str, Any], Curve]], title: str, labels: tuple[str, str], **options: Any
+    curves: Sequence[tuple[dict[str, Any], Curve]],
+    title: str,
+    labels: tuple[str, str],
+    own_marks: Sequence[tuple[dict[str, Any], Mark]] = (),
+    **options: Any,
 ) -> list[Panel]:
     """One panel, or one for each value of all settings but the first where one would be crowded.
 
-    A curve that has a name belongs to all; one of the same name looks the same in all panels.
+    A curve that has a name belongs to all; one of the same name looks the same in all panels. own_marks: those of some
+    settings.
     """
     common = [curve for _, curve in curves if curve.name]
     own = [(settings, curve) for settings, curve in curves if not curve.name]
@@ -150,12 +173,21 @@ def panels_of(
     apart = keys[1:] if len(own) > CROWDED else []
     panels: dict[str, list[Curve]] = {}
     names: dict[str, int] = {}
+    marks: dict[str, list[Mark]] = {}
     for settings, curve in own:
         panel = format_settings({key: settings.get(key) for key in apart}) if apart else title
+        marks[panel] = [*options.get("marks", [])]
+        for its, mark in own_marks:
+            if all(its.get(key) == settings.get(key) for key in apart):
+                rest = format_settings({key: value for key, value in its.items() if key not in apart})
+                marks[panel].append(replace(mark, name=f"{rest}: {mark.name}"))
         name = format_settings({key: value for key, value in settings.items() if key not in apart})
         style = names.setdefault(name, len(names))
         panels.setdefault(panel, []).append(replace(curve, name=name, style=style))
-    return [Panel(*labels, [*some, *common], title=panel, **options) for panel, some in panels.items()]
+    return [
+        Panel(*labels, [*some, *common], title=panel, **{**options, "marks": marks[panel]})
+        for panel, some in panels.items()
+    ]
 
 
 def training_curves(about: Mapping[str, Any]) -> list[Drawing]:

@@ -23,6 +23,7 @@ DISPERSION = {  # metric: label
 }
 WITH_INTERVAL = ("exact_match", "token_accuracy", "string_match", "output_match")
 ANSWERS = (*WITH_INTERVAL, "error_rate", "nats_per_token")  # of a task, at each length
+PARTS = {"depth": "depth (0: the beginning)", "distance": "distance (tokens)"}  # of a task, whose examples say where
 MOST_HEADS = 16  # of a layer, each with a line of its own
 MOST_LAYERS = 8
 TOKENS = "context length (tokens)"
@@ -33,7 +34,8 @@ Lengths = tuple[int, int] | None
 def drawing(records: Sequence[Record], trained: Lengths, title: str = "") -> Drawing:
     """What an evaluation shows first. trained: the shortest and the longest length of training, where that is known."""
     if any(record["metric"] == "exact_match" for record in records):
-        panels = [right_by_length(records, trained), loss_by_length(records, trained), right_by_depth(records)]
+        panels = [right_by_length(records, trained), loss_by_length(records, trained)]
+        panels += [right_by_part(records, part, trained) for part in PARTS]
         return Drawing("accuracy", title, [panel for panel in panels if panel.drawn])
     return Drawing("perplexity", title, [by_length(records, trained), by_position(records, trained)])
 
@@ -109,18 +111,28 @@ def right_by_length(records: Sequence[Record], trained: Lengths) -> Panel:
     )  # fmt: skip
 
 
-def right_by_depth(records: Sequence[Record]) -> Panel:
-    """Of a task whose answer was hidden at known depths: how many examples are right, a line for each length."""
-    found = [r for r in records if r["metric"] == "exact_match" and number(r.get("depth")) is not None]
+def right_by_part(records: Sequence[Record], part: str, trained: Lengths) -> Panel:
+    """Of a task whose answer stood at known depths or distances: how many examples are right, a line for each length.
+
+    With distances comes that at which the slowest pair has turned by a quarter, where all pairs rotate.
+    """
+    found = [r for r in records if r["metric"] == "exact_match" and number(r.get(part)) is not None]
     lengths = sorted({record["length"] for record in found})
-    by_depth = sorted(found, key=lambda record: record["depth"])
-    curves = [
-        along(f"{n:,}", [r for r in by_depth if r["length"] == n], "depth", style) for style, n in enumerate(lengths)
-    ]
+    by_part = sorted(found, key=lambda record: record[part])
+    curves = [along(f"{n:,}", [r for r in by_part if r["length"] == n], part, style) for style, n in enumerate(lengths)]
+    label, log, marks = PARTS[part], "x" if part == "distance" else "", []
+    if part == "distance":
+        marks = [*marks_of(trained), *quarter_turns(records)]
     return Panel(
-        "depth (0: the beginning)", "share right", curves, title="Exact match by depth", possible=(0.0, 1.0),
-        whole=True, x_ticks=sorted({record["depth"] for record in found}),
+        label, "share right", curves, log, f"Exact match by {part}", possible=(0.0, 1.0), marks=marks,
+        whole=True, x_ticks=sorted({record[part] for record in found}),
     )  # fmt: skip
+
+
+def quarter_turns(records: Iterable[Record]) -> list[Mark]:
+    """Where the slowest pair has turned by pi / 2, from the records that say it."""
+    values = sorted({record["value"] for record in records if record["metric"] == "quarter_turn"})
+    return [Mark("a quarter turn of the slowest pair", value, value) for value in values]
 
 
 def loss_by_length(records: Sequence[Record], trained: Lengths) -> Panel:
@@ -199,7 +211,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
 
 def is_answer(record: Record) -> bool:
     """Whether this is a number of all examples of a length of a task."""
-    return record["metric"] in ANSWERS and not {"layer", "task", "depth"} & record.keys()  # no part of the task
+    return record["metric"] in ANSWERS and not {"layer", "task", *PARTS} & record.keys()  # no part of the task
 
 
 def answers(records: Sequence[Record]) -> Table:

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundround.analysis.intervals import half_width
-from roundround.papers.max_retrieval import PAPER, SECOND_HAND
+from roundround.papers.max_retrieval import PAPER, SECOND_HAND, SLOPE, SPREAD
 from roundround.report.figures import save, subplots
-from roundround.report.max_retrieval_tables import Array, Measured, measured_of, shown_name
+from roundround.report.max_retrieval_tables import OF_HEADS, Array, Measured, measured_of, shown_name
 from roundround.report.numbers import scaled
 from roundround.report.page.sources import RunFiles
 from roundround.report.page.view import Section, View
@@ -31,6 +31,7 @@ MOST_WEIGHTS = 300_000  # of all maps, so that a page has up to two million byte
 def drawings(measured: Measured) -> list[Drawing]:
     """Accuracy and the paper's, and how the weights disperse beside the bounds of Lemma 2.1 at temperature 1."""
     found = [Drawing("accuracy", "Accuracy", [accuracy(measured)])]
+    found += [Drawing("heads", "Heads", [heads(measured)])] if measured.of_heads else []
     spread = measured.of_logits.get("logit_spread")
     title = "Dispersion"
     if spread is not None:
@@ -50,6 +51,19 @@ def accuracy(measured: Measured) -> Panel:
     twice = [(n, value) for n in told for value in PAPER[n]]
     curves.append(Curve("paper: second-hand", [n for n, _ in twice], [v for _, v in twice], points=True, style=6))
     return over_items(measured, "accuracy (%)", curves, "Accuracy", possible=(0.0, 100.0))
+
+
+def heads(measured: Measured) -> Panel:
+    """Each seed's head as a point, beside the two numbers that give the paper's table."""
+    slope, spread = (measured.of_heads[name] for name in OF_HEADS)
+    curves = [
+        Curve("a seed's head", slope, spread, points=True, style=0),
+        Curve("gives the paper's table", [SLOPE], [SPREAD], points=True, style=1),
+    ]
+    x = "slope of the logit (nats a unit of priority)"
+    return Panel(
+        x, "classes apart (priority)", curves, title="Slope and spread of the heads", possible=(0.0, None), whole=True
+    )
 
 
 DISPERSION: dict[str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ from scipy import stats
 
 from roundround.analysis.intervals import half_width, paired_p
 from roundround.analysis.past_run import is_number
-from roundround.papers.max_retrieval import PAPER, SECOND_HAND
+from roundround.papers.max_retrieval import PAPER, SECOND_HAND, SLOPE, SPREAD
 from roundround.report.numbers import number, shown_p
 from roundround.report.tables import Record
 from roundround.support.markdown import markdown_table
@@ -28,17 +28,22 @@ Array = NDArray[np.float64]
 MARK = "*"  # of SECOND_HAND
 FEWEST_TO_RESAMPLE = 5  # seeds; a bootstrap interval of fewer means nothing
 BASELINE, ADAPTIVE = "softmax", "adaptive_temperature"
+OF_HEADS = ("logit_slope", "class_offset_spread")
 EQUAL = 5e-4  # of accuracy, which is printed in tenths of a per cent, and of the other measures' size
 
 
 @dataclass
 class Measured:
-    """What was measured for each seed and size; `values[name][metric]` is [S, N], accuracies are shares of 1."""
+    """What was measured for each seed and size; `values[name][metric]` is [S, N], accuracies are shares of 1.
+
+    `of_heads[metric]` is [S]: what belongs to a seed's head and no size.
+    """
 
     seeds: list[int]
     sizes: list[int]
     values: dict[str, dict[str, Array]] = field(default_factory=dict)
     of_logits: dict[str, Array] = field(default_factory=dict)
+    of_heads: dict[str, Array] = field(default_factory=dict)
 
     def put(self, seed: int, n: int, of_softmaxes: dict[str, dict[str, float]], of_logits: dict[str, float]) -> None:
         """Store what `evaluate` gives for a seed and a size."""
@@ -72,7 +77,7 @@ class Measured:
         return found
 
     def records(self) -> list[dict[str, Any]]:
-        """One for each metric, normaliser, seed and size."""
+        """One for each metric, normaliser, seed and size; then those of heads, and how far each is from the paper."""
         found = []
         everything = [*self.values.items(), (None, self.of_logits)]
         for name, metrics in everything:
@@ -82,6 +87,10 @@ class Measured:
                     for j, n in enumerate(self.sizes):
                         value = float(values[i, j])
                         found.append({"metric": metric, **which, "seed": seed, "n": n, "value": value})
+        for metric, of_seeds in (self.of_heads | distances_by_seed(self)).items():
+            found += [
+                {"metric": metric, "seed": s, "value": float(x)} for s, x in zip(self.seeds, of_seeds, strict=True)
+            ]
         return found
 
 
@@ -94,6 +103,10 @@ def measured_of(records: Sequence[Record]) -> Measured:
         metrics = found.values.setdefault(record["softmax"], {}) if "softmax" in record else found.of_logits
         table = metrics.setdefault(record["metric"], np.full((len(found.seeds), len(found.sizes)), np.nan))
         table[found.seeds.index(record["seed"]), found.sizes.index(record["n"])] = record["value"]
+    for record in records:
+        if record["metric"] in OF_HEADS and record.get("seed") in found.seeds and is_number(record["value"]):
+            of_seeds = found.of_heads.setdefault(record["metric"], np.full(len(found.seeds), np.nan))
+            of_seeds[found.seeds.index(record["seed"])] = record["value"]
     return found
 
 
@@ -125,20 +138,32 @@ def distances(measured: Measured) -> tuple[Distance, Distance] | None:
 
     The intervals are bootstrap percentiles over seeds, none below five of them.
     """
+    apart = from_paper(measured)
+    return None if apart is None else (distance(apart[0]), distance(apart[1]))
+
+
+def from_paper(measured: Measured) -> tuple[Array, Array] | None:
+    """Baseline and gains minus the paper's, in percentage points: [S, N] each."""
     places = [j for j, n in enumerate(measured.sizes) if n in PAPER]
     if not places or ADAPTIVE not in measured.values:
         return None
     paper = np.array([PAPER[measured.sizes[j]] for j in places])
     baseline = measured.accuracy(BASELINE)[:, places]
     gain = measured.accuracy(ADAPTIVE)[:, places] - baseline
-    return distance(baseline, paper[:, 0]), distance(gain, paper[:, 1] - paper[:, 0])
+    return baseline - paper[:, 0], gain - (paper[:, 1] - paper[:, 0])
 
 
-def distance(values: Array, target: Array) -> Distance:
-    """Of the mean over seeds of `values` [S, N] from `target` [N]."""
+def distances_by_seed(measured: Measured) -> dict[str, Array]:
+    """The same distances of each seed's own numbers: [S], by metric."""
+    names = ("baseline_from_paper", "gains_from_paper")
+    return {name: np.sqrt(np.mean(apart**2, 1)) for name, apart in zip(names, from_paper(measured) or (), strict=False)}
+
+
+def distance(values: Array) -> Distance:
+    """Of the mean over seeds of `values` [S, N] from 0."""
 
     def of(chosen: NDArray[np.intp]) -> float:
-        return float(np.sqrt(np.mean((values[chosen].mean(0) - target) ** 2)))
+        return float(np.sqrt(np.mean(values[chosen].mean(0) ** 2)))
 
     everyone = np.arange(len(values))
     if len(values) < FEWEST_TO_RESAMPLE:
@@ -224,6 +249,12 @@ def notes(measured: Measured, fit_sizes: Sequence[int]) -> list[str]:
     if apart is not None:
         lines.append(
             f"root mean square distance from the paper's table: baseline {apart[0]} points, gains {apart[1]} points"
+        )
+    if measured.of_heads:
+        slope, spread = (measured.of_heads[name].mean() for name in OF_HEADS)
+        lines.append(
+            f"near the largest priorities the logits rise by {slope:.0f} nats a unit of priority, and the classes are "
+            f"{spread:.4f} of it apart (standard deviation); {SLOPE:g} and {SPREAD:g} give the paper's table"
         )
     if "fitted" in measured.values:
         unseen = [j for j, n in enumerate(measured.sizes) if n not in fit_sizes]

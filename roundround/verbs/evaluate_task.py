@@ -5,7 +5,7 @@ Tested by tests/training/test_task_runs.py and tests/loading/test_answering.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -34,6 +34,7 @@ from roundround.probing.dispersion import Dispersion, watched
 from roundround.report import answers, dispersion_tables
 from roundround.report.eval_panels import drawing
 from roundround.report.figures import save_drawing
+from roundround.report.tables import Record
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation
 from roundround.support.console import print_status, print_table, warnings_as_lines
@@ -180,6 +181,8 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, a
         for name, of_part in by_name.items():
             part = {task.part(): name if task.part() == "task" else float(name)}
             records += answers.records(of_part, contexts, {**common, **part})
+        if task.part() == "distance" and decoder is not None:
+            records += quarter_turns(decoder.facts(), lengths, common)
         by_length = {length: answers.values(one) for length, one in scores.items()}
         for length, values in by_length.items():
             run.log(length, length=length, **values)
@@ -198,6 +201,17 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, a
             print_status(scope(config, asked, n_shared, n))
             if dispersions:
                 dispersion_tables.leave(dispersions, run.directory, title=title, on_output=on_output, contexts=contexts)
+
+
+def quarter_turns(facts: Mapping[str, Any], lengths: Sequence[int], common: Mapping[str, Any]) -> list[Record]:
+    """The distance at which the slowest pair has turned by pi / 2, for each length; none where a pair does not rotate.
+
+    As far as that a search for meaning lasts which uses this pair: Barbero et al. 2024, arXiv:2410.06205, Theorem 6.1.
+    """
+    wavelength = facts.get("slowest_wavelength")
+    if not isinstance(wavelength, int) or facts["rotated_pairs"] != facts["pairs"]:
+        return []
+    return [{"metric": "quarter_turn", **common, "length": n, "value": wavelength / 4} for n in lengths]
 
 
 def check_examples_fit(

@@ -27,6 +27,7 @@ from roundround.papers.max_retrieval.evaluation import (
     fit_quartic,
     most_sets,
 )
+from roundround.papers.max_retrieval.heads import slope_and_spread
 from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape
 from roundround.papers.max_retrieval.sets import FITTING, TEST, sets_of_size
 from roundround.report import max_retrieval_panels as figures
@@ -57,9 +58,11 @@ def report_on(
     """Fit a temperature where one is asked for, evaluate, tabulate and draw; `seeds` are those of this process."""
     alone = {seed: model.only(place) for place, seed in enumerate(seeds)}
     models: Models = alone
-    if config.bfloat16 != "false":
-        factors_alone = config.bfloat16 == "factors"
-        models = {seed: InBfloat16(model, factors_alone=factors_alone) for seed, model in alone.items()}
+    if config.bfloat16 == "factors":
+        for one in alone.values():
+            one.round_products()
+    elif config.bfloat16 == "true":
+        models = {seed: InBfloat16(model) for seed, model in alone.items()}
     points = None
     if "fitted" in softmaxes:
         try:
@@ -68,6 +71,9 @@ def report_on(
             print_status(f"no fit: {error}, with roundround max-retrieval run={run.directory}")
             softmaxes = {name: softmax for name, softmax in softmaxes.items() if name != "fitted"}
     measured = measure(run, config, models, softmaxes, peers)
+    own = [torch.cat(slope_and_spread(one)) for one in alone.values()]  # of the heads as they were trained
+    both_S2 = torch.stack([two for theirs in peers.gather(own) for two in theirs]).numpy()
+    measured.of_heads = dict(zip(report.OF_HEADS, both_S2.T, strict=True))
     tabulate(run, config, measured)
     if run.writes:
         draw(config, models, softmaxes, measured, points, run.directory)

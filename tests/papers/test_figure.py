@@ -193,8 +193,15 @@ def test_a_heat_map_is_judged_with_the_interval_of_its_sets(tmp_path: Path) -> N
 
 def fitted(tmp_path: Path, by_seed: list[list[float]], scale: float = 1.0) -> Outcome:
     coefficients = [scale * c for c in PUBLISHED]
-    fit = {"coefficients": coefficients, "inputs": 9, "entropy_range": [0.1, 3.2], "by_seed": by_seed}
+    fit = {"coefficients": coefficients, "inputs": 9, "entropy_range": [0.1, 3.2], "by_seed": by_seed, "sizes": [16]}
     (tmp_path / "run.json").write_text(json.dumps({"fit": fit}))
+    accuracies = {("fitted", 16): (0.9, 0.9), ("fitted", 2048): (0.4, 0.5), ("fitted", 4096): (0.2, 0.3)}
+    records = [
+        {"metric": "accuracy", "softmax": softmax, "n": n, "seed": seed, "value": value}
+        for (softmax, n), values in accuracies.items()
+        for seed, value in enumerate(values)
+    ]
+    (tmp_path / "results.json").write_text(json.dumps(records))
     return FIGURES["softmax.fig5"].make(lambda *_: tmp_path, None)
 
 
@@ -208,6 +215,13 @@ def test_a_fit_is_judged_with_the_interval_of_its_seeds(tmp_path: Path) -> None:
 def test_beta_beyond_the_fitted_entropies_is_told(tmp_path: Path) -> None:
     told = {c.what: (c.ours, c.published) for c in fitted(tmp_path, [], scale=2.0).comparisons}
     assert told["the quartic at 4 nats"] == pytest.approx((2 * 2.389, 2.389))
+    held = (2 * float(np.polyval(PUBLISHED, 3.2)), float(np.polyval(PUBLISHED, 5.0)))
+    assert told["beta, held at the ends of the fit, at 5 nats"] == pytest.approx(held)
+
+
+def test_accuracies_beyond_the_fitted_sizes_are_told_with_those_of_the_worst_and_best_head(tmp_path: Path) -> None:
+    told = {c.what: c.ours for c in fitted(tmp_path, []).comparisons if "head" in c.what}
+    assert list(told.values()) == pytest.approx([35.0, 30.0, 40.0])
 
 
 # -- table 2

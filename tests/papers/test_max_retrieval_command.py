@@ -76,8 +76,18 @@ def test_every_normaliser_in_one_run(roundround: Callable[..., Done]) -> None:
     rows = (done.directory / "table.md").read_text().splitlines()
     assert next(row for row in rows if "log_n" in row or "ssmax" in row).startswith("| log_n = ssmax |")
     assert not any(row.startswith(("| ssmax |", "| log_n |")) for row in rows)
+    for seed in (0, 1):
+        assert np.isfinite(done.value("logit_slope", seed=seed))
+        assert done.value("gains_from_paper", seed=seed) >= 0
     figures = {path.name for path in (done.directory / "figures").iterdir()}
-    names = ["accuracy", "dispersion", "attention_softmax", "attention_adaptive_temperature", "temperature_fit"]
+    names = [
+        "accuracy",
+        "heads",
+        "dispersion",
+        "attention_softmax",
+        "attention_adaptive_temperature",
+        "temperature_fit",
+    ]
     assert figures == {f"{name}.{kind}" for name in names for kind in ("svg", "pdf", "png")}
     lines = (done.directory / "metrics.jsonl").read_text().splitlines()
     assert {"loss", "loss_0", "loss_1"} <= json.loads(lines[0]).keys()

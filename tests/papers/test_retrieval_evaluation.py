@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -78,7 +80,7 @@ def test_the_heat_map_has_the_highest_priority_on_the_right(model: MaxRetrieval)
 
 def test_bfloat16_is_the_definition_to_eight_bits(model: MaxRetrieval) -> None:
     (sets,) = blocks(40, 200)
-    rounded, softmax = InBfloat16(model, factors_alone=False), Softmax(SHAPE)
+    rounded, softmax = InBfloat16(model), Softmax(SHAPE)
     e_SBN, v_SBND = rounded.attended(sets)
     with torch.no_grad():
         exact_e_SBN, exact_v_SBND = model.logits_and_values(sets)
@@ -110,7 +112,8 @@ def test_rounded_factors_are_the_definition_with_every_operand_rounded(model: Ma
     g_BD = layer("to_query", encoded("query", sets.queries_SB[0, :, None].double()))
     e_BN = (half(layer("to_key", h_BND)) @ half(g_BD)[..., None])[..., 0] * model.scale
     z_BD = (half(e_BN.softmax(-1))[:, None] @ half(layer("to_value", h_BND)))[:, 0]
-    rounded = InBfloat16(model, factors_alone=True)
+    rounded = copy.deepcopy(model)
+    rounded.round_products()
     found, _ = evaluate(rounded, {"softmax": Softmax(SHAPE)}, [sets])
     is_right_B = encoded("answer", z_BD).argmax(-1) == sets.answers_SB[0]
     assert found["softmax"]["accuracy"] == pytest.approx(float(is_right_B.double().mean()), abs=0.01)
@@ -124,7 +127,10 @@ def test_rounded_factors_are_the_definition_with_every_operand_rounded(model: Ma
 def test_priorities_that_bfloat16_cannot_tell_apart_are_one_item(model: MaxRetrieval, factors_alone: bool) -> None:
     priorities = torch.tensor([[[0.9985, 0.9995, 0.5]]])  # the numbers of bfloat16 are 1/256 apart here
     sets = Sets(priorities, torch.zeros(1, 1, 3, dtype=torch.long), torch.full((1, 1), 0.25))
-    in_bfloat16 = InBfloat16(model, factors_alone=factors_alone)
+    in_bfloat16 = InBfloat16(model)
+    if factors_alone:
+        in_bfloat16 = copy.deepcopy(model)
+        in_bfloat16.round_products()
     exact, rounded = model.attended(sets)[0][0, 0], in_bfloat16.attended(sets)[0][0, 0]
     assert exact[0] != exact[1]
     assert rounded[0] == rounded[1] != rounded[2]

@@ -158,6 +158,27 @@ def test_haikus_initialisation_is_flaxs_without_the_stretch() -> None:
     assert not haiku.to_key.bias.any()
 
 
+def test_rounded_products_train_by_the_gradient_at_the_rounded_factors() -> None:
+    model, exact = model_of(bfloat16_products=True).double(), model_of().double()
+    sets, softmax = batch(), Softmax(head_shape(12, 9))
+    loss, of_exact = model.loss(sets, softmax).sum(), exact.loss(sets, softmax).sum()
+    assert 1e-6 < abs(float((loss - of_exact).detach())) < 0.05
+    for made in (loss, of_exact):
+        made.backward()  # type: ignore[no-untyped-call]
+    last = model.answer_out
+    with torch.no_grad():  # of a linear layer: its weight's gradient is its rounded input times what comes back
+        e_SBN, v_SBND = model.logits_and_values(sets)
+        alpha_SBN = e_SBN.softmax(-1).bfloat16().double()
+        hidden_SBD = model.activation(model.answer_in((alpha_SBN[:, :, None] @ v_SBND)[:, :, 0]))
+        p_SBK = last(hidden_SBD).softmax(-1)
+        back_SBK = (p_SBK - torch.nn.functional.one_hot(sets.answers_SB, 4)) / p_SBK.shape[1]
+    torch.testing.assert_close(last.weight.grad, hidden_SBD.bfloat16().double().mT @ back_SBK)
+    for (name, rounded), plain in zip(model.named_parameters(), exact.parameters(), strict=True):
+        assert rounded.grad is not None
+        assert plain.grad is not None
+        assert 0 < float((rounded.grad - plain.grad).norm()) < 0.2 * float(plain.grad.norm()), name
+
+
 def test_two_initialisations_are_one_too_many() -> None:
     with pytest.raises(ValueError, match="uniform_init=true and haiku_init=true are two initialisations"):
         model_of(uniform_init=True, haiku_init=True)

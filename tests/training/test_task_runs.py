@@ -537,3 +537,19 @@ def test_answers_between_the_questions_are_not_written(learnt_bits: Path, here: 
     assert_refused(
         done, "by=generation is for an answer that stands behind its question, and FlipFlop asks for several"
     )
+
+
+def test_recall_is_scored_by_distance_and_names_the_quarter_turn_of_a_model_that_rotates_all_pairs(here: Path) -> None:
+    words = [word for word in TINY if not word.startswith(("data", "pe=", "trainer.max_steps"))]
+    words += ["data=recall", "data.distances=[4,40]", "data.train_lengths=[18,24]", "trainer.max_steps=1", "pe=p_rope"]
+    quarter = round(2 * np.pi * 1000 ** (3 / 4)) / 4  # of the slowest of four pairs
+    for p, turns in ((1, [quarter]), (0.5, [])):
+        run = typed("train", *words, "model.head_dim=8", f"pe.p={p}", "pe.theta=1000").directory
+        done = typed("eval", f"run={run}", "length=24,64", "examples=8", "logger=none", "device=cpu")
+        found = json.loads((done.directory / "results.json").read_text())
+        by_distance = [(r["length"], r["distance"]) for r in found if r["metric"] == "exact_match" and "distance" in r]
+        assert by_distance == [(24, 4), (64, 4), (64, 40)]
+        assert "exact match by distance" in done.err
+        assert [r["value"] for r in found if r["metric"] == "quarter_turn"] == 2 * turns  # at each length
+    table = typed("compare", str(here / "outputs"), "verb=eval", "metric=exact_match,quarter_turn", "length=64")
+    assert (table.directory / "figures" / "eval_exact_match_by_distance.svg").exists()

@@ -60,7 +60,8 @@ ABOUT_TABLE = (
 ABOUT_FIT = (
     "The coefficients belong to the models: another way of training gives others. The margin is 0.15 nats, and a tenth "
     "of beta. Beyond the entropies of the fit the sign of its leading term decides, which is an accident: there a fit "
-    "holds the beta of the nearer end. What the quartic itself would give at 4 to 6 nats is shown."
+    "holds the beta of the nearer end. Shown are what it and the quartic itself give at 4 to 6 nats, and the accuracy "
+    "at the sizes that no point of the fit comes from, over the heads: each is a training; all share one fit."
 )
 
 
@@ -171,6 +172,7 @@ class Fit(Figure):
         ours = fit["coefficients"]
         grid = np.linspace(0.5, 3.5, 301)
         by_seed = fit["by_seed"]  # none where a seed had too few points
+        low, high = fit["entropy_range"]
 
         def error(numbers: list[float]) -> float:
             """Half the interval of a number over the fits of all seeds."""
@@ -184,16 +186,18 @@ class Fit(Figure):
                 for h, beta in SHAPE_AT.items()
             ],
             *[
-                shown(f"the quartic at {h:g} nats", float(np.polyval(ours, h)), float(np.polyval(PUBLISHED, h)))
+                shown(f"{what} at {h:g} nats", float(np.polyval(ours, at)), float(np.polyval(PUBLISHED, h)))
                 for h in BEYOND
+                for what, at in (("beta, held at the ends of the fit,", min(max(h, low), high)), ("the quartic", h))
             ],
+            *beyond_the_fit(directory, fit["sizes"]),
             *[
                 shown(f"coefficient of H^{power}", own, published)
                 for power, (own, published) in enumerate(zip(ours[::-1], PUBLISHED[::-1], strict=True))
             ],
         ]  # fmt: skip
         over = f"the interval is over the fits to each of {len(by_seed)} seeds" if by_seed else "it has no interval"
-        taken = " of {:.2f} to {:.2f} nats".format(*fit["entropy_range"]) if by_seed else ""
+        taken = f" of {low:.2f} to {high:.2f} nats" if by_seed else ""
         curves = [
             Curve("ours", grid, np.polyval(ours, grid)),
             Curve("published", grid, np.polyval(PUBLISHED, grid)),
@@ -205,6 +209,21 @@ class Fit(Figure):
             remark=f"Fitted to {fit['inputs']:,} inputs{taken} in which the largest logit is a wrong one, as in the "
             f"paper, whose sizes and numbers of inputs are not known; {over}. {ABOUT_FIT}",
         )
+
+
+def beyond_the_fit(directory: Path, sizes: Sequence[int]) -> list[Comparison]:
+    """Mean accuracy in per cent at the sizes that were not fitted on, by normaliser; and of the worst and best head."""
+    found = []
+    for softmax in ("fitted", "adaptive_temperature", "softmax"):
+        unseen = [values_S for n, values_S in table(directory, softmax).items() if n not in sizes]
+        if unseen:
+            each_S = np.mean(unseen, axis=0)
+            found += [shown(f"accuracy beyond the fitted sizes, {softmax}, mean of {len(each_S)} heads", each_S.mean())]
+            found += [
+                shown(f"the same, {which} head", end)
+                for which, end in (("worst", each_S.min()), ("best", each_S.max()))
+            ]
+    return found
 
 
 def begins(coefficients: Sequence[float]) -> float:

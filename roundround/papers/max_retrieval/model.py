@@ -32,7 +32,9 @@ STD_OF_CUT_NORMAL = 0.87962566103423978  # of a standard normal that is cut at -
 
 
 class StackedLinear(nn.Module):
-    """`n_seeds` linear layers side by side: x_SBI -> x_SBO."""
+    """`n_seeds` linear layers side by side: x_SBI -> x_SBO. rounds: with the factors of its product in bfloat16."""
+
+    rounds = False
 
     def __init__(self, n_seeds: int, n_in: int, n_out: int) -> None:
         super().__init__()
@@ -40,7 +42,14 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(n_seeds, 1, n_out))
 
     def forward(self, x_SBI: Tensor) -> Tensor:
+        if self.rounds:
+            return torch.baddbmm(self.bias, rounded(x_SBI), rounded(self.weight))
         return torch.baddbmm(self.bias, x_SBI, self.weight)
+
+
+def rounded(x: Tensor) -> Tensor:
+    """To bfloat16 and back, with the gradient passed straight through; in bfloat16 it is what it was."""
+    return x + (x.bfloat16().to(x.dtype) - x).detach()
 
 
 class MaxRetrieval(nn.Module):
@@ -53,8 +62,9 @@ class MaxRetrieval(nn.Module):
 
     What the paper leaves open: `scaled_logits` divides the logits by sqrt(width); `tanh_gelu` is JAX's default GELU
     instead of the exact one; `haiku_init` and `uniform_init` are the initialisations of Haiku and of torch.nn.Linear
-    instead of Flax's, a truncated normal of standard deviation 1 / sqrt(fan in) with zero biases. A seed's weights are
-    a function of the seed alone.
+    instead of Flax's, a truncated normal of standard deviation 1 / sqrt(fan in) with zero biases; `bfloat16_products`
+    rounds the factors of matrix products to bfloat16 and leaves all else in float32, gradients included: what JAX does
+    on a TPU where no precision is asked for. A seed's weights are a function of the seed alone.
     """
 
     def __init__(
@@ -67,6 +77,7 @@ class MaxRetrieval(nn.Module):
         tanh_gelu: bool,
         uniform_init: bool,
         haiku_init: bool = False,
+        bfloat16_products: bool = False,
     ) -> None:
         super().__init__()
         if not 2 <= n_classes <= MOST_CLASSES:
@@ -84,6 +95,19 @@ class MaxRetrieval(nn.Module):
         self.to_query, self.to_key, self.to_value = (StackedLinear(n, d, d) for _ in range(3))
         self.answer_in, self.answer_out = StackedLinear(n, d, d), StackedLinear(n, d, n_classes)
         self.initialise(seeds, uniform=uniform_init, stretched=not haiku_init)
+        self.rounds = False
+        if bfloat16_products:
+            self.round_products()
+
+    def round_products(self) -> None:
+        """From now on the factors of matrix products are rounded to bfloat16.
+
+        It goes by the definition then, because the fast form, equal in exact numbers, is rounded at other places.
+        """
+        self.rounds = True
+        for layer in self.children():
+            assert isinstance(layer, StackedLinear)
+            layer.rounds = True
 
     @torch.no_grad()
     def initialise(self, seeds: Sequence[int], *, uniform: bool, stretched: bool) -> None:
@@ -119,16 +143,20 @@ class MaxRetrieval(nn.Module):
     def definition(self, sets: Sets, softmax: AttentionSoftmax) -> Tensor:
         """Logits of the classes [S, B, K], every item pushed forward through encoder, K and V."""
         e_SBN, v_SBND = self.logits_and_values(sets)
-        alpha_SBN = weights_of(softmax, e_SBN, sets.present_SBN)
+        alpha_SBN = self.factor(weights_of(softmax, e_SBN, sets.present_SBN))
         return self.answer((alpha_SBN[:, :, None] @ v_SBND)[:, :, 0])
+
+    def factor(self, x: Tensor) -> Tensor:
+        """What goes into a product of matrices that no layer makes."""
+        return rounded(x) if self.rounds else x
 
     def logits_and_values(self, sets: Sets) -> tuple[Tensor, Tensor]:
         """e [S, B, N] and V h [S, B, N, D]."""
         one_hot = F.one_hot(sets.classes_SBN, self.n_classes).to(sets.priorities_SBN.dtype)
         x_SBNI = torch.cat([sets.priorities_SBN[..., None], one_hot], -1)
         h_SBND = self.each(self.item_out, self.activation(self.each(self.item_in, x_SBNI)))
-        e_SB1N = self.query_of(sets) @ self.each(self.to_key, h_SBND).mT * self.scale
-        return e_SB1N[:, :, 0], self.each(self.to_value, h_SBND)
+        e_SB1N = self.factor(self.query_of(sets)) @ self.factor(self.each(self.to_key, h_SBND)).mT * self.scale
+        return e_SB1N[:, :, 0], self.factor(self.each(self.to_value, h_SBND))
 
     def each(self, layer: StackedLinear, x_SBNI: Tensor) -> Tensor:
         """The layer on every item."""
@@ -148,6 +176,8 @@ class MaxRetrieval(nn.Module):
 
     def forward(self, sets: Sets, softmax: AttentionSoftmax) -> Tensor:
         """`definition`, by the fast way: [S, B, K]."""
+        if self.rounds:
+            return self.definition(sets, softmax)
         query_SBD, constant_SB1 = self.queries_of_hidden(sets)
         mean_SBD, total_SB = AttendOnce.apply(  # type: ignore[no-untyped-call]
             *self.encoder_operands(sets),
@@ -179,13 +209,21 @@ class MaxRetrieval(nn.Module):
 
         sum_i alpha_i (V (W a_i + b) + c) = V (W sum_i alpha_i a_i + sum_i alpha_i b) + sum_i alpha_i c
         """
+        if self.rounds:  # the values are weighted already
+            return self.answer(mean_SBD.to(self.answer_in.weight.dtype))
         total_SB1 = total_SB[..., None]
         z_SBD = mean_SBD @ self.item_out.weight + total_SB1 * self.item_out.bias
         return self.answer(z_SBD @ self.to_value.weight + total_SB1 * self.to_value.bias)
 
     @torch.no_grad()
     def attended(self, sets: Sets) -> tuple[Tensor, Tensor]:
-        """Attention logits [S, B, N] and hidden items [S, B, N, D], for evaluation by several normalisers."""
+        """Attention logits [S, B, N] and hidden items [S, B, N, D], for evaluation by several normalisers.
+
+        Where products are rounded, values in place of hidden items.
+        """
+        if self.rounds:
+            e_SBN, v_SBND = self.logits_and_values(sets)
+            return e_SBN, v_SBND.bfloat16()
         x_SBNI, weight_SID = self.encoder_operands(sets)
         query_SBD, constant_SB1 = self.queries_of_hidden(sets)
         a_SBND = self.activation(torch.bmm(x_SBNI.flatten(1, 2), weight_SID)).view(*x_SBNI.shape[:3], -1)

@@ -64,6 +64,7 @@ GUESSERS: dict[str, Guesser] = {
     "max": lambda before: [word for word in before if word.startswith("c")],
     "mqar": lambda before: before[1:8:2],
     "mqmtar": of_words,
+    "recall": lambda before: [word[word.index("v") :] for word in before if "v" in word],
 }
 # their answers do not stand in the sequence: frequencies are all that a guesser has
 COMPUTED = {"addition", "local_count", "parity"}

@@ -1,0 +1,49 @@
+"""The two numbers of a head: read off one that was made to have them, and enough for the paper's table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from roundround.papers.max_retrieval import PAPER, SLOPE, SPREAD
+from roundround.papers.max_retrieval.heads import simulated, slope_and_spread
+from roundround.papers.max_retrieval.model import MaxRetrieval
+
+OFFSETS = torch.tensor([0.0, 0.004, -0.002, 0.001])
+
+
+def made_head(slopes: list[float]) -> MaxRetrieval:
+    """Logits slope (priority + offset of the class), by GELUs so far from 0 that they are straight."""
+    options = {"n_classes": 4, "width": 8, "scaled_logits": False, "tanh_gelu": False, "uniform_init": False}
+    model = MaxRetrieval(range(len(slopes)), **options)  # type: ignore[arg-type]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.item_in.weight[:, 0, 0] = 1.0
+        model.item_in.weight[:, 1:, 0] = OFFSETS
+        model.item_in.bias[..., 0] = 20.0
+        model.query_out.bias[..., 0] = torch.tensor(slopes)[:, None]
+        for layer in (model.item_out, model.to_query, model.to_key):
+            layer.weight[:] = torch.eye(8)
+    return model
+
+
+def test_the_numbers_of_a_made_head_are_read_off() -> None:
+    slope_S, spread_S = slope_and_spread(made_head([260.0, 100.0]))
+    assert slope_S.tolist() == pytest.approx([260.0, 100.0], rel=1e-4)
+    assert spread_S.tolist() == pytest.approx([float(OFFSETS.std())] * 2, rel=1e-2)
+
+
+@pytest.mark.parametrize("largest", [1024, pytest.param(16384, marks=pytest.mark.slow)])
+def test_a_head_with_these_two_numbers_has_the_papers_table(largest: int) -> None:
+    paper = np.array([PAPER[n] for n in PAPER if n <= largest])
+    found = np.array(list(simulated(SLOPE, SPREAD, [n for n in PAPER if n <= largest]).values()))
+    gaps = np.stack([found[:, 0] - paper[:, 0], found[:, 1] - found[:, 0] - paper[:, 1] + paper[:, 0]])
+    baseline, gains = np.sqrt(np.mean(gaps**2, 1))
+    assert baseline < 2.0
+    assert gains < 0.8
+
+
+def test_flatter_heads_are_right_less_often() -> None:
+    assert simulated(130.0, SPREAD, [1024])[1024][0] < simulated(SLOPE, SPREAD, [1024])[1024][0] - 10
