@@ -16,7 +16,7 @@ help:
 	@echo "make contract CONFIG_DIR=mine   the contract tests on the variants of your own conf folder"
 	@echo "make lint    ruff       make types   mypy       make wheel   build it and run it from an empty directory"
 	@echo "make docs    the pages of docs/ and the reference as a site in site/, which needs no network"
-	@echo "make readme  run each command that README.md and docs print after a $$, without a network (about 20 minutes)"
+	@echo "make readme  run each command that README.md and docs print after a $$, without a network (about half an hour)"
 	@echo "make mutants change the training recipe in 19 ways and look whether its tests see it (three minutes)"
 	@echo "make bench   training, attention and probes against other implementations (about an hour)"
 	@echo "make gpu     what waits for a GPU: its tests, attention to 128k, throughput, max retrieval (25 minutes; DRY=1 on a CPU)"
@@ -77,7 +77,8 @@ docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file docs/mkdocs/mkdocs.yml
 
 readme: $(INSTALLED)
-	$(BIN)/python tests/readme_commands.py README.md docs/index.md docs/howto/probing.md docs/results/theory.md docs/howto/export.md docs/results/max_retrieval.md
+	$(BIN)/python tests/readme_commands.py README.md docs/index.md \
+		$$(grep -rl '^[$$] ' --include='*.md' docs/howto docs/reference docs/results | sort)
 
 wheel: $(INSTALLED)
 	rm -rf dist

@@ -30,7 +30,8 @@ def stored(name: str, *settings: str) -> Values:
 
 
 def text_of(page: str) -> str:
-    return (DOCS / f"{page}.md").read_text()
+    """A page and its further parts, such as length.md and length_copying.md."""
+    return "\n\n".join(path.read_text() for path in [DOCS / f"{page}.md", *sorted(DOCS.glob(f"{page}_*.md"))])
 
 
 def seeds(values: Array) -> str:

@@ -4,7 +4,8 @@ What follows `$ ` needs nothing but an installation; `last` means a run of the c
 fenced block that begins with `$ `, with its continuation lines; its output follows. They run in one new folder with an
 empty home, with the clone's files beside them, W&B offline, and no network where the system allows `unshare -rn`. Every
 exit code must be 0, or 2 where the printed output is an error; every printed line must come out, whatever its numbers.
-A command whose comment says `kill -9` is killed after its first checkpoint.
+A command whose comment says `kill -9` is killed after its first checkpoint. A block whose first line names a file of
+`mine/`, such as `# mine/half.py`, is written there before the commands of its page.
 """
 
 from __future__ import annotations
@@ -104,11 +105,18 @@ def main(pages: list[str]) -> int:
         for needed in NEEDED:
             (folder / needed).symlink_to(ROOT / needed)
         for page in pages:
-            for command in commands(Path(page).read_text(encoding="utf-8")):
+            text = Path(page).read_text(encoding="utf-8")
+            for name, content in re.findall(r"^```\w+\n# (mine/\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(content, encoding="utf-8")
+            for command in commands(text):
                 began = time.monotonic()
                 wrong = check(command, folder)
                 n_wrong += bool(wrong)
-                print(f"{'WRONG' if wrong else 'ok':5} {time.monotonic() - began:6.1f} s  {command.typed}", flush=True)
+                print(
+                    f"{'WRONG' if wrong else 'ok':5} {time.monotonic() - began:6.1f} s  {page}: {command.typed}",
+                    flush=True,
+                )
                 print("".join(f"      {line}\n" for line in wrong), end="", flush=True)
     return 1 if n_wrong else 0
 

@@ -57,6 +57,23 @@ def test_text_that_markdown_would_read_otherwise_stays_text(reference: ModuleTyp
     assert reference.escaped("a*b <eos> [B, T] `x_y|z` c_d") == r"a\*b &lt;eos&gt; \[B, T\] `x_y\|z` c\_d"
 
 
+def test_the_numbers_of_the_table_of_results_stand_on_the_pages_that_it_names() -> None:
+    lines = (ROOT / "docs" / "results.md").read_text().splitlines()
+    rows = [line.split("|")[1:-1] for line in lines if "](" in line]
+    assert len(rows) > 20
+    for row in rows:
+        (place,) = re.findall(r"\]\(([^#)]+)", row[5])
+        first = ROOT / "docs" / place
+        pages = "".join(path.read_text() for path in [first, *first.parent.glob(f"{first.stem}_*.md")])
+        assert [n for n in re.findall(r"\d+\.\d+", row[2]) if n not in pages] == [], place
+
+
+def test_no_page_but_those_that_are_written_by_a_program_is_long() -> None:
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name != "reproduction.md"]
+    lengths = {str(path): path.read_text().count("\n") for path in [*pages, ROOT / "README.md"]}
+    assert {path: n for path, n in lengths.items() if n > (130 if "README" in path else 200)} == {}
+
+
 @pytest.mark.parametrize(
     "page",
     [

@@ -1,4 +1,4 @@
-"""The contract tests on a folder of one's own: the variants of docs/howto/variants.md pass, broken ones are found."""
+"""The contract tests on a folder of one's own: the variants of docs/howto pass, broken ones are found."""
 
 from __future__ import annotations
 
@@ -58,8 +58,12 @@ def contract(folder: Path, *args: str) -> tuple[set[str], set[str]]:
     return passed, failed
 
 
+def howtos() -> str:
+    return "\n".join(path.read_text() for path in sorted((ROOT / "docs" / "howto").glob("*.md")))
+
+
 def test_every_promise_is_named_on_the_page() -> None:
-    page = " ".join((ROOT / "docs" / "howto" / "variants.md").read_text().split())
+    page = " ".join(howtos().split())
     for path in CONTRACTS[:2]:
         tests = [node for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.FunctionDef)]
         asked = [
@@ -79,8 +83,8 @@ def test_every_promise_is_named_on_the_page() -> None:
 
 
 def test_the_contracts_pass_good_variants_of_ones_own_and_fail_broken_ones(tmp_path: Path) -> None:
-    # the files that docs/howto/variants.md shows, by their place in the folder
-    page = (ROOT / "docs" / "howto" / "variants.md").read_text()
+    # the files that the pages of docs/howto show, by their place in the folder
+    page = howtos()
     good = dict(re.findall(r"^```\w+\n# mine/(\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
     files = {
         **good,

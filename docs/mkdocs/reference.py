@@ -19,11 +19,14 @@ import yaml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from roundround.command_line.catalogue import GROUPS
 from roundround.config.options import conf_dir, options_of
 from roundround.config.verbs import VERBS, Verb
 
+WIDE = {"index.md": ["navigation"], "results.md": ["toc"]}
+ROTATES = re.compile(r"rotates: (\d+) of (\d+)(?:, ([\d,.]+))?")
 ROOT = Path(__file__).resolve().parents[2]
 FROM_THE_NETWORK = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
 STYLE_FROM_THE_NETWORK = re.compile(r"(?:url\(|@import\s*)[\"' ]*(?:https?:)?//[^)\"';]*")
@@ -36,6 +39,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for place, text in pages.items():
         files.append(File.generated(config, place, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Wide pages leave out what would stand beside them."""
+    page.meta["hide"] = WIDE.get(page.file.src_uri, [])
+    return markdown
 
 
 def on_post_build(config: MkDocsConfig) -> None:
@@ -116,11 +125,15 @@ def option(text: str, values: dict[str, Any]) -> str:
         line.lstrip("# ").rstrip() for line in text.splitlines() if line.startswith("#") and "@package" not in line
     ]
     parts = [f"\n```\n{remarks[0]}\n```\n"] if remarks and remarks[0].startswith("roundround ") else []
-    parts += ["\n" + escaped(" ".join(remarks[1:])) + "\n"] if remarks[1:] else []
+    own = [line for line in remarks[1:] if not ROTATES.match(line)]
+    parts += ["\n" + escaped(" ".join(own)) + "\n"] if own else []
     docstring = docstring_of(str(values.get("_target_", "")))
     for number, paragraph in enumerate(filter(None, docstring.split("\n\n"))):
         is_formula = number == 1 and "arXiv" not in paragraph
         parts += [f"\n```\n{paragraph}\n```\n" if is_formula else f"\n{escaped(paragraph)}\n"]
+    for n, of, slowest in ROTATES.findall(text):
+        parts += [f"\nIn a head of {2 * int(of)} channels {n} of {of} pairs rotate"]
+        parts += [f"; the slowest turns once in {slowest} tokens.\n" if slowest else ".\n"]
     comments = comments_of(text)
     shown = {key: value for key, value in values.items() if key not in ("_target_", "hydra", "defaults", "kind")}
     if shown:
@@ -130,8 +143,9 @@ def option(text: str, values: dict[str, Any]) -> str:
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, Any, str]]) -> str:
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    lines += [f"| {key} | `{as_yaml(value)}` | {escaped(comment)} |" for key, value, comment in rows]
+    n = 3 if any(comment for *_, comment in rows) else 2
+    cells = [(key, f"`{as_yaml(value)}`", escaped(comment)) for key, value, comment in rows]
+    lines = [f"| {' | '.join(heads[:n])} |", "|" + "---|" * n, *(f"| {' | '.join(row[:n])} |" for row in cells)]
     return "\n".join(lines) + "\n"
 
 

@@ -46,8 +46,8 @@ HEAD = """# The papers' figures and tables, made again
 
 This page is written by `roundround reproduce --write-docs` from what was run; do not edit it. `roundround reproduce`
 lists the same, `roundround reproduce NAME` makes an item again by the other verbs, `roundround reproduce all`
-everything that a machine can do. A figure that needs Gemma's or Llama's weights is made of them where they are in the
-cache of the Hugging Face hub, or of another model (`model=`), and then says so.
+everything that a machine can do. A figure of Gemma or Llama uses their weights if they are in the cache of the
+Hugging Face hub; otherwise it uses another model (`model=`), and says so.
 """
 
 

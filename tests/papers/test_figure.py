@@ -300,13 +300,13 @@ def test_a_task_that_was_not_learned_is_not_tested(file: str, begins: str, of: d
     assert learned == (said != NOT_TESTED)
 
 
-# -- docs/results/max_retrieval.md
+# -- docs/results/max_retrieval_settings.md
 
 
 def test_the_gains_beside_the_papers_are_those_that_are_stored() -> None:
     entries = {entry.name: entry for entry in read_entries(ROOT / "docs" / "results" / "reproduction")}
     stored = {c.what: c for c in entries["softmax.table1"].comparisons}
-    text = (ROOT / "docs" / "results" / "max_retrieval.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "results" / "max_retrieval_settings.md").read_text(encoding="utf-8")
     table = text.partition("p of the difference (Welch)")[2].partition("\n\n")[0].splitlines()[2:]
     assert len(table) == len(P)
     for n, line in zip(P, table, strict=True):

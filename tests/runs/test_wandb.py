@@ -179,7 +179,7 @@ def test_figures_are_images_and_no_checkpoint_is_logged_unasked(sweep: Path) -> 
 
 def test_wandb_itself_finds_the_files_that_are_to_be_uploaded_later(sweep: Path) -> None:
     files = [file for job in ("0", "1") for file in offline_runs(sweep / job)]
-    folders = map(str, sorted(sweep.glob("*/wandb/offline-run-*")))  # as docs/howto/wandb.md types them
+    folders = map(str, sorted(sweep.glob("*/wandb/offline-run-*")))  # as docs/howto/loggers.md types them
     command = [sys.executable, "-m", "wandb", "sync", "--dry-run", *folders]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "Would sync 3 run(s)" in done.stderr
