@@ -9,6 +9,7 @@ import importlib
 import os
 import re
 
+from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from roundround.analysis.past_run import STATUSES
@@ -17,6 +18,7 @@ from roundround.command_line.arguments import (
     FLAG_CHOICES,
     WITH_VALUE,
     WITHOUT_VALUE,
+    CommandLine,
     is_sweep,
     read_command_line,
 )
@@ -32,8 +34,6 @@ def complete_override(name: str, words: list[str], incomplete: str) -> list[str]
     Bash breaks words at `=`, so `pe=p_` arrives as `pe`, `=`, `p_`; the answers then begin after the `=`. What Hydra's
     completer cannot read beside it is left out: sweeps, and values with spaces. A wrong line has no completions.
     """
-    from hydra.plugins.completion_plugin import DefaultCompletionPlugin
-
     verb = verb_named(name)
     if incomplete == "" and under_cursor() == "=":
         words = [*words, "="]
@@ -58,28 +58,33 @@ def complete_override(name: str, words: list[str], incomplete: str) -> list[str]
         if (prefix + incomplete).startswith("logger=["):
             return [word.removeprefix(prefix) for word in complete_list(prefix + incomplete, line.config_dir)]
         beside = [word for word in line.overrides if not is_sweep(word) and len(word.split()) == 1]
-        completer = DefaultCompletionPlugin(config_loader(line.config_dir))
-        config = compose(line.config_name, beside, line.config_dir)
-
-        def query(word: str) -> list[str]:
-            key, equals, _ = word.partition("=")
-            default = default_of(config, key) if equals else None
-            if equals and key in groups_of(verb):  # Hydra knows no options in folders, nor what the verb refuses
-                found = [f"{key}={name}" for name in offered(verb, key, line.config_dir)]
-            elif default is not None:  # nor null, nor a list
-                found = [f"{key}={default}"]
-            else:
-                found = completer._query(config_name=line.config_name, line=" ".join([*beside, word]))
-                found = [f"{key}=" if key in groups_of(verb) else key for key in found]
-                found = [f"{key[:-1]}=" if default_of(config, key[:-1]) else key for key in found]
-            return [whole for whole in found if whole.startswith(word) and whole not in GROUPS]
-
-        found = query(prefix + incomplete)
-        if len(found) == 1 and found[0].endswith((".", "=")):  # behind a single answer a shell would put a space
-            found += [word for word in query(found[0]) if word != found[0]]
+        found = matches(verb, line, beside, prefix + incomplete)
     except EXPLAINED:  # among others a flag that is still being typed
         return []
     return [word.removeprefix(prefix) for word in found]
+
+
+def matches(verb: Verb, line: CommandLine, beside: list[str], begun: str) -> list[str]:
+    """What a word may become: groups, their options, keys and defaults. beside: the other words."""
+    from hydra.plugins.completion_plugin import DefaultCompletionPlugin
+
+    key, equals, _ = begun.partition("=")
+    if equals and key in groups_of(verb):  # Hydra knows no options in folders, nor what the verb refuses
+        names = offered(verb, key, line.config_dir)
+        return [f"{key}={name}" for name in names if f"{key}={name}".startswith(begun)]
+    loader = config_loader(line.config_dir)
+    config = loader.load_configuration(line.config_name, beside, run_mode=RunMode.RUN)
+    default = default_of(config, key) if equals else None
+    if default is not None:  # Hydra has none for null, and takes a list apart
+        return [f"{key}={default}"] if f"{key}={default}".startswith(begun) else []
+    loader.load_configuration = lambda *args, **options: config  # type: ignore[method-assign]  # once is enough
+    found = DefaultCompletionPlugin(loader)._query(config_name=line.config_name, line=" ".join([*beside, begun]))
+    own = {*groups_of(verb), *(GROUPS if verb.filters else [])}  # a filter may name any
+    found = [f"{name}=" if name in own else name for name in found if name in own or name not in GROUPS]
+    found = [f"{name[:-1]}=" if default_of(config, name[:-1]) else name for name in found]
+    if len(found) == 1 and found[0].endswith((".", "=")):  # behind a single answer a shell would put a space
+        found += [word for word in matches(verb, line, beside, found[0]) if word != found[0]]
+    return found
 
 
 def default_of(config: DictConfig, key: str) -> str | None:
@@ -105,7 +110,8 @@ def complete_reader(name: str, words: list[str], incomplete: str) -> list[str]:
         "format": ["table", "json"],
         "open": ["true", "false"],
     }
-    values = {key: known.get(key, [default]) for key, (default, _) in verb_named(name).reads.items()}
+    own = verb_named(name).reads
+    values = {key: known.get(key, [default] if default else []) for key, (default, _) in own.items()}
     if name == "runs":  # whose other keys choose runs by their settings
         values |= {group: list(options_of(group)) for group in ("pe", "softmax", "model", "data")}
     whole = prefix + incomplete
@@ -113,7 +119,7 @@ def complete_reader(name: str, words: list[str], incomplete: str) -> list[str]:
     typed = [f"{key}={value}" for key in values for value in values[key]]
     found = [word for word in (typed if "=" in whole else keys) if word.startswith(whole)]
     if len(found) == 1 and found[0].endswith("="):  # alone it would get a space
-        found += [word for word in typed if word.startswith(found[0])]
+        found += [word for word in typed if word.startswith(found[0])] or [f"{found[0]}..."]
     return [word.removeprefix(prefix) for word in found]
 
 

@@ -13,18 +13,20 @@ import logging
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import RunMode
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from roundround.command_line.arguments import in_quotes, read_command_line
@@ -38,6 +40,7 @@ from roundround.distributed.launcher import check_alone, rank, speaks, started_a
 from roundround.distributed.peers import Peers
 from roundround.runs import directories
 from roundround.runs.directories import MANIFEST
+from roundround.runs.loggers.base import Logger
 from roundround.runs.run import Invocation
 from roundround.support.console import print_passing, print_result, quiet
 from roundround.support.errors import Interrupted, OutputError, UserError, one_line, printable
@@ -105,7 +108,7 @@ class Job:
         directory, log_name = Path(HydraConfig.get().runtime.output_dir), f"{HydraConfig.get().job.name}.log"
         try:
             check_alone(self.verb.name, [verb.name for verb in VERBS if verb.parallel])
-            function = self.function(directory, log_name, handlers)
+            function = self.function(cfg, directory, log_name, handlers)
             on_signals(interrupt)
             self.join(cfg, peers, directory)
             function(cfg, self.invocation(peers))
@@ -147,7 +150,7 @@ class Job:
             sys.argv.append(f"resume={in_quotes(own)}")  # for the processes that Lightning starts
 
     def function(
-        self, directory: Path, log_name: str, handlers: dict[int, Any]
+        self, cfg: DictConfig, directory: Path, log_name: str, handlers: dict[int, Any]
     ) -> Callable[[DictConfig, Invocation], None]:
         """The verb's function. A signal while its module is imported ends the process at once and leaves nothing."""
 
@@ -160,6 +163,8 @@ class Job:
             end_at_once(signum, frame, speaks=speaks())
 
         on_signals(leave_at_once)
+        if rank() == 0:
+            import_first(cfg.get("logger"))
         module, _, name = self.verb.run.partition(":")
         try:
             function: Callable[[DictConfig, Invocation], None] = getattr(importlib.import_module(module), name)
@@ -210,6 +215,17 @@ class Job:
             words = [self.verb.name, *typed_overrides(), *(["--config-dir", own] if own else [])]
             words += ["--config-name", name] if name != config_name(self.verb.name) else []
         return shlex.join(["roundround", *words])
+
+
+def import_first(logger: DictConfig | None) -> None:
+    """Import the slow libraries of the loggers of ours that a node names, while few other modules are there."""
+    nodes = [logger, *(logger or {}).values()]
+    for target in [str(node.get("_target_")) for node in nodes if isinstance(node, DictConfig)]:
+        if target.startswith("roundround.runs.loggers."):
+            with warnings.catch_warnings(), suppress(Exception):  # what is wrong is said where the logger is built
+                warnings.simplefilter("ignore")
+                for name in cast(type[Logger], get_class(target)).libraries:
+                    importlib.import_module(name)
 
 
 def typed_overrides() -> list[str]:

@@ -20,7 +20,7 @@ from roundround.command_line.arguments import (
     read_commas,
     split_flags,
 )
-from roundround.command_line.completion import complete_override
+from roundround.command_line.completion import complete_override, complete_reader
 from roundround.config.verbs import verb_named
 from roundround.support.errors import UserError
 
@@ -197,6 +197,19 @@ def test_completion_reads_a_line_as_the_command_does(
     mine: Path, words: list[str], incomplete: str, expected: list[str]
 ) -> None:
     assert complete_override("train", words, incomplete) == expected
+
+
+@pytest.mark.parametrize(
+    ("verb", "incomplete", "expected"),
+    [
+        ("runs", "form", ["format=", "format=table", "format=json"]),
+        ("runs", "lim", ["limit=", "limit=30"]),
+        ("report", "open=", ["open=true", "open=false"]),
+        ("show", "stat", []),
+    ],
+)
+def test_verbs_that_read_runs_complete_their_own_keys(verb: str, incomplete: str, expected: list[str]) -> None:
+    assert complete_reader(verb, [], incomplete) == expected
 
 
 @pytest.mark.parametrize(

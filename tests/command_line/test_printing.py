@@ -234,3 +234,35 @@ def test_a_locale_of_ascii_gets_escapes() -> None:
     assert code == 2
     assert "Traceback" not in told
     assert told.count("\n") == 1
+
+
+# -- what stands on the screen while libraries load
+
+
+def on_a_terminal(*args: str) -> str:
+    """What a command prints on a terminal."""
+    screen, terminal = os.openpty()
+    with subprocess.Popen([sys.executable, "-m", "roundround", *args], stdout=terminal, stderr=terminal) as process:
+        os.close(terminal)
+        printed = b""
+        with suppress(OSError):  # Linux's way to say that the other end is closed
+            while part := os.read(screen, 4096):
+                printed += part
+    os.close(screen)
+    assert process.returncode in (0, 2)
+    return printed.decode()
+
+
+def test_a_terminal_says_at_once_that_it_loads_and_the_next_line_overwrites_it() -> None:
+    first, rest = on_a_terminal("train", "pe=prope", "logger=none").split("\r", 1)
+    assert first.strip() == "loading"
+    assert "roundround train: no pe=prope" in rest.partition("\n")[0]
+
+
+@pytest.mark.parametrize("args", [["train", "--cfg", "job"], ["train", "--help"], ["list", "pe"]])
+def test_what_comes_at_once_does_not_say_so(args: list[str]) -> None:
+    assert "loading" not in on_a_terminal(*args)
+
+
+def test_a_pipe_is_not_told() -> None:
+    assert in_a_shell("$rr train pe=prope")[1].startswith("roundround train: no pe=prope")

@@ -68,7 +68,7 @@ class Verb:
     name: what is typed. run: its function, of config and invocation, or of names and values where it only reads runs.
     purpose: the heading it stands under in --help, where `place` is its number among all verbs. help: a sentence on it;
     more: what its own page says beside. config: its typed config; None where it only reads runs, without Hydra or a run
-    directory. reads: its keys then, each with its default and a sentence.
+    directory. reads: its keys then, each with its default, empty where that cannot be typed, and a sentence.
 
     refuses: for a group, the modules of ours whose classes the verb does not take: neither --help nor TAB offers their
     options.

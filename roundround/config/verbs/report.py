@@ -13,8 +13,8 @@ VERB = Verb(
     more="RUN is as for show; for a sweep, or for a pattern in quotes, each run gets its page.",
     reads={
         "open": ("false", "true: show the page in the browser"),
-        "to": ("null", "the file to write, FILE.html; null: report.html in the run directory"),
-        "verb": ("null", "of which verb last is: train, eval, ...; null: of any"),
+        "to": ("", "the file to write, FILE.html; by default report.html in the run directory"),
+        "verb": ("", "of which verb last is: train, eval, ...; by default of any"),
         "outputs": ("outputs", "the root of the run directories among which last is"),
     },
 )

@@ -12,7 +12,7 @@ VERB = Verb(
     help="One run: settings, results, curves, files.",
     more="RUN is a run directory, last (the latest), or last~3 (the third before it); without one it is last.",
     reads={
-        "verb": ("null", "of which verb last is: train, eval, ...; null: of any"),
+        "verb": ("", "of which verb last is: train, eval, ...; by default of any"),
         "outputs": ("outputs", "the root of the run directories among which last is"),
     },
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Logger:
@@ -20,6 +20,7 @@ class Logger:
     ended, `results`, `figures` and `checkpoint` with what lies in its directory then, and `finish`.
     """
 
+    libraries: ClassVar[tuple[str, ...]] = ()  # slow modules that it needs, imported before torch and Lightning are
     log_checkpoint: str | None = None  # the checkpoint that the logger is to be given: best or last
 
     def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:

@@ -34,6 +34,9 @@ class WandB(Logger):
     artifact, and how the run ended. The jobs of a sweep are a group; a resumed run is the same run there.
     """
 
+    # pydantic, which they define models with, looks through all modules there are: behind torch's that takes 0.6 s more
+    libraries = ("wandb", "wandb.sdk.launch.inputs.internal")
+
     def __init__(
         self,
         *,
