@@ -9,6 +9,7 @@ from roundround.config.verbs import (
     HOW,
     MEASURED,
     WHERE,
+    FigureStyle,
     Verb,
     at_least_one,
     at_most_inputs,
@@ -42,6 +43,7 @@ class EvalConfig:
     device: str = key(HOW)
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)
+    figures: FigureStyle = key(WHERE)
     logger: Any = key(WHERE)
     pe: Any = None
     softmax: Any = None

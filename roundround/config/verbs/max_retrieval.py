@@ -11,6 +11,7 @@ from roundround.config.verbs import (
     MEASURED,
     REPLICATE,
     WHERE,
+    FigureStyle,
     Flag,
     Verb,
     at_least_one,
@@ -30,6 +31,7 @@ class MaxRetrievalConfig:
     normalisers: Any = key(MEASURED)
     logger: Any = key(WHERE)
     outputs: str = key(WHERE)
+    figures: FigureStyle = key(WHERE)
     seed: int = key(REPLICATE)
     seeds: int = key(REPLICATE)
     max_steps: int
