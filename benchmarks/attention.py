@@ -264,7 +264,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         lengths = sorted({row["n"] for row in rows})
         panels.append(Panel("tokens", "time / SDPA's", curves, "xy", title=direction, x_ticks=lengths))
     drawing = Drawing(path.stem, "Attention on a CPU, times PyTorch's F.scaled_dot_product_attention", panels)
-    save_drawing(drawing, path.parent, [path.suffix[1:]], alike=True)
+    save_drawing(drawing, path.parent, kinds=[path.suffix[1:]], alike=True)
 
 
 def main() -> None:

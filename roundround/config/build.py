@@ -206,28 +206,40 @@ def where(node: DictConfig) -> str:
 # -- the whole config of a verb
 
 
-def checked(schema: type[T], cfg: DictConfig) -> T:
+def checked(schema: type[T], cfg: DictConfig, below: str = "") -> T:
     """The composed config as the verb's dataclass, whose nodes stay DictConfig until `build` takes them.
 
-    Raises UserError for an unknown key, a wrong type or a value out of range.
+    A node that has a dataclass of its own becomes one. below: where in the config this is. Raises UserError for an
+    unknown key, a wrong type or a value out of range.
     """
     names = [field.name for field in fields(schema)]  # type: ignore[arg-type]
     for key in map(str, cfg):
         if key not in names:
-            raise UserError(f"no config key '{key}'{nearest(key, names)}")
+            raise UserError(f"no config key '{below}{key}'{nearest(key, names)}")
+    hints = typing.get_type_hints(schema)
     typed = OmegaConf.structured(schema)
+    parts: dict[str, Any] = {}
     for key in map(str, cfg):
         try:
             given = OmegaConf.select(cfg, key, throw_on_missing=True)
-            assign(typed, key, given)
+            if dataclasses.is_dataclass(hints[key]):
+                if not isinstance(given, DictConfig):
+                    first = fields(hints[key])[0].name
+                    raise UserError(f"{key}={given}: give its values by name, {key}.{first}={given}")
+                parts[key] = checked(hints[key], given, f"{key}.")
+            else:
+                assign(typed, key, given)
         except OmegaConfBaseException as error:
-            raise UserError(f"{key}: {without_place(error)}") from error
+            raise UserError(f"{below}{key}: {without_place(error)}") from error
         if isinstance(given, str) and not given.isascii() and isinstance(typed[key], int):
             raise UserError(f"{key}={given}: a number is written with the digits 0 to 9")
     values: dict[str, Any] = {}
     for field in fields(schema):  # type: ignore[arg-type]
+        if field.name in parts:
+            values[field.name] = parts[field.name]
+            continue
         if OmegaConf.is_missing(typed, field.name):
-            raise UserError(f"{field.name} has no value; give {field.name}=...")
+            raise UserError(f"{below}{field.name} has no value; give {below}{field.name}=...")
         try:
             value = typed[field.name]
             values[field.name] = value if isinstance(value, DictConfig) else plain(value)

@@ -33,6 +33,7 @@ from roundround.analysis.standings import (
     compared,
     priors,
 )
+from roundround.config.verbs import FigureStyle
 from roundround.report.figures import save_drawing
 from roundround.report.numbers import fixed, number, shown_p
 from roundround.report.page.sources import RunFiles
@@ -166,13 +167,13 @@ class Standings:
             for remark in some
         ]
 
-    def leave_report(self, directory: Path, folder: Path, command: str) -> None:
+    def leave_report(self, directory: Path, folder: Path, command: str, style: FigureStyle) -> None:
         """What a paper cites: the page of the run, table, csv, figures as pdf, and a paragraph on methods."""
         write_page(directory, folder / PAGE)
         self.leave(folder)
         for panel in panels_of(self.about()):
             name = re.sub(r"\W+", "_", f"{panel.note.partition(':')[0]}_by_{panel.x_label.split()[0]}")
-            save_drawing(Drawing(name, panel.title, [panel]), folder, ("pdf", "svg"))
+            save_drawing(Drawing(name, panel.title, [panel]), folder, style, kinds=("pdf", "svg"))
         write_atomically(folder / "methods.md", self.methods(command))
         print_status(f"to cite: {folder}")
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from roundround.analysis.comparison import format_setting, format_settings, order
 from roundround.analysis.past_run import direction, is_share
+from roundround.config.verbs import FigureStyle
 from roundround.report.comparison_tables import by_metric, place_of, sheet
 from roundround.report.eval_panels import marks_of
 from roundround.report.figures import save_drawing
@@ -43,14 +44,14 @@ NARROW = 4  # times from the first tick to the last: more are on a logarithmic a
 SIGNIFICANT = 0.05
 
 
-def draw(records: Sequence[Record], about: Mapping[str, Any], folder: Path) -> list[str]:
+def draw(records: Sequence[Record], about: Mapping[str, Any], folder: Path, style: FigureStyle) -> list[str]:
     """Draw what the comparison has into files; the names of the figures."""
     drawn = drawings(records, about)
     for drawing in drawn:
         panels, n_more = cut(drawing.panels)
-        title = f"{drawing.title}; {n_more:,} more settings are not drawn" if n_more else drawing.title
+        note = f"{n_more:,} more settings are not drawn." if n_more else drawing.note
         alike = all(isinstance(panel, Panel) for panel in panels)
-        save_drawing(replace(drawing, panels=panels, title=title), folder, ("svg", "pdf"), alike=alike)
+        save_drawing(replace(drawing, panels=panels, note=note), folder, style, kinds=("svg", "pdf"), alike=alike)
     return [drawing.name for drawing in drawn]
 
 
@@ -237,10 +238,10 @@ def matrices(rows: Sequence[Record], title: str, name: str) -> list[Drawing]:
             )
         )  # fmt: skip
     marked = any((row.get("p_holm") or 1.0) < SIGNIFICANT for row in rows)
-    note = f"; * p (Holm) < {SIGNIFICANT} against the baseline" if marked else ""
+    star = f" * p (Holm) < {SIGNIFICANT} against the baseline." if marked else ""
     half = " and half of its 95 % interval" if small else ""
-    about = f"{title}, mean{half} over seeds; the stronger the colour, the better{note}"
-    return [Drawing(name, about, panels, "Two settings crossed")]
+    note = f"Mean{half} over seeds; the stronger the colour, the better.{star}"
+    return [Drawing(name, title, panels, "Two settings crossed", note)]
 
 
 def darkness(cells: Sequence[Sequence[Record | None]], metric: str) -> NDArray[np.float64]:
@@ -295,7 +296,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
         section = sections.setdefault(drawing.section, Section(drawing.section))
         section.panels = [*section.panels, *drawing.panels]
         if drawing.section == "Two settings crossed":
-            section.note = drawing.title
+            section.note = f"{drawing.title}. {drawing.note}"
     for section in sections.values():
         if len(section.panels) > ON_A_PAGE:
             drawn = f"{ON_A_PAGE} of {len(section.panels):,} panels are drawn"

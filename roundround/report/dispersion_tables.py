@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.table import Table
 
+from roundround.config.verbs.eval import EvalConfig
 from roundround.probing.dispersion import MEASURES, Dispersion
 from roundround.report.eval_panels import DISPERSION, MOST_LAYERS
 from roundround.report.figures import save_drawing
@@ -51,19 +52,19 @@ def by_visible_keys(by_length: Mapping[int, Dispersion]) -> dict[str, Any]:
 def leave(
     by_length: Mapping[int, Dispersion],
     directory: Path,
+    config: EvalConfig,
     *,
     title: str,
-    on_output: bool,
     contexts: Mapping[int, int] | None = None,
 ) -> None:
     """Keep dispersion by the number of visible keys, draw the longest context and show the table."""
     write_json(directory / "dispersion.json", by_visible_keys(by_length))
     longest = max(by_length)
     context = longest if contexts is None else contexts[longest]
-    save_drawing(drawing(by_length[longest], context=context, title=title), directory / "figures")
+    save_drawing(drawing(by_length[longest], context=context, title=title), directory / "figures", config.figures)
     name = "context" if contexts is None else "length"
     shown = table(by_length, name=name, title="dispersion: the lowest and the highest head of each layer")
-    print_table(shown, on_output=on_output)
+    print_table(shown, on_output=config.table == "stdout")
     line = warning(by_length[longest], context)
     if line is not None:
         print_status(line)
@@ -122,7 +123,7 @@ def drawing(dispersion: Dispersion, *, context: int, title: str) -> Drawing:
         "largest_weight": dispersion.means_LHN("largest_weight_bound").amax((0, 1)),
     }
     uniform: dict[str, Any] = {"entropy": ln_n, "largest_weight": [1 / x for x in n]}
-    title = f"{title}, context {context:,}: every head, rows by the number of keys they see"
+    note = f"Every head at context {context:,}, rows by the number of keys that they see."
     panels = []
     for name, label in DISPERSION.items():
         curves = [
@@ -135,4 +136,4 @@ def drawing(dispersion: Dispersion, *, context: int, title: str) -> Drawing:
             curves.append(Curve("Lemma 2.1, widest head", n, widest[name], points=True))
         log = "xy" if name == "largest_weight" else "x"
         panels.append(Panel("visible keys n", label, curves, log, marks=acts if name == "entropy" else []))
-    return Drawing("dispersion", title, panels)
+    return Drawing("dispersion", title, panels, note=note)

@@ -31,13 +31,13 @@ BEFORE = "tokens before the target, plus 1"
 Lengths = tuple[int, int] | None
 
 
-def drawing(records: Sequence[Record], trained: Lengths, title: str = "") -> Drawing:
+def drawing(records: Sequence[Record], trained: Lengths, title: str = "", note: str = "") -> Drawing:
     """What an evaluation shows first. trained: the shortest and the longest length of training, where that is known."""
     if any(record["metric"] == "exact_match" for record in records):
         panels = [right_by_length(records, trained), loss_by_length(records, trained)]
         panels += [right_by_part(records, part, trained) for part in PARTS]
-        return Drawing("accuracy", title, [panel for panel in panels if panel.drawn])
-    return Drawing("perplexity", title, [by_length(records, trained), by_position(records, trained)])
+        return Drawing("accuracy", title, [panel for panel in panels if panel.drawn], note=note)
+    return Drawing("perplexity", title, [by_length(records, trained), by_position(records, trained)], note=note)
 
 
 def marks_of(trained: Lengths) -> list[Mark]:

@@ -7,65 +7,108 @@ files of a run (`save_drawing`, panels on a grid) and in its page (`report/page/
 from __future__ import annotations
 
 import io
+import logging
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from roundround.config.verbs import FigureStyle
+from roundround.report.style import (
+    BLUE,
+    DASHES,
+    GREY,
+    HEAT,
+    INK,
+    LINE,
+    MARKERS,
+    PALETTE,
+    SCREEN,
+    SHADE,
+    SOFT,
+    Sizes,
+    styled,
+)
 from roundround.support.errors import escaped
 from roundround.support.files import write_atomically
 from roundround.support.panels import Curve, Drawing, HeatMap, Panel
 
 KINDS = ("svg", "pdf", "png")  # for a page, for a paper, for everything else
-LETTER = 0.095  # inches: the mean width of a letter of a title
-PANEL = (5.0, 3.5)  # inches
-BLUE, RED, GREY, SHADE = "#1f5fa8", "#c0392b", "#767f89", "#dfe8f3"
-INK, SOFT, LINE = "#1b1f24", "#57606a", "#d5d9de"
-PALETTE = (BLUE, RED, "#2e7d4f", "#8e44ad", "#a05a00", "#00798c", "#b0307c", "#55606b")  # of files and of the page
-PLACE_COLOURS = (
-    "#c0392b",
-    "#e08e45",
-    "#7d6608",
-    "#8e44ad",
-    "#1f5fa8",
-    "#2e8b57",
-    "#d5d8dc",
-)  # of the places that weight goes to
-MARKERS = "os^DvPX*"
-DASHES: tuple[tuple[float, ...], ...] = (
-    (), (7, 3), (2, 2.5), (9, 3, 2, 3), (12, 4), (4, 4), (9, 3, 2, 3, 2, 3), (1, 4),
-)  # fmt: skip
 MOST_MARKERS = 40  # points of a line, each with a marker; a longer line has some, so that it is told apart in grey
 MANY = 500  # points without a line, which are dots
 MOST_TICKS = 7
+TICK_LETTER = 0.033  # of the width of an axis, in a paper's narrowest panel
 MANY_LETTERS = 36  # of the names below a panel
 NARROW = 100  # of a logarithmic axis, largest over smallest: powers of ten would be too few to read it by
 Array = NDArray[np.float64]
 
 
 def subplots(*shape: int, figsize: tuple[float, float] | None = None, **options: Any) -> tuple[Any, Any]:
-    """A figure and its axes, laid out to fit."""
+    """A figure and its axes, laid out to fit, whose ticks are written alike."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize, layout="constrained")
-    return figure, figure.subplots(*shape, **options)
+    axes = figure.subplots(*shape, **options)
+    for axis in figure.axes:
+        axis.xaxis.set_major_formatter(tick_words)
+        axis.yaxis.set_major_formatter(tick_words)
+    return figure, axes
 
 
-def colour_map(name: str) -> Any:
-    """Matplotlib's colour map of this name: a function of numbers from 0 to 1."""
-    import matplotlib
+def colour_map(colours: Sequence[str]) -> Any:
+    """Matplotlib's colour map through these: a function of numbers from 0 to 1."""
+    from matplotlib.colors import LinearSegmentedColormap
 
-    return matplotlib.colormaps[name]
+    return LinearSegmentedColormap.from_list("", list(colours))
 
 
-def set_title(figure: Any, text: str) -> None:
-    """The title above all panels, in as many lines as the width of the figure takes."""
-    n_letters = int(figure.get_size_inches()[0] / LETTER)
-    lines = textwrap.wrap(escaped(text), max(16, n_letters))  # names of somebody else's run may stand in it
-    figure.suptitle("\n".join(lines), parse_math=False)
+def finish(figure: Any, sizes: Sizes, title: str, note: str = "", handles: Mapping[str, Any] | None = None) -> None:
+    """A title above all panels, a legend and a note below them, for which the figure grows.
+
+    Its files keep title and note in any case, beside the picture.
+    """
+    width, height = figure.get_size_inches()
+    figure.set_label(f"{escaped(title)}\n{escaped(note)}")
+    below = 0.0
+    if note and sizes.titled:
+        lines = textwrap.wrap(escaped(note), sizes.letters(width, sizes.small))
+        below = 0.08 + len(lines) * 1.3 * sizes.small / 72
+    above = 0.0
+    if title and sizes.titled:
+        lines_above = textwrap.wrap(escaped(title), sizes.letters(width, sizes.text))  # of somebody else's run
+        above = 0.05 + len(lines_above) * 1.3 * sizes.text / 72
+        figure.suptitle("\n".join(lines_above), parse_math=False)
+    legend = None if not handles else add_legend(figure, sizes, handles)
+    rows = 0.0 if legend is None else legend.get_window_extent().height / figure.dpi
+    whole = height + above + rows + below
+    figure.set_size_inches(width, whole)
+    figure.get_layout_engine().set(rect=(0, (rows + below) / whole, 1, 1 - (rows + below) / whole))
+    if legend is not None:
+        legend.set_bbox_to_anchor((0, below / whole, 1, 1))
+    if below:
+        look = {"ha": "center", "va": "bottom", "fontsize": sizes.small, "color": SOFT}
+        figure.text(0.5, 0.04 / whole, "\n".join(lines), **look, parse_math=False)
+
+
+def add_legend(figure: Any, sizes: Sizes, handles: Mapping[str, Any]) -> Any:
+    """Below all panels, in as many columns as its names leave room for."""
+    width = figure.get_size_inches()[0]
+    names = [textwrap.fill(name, sizes.letters(width, sizes.small) - 6) for name in handles]
+    for n_rows in range(1, len(names) + 1):
+        n_columns = -(-len(names) // n_rows)
+        legend = figure.legend(
+            handles.values(), names, loc="lower center", ncols=n_columns, frameon=False, columnspacing=1.4,
+            borderaxespad=0,
+        )  # fmt: skip
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+        if legend.get_window_extent().width <= figure.bbox.width or n_columns == 1:
+            break
+        legend.remove()
+    return legend
 
 
 def number_columns(axis: Any, n: int, label: str) -> None:
@@ -76,37 +119,61 @@ def number_columns(axis: Any, n: int, label: str) -> None:
 # -- panels
 
 
-def save_drawing(drawing: Drawing, folder: Path, kinds: Sequence[str] = KINDS, *, alike: bool = False) -> list[Path]:
+def save_drawing(
+    drawing: Drawing,
+    folder: Path,
+    style: FigureStyle = SCREEN,
+    *,
+    kinds: Sequence[str] = KINDS,
+    alike: bool = False,
+) -> list[Path]:
     """The panels on a grid with one legend below. alike: all have the same vertical axis, that of the first."""
     panels = drawing.panels
-    n_columns = 2 if len(panels) == 4 else min(len(panels), 3)
-    n_rows = -(-len(panels) // n_columns)
-    figsize = (PANEL[0] * n_columns, 0.6 + PANEL[1] * n_rows)
-    figure, grid = subplots(n_rows, n_columns, figsize=figsize, squeeze=False)
-    axes = list(grid.flat)
-    ends = y_ends([panel for panel in panels if isinstance(panel, Panel)]) if alike else None
-    for axis, panel in zip(axes, panels, strict=False):
-        draw_panel(axis, panel, ends)
-        if len(panels) > 1 or drawing.title != panel.title:
-            axis.set_title(escaped(panel.title), fontsize="medium", parse_math=False)
-    for axis in axes[len(panels) :]:
-        axis.set_visible(False)
-    handles: dict[str, Any] = {}
-    for axis in axes:
-        handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    if len(handles) > 1 or (handles and any(isinstance(panel, Panel) and panel.marks for panel in panels)):
-        n_letters = max(map(len, handles)) + 7  # and the sign in front
-        n_side_by_side = min(len(handles), max(1, int(figsize[0] / (0.85 * LETTER * n_letters))))
-        figure.set_size_inches(figsize[0], figsize[1] + 0.2 * -(-len(handles) // n_side_by_side))
-        legend = figure.legend(
-            handles.values(), handles, loc="outside lower center", ncols=n_side_by_side,
-            frameon=False, fontsize="small",
-        )  # fmt: skip
-        for text in legend.get_texts():
-            text.set_parse_math(False)
-    notes = dict.fromkeys(panel.note for panel in panels if panel.note)
-    set_title(figure, f"{drawing.title}. {' '.join(notes)}" if notes else drawing.title)
-    return save(figure, folder, drawing.name, kinds)
+    with styled(style) as sizes:
+        n_columns, width, height = grid_of(panels, sizes)
+        n_rows = -(-len(panels) // n_columns)
+        figure, grid = subplots(n_rows, n_columns, figsize=(width, height * n_rows), squeeze=False)
+        axes = list(grid.flat)
+        ends = y_ends([panel for panel in panels if isinstance(panel, Panel)]) if alike else None
+        for axis, panel in zip(axes, panels, strict=False):
+            draw_panel(axis, panel, ends)
+            if len(panels) > 1 or (sizes.titled and drawing.title != panel.title):
+                name = textwrap.fill(escaped(panel.title), sizes.letters(width / n_columns - 0.5, sizes.text))
+                axis.set_title(name, parse_math=False)
+            for one, inches in ((axis.xaxis, width / n_columns), (axis.yaxis, height)):
+                one.set_label_text(textwrap.fill(one.label.get_text(), sizes.letters(inches - 0.4, sizes.text)))
+        for axis in axes[len(panels) :]:
+            axis.set_visible(False)
+        handles: dict[str, Any] = {}
+        for axis in axes:
+            handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+        if len(handles) < 2 and not any(isinstance(panel, Panel) and panel.marks for panel in panels):
+            handles = {}
+        notes = dict.fromkeys([drawing.note, *(panel.note for panel in panels)])
+        finish(figure, sizes, drawing.title, " ".join(filter(None, notes)), handles)
+        return save(figure, folder, drawing.name, kinds)
+
+
+def grid_of(panels: Sequence[Panel | HeatMap], sizes: Sizes) -> tuple[int, float, float]:
+    """How many panels stand side by side, the width of the figure and the height of a row of panels, in inches.
+
+    Cells with texts take the room that these need.
+    """
+    letter, height, needed = 0.6 * sizes.small / 72, sizes.height, 0.0
+    for panel in panels:
+        if isinstance(panel, HeatMap) and panel.texts:
+            texts = [text.split("\n") for row in panel.texts for text in row]
+            longest, n_lines = max(len(line) for text in texts for line in text), max(map(len, texts))
+            names = max(map(len, panel.y_names), default=0) * letter
+            needed = max(needed, 0.5 + names + (longest + 1) * letter * len(panel.texts[0]))
+            below = 0.55 * letter * max(map(len, panel.x_names), default=0) if slanted(panel.x_names) else 0.0
+            rows = (0.6 + 1.3 * n_lines) * sizes.small / 72 * len(panel.texts)
+            height = max(0.6 * sizes.height, 0.9 + below + rows)
+    most = 2 if len(panels) == 4 else min(len(panels), 3)
+    fitting = [n for n in range(1, most + 1) if n == 1 or needed <= sizes.widths[n - 1] / n]
+    n_columns = fitting[-1]
+    width = next((w for w in sizes.widths[n_columns - 1 :] if needed <= w), sizes.widths[-1])
+    return n_columns, width, height
 
 
 def draw_panel(axis: Any, panel: Panel | HeatMap, ends: tuple[float, float] | None = None) -> None:
@@ -124,20 +191,20 @@ def look_of(curve: Curve, place: int) -> dict[str, Any]:
     """Colour, dashes and marker of the curve at this place of its panel: told apart without colour too."""
     number = (place if curve.style is None else curve.style) % len(PALETTE)
     if curve.reference:
-        return {"color": GREY, "linewidth": 1.2, "zorder": 1}
+        return {"color": GREY, "zorder": 1}
     if curve.points and np.asarray(curve.x).size > MANY:
         return {"color": GREY, "linestyle": "none", "marker": ".", "markersize": 2, "alpha": 0.35, "rasterized": True}
     if curve.points:
-        return {"color": INK, "linestyle": "none", "marker": MARKERS[number], "fillstyle": "none", "markersize": 5}
+        return {"color": INK, "linestyle": "none", "marker": MARKERS[number], "fillstyle": "none"}
     dashes = {"linestyle": (0, tuple(part / 2 for part in DASHES[number]))} if DASHES[number] else {}  # of two points
-    return {"color": PALETTE[number], "linewidth": 1.6, "marker": MARKERS[number], "markersize": 4.5, **dashes}
+    return {"color": PALETTE[number], "marker": MARKERS[number], **dashes}
 
 
 def draw_curves(axis: Any, panel: Panel, ends: tuple[float, float]) -> None:
     """Bands and lines, each called after the number of its curve; marks below them."""
     seen = [(place, curve, panel.visible(curve)) for place, curve in enumerate(panel.curves)]
     seen = [(place, curve, visible) for place, curve, visible in seen if np.isfinite(visible[1]).any()]
-    at = [mark.low for mark in panel.marks if mark.axis == "x" and mark.low == mark.high]
+    at = [*panel.x_ticks, *(mark.low for mark in panel.marks if mark.axis == "x" and mark.low == mark.high)]
     x_ends = ends_of(
         np.concatenate([x[np.isfinite(y)] for _, _, (x, y, _, _) in seen] + [np.array(at)]), "x" in panel.log
     )
@@ -147,7 +214,8 @@ def draw_curves(axis: Any, panel: Panel, ends: tuple[float, float]) -> None:
             there = np.isfinite(low) & np.isfinite(high)
             low, high = np.fmax(low[there], ends[0]), np.fmin(high[there], ends[1])
             outline = np.concatenate([x[there], x[there][::-1]]), np.concatenate([low, high[::-1]])
-            axis.fill(*outline, color=look["color"], alpha=0.16, linewidth=0, gid=f"band-{place}")
+            edge = {"edgecolor": (look["color"], 0.5), "linestyle": look.get("linestyle", "-"), "linewidth": 0.6}
+            axis.fill(*outline, facecolor=(look["color"], 0.16), **edge, gid=f"band-{place}")
         if "marker" in look and len(x) > MOST_MARKERS and not curve.points:
             every = len(x) // 8
             look["markevery"] = (place % every, every)
@@ -157,14 +225,14 @@ def draw_curves(axis: Any, panel: Panel, ends: tuple[float, float]) -> None:
         room = x_ends if mark.axis == "x" else ends
         edges = max(mark.low, room[0]), min(mark.high, room[1])
         if mark.low == mark.high:
-            line(mark.low, color=GREY, linestyle=":", linewidth=1.4, zorder=0, label=escaped(mark.name))
+            line(mark.low, color=GREY, linestyle=":", zorder=0, label=escaped(mark.name))
         elif edges[0] < edges[1]:
             span(*edges, color=SHADE, linewidth=0, zorder=0, label=escaped(mark.name))
     scale(axis.xaxis, x_ends, "x" in panel.log, panel.x_ticks)
     scale(axis.yaxis, ends, "y" in panel.log)
     if panel.reversed_x:
         axis.invert_xaxis()
-    axis.grid(axis="y", color=LINE, linewidth=0.8)
+    axis.grid(axis="y", color=LINE)
     axis.set_axisbelow(True)
 
 
@@ -178,6 +246,7 @@ def y_ends(panels: Sequence[Panel]) -> tuple[float, float]:
         least, most = panel.possible
         room = 0.0 if least is None or most is None else 0.04 * (most - least)
         low, high = low if least is None else least - room, high if most is None else most + room
+        high += 0.05 * (high - low) if most is None else 0.0
     middle = (low + high) / 2
     if panel.widened and high - low < 0.1 * abs(middle):
         low, high = middle - 0.05 * abs(middle), middle + 0.05 * abs(middle)
@@ -196,12 +265,12 @@ def ends_of(values: Array, log: bool) -> tuple[float, float]:
 
 def scale(axis: Any, ends: tuple[float, float], log: bool, wanted: Sequence[float] = ()) -> None:
     """Limits, and few ticks: those that are wanted, thinned out, or round ones, written as numbers."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+    from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
     name = axis.axis_name
     axis.axes.set(**{f"{name}scale": "log" if log else "linear", f"{name}lim": ends})
     if wanted:
-        ticks: Sequence[float] = sorted(wanted)[:: -1 * -(-len(wanted) // MOST_TICKS)]
+        ticks: Sequence[float] = apart(sorted(wanted)[:: -1 * -(-len(wanted) // MOST_TICKS)], ends, log)
     elif log and ends[1] > 5 * ends[0]:
         digits = (1, 2, 5) if ends[1] < NARROW * ends[0] else (1,)
         ticks = LogLocator(subs=digits, numticks=MOST_TICKS).tick_values(*ends)
@@ -209,7 +278,24 @@ def scale(axis: Any, ends: tuple[float, float], log: bool, wanted: Sequence[floa
         ticks = MaxNLocator(MOST_TICKS - 1, steps=[1, 2, 5, 10]).tick_values(*ends)
     axis.set_major_locator(FixedLocator([tick for tick in ticks if ends[0] <= tick <= ends[1]]))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: tick_label(value)))
+    axis.set_major_formatter(tick_words)
+
+
+def apart(ticks: Sequence[float], ends: tuple[float, float], log: bool) -> list[float]:
+    """Those of the ticks, from the largest, whose labels do not run into each other on the narrowest panel."""
+    places = np.log([*ends, *ticks]) if log else np.array([*ends, *ticks])
+    low, high, *along = places.tolist()
+    kept: list[int] = []
+    for number, place in enumerate(along):
+        room = 0.0 if not kept else (along[kept[-1]] - place) / (high - low)
+        if not kept or room > TICK_LETTER * (len(tick_label(ticks[kept[-1]])) + len(tick_label(ticks[number])) + 1) / 2:
+            kept.append(number)
+    return [ticks[number] for number in kept]
+
+
+def tick_words(value: float, _: object = None) -> str:
+    """A number beside a tick, with the minus sign that is as wide as a plus."""
+    return tick_label(value).replace("-", "\N{MINUS SIGN}")
 
 
 def tick_label(value: float) -> str:
@@ -229,7 +315,8 @@ def slanted(names: Sequence[str]) -> bool:
 
 
 def draw_cells(axis: Any, panel: HeatMap) -> None:
-    """Light to dark, so that grey paper shows the same order; with texts in the page's blue, else with a colour bar."""
+    """Light to dark; with texts in the page's blue, else with a colour bar."""
+    from matplotlib import rcParams
     from matplotlib.patches import Rectangle
 
     values = np.asarray(panel.values, dtype=float)
@@ -238,15 +325,11 @@ def draw_cells(axis: Any, panel: HeatMap) -> None:
             place = (column - 0.5, row - 0.5)
             alpha = 0.0 if np.isnan(value) else 0.08 + 0.5 * value
             axis.add_patch(Rectangle(place, 1, 1, facecolor=BLUE, alpha=alpha, linewidth=0))
-            text = {"ha": "center", "va": "center", "fontsize": "small", "color": INK, "parse_math": False}
-            axis.text(column, row, panel.texts[row][column], **text).set_in_layout(False)
+            look = {"ha": "center", "va": "center", "fontsize": rcParams["xtick.labelsize"], "color": INK}
+            axis.text(column, row, panel.texts[row][column], **look, parse_math=False).set_in_layout(False)
         axis.set(xlim=(-0.5, values.shape[1] - 0.5), ylim=(values.shape[0] - 0.5, -0.5))
     else:
-        image = axis.imshow(
-            values, aspect="auto", interpolation="nearest", cmap=colour_map("YlGnBu"), vmin=min(0.0, np.nanmin(values)),
-            vmax=panel.most,
-        )  # fmt: skip
-        axis.figure.colorbar(image, ax=axis, fraction=0.05)
+        add_heat(axis, values, panel.label, vmin=min(0.0, np.nanmin(values)), vmax=panel.most)
         axis.locator_params(integer=True)
     slant = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
     for names, set_ticks, options in (
@@ -255,7 +338,16 @@ def draw_cells(axis: Any, panel: HeatMap) -> None:
     ):
         if names:
             words = [escaped(name) for name in names]
-            set_ticks(range(len(words)), words, fontsize="small", parse_math=False, **options)
+            set_ticks(range(len(words)), words, parse_math=False, **options)
+
+
+def add_heat(axis: Any, values: Array, label: str, *, colours: Sequence[str] = HEAT, **options: Any) -> None:
+    """Coloured cells, rows downwards, and their colour bar, pointed where values lie beyond it."""
+    image = axis.imshow(values, aspect="auto", interpolation="nearest", cmap=colour_map(colours), **options)
+    most = options.get("vmax")
+    beyond = "neither" if most is None or not (values > most).any() else "max"
+    bar = axis.figure.colorbar(image, ax=axis, label=label, fraction=0.06, pad=0.02, extend=beyond, format=tick_words)
+    bar.outline.set_linewidth(0)
 
 
 # -- files
@@ -271,14 +363,20 @@ def write(figure: Any, path: Path) -> None:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     drawn = io.BytesIO()
-    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-    own = {"svg.hashsalt": path.stem, "figure.autolayout": False, "figure.constrained_layout.use": False}
+    title, _, note = figure.get_label().partition("\n")
+    about = {
+        ".svg": {"Date": None, "Title": title, "Description": note},
+        ".pdf": {"CreationDate": None, "Title": title, "Subject": note},
+        ".png": {"Title": title, "Description": note},
+    }
+    logging.getLogger("fontTools").setLevel(logging.ERROR)  # it warns of the dates of matplotlib's own fonts
+    own = {"svg.hashsalt": path.stem}
     with matplotlib.rc_context(own):  # without the salt its identifiers are random
         if (layout := figure.get_layout_engine()) is not None:
             FigureCanvasSVG(figure)  # letters are as wide as in this format
             layout.execute(figure)
             figure.set_layout_engine(None)
-        figure.savefig(drawn, format=path.suffix[1:], dpi=150, metadata=undated.get(path.suffix))
+        figure.savefig(drawn, format=path.suffix[1:], metadata=about.get(path.suffix))
     write_atomically(path, drawn.getvalue())
 
 

@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundround.analysis.intervals import half_width
+from roundround.config.verbs import FigureStyle
 from roundround.papers.max_retrieval import PAPER, SECOND_HAND, SLOPE, SPREAD
-from roundround.report.figures import save, subplots
+from roundround.report.figures import colour_map, finish, save, subplots, tick_words
 from roundround.report.max_retrieval_tables import OF_HEADS, Array, Measured, measured_of, shown_name
 from roundround.report.numbers import scaled
 from roundround.report.page.sources import RunFiles
 from roundround.report.page.view import Section, View
+from roundround.report.style import HEAT, styled
 from roundround.report.tables import Record, Table, tables_of
 from roundround.report.train_panels import logged
 from roundround.support.panels import Curve, Drawing, Mark, Panel
@@ -32,13 +34,12 @@ def drawings(measured: Measured) -> list[Drawing]:
     """Accuracy and the paper's, and how the weights disperse beside the bounds of Lemma 2.1 at temperature 1."""
     found = [Drawing("accuracy", "Accuracy", [accuracy(measured)])]
     found += [Drawing("heads", "Heads", [heads(measured)])] if measured.of_heads else []
-    spread = measured.of_logits.get("logit_spread")
-    title = "Dispersion"
+    spread, note = measured.of_logits.get("logit_spread"), ""
     if spread is not None:
         mean = spread.mean(0)
-        title = f"logit spread {mean[0]:.0f} at {measured.sizes[0]:,} items, {mean[-1]:.0f} at {measured.sizes[-1]:,}"
+        note = f"Logit spread {mean[0]:.0f} at {measured.sizes[0]:,} items, {mean[-1]:.0f} at {measured.sizes[-1]:,}."
     panels = [dispersion(measured, name) for name in DISPERSION if any(name in of for of in measured.values.values())]
-    return [*found, Drawing("dispersion", title, panels)] if panels else found
+    return [*found, Drawing("dispersion", "Dispersion", panels, note=note)] if panels else found
 
 
 def accuracy(measured: Measured) -> Panel:
@@ -102,24 +103,27 @@ def over_items(measured: Measured, label: str, curves: Sequence[Curve], title: s
     return Panel("items", label, curves, "x", title, note, whole=True, x_ticks=measured.sizes, **options)
 
 
-def heat_maps(by_size: Mapping[int, Array], name: str, folder: Path) -> list[Path]:
+def heat_maps(by_size: Mapping[int, Array], name: str, folder: Path, style: FigureStyle) -> list[Path]:
     """A frame for each size: rows are sets, columns their items of highest priority, the highest on the right."""
     n_columns = min(6, len(by_size))
     n_rows = -(-len(by_size) // n_columns)
-    figure, axes = subplots(n_rows, n_columns, figsize=(1.75 * n_columns + 0.6, 3.0 * n_rows + 0.4), squeeze=False)
-    for axis in axes.flat[len(by_size) :]:
-        axis.set_visible(False)
-    image: Any = None
-    for axis, (n, weights) in zip(axes.flat, by_size.items(), strict=False):
-        image = axis.imshow(weights, vmin=0, vmax=1, cmap="viridis", aspect="auto", interpolation="nearest")
-        axis.set_title(f"{n:,} items", fontsize="small")
-        axis.set_xticks([])
-        axis.set_yticks([])
-    axes[0, 0].set_ylabel("sets")
-    axes[-1, 0].set_xlabel("items by priority")
-    figure.colorbar(image, ax=axes, label="attention weight", shrink=0.6)
-    figure.suptitle(f"{name}: weights of the items of highest priority")
-    return save(figure, folder, f"attention_{name}")
+    with styled(style) as sizes:
+        size = sizes.widths[-1], 0.8 * sizes.height * n_rows
+        figure, axes = subplots(n_rows, n_columns, figsize=size, squeeze=False)
+        for axis in axes.flat[len(by_size) :]:
+            axis.set_visible(False)
+        image: Any = None
+        for axis, (n, weights) in zip(axes.flat, by_size.items(), strict=False):
+            image = axis.imshow(weights, vmin=0, vmax=1, cmap=colour_map(HEAT), aspect="auto", interpolation="nearest")
+            axis.set_title(f"{n:,} items")
+            axis.set(xticks=[], yticks=[])
+        for row in axes:
+            row[0].set_ylabel("sets")
+        for axis in axes[-1]:
+            axis.set_xlabel("items by priority")
+        figure.colorbar(image, ax=axes, label="attention weight", shrink=0.6, format=tick_words)
+        finish(figure, sizes, f"{name}: weights of the items of highest priority", "The highest is on the right.")
+        return save(figure, folder, f"attention_{name}")
 
 
 def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequence[int]) -> Drawing:
@@ -138,13 +142,13 @@ def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequenc
         Curve("published polynomial", grid, np.polyval(PUBLISHED, grid), style=1),
         Curve("the plain softmax", [0, grid[-1]], [1, 1], reference=True),
     ]
-    title = f"{len(points):,} misordered inputs of {sizes[0]:,} to {sizes[-1]:,} items"
+    note = f"{len(points):,} misordered inputs of {sizes[0]:,} to {sizes[-1]:,} items."
     most = float(np.quantile(beta, 0.98))
     panel = Panel(
         "entropy at temperature 1 (nats)", "inverse temperature", curves, possible=(0.0, most), whole=True,
         marks=[Mark("the published one sharpens", float(active[0]), float(active[-1]))],
     )  # fmt: skip
-    return Drawing("temperature_fit", title, [panel])
+    return Drawing("temperature_fit", "Fit of the temperature", [panel], note=note)
 
 
 # -- the page

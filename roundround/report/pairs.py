@@ -134,10 +134,10 @@ def are_pairs(found: Sequence[Record]) -> bool:
     return any("prefix" in record and record["metric"] == "accuracy" for record in found)
 
 
-def drawing(found: Sequence[Record], title: str = "") -> Drawing:
+def drawing(found: Sequence[Record], title: str = "", note: str = "") -> Drawing:
     """Accuracy over all against the prefix, where there are several, and that of each phenomenon in ascending order."""
     panels = [] if len(over_all(found)) < 2 else [by_prefix(found)]
-    return Drawing("accuracy", title, [*panels, by_rank(found)])
+    return Drawing("accuracy", title, [*panels, by_rank(found)], note=note)
 
 
 def by_prefix(found: Sequence[Record]) -> Panel:

@@ -7,55 +7,54 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from roundround.config.verbs import FigureStyle
 from roundround.loading.patterns import runs_of
 from roundround.probing.layout import KINDS, Layout, same, stacked
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
 from roundround.probing.rows import BANDS, PLACES
-from roundround.report.figures import (
-    PLACE_COLOURS,
-    number_columns,
-    save,
-    save_drawing,
-    set_title,
-    subplots,
-)
+from roundround.report.figures import add_heat, finish, number_columns, save, save_drawing, subplots
+from roundround.report.page.heads import LETTERS
 from roundround.report.probe_tables import ROTATED, shown_wavelength, standing_out
+from roundround.report.style import INK, PLACE_COLOURS, SCREEN, SIGNED, Sizes, styled
 from roundround.support.panels import Curve, Drawing, Mark, Panel
 
-HEAT = "YlGnBu"
-SIGNED = "cividis_r"  # light below 0 and dark above, in grey too
 HATCHES = ("", "//", "..", "xx", "\\\\", "--", "")  # of the places, so that they can be told apart in grey
 HEADS_DRAWN = 1  # of each label, token by token
-SHARES_WRITTEN = 20  # heads in a row, up to which their shares fit into the picture
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of pairs that rotate
 FEW, FAR = 0.01, 3.0  # of the norms may lie beyond the darkest colour, where they are this many times larger
 TICKS = 6  # distances along an axis
 KINDS_NAMED = 2  # layouts whose wavelengths fit side by side
 LAYERS_NAMED = 4
 
 
-def draw_all(seen: Probe, prompt: PromptRecord, folder: Path) -> list[Path]:
+def draw_all(seen: Probe, prompt: PromptRecord, folder: Path, style: FigureStyle = SCREEN) -> list[Path]:
     """Every picture of a probe; returns the paths."""
-    paths = draw_layers(seen, folder) + draw_heads(seen, folder) + draw_plane(seen, folder)
-    if seen.rows is not None:
-        heads = [(layer, head, label) for layer, head, label, _ in standing_out(seen, HEADS_DRAWN)]
-        paths += draw_labels(seen, folder) + draw_split(seen, heads, folder)
-        paths += draw_prompt(prompt, heads, seen, folder) + draw_without(seen, heads, folder)
-    return paths
+    with styled(style) as sizes:
+        paths = draw_layers(seen, folder, sizes) + draw_heads(seen, folder, sizes)
+        if seen.rows is not None:
+            heads = [(layer, head, label) for layer, head, label, _ in standing_out(seen, HEADS_DRAWN)]
+            paths += draw_labels(seen, folder, sizes) + draw_split(seen, heads, folder, sizes)
+            paths += draw_without(seen, heads, folder, sizes) + draw_prompt(prompt, heads, seen, folder, sizes)
+    return paths + draw_plane(seen, folder, style)
 
 
-def heat_map(figure: Any, axis: Any, values: Tensor, *, label: str, **options: Any) -> None:
-    """A heat map with its colour bar; rows downwards."""
-    image = axis.imshow(values.numpy(), aspect="auto", interpolation="nearest", **{"cmap": HEAT, **options})
-    beyond = "max" if "vmax" in options and bool((values > options["vmax"]).any()) else "neither"
-    figure.colorbar(image, ax=axis, label=label, fraction=0.05, extend=beyond)
+def panels_for(n: int, sizes: Sizes, most: int = 3, **options: Any) -> tuple[Any, list[Any], float]:
+    """A figure with n panels, at most so many side by side, these panels and the width of each in inches."""
+    n_columns = min(n, most)
+    n_rows = -(-n // n_columns)
+    width = sizes.widths[n_columns - 1]
+    figure, grid = subplots(n_rows, n_columns, figsize=(width, sizes.height * n_rows), squeeze=False, **options)
+    for axis in grid.flat[n:]:
+        axis.set_visible(False)
+    return figure, list(grid.flat[:n]), width / n_columns
 
 
 def darkest(norms: Tensor) -> float:
@@ -69,9 +68,10 @@ def darkest(norms: Tensor) -> float:
 
 
 def context_note(seen: Probe) -> str:
+    """What the dashed line is."""
     windows = sorted({context for context in seen.contexts() if context < seen.train_length})
     window = f", or the {' or '.join(f'{n:,}' for n in windows)} that the layer sees" if windows else ""
-    return f"below the dashed line a pair turns less than once within {seen.train_length:,} tokens{window}"
+    return f"Below the dashed line a pair turns less than once within {seen.train_length:,} tokens{window}."
 
 
 def of_layer(seen: Probe, layer: int) -> tuple[list[Layout], list[int]]:
@@ -79,24 +79,20 @@ def of_layer(seen: Probe, layer: int) -> tuple[list[Layout], list[int]]:
     return [seen.layouts[layer]], [seen.contexts()[layer]]
 
 
-def name_places(figure: Any, counts: Mapping[str, int] | None = None, *, hatched: bool = False) -> None:
-    """The legend of the places that weight goes to, with the number of heads of each label."""
+def places_legend() -> dict[str, Any]:
+    """The places that weight goes to, as bars show them."""
     from matplotlib.patches import Patch
 
-    names = [place if counts is None else f"{place}: {counts.get(place, 0):,} heads" for place in PLACES]
-    handles = [
-        Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=name)
-        for colour, hatch, name in zip(PLACE_COLOURS, HATCHES if hatched else ("",) * len(names), names, strict=True)
-    ]
-    figure.legend(handles=handles, frameon=False, loc="outside right center", fontsize="small")
+    looks = zip(PLACES, PLACE_COLOURS, HATCHES, strict=True)
+    return {place: Patch(facecolor=colour, hatch=hatch, edgecolor="white") for place, colour, hatch in looks}
 
 
-def draw_layers(seen: Probe, folder: Path) -> list[Path]:
+def draw_layers(seen: Probe, folder: Path, sizes: Sizes) -> list[Path]:
     """Figures 3, 10 and 13: mean norm of every pair in every layer, over heads and tokens."""
-    figure, axes = subplots(1, 3, figsize=(14, 4.2))
+    figure, axes, _ = panels_for(len(KINDS), sizes)
     for axis, kind in zip(axes, KINDS, strict=True):
         by_layer = [norm_HP.mean(0) for norm_HP in seen.norms.mean(kind, "norm")]
-        heat_map(figure, axis, stacked(by_layer).T, label="mean norm", vmin=0, vmax=darkest(stacked(by_layer)))
+        add_heat(axis, stacked(by_layer).T.numpy(), "mean norm", vmin=0, vmax=darkest(stacked(by_layer)))
         axis.set(title=f"{kind} norms")
         number_columns(axis, len(by_layer), "layer")
         n_pairs = max(len(norm_P) for norm_P in by_layer)
@@ -105,28 +101,28 @@ def draw_layers(seen: Probe, folder: Path) -> list[Path]:
             name_pairs(axis, n_pairs, seen.layouts, seen.contexts(), max(pairs, key=pairs.count))
         else:
             name_pairs(axis, n_pairs, [], [])
-    read = f"{seen.n_texts:,} texts, {seen.n_tokens:,} tokens"
-    set_title(figure, f"{seen.name}: norms of 2-D chunks, {read}; {context_note(seen)}")
+    note = f"{seen.n_texts:,} texts, {seen.n_tokens:,} tokens. {context_note(seen)}"
+    finish(figure, sizes, f"{seen.name}: norms of 2-D chunks", note)
     return save(figure, folder, "norms")
 
 
-def draw_heads(seen: Probe, folder: Path) -> list[Path]:
+def draw_heads(seen: Probe, folder: Path, sizes: Sizes) -> list[Path]:
     """Figures 4 and 11: mean norm of every pair in every head of the first, the middle and the last layer."""
     layers = sorted({0, len(seen.layouts) // 2, len(seen.layouts) - 1})
-    figure, axes = subplots(2, len(layers), figsize=(4.4 * len(layers), 7), squeeze=False)
-    for row, kind in enumerate(("query", "key")):
+    figure, axes, _ = panels_for(2 * len(layers), sizes, most=len(layers))
+    panels = [(kind, layer) for kind in ("query", "key") for layer in layers]
+    for axis, (kind, layer) in zip(axes, panels, strict=True):
         norms = seen.norms.mean(kind, "norm")
-        for axis, layer in zip(axes[row], layers, strict=True):
-            heat_map(figure, axis, norms[layer].T, label="mean norm", vmin=0)
-            axis.set(title=f"{seen.layer_name(layer)}, {kind} norms")
-            number_columns(axis, len(norms[layer]), "head" if kind == "query" else "key head")
-            strongest = seen.strongest_pairs(kind)[layer][0]
-            name_pairs(axis, norms[layer].shape[1], *of_layer(seen, layer), strongest)
-    set_title(figure, f"{seen.name}: norms of 2-D chunks by head; {context_note(seen)}")
+        add_heat(axis, norms[layer].T.numpy(), "mean norm", vmin=0)
+        axis.set(title=f"{seen.layer_name(layer)}, {kind} norms")
+        number_columns(axis, len(norms[layer]), "head" if kind == "query" else "key head")
+        strongest = seen.strongest_pairs(kind)[layer][0]
+        name_pairs(axis, norms[layer].shape[1], *of_layer(seen, layer), strongest)
+    finish(figure, sizes, f"{seen.name}: norms of 2-D chunks by head", context_note(seen))
     return save(figure, folder, "heads")
 
 
-def draw_plane(seen: Probe, folder: Path) -> list[Path]:
+def draw_plane(seen: Probe, folder: Path, style: FigureStyle = SCREEN) -> list[Path]:
     """Each kind of layer as a point: how many of its pairs rotate, and how slow the slowest of them is."""
     layers_at: dict[tuple[float, float, str], list[int]] = {}
     for layer, layout in enumerate(seen.layouts):
@@ -138,14 +134,17 @@ def draw_plane(seen: Probe, folder: Path) -> list[Path]:
         what = f"{kind}: {runs_of(layers)}, " + (f"{slowest:,.0f} tokens" if share else "nothing rotates")
         curves.append(Curve(what, [share], [slowest if share else 2 * math.pi], points=True, style=number))
     context = Mark("the training context", seen.train_length, seen.train_length, axis="y")
-    panel = Panel("share of pairs that rotate", "slowest wavelength (tokens)", curves, "y", marks=[context])
-    title = f"{seen.name}: its kinds of layers on the plane of rotary ladders"
-    return save_drawing(Drawing("plane", title, [panel]), folder)
+    panel = Panel(
+        "share of pairs that rotate", "slowest wavelength (tokens)", curves, "y", marks=[context], x_ticks=SHARES
+    )  # fmt: skip
+    title = f"{seen.name}: its kinds of layers"
+    return save_drawing(Drawing("plane", title, [panel]), folder, style)
 
 
-def draw_labels(seen: Probe, folder: Path) -> list[Path]:
-    """Every head's label as a colour, the stronger the larger the share of its weight there."""
+def draw_labels(seen: Probe, folder: Path, sizes: Sizes) -> list[Path]:
+    """Every head's label as a colour and a letter, the stronger the larger the share of its weight there."""
     from matplotlib.colors import to_rgb
+    from matplotlib.patches import Patch
 
     labels = seen.labels()
     n_heads = max(len(heads) for heads in labels)
@@ -153,83 +152,103 @@ def draw_labels(seen: Probe, folder: Path) -> list[Path]:
     for layer, heads in enumerate(labels):
         for head, (label, score) in enumerate(heads):
             colour = torch.tensor(to_rgb(PLACE_COLOURS[PLACES.index(label)]))
-            picture[layer, head] = 1 - (0.3 + 0.7 * score) * (1 - colour)
-    figure, axis = subplots(figsize=(min(12, 4 + 0.45 * n_heads), min(12, max(2.6, 1.6 + 0.3 * len(labels)))))
-    axis.imshow(picture.clamp(0, 1).numpy(), aspect="auto", interpolation="nearest")
-    for layer, heads in enumerate(labels if n_heads <= SHARES_WRITTEN else []):
+            picture[layer, head] = 1 - (0.2 + 0.5 * score) * (1 - colour)  # letters can be read on it
+    letter = 0.6 * sizes.small / 72
+    width = next((w for w in sizes.widths if n_heads * 9 * letter < w - 0.8), sizes.widths[-1])
+    room = (width - 0.8) / n_heads / letter  # for letters in a cell
+    height = 0.8 + len(labels) * (2.8 if room >= 4 else 1.6) * sizes.small / 72
+    figure, axis = subplots(figsize=(width, height))
+    axis.imshow(picture.numpy(), aspect="auto", interpolation="nearest")
+    for layer, heads in enumerate(labels):
         for head, (label, score) in enumerate(heads):
-            axis.text(head, layer, f"{label}\n{score:.2f}", ha="center", va="center", fontsize=5, linespacing=0.9)
+            words = LETTERS[label] if room < 9 else label
+            text = words if room < 4 else f"{words}\n{score:.2f}"
+            axis.text(head, layer, text, ha="center", va="center", fontsize=sizes.small, linespacing=1, color=INK)
     number_columns(axis, n_heads, "head")
     axis.set(ylabel="layer", yticks=range(0, len(labels), 1 + len(labels) // 17))
-    set_title(figure, f"{seen.name}: where each head's weight goes, and the share that goes there")
-    name_places(figure, Counter(label for heads in labels for label, _ in heads))
+    counts = Counter(label for heads in labels for label, _ in heads)
+    there = [place for place in PLACES if counts[place]]
+    names = [f"{LETTERS[p]}: " * (room < 9) + f"{p}, {counts[p]:,} head{'s' * (counts[p] > 1)}" for p in there]
+    handles = [Patch(facecolor=PLACE_COLOURS[PLACES.index(place)]) for place in there]
+    note = "The stronger the colour, the larger the share of its weight that goes there."
+    title = f"{seen.name}: where each head's weight goes"
+    finish(figure, sizes, title, note, dict(zip(names, handles, strict=True)))
     return save(figure, folder, "labels")
 
 
-def draw_split(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path) -> list[Path]:
+def draw_split(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path, sizes: Sizes) -> list[Path]:
     """What every pair adds to the logit at every distance, on average, for one head of each label."""
     assert seen.rows is not None
     split, distances = seen.rows.split(), seen.rows.distances
-    figure, axes = subplots(1, len(heads), figsize=(max(6, 4.2 * len(heads)), 4), squeeze=False)
-    for axis, (layer, head, label) in zip(axes[0], heads, strict=True):
+    figure, axes, _ = panels_for(len(heads), sizes)
+    for axis, (layer, head, label) in zip(axes, heads, strict=True):
         values_PD = split[layer][head]
         reached = ~values_PD.isnan().any(0)
         most = float(values_PD[:, reached].abs().max())
-        heat_map(figure, axis, values_PD[:, reached], label="mean logit (nats)", cmap=SIGNED, vmin=-most, vmax=most)
+        add_heat(axis, values_PD[:, reached].numpy(), "mean logit (nats)", colours=SIGNED, vmin=-most, vmax=most)
         shown = [d for d, there in zip(distances, reached.tolist(), strict=True) if there]
         ticks = range(0, len(shown), -(-len(shown) // TICKS))
-        axis.set(xticks=list(ticks), xticklabels=[str(shown[i]) for i in ticks], xlabel="distance (tokens)")
-        axis.set_title(f"{seen.layer_name(layer)}, head {head}: {label}", fontsize="medium")
+        axis.set(xticks=list(ticks), xticklabels=[f"{shown[i]:,}" for i in ticks], xlabel="distance (tokens)")
+        axis.set_title(f"{seen.layer_name(layer)}, head {head}: {label}")
         strongest = int(values_PD[:, reached].abs().amax(1).argmax())
         name_pairs(axis, len(values_PD), *of_layer(seen, layer), strongest)
-    set_title(figure, f"{seen.name}: what each frequency adds to the logit; {context_note(seen)}")
+    finish(figure, sizes, f"{seen.name}: what each frequency adds to the logit", context_note(seen))
     return save(figure, folder, "logits_by_frequency")
 
 
-def draw_without(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path) -> list[Path]:
+def draw_without(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path, sizes: Sizes) -> list[Path]:
     """What is left of a head's pattern when a quarter of its pairs is taken out of its logits."""
     assert seen.rows is not None
     places = {band: seen.rows.places(band) for band in BANDS}
-    figure, axes = subplots(1, len(heads), figsize=(1.6 + max(4, 3.1 * len(heads)), 3.6), squeeze=False, sharey=True)
-    for axis, (layer, head, label) in zip(axes[0], heads, strict=True):
+    figure, axes, _ = panels_for(len(heads), sizes, sharey=True)
+    for axis, (layer, head, label) in zip(axes, heads, strict=True):
         shares_B7 = torch.stack([places[band][layer][head] for band in BANDS])
         below = torch.zeros(len(BANDS))
         for number, (colour, hatch) in enumerate(zip(PLACE_COLOURS, HATCHES, strict=True)):
             drawn = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.3, "width": 0.8}
             axis.bar(range(len(BANDS)), shares_B7[:, number].numpy(), bottom=below.numpy(), **drawn)
             below = below + shares_B7[:, number].float()
-        axis.set_xticks(range(len(BANDS)), ["all", *BANDS[1:]], rotation=40, ha="right", fontsize="small")
-        axis.set_title(f"{seen.layer_name(layer)}, head {head}: {label}", fontsize="medium")
+        axis.set_xticks(range(len(BANDS)), ["none", *BANDS[1:]], rotation=40, ha="right", rotation_mode="anchor")
+        axis.set(xlabel="pairs left out", ylabel="share of weight", ylim=(0, 1))
+        axis.label_outer(remove_inner_ticks=True)
+        axis.set_title(f"{seen.layer_name(layer)}, head {head}: {label}")
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0][0].set_ylabel("share of weight")
-    name_places(figure, hatched=True)
-    set_title(figure, f"{seen.name}: the same heads without a quarter of their pairs")
+    finish(figure, sizes, f"{seen.name}: heads without a quarter of their pairs", handles=places_legend())
     return save(figure, folder, "without_a_band")
 
 
-def draw_prompt(prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], seen: Probe, folder: Path) -> list[Path]:
+def draw_prompt(
+    prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], seen: Probe, folder: Path, sizes: Sizes
+) -> list[Path]:
     """Figures 5 to 7 and 12 to 18: chunk norms of each token, weights and logits of one head of each label."""
     n = len(prompt.words)
-    figure, axes = subplots(len(heads), 4, figsize=(max(18, 4 + 0.62 * n), 3.6 * len(heads)), squeeze=False)
-    words = [word.strip() or repr(word)[1:-1].strip() or "_" for word in prompt.words]  # a space would not be seen
-    for row, (layer, head, label) in zip(axes, heads, strict=True):
+    figure, axes, width = panels_for(4 * len(heads), sizes, most=2)
+    side = n * 1.35 * sizes.small / 72  # of a panel beside which every word stands
+    if sizes.titled:
+        width = max(width, side + 1.1)
+    figure.set_size_inches(2 * width, 2 * len(heads) * max(sizes.height, width - 0.3))
+    told = range(0, n, max(1, math.ceil(side / (width - 1.1))))  # a paper's columns have no room for all
+    words = [prompt.words[i].strip() or repr(prompt.words[i])[1:-1].strip() or "_" for i in told]  # a space is not seen
+    for number, (layer, head, label) in enumerate(heads):
+        row = axes[4 * number : 4 * number + 4]
         record = prompt.layers[layer]
         key_head = head * len(record.key_norms) // len(record.query_norms)
-        heat_map(figure, row[0], record.query_norms[head].T, label="query norm", vmin=0)
-        heat_map(figure, row[1], record.key_norms[key_head].T, label="key norm", vmin=0)
-        heat_map(figure, row[2], record.weights[head], label="weight", vmin=0, vmax=1)
+        add_heat(row[0], record.query_norms[head].T.numpy(), "query norm", vmin=0)
+        add_heat(row[1], record.key_norms[key_head].T.numpy(), "key norm", vmin=0)
+        add_heat(row[2], record.weights[head].numpy(), "weight", vmin=0, vmax=1)
         most = float(record.logits[head].nan_to_num().abs().max()) or 1.0
-        heat_map(figure, row[3], record.logits[head], label="logit", cmap=SIGNED, vmin=-most, vmax=most)
+        add_heat(row[3], record.logits[head].numpy(), "logit (nats)", colours=SIGNED, vmin=-most, vmax=most)
         for axis, what in zip(row, ("query norms", "key norms", "weights", "logits"), strict=True):
-            axis.set_xticks(range(n), words, rotation=90, fontsize=7)
-            axis.set_title(f"{seen.layer_name(layer)}, head {head} ({label}): {what}", fontsize="medium", loc="left")
+            axis.set_xticks(told, words, rotation=90)
+            axis.set_title(f"{seen.layer_name(layer)}, head {head} ({label}): {what}", loc="left")
+            axis.set_xlabel("token")
         for axis, norms_TP in ((row[0], record.query_norms[head]), (row[1], record.key_norms[key_head])):
             strongest = int(norms_TP.square().sum(0).argmax())
             name_pairs(axis, norms_TP.shape[1], *of_layer(seen, layer), strongest)
         for axis in row[2:]:
-            axis.set_yticks(range(n), words, fontsize=7)
+            axis.set_yticks(told, words)
             axis.set(xlabel="key", ylabel="query")
-    set_title(figure, f"{seen.name}: one prompt, token by token; {context_note(seen)}")
+    finish(figure, sizes, f"{seen.name}: one prompt, token by token", context_note(seen))
     return save(figure, folder, "prompt")
 
 
@@ -255,7 +274,7 @@ def name_pairs(
             f"{tick}: " + " | ".join(wavelength_if_any(layouts[columns[0]], tick) for columns in kinds)
             for tick in sorted(ticks)
         ]
-        axis.set_yticks(sorted(ticks), names, fontsize="small")
+        axis.set_yticks(sorted(ticks), names)
         others = "".join(f" | {in_layers(columns)}" for columns in kinds[1:])
         axis.set_ylabel(f"pair: wavelength (tokens){others}")
     draw_context(axis, layouts, contexts)

@@ -12,6 +12,7 @@ import numpy as np
 from rich.table import Table
 
 from roundround.config.options import conf_dir
+from roundround.config.verbs import FigureStyle
 from roundround.papers.claim import (
     Comparison,
 )
@@ -159,12 +160,12 @@ def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 # -- the figure
 
 
-def draw(entry: Entry, item: Figure, panels: Mapping[str, HeatMap | Panel], folder: Path) -> None:
+def draw(entry: Entry, item: Figure, panels: Mapping[str, HeatMap | Panel], folder: Path, style: FigureStyle) -> None:
     """All panels on a grid; legible without colour."""
     if panels:
         whose = "" if entry.is_the_papers else f"; here of {entry.model} in its place"
         named = [replace(panel, title=name) for name, panel in panels.items()]
-        save_drawing(Drawing(entry.name, f"{entry.name}: {item.shows}{whose}", named), folder)
+        save_drawing(Drawing(entry.name, f"{entry.name}: {item.shows}{whose}", named), folder, style)
 
 
 # -- the page

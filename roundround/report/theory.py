@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from roundround.config.verbs import FigureStyle
 from roundround.papers.claim import Answer, Comparison
 from roundround.report.figures import save_drawing
 from roundround.support.console import print_table
@@ -120,9 +121,9 @@ def write(answers: Sequence[Answer], path: Path) -> None:
     write_atomically(path, "".join(parts))
 
 
-def draw(answer: Answer, folder: Path) -> None:
+def draw(answer: Answer, folder: Path, style: FigureStyle) -> None:
     """The statement's figure, legible without colour."""
     picture = answer.finding.picture
     if picture is not None:
         name = "_".join(re.findall(r"[\w.-]+", answer.label))
-        save_drawing(Drawing(name, f"{answer.label}: {answer.claim.title}", [picture]), folder)
+        save_drawing(Drawing(name, f"{answer.label}: {answer.claim.title}", [picture]), folder, style)

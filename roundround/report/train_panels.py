@@ -38,7 +38,7 @@ def panels(lines: Sequence[Record]) -> list[Panel]:
     held_out, _ = logged(lines, "held_out_nats_per_token", "held-out loss")
     right = [logged(lines, f"held_out_{name}", in_words(name))[0] for name in ("exact_match", "token_accuracy")]
     found = [
-        Panel(ACROSS, "nats per token", [of_batches, held_out], title="Loss", note=note, possible=(0.0, None)),
+        Panel(ACROSS, "loss (nats per token)", [of_batches, held_out], title="Loss", note=note, possible=(0.0, None)),
         Panel(ACROSS, "share of validation", right, title="Right answers", possible=(0.0, 1.0), whole=True),
     ]
     for name, (title, label) in OTHERS.items():

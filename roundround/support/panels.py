@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -104,6 +104,7 @@ def drawable(values: NDArray[np.float64], log: bool) -> NDArray[np.bool_]:
 class HeatMap:
     """A panel of coloured cells, rows downwards. most: the value of the darkest colour; None for the largest cell.
 
+    label: what a colour is, with its unit.
     x_names, y_names: of the columns and rows. texts: what is written into the cells, whose values are then from 0 to 1.
     """
 
@@ -111,6 +112,7 @@ class HeatMap:
     x_label: str
     y_label: str
     most: float | None = None
+    label: str = ""
     title: str = ""
     note: str = ""
     x_names: Sequence[str] = ()
@@ -120,9 +122,27 @@ class HeatMap:
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure: panels with a title above all, under one name. section: the part of a page that shows it."""
+    """A figure: panels with a title above all, under one name.
+
+    section: the part of a page that shows it. note: over what it was taken. Curves of two names look different in all
+    its panels, and those of one name alike, where they do not have a style of their own.
+    """
 
     name: str
     title: str
     panels: Sequence[Panel | HeatMap]
     section: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        curves = [curve for panel in self.panels if isinstance(panel, Panel) for curve in panel.curves]
+        first = 1 + max((curve.style for curve in curves if curve.style is not None), default=-1)
+        unstyled = dict.fromkeys(curve.name for curve in curves if curve.style is None and not curve.reference)
+        names = {name: first + number for number, name in enumerate(unstyled)}
+        named = [
+            replace(panel, curves=[replace(c, style=names.get(c.name, c.style)) for c in panel.curves])
+            if isinstance(panel, Panel)
+            else panel
+            for panel in self.panels
+        ]
+        object.__setattr__(self, "panels", named)

@@ -77,7 +77,7 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
             standings.leave(run.directory)
             standings.show()
     if run.writes and folder is not None:
-        standings.leave_report(run.directory, folder, invocation.command)
+        standings.leave_report(run.directory, folder, invocation.command, config.figures)
 
 
 def folder_to_cite(to: str) -> Path:

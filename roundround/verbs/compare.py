@@ -38,13 +38,15 @@ def compare(cfg: DictConfig, invocation: Invocation) -> None:
         records = [{**record, "value": record["mean"]} for record in found.records()]
         run.results(records, runs=len({replicate.origin for group in found.groups for replicate in group.replicates}))
         if run.writes:
-            show(run, found, records, curves, config.format)
+            show(run, found, records, curves, config)
 
 
-def show(run: Run, found: Comparison, records: list[Record], curves: list[dict[str, Any]], form: str) -> None:
+def show(
+    run: Run, found: Comparison, records: list[Record], curves: list[dict[str, Any]], config: CompareConfig
+) -> None:
     """Leave files, print the tables or a document, and on standard error what is to be known."""
-    about = comparison_tables.summary(found, curves)
-    figures = comparison.draw(records, about, run.directory / "figures")
+    form, about = config.format, comparison_tables.summary(found, curves)
+    figures = comparison.draw(records, about, run.directory / "figures", config.figures)
     write_json(run.directory / "comparison.json", about | {"figures": figures})
     sheets, left_out = comparison_tables.sheets(records)
     rows = found.records()

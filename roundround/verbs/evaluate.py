@@ -243,8 +243,7 @@ def score(
             for line in [f"{scope}; * is the training context length", *lines]:
                 print_status(line)
             if dispersions:
-                on_output = config.table == "stdout"
-                dispersion_tables.leave(dispersions, run.directory, title=title, on_output=on_output)
+                dispersion_tables.leave(dispersions, run.directory, config, title=title)
 
 
 def show(
@@ -261,8 +260,9 @@ def show(
     write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
     n = max(n_targets(loss) for loss in losses.values())
     few = "" if n >= FEWEST else ", too few to tell"
-    sample = f"{title}; {n:,} targets, the same at each length{few}"
-    save_drawing(drawing(records, (train_length, train_length), sample), run.directory / "figures")
+    note = f"{n:,} targets, the same at each length{few}."
+    figure = drawing(records, (train_length, train_length), title, note)
+    save_drawing(figure, run.directory / "figures", config.figures)
     table = evaluation.table(by_length, train_length=train_length, title=f"held-out text, {title}")
     print_table(table, on_output=config.table == "stdout", first_to_leave=["with joints", "nats per byte"])
 

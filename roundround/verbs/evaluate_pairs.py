@@ -152,7 +152,7 @@ def evaluate_pairs(
             title = printable(f"{subject.choices.get('data')}, {subject.choices.get('model')}, {named}")
             sample = "a sample of " if is_sample else ""
             scope = f"{sample}{n_pairs:,} pairs of {len(asked):,} phenomena"
-            save_drawing(report.drawing(found, f"{title}; {scope}"), run.directory / "figures")
+            save_drawing(report.drawing(found, title, f"{scope}."), run.directory / "figures", config.figures)
             on_output = config.table == "stdout"
             print_table(report.table_of_phenomena(found, title=title), on_output=on_output)
             print_table(report.table(found, title=f"{title}; {scope}"), on_output=on_output)

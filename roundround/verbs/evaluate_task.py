@@ -192,15 +192,15 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, a
             title = printable(f"{choices.get('data')}, {choices.get('model')}, {named}")
             on_output = config.table == "stdout"
             n = next(iter(scores.values())).n_examples
-            figure = drawing(records, in_training, f"{title}; {n:,} examples at each length")
-            save_drawing(figure, run.directory / "figures")
+            figure = drawing(records, in_training, title, f"{n:,} examples at each length.")
+            save_drawing(figure, run.directory / "figures", config.figures)
             print_table(answers.table(scores, contexts, in_training, title=title), on_output=on_output)
             if by_name:
                 parts = answers.table_of_parts(by_name, lengths, part=task.part(), title=title)
                 print_table(parts, on_output=on_output)
             print_status(scope(config, asked, n_shared, n))
             if dispersions:
-                dispersion_tables.leave(dispersions, run.directory, title=title, on_output=on_output, contexts=contexts)
+                dispersion_tables.leave(dispersions, run.directory, config, title=title, contexts=contexts)
 
 
 def quarter_turns(facts: Mapping[str, Any], lengths: Sequence[int], common: Mapping[str, Any]) -> list[Record]:

@@ -215,7 +215,7 @@ def draw(
     """Every figure of the run; heat maps of the first seed, plain and adaptive, also as arrays [sets, items]."""
     folder, arrays = directory / "figures", directory / "attention.safetensors"
     for drawing in figures.drawings(measured):
-        save_drawing(drawing, folder)
+        save_drawing(drawing, folder, config.figures)
     shown = {name: softmaxes[name] for name in (report.BASELINE, report.ADAPTIVE) if name in softmaxes}
     seed, model = next(iter(models.items()))
     frames = {}
@@ -227,8 +227,10 @@ def draw(
     save_file({f"{name}.{n}": alpha for n, found in frames.items() for name, alpha in found.items()}, arrays)
     usual_mode(arrays)
     for name in shown:
-        figures.heat_maps({n: weights[name].numpy() for n, weights in frames.items()}, name, folder)
+        figures.heat_maps({n: weights[name].numpy() for n, weights in frames.items()}, name, folder, config.figures)
     if points is not None:
         polynomial = softmaxes["fitted"]
         assert isinstance(polynomial, AdaptiveTemperature)
-        save_drawing(figures.temperature_fit(points.numpy(), polynomial.coefficients, config.fit_sizes), folder)
+        save_drawing(
+            figures.temperature_fit(points.numpy(), polynomial.coefficients, config.fit_sizes), folder, config.figures
+        )

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from roundround.attention.trial import FallsBack
 from roundround.config.build import checked
 from roundround.config.recorded import give_theta
+from roundround.config.verbs import FigureStyle
 from roundround.config.verbs.probe import ProbeConfig
 from roundround.distributed.device import describe_device, pick_device
 from roundround.loading.models import TrainedRun
@@ -75,7 +76,7 @@ def probe(cfg: DictConfig, invocation: Invocation) -> None:
                 one_by_one = partial(ablation.text_loss, probed, texts, batch_tokens=config.batch_tokens, scored=scored)
                 ablate(run, config, probed, texts, bands, windowed, windowed.loss if windowed else one_by_one)
             elif config.prompt == "maximum":
-                look_at_maximum(run, probed)
+                look_at_maximum(run, probed, config.figures)
             else:
                 look(run, config, probed, trained, texts)
 
@@ -105,14 +106,14 @@ def look(
         save_file(found, run.directory / f"{name}.safetensors", metadata=about)
         usual_mode(run.directory / f"{name}.safetensors")
     report.write_alignment(seen.prompt, seen, run.directory / "alignment.json")
-    figures.draw_all(seen, seen.prompt, run.directory / "figures")
+    figures.draw_all(seen, seen.prompt, run.directory / "figures", config.figures)
     report.show(seen)
     print_status(
         f"{seen.n_texts:,} texts, {seen.n_tokens:,} tokens; arrays in probe.safetensors, figures/ has the pictures"
     )
 
 
-def look_at_maximum(run: Run, probed: ProbedModel) -> None:
+def look_at_maximum(run: Run, probed: ProbedModel, style: FigureStyle) -> None:
     """Entropy of every head at the end of a question about the largest of ever more numbers."""
     check(probed, probed.tokens(APOSTROPHE))
     entropies = entropy_by_length(probed)
@@ -120,9 +121,9 @@ def look_at_maximum(run: Run, probed: ProbedModel) -> None:
     run.results(records)
     if run.writes:
         panels = maximum_panels(records)
-        title = f"{probed.name}: asked for the maximum, mean of {N_LISTS} lists"
         ends = panels if len(panels) == 1 else [panels[0], panels[-1]]
-        save_drawing(Drawing("maximum", title, ends), run.directory / "figures", alike=True)
+        drawing = Drawing("maximum", f"{probed.name}: asked for the maximum", ends, note=f"Means of {N_LISTS} lists.")
+        save_drawing(drawing, run.directory / "figures", style, alike=True)
         report.show_maximum(entropies)
 
 
@@ -143,7 +144,7 @@ def ablate(
     cut = [ablation.without(table, bands) for table in probed.tables()]
     before, common = measure(), {} if windowed is None else windowed.reading()
     if not bands:
-        draw_curve(run, probed, before, measure, common)
+        draw_curve(run, probed, before, measure, common, config.figures)
         print_scope(run, before, windowed)
         return
     name = ",".join(map(str, bands))
@@ -169,7 +170,12 @@ def ablate(
 
 
 def draw_curve(
-    run: Run, probed: ProbedModel, before: PositionLoss, measure: Callable[[], PositionLoss], common: dict[str, Any]
+    run: Run,
+    probed: ProbedModel,
+    before: PositionLoss,
+    measure: Callable[[], PositionLoss],
+    common: dict[str, Any],
+    style: FigureStyle,
 ) -> None:
     """Perplexity against the fraction of frequencies kept, from both ends."""
     steps = ablation.curve(max(int((table > 0).sum()) for table in probed.tables()))
@@ -178,8 +184,9 @@ def draw_curve(
     run.results(records)
     if run.writes:
         few = "" if n_targets(before) >= FEWEST else ", too few to tell"
-        title = f"{probed.name}: perplexity without part of the frequencies, {n_targets(before):,} targets{few}"
-        save_drawing(Drawing("ablation", title, kept_panels(records)), run.directory / "figures", alike=True)
+        title = f"{probed.name}: perplexity without part of the frequencies"
+        drawing = Drawing("ablation", title, kept_panels(records), note=f"{n_targets(before):,} targets{few}.")
+        save_drawing(drawing, run.directory / "figures", style, alike=True)
         report.show_curve(before, steps, losses)
 
 

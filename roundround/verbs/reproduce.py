@@ -106,7 +106,7 @@ def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig
             verdicts = [entry.verdict for entry in entries]
             run.results(report.records(entries), agree=verdicts.count(AGREES), differ=verdicts.count(DIFFERS))
             if run.writes:
-                report.draw(entries[-1], figure, outcome.panels, run.directory / "figures")
+                report.draw(entries[-1], figure, outcome.panels, run.directory / "figures", config.figures)
                 print_status(report.line(entries[-1]))
                 write_entries(entries, run.directory)
         report.show(figures, entries)

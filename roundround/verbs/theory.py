@@ -45,7 +45,7 @@ def theory(cfg: DictConfig, invocation: Invocation) -> None:
             answers.append(answer)
             if run.writes:
                 print_status(report.line(answer))
-                report.draw(answer, run.directory / "figures")
+                report.draw(answer, run.directory / "figures", config.figures)
         conclude(run, answers)
 
 

@@ -120,7 +120,7 @@ def test_what_a_resumed_run_may_be_given_changes_no_result() -> None:
     of_train = {"compile", "activation_checkpointing", "attention_stats_every", "trainer.peak_flops"}
     of_train |= {f"trainer.{name}" for name in trainer}
     assert verb_named("train").keys_of(HOW, WHERE) == free | of_train
-    assert verb_named("max-retrieval").keys_of(HOW, WHERE) == free | {"run", "log_every", "device"}
+    assert verb_named("max-retrieval").keys_of(HOW, WHERE) == free | {"run", "log_every", "device", "figures"}
 
 
 @pytest.mark.parametrize(("key", "below"), [("trust", True), ("trainer.devices", True), ("trainer.max_steps", False)])

@@ -399,7 +399,7 @@ def test_a_gain_that_is_the_same_in_every_seed_has_the_p_of_its_signs() -> None:
 
 def accuracy_of(found: report.Measured, folder: Path) -> str:
     """The figure of accuracies as it is written."""
-    (svg,) = save_drawing(figures.drawings(found)[0], folder, ["svg"])
+    (svg,) = save_drawing(figures.drawings(found)[0], folder, kinds=["svg"])
     return svg.read_text()
 
 

@@ -25,6 +25,7 @@ from roundround.report import probe_tables as report
 from roundround.report.eval_panels import drawing
 from roundround.report.figures import save, subplots
 from roundround.report.probe_panels import kept_panels
+from roundround.report.style import HEAT, PLACE_COLOURS, SCREEN, SIGNED, styled
 from roundround.support.panels import Drawing
 
 NAME = "2026-11-21/23-59-59-pe-p_rope_25,softmax-adaptive_temperature"
@@ -67,9 +68,12 @@ def drawn(seen: Probe) -> Iterator[dict[str, Any]]:
 
 def texts_of(figure: Any) -> list[Any]:
     """Every title and label of ticks that can be seen."""
-    found = [figure._suptitle] if figure._suptitle else []
+    found = [*([figure._suptitle] if figure._suptitle else []), *figure.texts]
     for axis in figure.axes:
-        found += [axis.title, axis._left_title, *axis.get_xticklabels(), *axis.get_yticklabels()]
+        found += [axis.title, axis._left_title]
+        for ticks in (axis.xaxis, axis.yaxis):
+            low, high = sorted(ticks.get_view_interval())
+            found += [tick.label1 for tick in ticks.get_major_ticks() if low <= tick.get_loc() <= high]
     return [text for text in found if text.get_text() and text.get_visible()]
 
 
@@ -92,7 +96,8 @@ def test_kinds_of_layers_are_points_of_the_plane_and_named_in_titles() -> None:
         seen = observe(probed, [some_tokens(40).tolist()], rows=False, entropy=False)
     with kept() as found:
         probe_figures.draw_plane(seen, Path())
-        probe_figures.draw_heads(seen, Path())
+        with styled(SCREEN) as sizes:
+            probe_figures.draw_heads(seen, Path(), sizes)
     axis = found["plane"].axes[0]
     points = [line.get_xydata()[0].tolist() for line in axis.lines if "line" in (line.get_gid() or "")]
     slowest = [2 * math.pi * 1e4 ** (7 / 8), 2 * math.pi * 1e6 ** (3 / 16)]
@@ -112,7 +117,7 @@ def test_pairs_have_their_wavelengths_and_the_training_context(drawn: dict[str, 
         axis = drawn[name].axes[0]
         assert axis.get_yticklabels()[0].get_text() == "0: 6"  # 2 pi tokens
         assert any(line.get_ydata()[0] == 3.5 for line in axis.lines)  # pairs of 199 and of 628 tokens, trained on 256
-        assert "less than once within 256 tokens" in drawn[name]._suptitle.get_text().replace("\n", " ")
+        assert "less than once within 256 tokens" in drawn[name].texts[-1].get_text().replace("\n", " ")
     assert drawn["norms"].axes[2].get_ylabel() == "pair"  # values are not rotated
 
 
@@ -121,8 +126,8 @@ def norms_of(name: str, **changes: Any) -> Any:
     model = tiny(name, **changes)
     with installed(model):
         probe = observe(ProbedHuggingFaceModel(name, model, Words()), [some_tokens(40).tolist()], rows=False)
-    with kept() as drawn:
-        probe_figures.draw_layers(probe, Path())
+    with kept() as drawn, styled(SCREEN) as sizes:
+        probe_figures.draw_layers(probe, Path(), sizes)
         return drawn["norms"].axes[0]
 
 
@@ -151,18 +156,19 @@ def test_a_pair_far_above_all_others_does_not_hide_them() -> None:
 def test_a_picture_of_labels_says_something_where_all_are_alike(drawn: dict[str, Any]) -> None:
     figure = drawn["labels"]
     assert [text.get_text().partition("\n")[0] for text in figure.axes[0].texts] == ["diffuse"] * 4  # and a share
-    assert "diffuse: 4 heads" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "diffuse, 4 heads" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_places_and_signs_can_be_told_apart_without_colour() -> None:
     def lightness(colour: Any) -> float:
         return float(torch.tensor(to_rgb(colour)) @ torch.tensor([0.299, 0.587, 0.114]))
 
-    drawn = [(lightness(c), h) for c, h in zip(probe_figures.PLACE_COLOURS, probe_figures.HATCHES, strict=True)]
+    drawn = [(lightness(c), h) for c, h in zip(PLACE_COLOURS, probe_figures.HATCHES, strict=True)]
     for (one, hatch), (other, other_hatch) in combinations(drawn, 2):
         assert hatch != other_hatch or abs(one - other) > 0.3
-    signed = [lightness(figures.colour_map(probe_figures.SIGNED)(x / 10)) for x in range(11)]
-    assert signed == sorted(signed, reverse=True)
+    for colours in (HEAT, SIGNED):
+        along = [lightness(figures.colour_map(colours)(x / 10)) for x in range(11)]
+        assert along == sorted(along, reverse=True)
 
 
 def test_every_panel_of_a_prompt_is_titled(seen: Probe, drawn: dict[str, Any]) -> None:

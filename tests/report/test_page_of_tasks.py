@@ -46,7 +46,7 @@ def test_training_on_a_task_shows_right_answers_beside_the_loss(tmp_path: Path) 
     (right,) = [words for words in pictures(page) if words.startswith("share of validation against step")]
     assert "exact match: 0.2500 at 4.000, 0.7500 at 8.000" in right
     assert "token accuracy: 0.9000 at 4" in right
-    assert any(words.startswith("nats per token against step") for words in pictures(page))
+    assert any(words.startswith("loss (nats per token) against step") for words in pictures(page))
     assert "over 512 validation examples, of which only scored tokens count" in page.text
     assert "copy: new examples in every batch, of length 1 to 20, up to 32 tokens" in page.text
     assert "corpus of" not in page.text

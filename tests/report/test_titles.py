@@ -13,7 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 from roundround.report import evaluation
-from roundround.report.figures import KINDS, save, set_title, subplots
+from roundround.report.figures import KINDS, finish, save, subplots
+from roundround.report.style import SCREEN, styled
 from roundround.support.console import print_table
 
 ODD = "pe=$\\frac{$, [/nope] [link](x) <script> -- \x1b[31m \ud800 \uffff"
@@ -21,9 +22,10 @@ ODD = "pe=$\\frac{$, [/nope] [link](x) <script> -- \x1b[31m \ud800 \uffff"
 
 @pytest.mark.pictures
 def test_a_figure_takes_any_title(tmp_path: Path) -> None:
-    figure, _ = subplots()
-    set_title(figure, ODD)
-    svg, *_ = save(figure, tmp_path, "odd")
+    with styled(SCREEN) as sizes:
+        figure, _ = subplots(figsize=(5, 3))
+        finish(figure, sizes, ODD)
+        svg, *_ = save(figure, tmp_path, "odd")
     ElementTree.parse(svg)
     (shown,) = figure.texts
     assert shown.get_text().replace("\n", " ") == ODD.replace("\x1b", "\\x1b").replace("\ud800", "\\ud800").replace(
@@ -48,7 +50,7 @@ try:
 except SystemExit:
     from roundround.report.figures import colour_map, save, subplots
     figure, axes = subplots(1, 2, figsize=(4, 2), sharey=True)
-    axes[0].plot([0, 1], color=colour_map("viridis")(0.5))
+    axes[0].plot([0, 1], color=colour_map(["white", "black"])(0.5))
     save(figure, Path(), "drawn")
     assert "matplotlib.pyplot" not in sys.modules
 """

@@ -45,6 +45,19 @@ PAIRS = ("roundround.data.minimal_pairs.",)  # of data=
 TASKS = ("roundround.data.tasks.",)
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
+class FigureStyle:
+    """The values of `figures` in the config of every verb that draws some; conf/figures.yaml says what they are."""
+
+    style: str = "screen"
+    font: str = "sans"
+
+    def check(self) -> None:
+        for name, allowed in (("style", ("screen", "paper")), ("font", ("sans", "times", "computer_modern"))):
+            if getattr(self, name) not in allowed:
+                raise UserError(f"no figures.{name}={getattr(self, name)}{nearest(getattr(self, name), allowed)}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Flag:
     """A flag of a verb's own, which is rewritten to an override.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.verbs import HOW, REPLICATE, TRAIN, WHERE, Verb, at_least_one, check_seed, key
+from roundround.config.verbs import HOW, REPLICATE, TRAIN, WHERE, FigureStyle, Verb, at_least_one, check_seed, key
 from roundround.support.errors import UserError
 
 
@@ -23,6 +23,7 @@ class BenchConfig:
     device: str = key(HOW)
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)
+    figures: FigureStyle = key(WHERE)
     logger: Any = key(WHERE)
     to: str | None = key(WHERE)
     seed: int | None = key(REPLICATE)

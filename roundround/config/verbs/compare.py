@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.verbs import PAST, WHERE, Verb, key
+from roundround.config.verbs import PAST, WHERE, FigureStyle, Verb, key
 from roundround.support.errors import UserError, nearest
 
 COMPARISON_FORMATS = ("table", "csv", "latex", "markdown", "json")
@@ -21,6 +21,7 @@ class CompareConfig:
     where: list[str]
     format: str = key(WHERE)
     outputs: str = key(WHERE)
+    figures: FigureStyle = key(WHERE)
     logger: Any = key(WHERE)
 
     def check(self) -> None:

@@ -11,6 +11,7 @@ from roundround.config.verbs import (
     MEASURE,
     MEASURED,
     WHERE,
+    FigureStyle,
     Verb,
     at_least_one,
     at_most_inputs,
@@ -44,6 +45,7 @@ class EvalConfig:
     device: str = key(HOW)
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)
+    figures: FigureStyle = key(WHERE)
     logger: Any = key(WHERE)
     pe: Any = None
     softmax: Any = None

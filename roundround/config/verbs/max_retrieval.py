@@ -12,6 +12,7 @@ from roundround.config.verbs import (
     MEASURED,
     REPLICATE,
     WHERE,
+    FigureStyle,
     Flag,
     Verb,
     at_least_one,
@@ -31,6 +32,7 @@ class MaxRetrievalConfig:
     normalisers: Any = key(MEASURED)
     logger: Any = key(WHERE)
     outputs: str = key(WHERE)
+    figures: FigureStyle = key(WHERE)
     seed: int = key(REPLICATE)
     seeds: int = key(REPLICATE)
     max_steps: int

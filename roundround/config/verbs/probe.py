@@ -13,6 +13,7 @@ from roundround.config.verbs import (
     PAIRS,
     TASKS,
     WHERE,
+    FigureStyle,
     Verb,
     at_least_one,
     check_checkpoint,
@@ -36,6 +37,7 @@ class SubjectConfig:
     device: str = key(HOW)
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)
+    figures: FigureStyle = key(WHERE)
     logger: Any = key(WHERE)
     run: str | None = key(WHERE, None)
     model: Any = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.verbs import ARCHITECTURES, HOW, PAIRS, PAPERS, TASKS, WHERE, Flag, Verb, key
+from roundround.config.verbs import ARCHITECTURES, HOW, PAIRS, PAPERS, TASKS, WHERE, FigureStyle, Flag, Verb, key
 from roundround.support.errors import UserError
 
 
@@ -18,6 +18,7 @@ class ReproduceConfig:
     trust: bool = key(WHERE)
     write_docs: bool = key(WHERE)
     outputs: str = key(WHERE)
+    figures: FigureStyle = key(WHERE)
     logger: Any = key(WHERE)
     model: Any = None
     data: Any = None

@@ -131,7 +131,7 @@ class EntropyOfLists(ModelFigure):
         return Outcome(
             ours=f"entropy grows in {n_growing} of {len(gains)} heads, from 1 to {last} numbers",
             comparisons=[at_least(f"head {head}: entropy gained (nats)", gain, 0.0) for head, gain in gains.items()],
-            panels={"entropy of the last row, first layer": Panel("listed numbers", "nats", curves, log="x")},
+            panels={"entropy of the last row, first layer": Panel("listed numbers", "entropy (nats)", curves, log="x")},
             remark=remark,
         )
 

@@ -151,7 +151,9 @@ class HeatMaps(Figure):
             ours=", ".join(f"{sharpness[n]:.2f} at {n:,}" for n in DRAWN),
             comparisons=comparisons,
             panels={
-                f"{n:,} items": HeatMap(weights[f"{self.softmax}.{n}"], "item, by priority", "set", most=1.0)
+                f"{n:,} items": HeatMap(
+                    weights[f"{self.softmax}.{n}"], "item, by priority", "set", most=1.0, label="weight"
+                )
                 for n in DRAWN
             },
             remark="The paper prints colours and no numbers, so this is compared by statement: sharp at the sizes of "

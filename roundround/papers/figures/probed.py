@@ -261,6 +261,6 @@ def side_by_side(
     """Both maps, equally dark where norms are equal if they have the same size."""
     most = float(max(ours.max(), published.max())) if ours.shape == published.shape else None
     return {
-        f"{what}, {title}": HeatMap(values, columns_are, "pair, from the fastest", most)
+        f"{what}, {title}": HeatMap(values, columns_are, "pair, from the fastest", most, label="mean norm")
         for title, values in zip(titles, (ours, published), strict=True)
     }

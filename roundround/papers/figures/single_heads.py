@@ -102,7 +102,7 @@ class Found:
 
     @property
     def panel(self) -> dict[str, HeatMap]:
-        return {f"weights, {self.title}": HeatMap(self.weights, "key", "query", most=1.0)}
+        return {f"weights, {self.title}": HeatMap(self.weights, "key", "query", most=1.0, label="weight")}
 
     def in_words(self) -> str:
         shares = ", ".join(f"{share.ours:.2f}" for share in self.shares)
@@ -284,8 +284,8 @@ class Logits(ModelFigure):
                 as_printed("mean logit on an apostrophe, from behind it", on_it, published_on_it, OTHER_WORDS),
             ],
             panels={
-                f"logits, {found.title}": HeatMap(found.logits, "key", "query"),
-                "logits, published": HeatMap(seen_TT, "key", "query"),
+                f"logits, {found.title}": HeatMap(found.logits, "key", "query", label="logit (nats)"),
+                "logits, published": HeatMap(seen_TT, "key", "query", label="logit (nats)"),
             },
             remark=f"{found.about()} {NO_PROMPT}",
         )

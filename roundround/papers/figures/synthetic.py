@@ -127,7 +127,7 @@ class PreviousToken(Figure):
         return Outcome(
             ours=f"{min(wanted):.3f} of every row's weight",
             comparisons=comparisons,
-            panels={"ours": HeatMap(alpha_55, "key", "query", most=1.0)},
+            panels={"ours": HeatMap(alpha_55, "key", "query", most=1.0, label="weight")},
             remark="Queries psi, keys R psi. The paper's caption rotates the queries, which under its equation 3 would "
             "attend one token ahead. The paper's figure is a sketch.",
             drawn=True,

@@ -15,20 +15,9 @@ from xml.etree import ElementTree
 import numpy as np
 from markupsafe import Markup
 
-from roundround.report.figures import (
-    DASHES,
-    GREY,
-    INK,
-    LINE,
-    MOST_MARKERS,
-    PALETTE,
-    SHADE,
-    SOFT,
-    draw_panel,
-    look_of,
-    slanted,
-)  # fmt: skip
+from roundround.report.figures import MOST_MARKERS, draw_panel, look_of, slanted
 from roundround.report.numbers import shown
+from roundround.report.style import DASHES, GREY, INK, LINE, PALETTE, SCREEN, SHADE, SOFT, styled
 from roundround.support.errors import escaped
 from roundround.support.panels import Curve, HeatMap, Panel
 
@@ -58,25 +47,26 @@ def picture_of(panel: Panel | HeatMap, number: int) -> Picture:
 
     bottom = BOTTOM if isinstance(panel, Panel) or not slanted(panel.x_names) else 2 * BOTTOM
     height = HEIGHT if isinstance(panel, Panel) else bottom + 10 + 42 * len(panel.texts)
-    figure = Figure((WIDTH / 72, height / 72))
     left = LEFT if isinstance(panel, Panel) else min(190, 34 + 7 * max(map(len, panel.y_names)))
-    axis = figure.add_axes(
-        (left / WIDTH, bottom / height, (WIDTH - left - 12) / WIDTH, (height - bottom - 10) / height)
-    )
-    draw_panel(axis, panel)
-    axis.tick_params(labelsize=12.5, length=0, labelcolor=SOFT)
-    axis.spines[:].set_color(LINE)
-    for name in (axis.xaxis, axis.yaxis):
-        name.label.set(fontsize=12.5, color=INK)
-    axis.xaxis.set_label_coords((left + (WIDTH - left) / 2) / WIDTH, 15 / height, transform=figure.transFigure)
-    axis.yaxis.set_label_coords(15 / WIDTH, (bottom + height) / 2 / height, transform=figure.transFigure)
-    for patch in (figure.patch, axis.patch):
-        patch.set_visible(False)
-    for text in axis.texts if isinstance(panel, HeatMap) else ():
-        text.set_fontsize(12)
-    for artist in axis.findobj():
-        artist.set_clip_on(False)  # everything lies inside
-    svg = inline(figure, {} if isinstance(panel, HeatMap) else titles_of(panel), f"r{number}")
+    with styled(SCREEN):
+        figure = Figure((WIDTH / 72, height / 72))
+        axis = figure.add_axes(
+            (left / WIDTH, bottom / height, (WIDTH - left - 12) / WIDTH, (height - bottom - 10) / height)
+        )
+        draw_panel(axis, panel)
+        axis.tick_params(labelsize=12.5, length=0, labelcolor=SOFT)
+        axis.spines[:].set_color(LINE)
+        for name in (axis.xaxis, axis.yaxis):
+            name.label.set(fontsize=12.5, color=INK)
+        axis.xaxis.set_label_coords((left + (WIDTH - left) / 2) / WIDTH, 15 / height, transform=figure.transFigure)
+        axis.yaxis.set_label_coords(15 / WIDTH, (bottom + height) / 2 / height, transform=figure.transFigure)
+        for patch in (figure.patch, axis.patch):
+            patch.set_visible(False)
+        for text in axis.texts if isinstance(panel, HeatMap) else ():
+            text.set_fontsize(12)
+        for artist in axis.findobj():
+            artist.set_clip_on(False)  # everything lies inside
+        svg = inline(figure, {} if isinstance(panel, HeatMap) else titles_of(panel), f"r{number}")
     alt = cells_in_words(panel) if isinstance(panel, HeatMap) else in_words(panel)
     return Picture(panel.title, panel.note, height, alt, svg, [] if isinstance(panel, HeatMap) else legend_of(panel))
 
@@ -86,7 +76,7 @@ def inline(figure: Any, titles: dict[str, list[str]], salt: str) -> Markup:
     import matplotlib
 
     drawn = io.BytesIO()
-    with warnings.catch_warnings(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+    with warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": salt}):
         warnings.simplefilter("ignore")  # a letter that the font lacks: the browser has another
         figure.savefig(drawn, format="svg", dpi=72, metadata={"Date": None})
     root = ElementTree.fromstring(drawn.getvalue())

@@ -24,11 +24,11 @@ from roundround.analysis.past_run import PastRun
 from roundround.analysis.repetition import Change, changed_settings
 from roundround.config.recorded import flat
 from roundround.config.verbs import verb_named
-from roundround.report.figures import PLACE_COLOURS
 from roundround.report.numbers import shown, text_of
 from roundround.report.page.pictures import VARIABLES, Picture, picture_of
 from roundround.report.page.sources import RunFiles, opened_run
 from roundround.report.page.view import Section, View, figures_of
+from roundround.report.style import PLACE_COLOURS
 from roundround.report.tables import Record, common_fields, exact, tables_of, text
 from roundround.runs.directories import PAGE
 from roundround.support.errors import UserError, escaped, one_line

@@ -1,0 +1,213 @@
+"""What a style promises, asked of the figure that is drawn: sizes, fonts, looks, limits, legends that cover nothing."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.text import Text
+from omegaconf import OmegaConf
+
+from roundround.config.build import checked
+from roundround.config.options import conf_dir
+from roundround.config.verbs import VERBS, FigureStyle
+from roundround.report import figures
+from roundround.report.figures import save_drawing
+from roundround.report.style import FONTS, PALETTE, SCREEN, SIZES, styled
+from roundround.support.errors import UserError
+from roundround.support.panels import Curve, Drawing, HeatMap, Mark, Panel
+
+PAPER = FigureStyle(style="paper")
+SIZES_ITEMS = [16, 128, 1024]
+# Machado, Oliveira and Fernandes 2009, severity 1, of linear RGB
+BLIND = {
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+}
+
+
+def drawing() -> Drawing:
+    """Two panels whose curves have other names, a range of training, a band beyond what is possible."""
+    many = [
+        Curve(f"pe=rope, softmax={n}", SIZES_ITEMS, [0.9, 0.5, 0.1 * n], low=[-9] * 3, high=[9] * 3) for n in range(3)
+    ]
+    share = Panel(
+        "items", "accuracy", many, "x", "Accuracy", marks=[Mark("lengths in training", 16, 100)], possible=(0.0, 1.0)
+    )
+    loss = Panel("items", "loss (nats)", [Curve("loss", SIZES_ITEMS, [0.001, 0.1, 20.0])], "xy", "Loss")
+    return Drawing("two", "tiny, pe=rope", [share, loss], note="64 examples at each length.")
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Draws and keeps a figure, laid out as it is saved."""
+
+    def draw(a_drawing: Drawing, style: FigureStyle = SCREEN) -> Any:
+        found = []
+
+        def keep(figure: Any, *_: object) -> list[Path]:
+            figure.canvas.draw_idle()
+            figure.draw_without_rendering()
+            found.append(figure)
+            return []
+
+        monkeypatch.setattr(figures, "save", keep)
+        save_drawing(a_drawing, Path(), style)
+        return found[0]
+
+    return draw
+
+
+def words(figure: Any) -> list[Text]:
+    return [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+
+
+@pytest.mark.parametrize("font", FONTS)
+def test_a_papers_figure_is_as_wide_as_its_columns_and_nothing_in_it_is_smaller_than_seven_points(
+    drawn: Any, font: str
+) -> None:
+    one, two = (drawn(Drawing("a", "a", panels), FigureStyle(style="paper", font=font))
+                for panels in (drawing().panels[:1], drawing().panels))  # fmt: skip
+    assert (one.get_size_inches()[0], two.get_size_inches()[0]) == (3.25, 6.75)
+    assert {text.get_fontsize() for figure in (one, two) for text in words(figure)} == {7, 8}
+    assert {text.get_fontname() for text in words(two)} == {
+        {"sans": "DejaVu Sans", "times": "STIXGeneral"}.get(font, "Computer Modern")
+    }
+
+
+def test_a_paper_leaves_title_and_note_to_its_caption_and_the_screen_has_both(drawn: Any) -> None:
+    told = [{text.get_text() for text in words(drawn(drawing(), style))} for style in (SCREEN, PAPER)]
+    assert told[0] - told[1] == {"tiny, pe=rope", "64 examples at each length."}
+    assert min(sizes.small for sizes in SIZES.values()) >= 7
+
+
+@pytest.mark.parametrize("style", [SCREEN, PAPER])
+def test_a_legend_covers_no_panel_and_lies_inside_the_figure(drawn: Any, style: FigureStyle) -> None:
+    figure = drawn(drawing(), style)
+    box = figure.legends[0].get_window_extent()
+    assert all(box.y1 <= axis.get_tightbbox().y0 + 1 for axis in figure.axes)
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert box.y0 >= -1
+
+
+def test_no_two_names_of_a_figure_look_alike_without_colour(drawn: Any) -> None:
+    figure = drawn(drawing())
+    lines = {line.get_label(): line for axis in figure.axes for line in axis.lines}
+    looks = [(line.get_marker(), line._unscaled_dash_pattern[1]) for line in lines.values()]
+    assert len(looks) == 4
+    assert len({marker for marker, _ in looks}) == len({dashes for _, dashes in looks}) == 4
+
+
+def test_curves_of_one_name_look_alike_in_all_panels() -> None:
+    again = Drawing("b", "b", [Panel("x", "y", [Curve("a", [1], [1])]),
+                               Panel("x", "y", [Curve("b", [1], [1]), Curve("a", [1], [1])])])  # fmt: skip
+    styles = [[curve.style for curve in panel.curves] for panel in again.panels if isinstance(panel, Panel)]
+    assert styles == [[0], [1, 0]]
+
+
+def test_bands_and_axes_stay_within_what_is_possible(drawn: Any) -> None:
+    axis, loss = drawn(drawing()).axes
+    corners = np.concatenate([patch.get_xy()[:, 1] for patch in axis.patches if "band" in (patch.get_gid() or "")])
+    assert (corners.min(), corners.max()) == (0.0, 1.0)
+    assert loss.get_ylim()[0] > 0
+
+
+def test_ticks_of_all_axes_are_plain_numbers(drawn: Any) -> None:
+    heat = HeatMap([[-1200.0, 0.0], [3.0, 2e4]], "key", "query", label="logit (nats)")
+    labels = [t.get_text() for panels in (drawing().panels, [heat])
+              for axis in drawn(Drawing("a", "a", panels)).axes
+              for t in [*axis.get_xticklabels(), *axis.get_yticklabels()]]  # fmt: skip
+    assert {"1,000", "20", "0.01", "0.2", "10,000"} <= set(labels)
+    assert [label for label in labels if not re.fullmatch(r"\N{MINUS SIGN}?[\d,.]*", label)] == []
+
+
+def test_a_colour_bar_says_what_its_colours_are(drawn: Any) -> None:
+    figure = drawn(Drawing("a", "a", [HeatMap([[1.0, 2.0]], "layer", "pair", label="mean norm")]), PAPER)
+    assert [axis.get_ylabel() for axis in figure.axes] == ["pair", "mean norm"]
+
+
+def test_cells_with_texts_get_the_room_that_these_need(drawn: Any) -> None:
+    texts = [[f"{n}.234\n\N{PLUS-MINUS SIGN}0.123" for n in range(8)] for _ in range(4)]
+    names = [f"softmax{n}" for n in range(8)]
+    panel = HeatMap(np.full((4, 8), 0.5), "softmax", "pe", x_names=names, y_names=["rope"] * 4, texts=texts)
+    for style in (SCREEN, PAPER):
+        boxes = [text.get_window_extent() for text in drawn(Drawing("m", "m", [panel, panel]), style).axes[0].texts]
+        assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+def lab(colour: str, blind: Any) -> Any:
+    """CIE L*, a*, b* of what somebody without a kind of cones sees."""
+    linear = np.array([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)])
+    to_xyz = [[0.4338, 0.3762, 0.1899], [0.2126, 0.7152, 0.0722], [0.0178, 0.1095, 0.8728]]  # over white
+    xyz = np.array(to_xyz) @ np.clip(np.array(blind) @ linear, 0, 1)
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def test_the_first_colours_differ_for_eyes_that_lack_a_kind_of_cones_and_in_grey() -> None:
+    for blind in BLIND.values():
+        seen = [lab(colour, blind) for colour in PALETTE[:4]]
+        assert min(math.dist(one, other) for one, other in combinations(seen, 2)) > 20
+    lightness = [lab(colour, np.eye(3))[0] for colour in PALETTE[:4]]
+    assert min(abs(one - other) for one, other in combinations(lightness, 2)) > 5
+    assert max(lab(colour, np.eye(3))[0] for colour in PALETTE) < 62, "three to one against white"
+
+
+@pytest.mark.pictures
+def test_words_can_be_edited_in_svg_and_pdf(tmp_path: Path) -> None:
+    for font in FONTS:
+        svg, pdf = save_drawing(drawing(), tmp_path, FigureStyle(style="paper", font=font), kinds=("svg", "pdf"))
+        assert "accuracy</text>" in svg.read_text()
+        assert "64 examples at each length." in svg.read_text(), "which the picture leaves to the caption"
+        assert b"/Type3" not in pdf.read_bytes()
+        assert b"/FontFile2" in pdf.read_bytes()
+
+
+def test_a_users_own_settings_of_matplotlib_change_no_figure(drawn: Any) -> None:
+    with matplotlib.rc_context({"font.size": 31, "lines.linewidth": 9, "axes.facecolor": "black"}):
+        figure = drawn(drawing())
+        assert matplotlib.rcParams["font.size"] == 31
+    assert max(text.get_fontsize() for text in words(figure)) == 10
+    assert figure.axes[0].get_facecolor() == (1, 1, 1, 1)
+
+
+def test_every_verb_that_draws_has_the_key_and_no_other() -> None:
+    told = {verb.name for verb in VERBS if "figures" in verb.keys}
+    assert told == {"bench", "compare", "eval", "max-retrieval", "probe", "reproduce", "theory"}
+    for verb in told:
+        text = (conf_dir() / f"{verb.replace('-', '_')}.yaml").read_text()
+        assert "\n  - figures\n" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"style": "papr"}, "no figures.style=papr; did you mean 'paper'?"),
+        ({"font": "arial"}, "no figures.font=arial"),
+        ({"stile": "paper"}, "no config key 'figures.stile'; did you mean 'style'?"),
+        ("paper", "figures=paper: give its values by name, figures.style=paper"),
+    ],
+)
+def test_a_wrong_style_is_one_line(given: Any, told: str) -> None:
+    from roundround.config.verbs.compare import CompareConfig
+
+    with pytest.raises(UserError, match=re.escape(told)):
+        checked(CompareConfig, OmegaConf.create({"figures": given}))
+
+
+def test_computer_modern_leaves_the_letters_that_it_draws_as_others_to_the_next_font() -> None:
+    from matplotlib.font_manager import findfont
+    from matplotlib.ft2font import FT2Font
+
+    with styled(FigureStyle(font="computer_modern")):
+        font = FT2Font(findfont("Computer Modern", fallback_to_default=False))
+    assert not any(font.get_char_index(ord(letter)) for letter in "_<>|{}")
+    assert all(font.get_char_index(ord(letter)) for letter in "aZ019=.,()[]%+-/: ")
