@@ -32,7 +32,15 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from roundround.command_line.arguments import in_quotes, read_command_line
 from roundround.command_line.complaint import complain, outcome
 from roundround.command_line.messages import EXPLAINED, explain
-from roundround.command_line.places import OF_SWEEP, NotClaimed, claimed, leave_no_claimed, leave_nothing, of_the_place
+from roundround.command_line.places import (
+    OF_SWEEP,
+    NotClaimed,
+    claimed,
+    each_run,
+    leave_no_claimed,
+    leave_nothing,
+    of_the_place,
+)
 from roundround.config.options import conf_dir, config_name
 from roundround.config.verbs import VERBS, Verb
 from roundround.distributed.interruption import end_at_once, interrupt, on_signals, pass_on, put_back, signals_ignored
@@ -50,9 +58,16 @@ log = logging.getLogger(__name__)
 READ_BY_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # at import, as numbers
 
 
+finished: list[JobReturn] = []  # the jobs of this process's sweep, as its launcher hands them back
+
+
 def value_or_raise(job: JobReturn) -> Any:
-    """What the job returned, or its error, without Hydra's line about it: the job has printed a better one."""
-    if job.status != JobStatus.COMPLETED:
+    """What the job returned, or its error, without Hydra's line about it: the job has printed a better one.
+
+    A failed job of a sweep raises nothing here, so that Hydra looks at all of them and `end_of_sweep` knows them.
+    """
+    finished.append(job)
+    if job.status != JobStatus.COMPLETED and not isinstance(job._return_value, JobFailed):
         raise job._return_value
     return job._return_value
 
@@ -68,7 +83,7 @@ class OneLine(logging.Formatter):
 
 
 class JobFailed(Exception):
-    """A job of a sweep failed and has printed why; carries its exit code past Hydra, so that the other jobs run."""
+    """A job of a sweep failed: its exit code, and the line that it has printed. The other jobs run."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +97,7 @@ class Job:
     def __call__(self, cfg: DictConfig) -> Any:
         claimed.pop(HydraConfig.get().runtime.output_dir, None)  # from here on the job's own
         with own_process_state(self) as handlers:
-            code = self.run(cfg, handlers)
+            code, line = self.run(cfg, handlers)
         if code >= 128:
             pass_on(code - 128, handlers)
         if code != 1:  # a failed one keeps its log
@@ -90,18 +105,18 @@ class Job:
         if code == 0:
             return None
         if HydraConfig.get().mode == RunMode.MULTIRUN and code < 128:
-            raise JobFailed(code)
+            raise JobFailed(code, line)
         raise SystemExit(code)
 
-    def run(self, cfg: DictConfig, handlers: dict[int, Any]) -> int:
-        """Run the verb; the exit code, which the other processes learn. An error is printed as one line."""
+    def run(self, cfg: DictConfig, handlers: dict[int, Any]) -> tuple[int, str]:
+        """Run the verb; the exit code, which the other processes learn, and the line that is printed of an error."""
         peers = None
         try:
             peers = Peers(give_up=partial(give_up, self.verb.name))
             code, line = self.end_of(cfg, peers, handlers)
         except UserError as error:  # variables of a launcher that contradict
             code, line = 2, one_line(error)
-        return leave(self.verb.name, peers, code, line)
+        return leave(self.verb.name, peers, code, line), line
 
     def end_of(self, cfg: DictConfig, peers: Peers, handlers: dict[int, Any]) -> tuple[int, str]:
         """Run the verb; the exit code and a line about it, with the traceback in the log."""
@@ -316,17 +331,17 @@ def dispatch(verb: Verb, args: list[str], typed: str) -> int:
     argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit
     claimed.clear()
-    config_dir = None
+    finished.clear()
+    config_dir, code = None, 0
     handlers = on_signals(end_before_the_task)
     try:
         check_environment()
-        line = read_command_line(args, verb)
+        line = read_command_line(each_run(args, verb), verb)
         config_dir = line.config_dir
         sys.argv = [argv[0], *line.overrides, *line.flags]
         run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name(verb.name))
         run(Job(verb, config_dir, (typed, *args)))()
-    except JobFailed as error:
-        return int(error.args[0])
+        code = end_of_sweep()
     except SystemExit as end:  # a job's, or Hydra's after a page of help
         return int(end.code or 0)
     except (Exception, NotClaimed, Interrupted, KeyboardInterrupt) as raised:
@@ -344,6 +359,20 @@ def dispatch(verb: Verb, args: list[str], typed: str) -> int:
         else:
             os.environ["HYDRA_FULL_ERROR"] = full
     for directory, file in claimed.items():
-        if file == OF_SWEEP:
+        if file == OF_SWEEP and code == 0:
             print_result(directory)
-    return 0
+    return code
+
+
+def end_of_sweep() -> int:
+    """Show what came of a sweep: a table, a page, the next command. The exit code of its first job that failed."""
+    failed = {n: job._return_value for n, job in enumerate(finished) if isinstance(job._return_value, JobFailed)}
+    hydra_config = finished[0].hydra_cfg.hydra if finished and finished[0].hydra_cfg is not None else None
+    if hydra_config is not None and hydra_config.mode == RunMode.MULTIRUN:
+        from roundround.report.sweep import show_sweep
+
+        try:
+            show_sweep(Path(hydra_config.sweep.dir), {n: error.args[1] for n, error in failed.items()}, len(finished))
+        except Exception as error:  # the runs are there
+            log.warning("what came of the sweep could not be shown: %s", one_line(error))
+    return int(next(iter(failed.values())).args[0]) if failed else 0

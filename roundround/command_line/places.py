@@ -1,4 +1,5 @@
-"""The directories of a launch: claimed for Hydra, removed where no run began; errors about paths and disks.
+"""The directories of a launch: claimed for Hydra, removed where no run began, the runs that `run=` means; errors about
+paths and disks.
 
 Tested by tests/command_line/test_wrong_starts.py and tests/runs/test_leftovers.py.
 """
@@ -6,6 +7,7 @@ Tested by tests/command_line/test_wrong_starts.py and tests/runs/test_leftovers.
 from __future__ import annotations
 
 import errno
+import glob
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +18,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from roundround.command_line.arguments import in_quotes
 from roundround.config.build import literal
+from roundround.config.verbs import Verb
 from roundround.runs import directories
+from roundround.support.console import print_status
 from roundround.support.errors import UserError, escaped
 from roundround.support.files import is_full
 
@@ -112,6 +116,35 @@ def leave_nothing(directory: Path, file: str) -> None:
             if DAY.fullmatch(directory.parent.name):  # neither the day's folder nor the verb's where they are empty now
                 directory.parent.rmdir()
                 directory.parent.parent.rmdir()
+
+
+def each_run(args: list[str], verb: Verb) -> list[str]:
+    """`run=SWEEP`, a folder of runs or a pattern as a sweep over the finished runs that it means; other words as typed.
+
+    UserError where it means none, and where `to=` names one place for all.
+    """
+    place = next((n for n, arg in enumerate(args) if arg.startswith("run=")), None)
+    word = "" if place is None else args[place].removeprefix("run=").strip("'\"")
+    path = Path(word).expanduser()
+    is_folder = path.is_dir() and not (path / directories.MANIFEST).exists()
+    if place is None or "run" not in verb.keys or not (is_folder or (glob.has_magic(word) and not path.exists())):
+        return args
+    from roundround.analysis.past_run import directories_of, past_run
+
+    found = directories_of(word, "")
+    wanted = verb.name if verb.trains else "train"
+    runs = [str(run.directory) for run in map(past_run, found) if run.verb == wanted and run.status == "done"]
+    if not runs:
+        raise UserError(f"run={word} means {len(found):,} runs, and none is a finished run of {wanted}")
+    if any(arg.startswith("to=") for arg in args):
+        raise UserError(f"run={word} means {len(runs):,} runs, and to= is one place; give one, such as run={runs[0]}")
+    if len(runs) < len(found):
+        print_status(f"{len(runs):,} of the {len(found):,} runs of {word} are finished runs of {wanted}")
+    each = f"run=choice({','.join(map(in_quotes, runs))})"
+    reads = {"-c", "--cfg", "-i", "--info", "-m", "--multirun", "-h", "--help"} & {
+        arg.partition("=")[0] for arg in args
+    }
+    return [*args[:place], each, *args[place + 1 :], *([] if reads else ["-m"])]
 
 
 def of_the_place(error: OSError, directory: Path) -> str | None:

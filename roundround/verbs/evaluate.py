@@ -33,7 +33,7 @@ from roundround.probing.probed_model import ProbedModel
 from roundround.report import dispersion_tables, evaluation
 from roundround.report.eval_panels import drawing
 from roundround.report.figures import save_drawing
-from roundround.runs.directories import find_run
+from roundround.runs.directories import find_run, read_manifest
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
 from roundround.support.console import print_status, print_table, warnings_as_lines
@@ -73,6 +73,9 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         if config.run != "last":
             raise
         raise UserError(f"{error}, or evaluate the model in the package: roundround eval model=stories260k") from error
+    sweep = read_manifest(source)["sweep"]
+    if config.run == "last" and sweep is not None and invocation.sweep is None:
+        print_status(f"last is {source.name} of a sweep; all of its runs: run={sweep}")
     trained = TrainedRun(
         source,
         trust=config.trust,

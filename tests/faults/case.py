@@ -70,6 +70,8 @@ STATUS = re.compile(
             r"roundround (probe|theory|train|eval|max-retrieval) \S+=",  # what reproduce starts
             r"\w+( with \w+)? has no exact fused form: ",
             r"the learning rate warms up during ",
+            r"\S+, \d+ runs?|\d+ of \d+ jobs failed: |page: |evaluate each run: |compare them: |last is \S+ of a sweep",
+            r"not shown for lack of room: |\d+ of the \d+ runs of ",
         ]
     )
 )

@@ -1,0 +1,200 @@
+"""What came of a sweep: a table of its runs by what was swept, a page with their curves overlaid, the next command.
+
+A run that looks at the model of another one is told apart by the settings of that one too.
+
+Tested by tests/report/test_sweep.py.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from roundround.analysis.past_run import PastRun, direction, is_number
+from roundround.config.verbs import verb_named
+from roundround.report.comparison import AXES, panels_of
+from roundround.report.lab_book import relative
+from roundround.report.page.sources import RunFiles
+from roundround.report.page.view import Section
+from roundround.report.page.write import Fact, html, pictures_of
+from roundround.report.tables import Table, filled, in_words
+from roundround.report.train_panels import logged
+from roundround.runs.directories import PAGE, jobs_of_sweep
+from roundround.support.console import print_status, print_table
+from roundround.support.files import write_atomically
+from roundround.support.panels import Curve, Panel, numbers
+
+MOST_ROWS = 40  # of the table in a terminal
+REASONS = 3  # why jobs failed
+PANELS = 12  # of the page
+LOGGED = {  # of a training, by step: what the page overlays
+    "held_out_nats_per_token": "held-out loss (nats per token)",
+    "loss": "training loss",
+    "held_out_exact_match": "exact match, held out",
+}
+
+
+def show_sweep(directory: Path, failures: Mapping[int, str], n_jobs: int) -> None:
+    """Tell how a sweep ended. failures: why a job failed, by its number."""
+    runs = runs_of(directory)
+    if runs:
+        table = table_of(runs)
+        table.cut(MOST_ROWS)
+        print_table(table.rich(), first_to_leave=[*table.columns[:0:-1]])
+        if table.more:
+            print_status(f"and {table.more:,} more runs: roundround runs {shlex.quote(relative(directory))} limit=all")
+    if failures:
+        print_status(f"{len(failures):,} of {n_jobs:,} jobs failed: {reasons(failures)}")
+    if runs and len(failures) < n_jobs:
+        write_sweep_page(directory)
+        print_status(f"page: {relative(directory / PAGE)}")
+        for what, command in next_commands(directory, runs):
+            print_status(f"{what}: {command}")
+
+
+def reasons(failures: Mapping[int, str]) -> str:
+    """Each reason once, with the jobs that had it."""
+    jobs: dict[str, list[int]] = {}
+    for job, why in sorted(failures.items()):
+        jobs.setdefault(why.removeprefix("failed: ").partition(" (traceback")[0], []).append(job)
+    listed = [f"{why} (job {', '.join(map(str, some))})" for why, some in jobs.items()]
+    more = f"; and {len(listed) - REASONS:,} other reasons" if len(listed) > REASONS else ""
+    return "; ".join(listed[:REASONS]) + more
+
+
+def runs_of(directory: Path) -> list[PastRun]:
+    """The runs of a sweep in the order of their jobs."""
+    found = [PastRun(path, manifest) for path, manifest in jobs_of_sweep(directory)]
+    return sorted(found, key=lambda run: (len(run.directory.name), run.directory.name))
+
+
+def next_commands(directory: Path, runs: Sequence[PastRun]) -> list[tuple[str, str]]:
+    """What one does with such runs: in words, and as it is typed."""
+    name = shlex.quote(relative(directory))
+    trained = [run.train_lengths[1] for run in runs if run.train_lengths]
+    lengths = ",".join(str(times * max(trained)) for times in (1, 2, 4)) if trained else ""
+    evaluate = ("evaluate each run", f"roundround eval run={name} length={lengths}")
+    compare = ("compare them", f"roundround compare {name}")
+    return [evaluate] * bool(trained) + [compare] * verb_named(runs[0].verb).measures
+
+
+def swept(runs: Sequence[PastRun]) -> list[dict[str, str]]:
+    """For each run what was given to it and not to all of them alike."""
+    given = []
+    for run in runs:
+        words = [*(run.measured.manifest["overrides"] if run.measured else []), *run.manifest["overrides"]]
+        given.append({key: value for key, _, value in (word.partition("=") for word in words) if key != "run"})
+    keys = dict.fromkeys(key for words in given for key in words)
+    varying = [key for key in keys if len({words.get(key) for words in given}) > 1]
+    return [{key: words.get(key, "") for key in varying} for words in given]
+
+
+def styles(runs: Sequence[PastRun]) -> list[dict[str, str]]:
+    """What gives the curve of each run its colour: what was swept, and the seed where that is all."""
+    settings = swept(runs)
+    others = [{key: value for key, value in own.items() if key != "seed"} for own in settings]
+    return others if others[0] else settings
+
+
+def table_of(runs: Sequence[PastRun]) -> Table:
+    """A row for each run: its job, what was swept, how it ended unless all are done, its headline numbers."""
+    settings = swept(runs)
+    headlines = [run.manifest["headline"] for run in runs]
+    statuses = [run.status.partition(":")[0] for run in runs]
+    names = dict.fromkeys(name for headline in headlines for name in headline)
+    columns: list[tuple[str, list[Any]]] = [
+        ("job", [run.directory.name for run in runs]),
+        *((key, [own[key] for own in settings]) for key in settings[0]),
+        ("status", statuses if {*statuses} != {"done"} else [""] * len(runs)),
+        *((in_words(name), [headline.get(name) for headline in headlines]) for name in names),
+    ]
+    verb = verb_named(runs[0].verb)
+    return filled(f"{verb.name}, {len(runs):,} run{'s' * (len(runs) > 1)}", columns, names=1 + len(settings[0]))
+
+
+# -- the page
+
+
+def write_sweep_page(directory: Path) -> None:
+    """Write the page of a sweep into its directory."""
+    runs = runs_of(directory)
+    files = RunFiles(runs[0])
+    panels = [panel for panel in [*curves_by_step(runs), *curves_by_length(runs)] if panel.drawn]
+    if len(panels) > PANELS:
+        files.remarks.append(f"{PANELS} of {len(panels):,} panels are drawn")
+    curves = Section("Curves", panels=panels[:PANELS])
+    table = table_of(runs)
+    pages = [run.directory.name for run in runs if (run.directory / PAGE).exists()]
+    results = Section(
+        "Runs", tables=[table], part="runs.html.j2" if pages else None, values={"pages": pages, "page": PAGE}
+    )
+    unfinished = [run.directory.name for run in runs if run.status != "done"]
+    if unfinished:
+        files.remarks.append(f"not done: {len(unfinished):,} of {len(runs):,} runs (job {', '.join(unfinished)})")
+    settings = swept(runs)
+    values = {key: ", ".join(dict.fromkeys(own[key] for own in settings)) for key in settings[0]}
+    number = count()
+    shared = dict(word.partition("=")[::2] for word in runs[0].manifest["overrides"])
+    page = html(
+        {
+            "title": f"Sweep of {verb_named(runs[0].verb).name}",
+            "subject": "; ".join(f"{key}: {listed}" for key, listed in values.items()),
+            "status": "done",
+            "remarks": files.remarks,
+            "headline": [("runs", f"{len(runs):,}")],
+            "scope": ["Each line of a figure is one run; compare takes means over seeds, with intervals and tests."],
+            "sections": [(section, pictures_of(section, files, number)) for section in (curves, results)],
+            "data": None,
+            "facts": [
+                Fact("directory", str(directory)),
+                Fact("started", runs[0].started.isoformat(sep=" ", timespec="seconds")),
+            ],
+            "commands": next_commands(directory, runs),
+            "settings": {
+                "title": "Given to all runs alike",
+                "columns": ["setting", "value"],
+                "rows": [(key, value) for key, value in shared.items() if key not in values],
+            },
+            "config": [],
+            "common": [],
+        },
+        scripts=(),
+    )  # fmt: skip
+    write_atomically(directory / PAGE, page)
+
+
+def curves_by_step(runs: Sequence[PastRun]) -> list[Panel]:
+    """The numbers that training logs, a curve for each run."""
+    lines = [RunFiles(run).metrics() if run.verb == "train" else [] for run in runs]
+    found: list[Panel] = []
+    for name, label in LOGGED.items():
+        curves = [(own, logged(some, name, "")[0]) for own, some in zip(styles(runs), lines, strict=True)]
+        share = "match" in name
+        found += panels_of(
+            [(own, curve) for own, curve in curves if len(curve.x)],  # type: ignore[arg-type]
+            label.capitalize(), ("step", label), possible=(0.0, 1.0 if share else None), whole=share,
+        )  # fmt: skip
+    return found
+
+
+def curves_by_length(runs: Sequence[PastRun]) -> list[Panel]:
+    """The first number that says how good a model is against context length, a curve for each run."""
+    records = [[r for r in RunFiles(run).records() if direction(r["metric"]) and is_number(r["value"])] for run in runs]
+    for axis, label in AXES.items():
+        coarse = [
+            [r for r in some if is_number(r.get(axis)) and not {"layer", "first_position"} & {*r}] for some in records
+        ]
+        metric = next((r["metric"] for some in coarse for r in some), "")
+        points = [{r[axis]: r["value"] for r in some if r["metric"] == metric} for some in coarse]
+        ticks = sorted({x for some in points for x in some})
+        if len(ticks) > 1:
+            curves = [
+                (own, Curve("", numbers(some), numbers(some.values())))
+                for own, some in zip(styles(runs), points, strict=True)
+            ]
+            words = in_words(metric)
+            return panels_of(curves, words.capitalize(), (label, words), log="x", x_ticks=ticks, possible=(0.0, None))
+    return []

@@ -1,0 +1,107 @@
+"""How a sweep ends, and `run=` of a sweep, a folder or a pattern: a job for each finished run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import FAST, Done, assert_refused, shell
+
+Command = Callable[..., Done]
+
+
+def rows_of(text: str, first: str) -> list[list[str]]:
+    """The rows of the last table whose header begins with this word."""
+    lines = text.splitlines()
+    start = max(n for n, line in enumerate(lines) if line.split()[:1] == [first])
+    rows = [line.split() for line in lines[start + 2 :]]
+    return rows[: next(n for n, row in enumerate(rows) if not row)]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> tuple[Path, Done]:
+    """A folder with a sweep of two encodings and two seeds, and what it printed."""
+    folder = tmp_path_factory.mktemp("swept")
+    words = [*FAST, "data=text", f"data.path={corpus}", "-m", "pe=rope,nope", "seed=0,1", "hydra.sweep.dir=out/a-sweep"]
+    done = shell("train", *words, cwd=folder)
+    assert done.code == 0, done.err
+    return folder, done
+
+
+def test_a_sweep_ends_with_a_table_a_page_and_the_next_commands(swept: tuple[Path, Done]) -> None:
+    folder, done = swept
+    rows = rows_of(done.err, "job")
+    assert [row[:3] for row in rows] == [["0", "rope", "0"], ["1", "rope", "1"], ["2", "nope", "0"], ["3", "nope", "1"]]
+    manifest = json.loads((folder / "out/a-sweep/2/run.json").read_text())
+    assert float(rows[2][3]) == pytest.approx(manifest["headline"]["perplexity"], rel=1e-3)
+    *_, page, evaluate, compare = done.err.splitlines()
+    assert page == "page: out/a-sweep/report.html"
+    assert evaluate == "evaluate each run: roundround eval run=out/a-sweep length=32,64,128"
+    assert compare == "compare them: roundround compare out/a-sweep"
+    text = (folder / "out/a-sweep/report.html").read_text()
+    assert text.count("Held-out loss") >= 1
+    assert "pe=rope" in text
+    assert "pe=nope" in text
+    assert 'href="3/report.html"' in text
+
+
+def test_every_run_of_a_sweep_is_evaluated_by_its_directory_or_a_pattern(
+    swept: tuple[Path, Done], roundround: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(swept[0])
+    asked = ["length=16,32", "max_tokens=128", "logger=none", "device=cpu"]
+    for which, n in (("run=out/a-sweep", 4), ("run=out/*/[12]", 2), ("run=out", 4)):
+        done = roundround("eval", which, *asked)
+        assert done.code == 0, done.err
+        manifests = [json.loads(path.read_text()) for path in sorted(done.directory.glob("*/run.json"))]
+        assert len({manifest["run"] for manifest in manifests}) == n == len(manifests)
+        assert {manifest["verb"] for manifest in manifests} == {"eval"}
+        rows = rows_of(done.err, "job")
+        assert len(rows) == n
+
+        assert (done.directory / "report.html").exists()
+        assert "roundround compare outputs/eval" in done.err
+
+
+def test_a_run_that_cannot_be_evaluated_does_not_stop_the_others(
+    swept: tuple[Path, Done], roundround: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").symlink_to(swept[0] / "out/a-sweep")
+    weights = swept[0] / "out/a-sweep/1/checkpoints/best/model.safetensors"
+    kept = weights.read_bytes()
+    weights.write_bytes(b"")
+    try:
+        done = roundround("eval", "run=runs", "length=16", "max_tokens=64", "logger=none", "device=cpu")
+    finally:
+        weights.write_bytes(kept)
+    assert done.code in (1, 2)
+    assert len(rows_of(done.err, "job")) == 3
+    (line,) = [line for line in done.err.splitlines() if "jobs failed" in line]
+    assert line.startswith("1 of 4 jobs failed: ")
+    assert line.endswith("(job 1)")
+
+
+def test_what_means_no_finished_run_is_refused(
+    swept: tuple[Path, Done], roundround: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    assert_refused(roundround("eval", "run=empty"), "empty holds no run")
+    assert_refused(roundround("eval", "run=nope/*"), "nope/* holds no run")
+    place = f"run={swept[0] / 'out'}"
+    assert_refused(roundround("export", place, "to=model"), "means 4 runs", "to= is one place", "out/a-sweep/0")
+    assert_refused(roundround("max-retrieval", place), "none is a finished run of max-retrieval")
+
+
+def test_a_sweep_says_how_many_of_its_jobs_failed_and_why(train: Command) -> None:
+    done = train("-m", "pe=p_rope", "pe.p=0.5,7,8,0.75", "trainer.max_steps=1")
+    assert done.code == 2
+    assert [row[:2] for row in rows_of(done.err, "job")] == [["0", "0.5"], ["3", "0.75"]]
+    (line,) = [line for line in done.err.splitlines() if "jobs failed" in line]
+    assert line.startswith("2 of 4 jobs failed: ")
+    assert "p=7" in line
+    assert "(job 1); " in line
+    assert done.directory.name == "3"
