@@ -131,7 +131,8 @@ def test_two_steps_of_needles_in_text(roundround: Callable[..., Done], fast: lis
     (text,) = [word.partition("=")[2] for word in fast if word.startswith("data.path=")]
     small = [word for word in fast if not word.startswith(("data", "softmax=", "pe="))]
     small += [f"data.sources.{source}.path={text}" for source in ("text", "needles")]
-    small += ["trainer.max_steps=2", "model.head_dim=8", "seed=1", "optim.lr=1e-3", "tokenizer=bytes"]
+    small += ["trainer.max_steps=2", "model.head_dim=8", "seed=1", "optim.lr=1e-3"]
+    small += ["tokenizer=bpe", "tokenizer.vocab_size=300"]
     done = roundround("train", "experiment=softmax/needles", *small)
     assert done.code == 0, done.err
     runs = [json.loads(path.read_text()) for path in sorted(done.directory.glob("*/run.json"))]

@@ -181,8 +181,7 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, a
         for name, of_part in by_name.items():
             part = {task.part(): name if task.part() == "task" else float(name)}
             records += answers.records(of_part, contexts, {**common, **part})
-        if task.part() == "distance" and decoder is not None:
-            records += quarter_turns(decoder.facts(), lengths, common)
+        records += quarter_turns(asked, lengths, common)
         by_length = {length: answers.values(one) for length, one in scores.items()}
         for length, values in by_length.items():
             run.log(length, length=length, **values)
@@ -203,11 +202,13 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, a
                 dispersion_tables.leave(dispersions, run.directory, config, title=title, contexts=contexts)
 
 
-def quarter_turns(facts: Mapping[str, Any], lengths: Sequence[int], common: Mapping[str, Any]) -> list[Record]:
-    """The distance at which the slowest pair has turned by pi / 2, for each length; none where a pair does not rotate.
+def quarter_turns(asked: Asked, lengths: Sequence[int], common: Mapping[str, Any]) -> list[Record]:
+    """The distance at which the slowest pair has turned by pi / 2, for each length, of a task that has distances.
 
     As far as that a search for meaning lasts which uses this pair: Barbero et al. 2024, arXiv:2410.06205, Theorem 6.1.
+    None where a pair does not rotate.
     """
+    facts = asked.decoder.facts() if asked.task.part() == "distance" and asked.decoder is not None else {}
     wavelength = facts.get("slowest_wavelength")
     if not isinstance(wavelength, int) or facts["rotated_pairs"] != facts["pairs"]:
         return []
