@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from typing import Any
 
 from roundround.command_line.catalogue import (
     GROUPS,
@@ -306,7 +307,9 @@ def print_option(group: str, name: str, config_dir: str | None) -> None:
     keys = {name: key for name, key in keys.items() if not any(place.endswith(f"@{name}") for place in chosen)}
     if keys:
         lines += ["", "Values" if is_setting else "Keys and their defaults", *rows_of_keys(keys.values())]
-    swept = option.values.get("hydra", {}).get("sweeper", {}).get("params", {})
-    if swept:
+    swept: Any = option.values
+    for part in ("hydra", "sweeper", "params"):
+        swept = swept.get(part) if isinstance(swept, dict) else None
+    if isinstance(swept, dict):
         lines += ["", "Sweep", *rows([(f"{key}={as_typed(values)}", "") for key, values in swept.items()])]
     show([*lines, *(["", "Command", *wrapped(option.command, 2)] if option.command else [])])

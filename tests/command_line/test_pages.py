@@ -283,6 +283,31 @@ def test_a_wrong_name_is_answered_with_the_nearest(group: str) -> None:
     assert_refused(typed("list", group, f"{name}x"), f"roundround list: no {group}={name}x; did you mean '{name}'?")
 
 
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("defaults: [mine]\n", "its defaults list names itself"),
+        ("defaults: [nowhere]\n", "its defaults list names pe/nowhere, which is not there"),
+        ("theta: [1\n", "not valid yaml"),
+        ("- 1\n", "must give values by name"),
+    ],
+)
+def test_a_yaml_that_cannot_be_read_is_one_line(text: str, part: str) -> None:
+    Path("mine/pe").mkdir(parents=True)
+    Path("mine/pe/mine.yaml").write_text(text)
+    for args in (["list", "pe", "mine"], ["train", "pe=mine", "--help"]):
+        assert_refused(typed(*args, "--config-dir", "mine"), "mine.yaml", part)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "defaults: 5\n", "hydra: null\n", "? [a]\n: 1\n", "defaults: [pe: [rope, nope]]\n"]
+)
+def test_an_odd_yaml_is_no_fault_of_ours(text: str) -> None:
+    Path("mine/pe").mkdir(parents=True)
+    Path("mine/pe/mine.yaml").write_text(text)
+    assert typed("list", "pe", "mine", "--config-dir", "mine").code in (0, 2)
+
+
 def test_list_pe_prints_both_numbers_of_the_plane(roundround: Callable[..., Done]) -> None:
     printed = roundround("list", "pe").out
     for pairs, exponent in ((32, 31 / 32), (8, 7 / 32)):  # of rope and p_rope_25
