@@ -37,14 +37,15 @@ FLAGS_OF_HYDRA = [
     ("-m, --multirun", "run every combination: pe=rope,p_rope seed=1,2,3"),
     ("-c, --cfg job", "print the config and stop"),
     ("-cd, --config-dir DIR", "your own conf folder: its variants join the groups"),
-    ("-h, --help [KEY]", "this page, or what it says about a key or a group"),
 ]
 WITH_VALUE = ("-cd", "--config-dir", "-c", "--cfg", "-cn", "--config-name", "-p", "--package", "-i", "--info")
+HELP = ("-h, --help", "this page")
+HELP_ON = ("-h, --help [KEY]", "this page, or what it says about a key or a group")  # where a bare word is no path
 FLAGS = [
     ("--version", "print the version"),
     ("--install-completion", "let TAB complete verbs, groups and keys"),
     ("--show-completion", "print the script that does this"),
-    ("-h, --help", "this page"),
+    HELP,
 ]
 PARAGRAPHS = r" (?=(?:Contrast|Margin|Expected|Found)\b)"  # of the comment of an experiment
 SENTENCES = r"(?<=[.?]) (?=[A-Z])"
@@ -182,7 +183,7 @@ def print_verb(verb: Verb, words: list[str], config_dir: str | None) -> None:
     for keys in filter(None, sections):
         lines += [*rows_of_keys(keys), ""]
     if verb.config is not None:
-        lines += ["Flags", *rows([*FLAGS_OF_HYDRA, *own_words(verb)]), ""]
+        lines += ["Flags", *rows([*FLAGS_OF_HYDRA, HELP if verb.words else HELP_ON, *own_words(verb)]), ""]
         lines += wrapped(
             "roundround list GROUP NAME explains an option. GROUP=OPTION --help shows the keys of that option.", 0
         )

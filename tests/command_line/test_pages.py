@@ -196,6 +196,8 @@ def test_a_verb_that_reads_runs_lists_the_keys_that_it_takes(here: Path) -> None
         ("train", "experiment", {"rope/table2"}, {"max-retrieval/quick"}),
         ("max-retrieval", "experiment", {"max-retrieval/quick"}, {"rope/table2"}),
         ("prepare", "data", {"pydoc", "mixture"}, {"copy", "blimp", "prepared"}),
+        ("prepare", "tokenizer", {"bpe"}, {"prepared"}),
+        ("max-retrieval", "optim", {"adamw"}, {"muon", "muon_speedrun"}),
         ("eval", "data", {"pydoc", "copy", "blimp", "prepared"}, set()),
         ("eval", "model", {"gemma-7b"}, {"tiny"}),
         ("probe", "data", {"stories"}, {"copy", "zorro"}),
@@ -216,7 +218,7 @@ def test_options_that_a_verb_refuses_are_not_offered(verb: str, group: str, take
         for verb in OF_HYDRA
         for group in verb.refuses
         for name in sorted({*options_of(group)} - {*offered(verb, group, None)})
-        if name.partition("_")[0] in ("stories260k", "tiny", "copy", "zorro", "prepared")
+        if name.partition("_")[0] in ("stories260k", "tiny", "copy", "zorro", "prepared", "muon")
     ],
 )
 def test_what_is_not_offered_is_refused(verb: str, word: str, here: Path) -> None:
