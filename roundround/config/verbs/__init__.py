@@ -70,8 +70,8 @@ class Verb:
     more: what its own page says beside. config: its typed config; None where it only reads runs, without Hydra or a run
     directory. reads: its keys then, each with its default, empty where that cannot be typed, and a sentence.
 
-    refuses: for a group, how the names of classes begin that the verb does not take: neither --help nor TAB offers their
-    options.
+    refuses: for a group, how the names of the classes begin that the verb does not take; neither --help nor TAB offers
+    their options.
 
     partly: groups of a run's config that may be changed in part: keys below them are added to what the verb's own yaml
     has.
