@@ -185,12 +185,20 @@ def groups_of(verb: Verb) -> dict[str, tuple[str, str]]:
     """
     found = {}
     text, values = read_yaml(conf_dir() / f"{verb.name.replace('-', '_')}.yaml")
-    for entry in values["defaults"]:
-        if isinstance(entry, dict):
-            ((group, option),) = entry.items()
+    for group, option in defaults_of(values):
+        if group:
             line = re.search(rf"^  - {re.escape(group)}: .*?(?: # *(.*))?$", text, re.MULTILINE)
-            found[group] = (as_typed(option), (line and line[1]) or "")
+            found[group] = (option, (line and line[1]) or "")
     return found
+
+
+def defaults_of(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """The defaults list of a yaml as pairs of a group, empty for a yaml of the same folder, and an option."""
+    listed = values.get("defaults")
+    entries = [
+        entry if isinstance(entry, dict) else {"": entry} for entry in (listed if isinstance(listed, list) else [])
+    ]
+    return [(str(group), as_typed(option)) for entry in entries for group, option in entry.items()]
 
 
 def offered(verb: Verb, group: str, config_dir: str | None) -> list[str]:
@@ -204,41 +212,48 @@ def takes(verb: Verb, group: str, name: str, found: dict[str, Path]) -> bool:
     if name.startswith(NO_OPTIONS.get(group, "\0")):
         return False
     if group == "experiment":
-        command = re.search(r"^# roundround ([\w-]+)", read_text(found[name]), re.MULTILINE)
+        command = re.search(r"^# roundround ([\w-]+)", read_yaml(found[name])[0], re.MULTILINE)
         return command is None or verb_named(command[1]) is verb
     refused = verb.refuses.get(group, ())
     if not refused:
         return True
     _, values = read_yaml(found[name])
-    above = [base for base in values.get("defaults", []) if isinstance(base, str) and base in found]
-    target = str(values.get("_target_", "")) or next((str(read_yaml(found[base])[1]["_target_"]) for base in above), "")
-    return not target.startswith(refused)
+    made_from = [read_yaml(found[base])[1] for group, base in defaults_of(values) if not group and base in found]
+    return not any(str(node.get("_target_")).startswith(refused) for node in [values, *made_from])
 
 
 # -- the keys of a yaml, with what the comment on the line of each says
 
 
-def keys_of(folder: str, name: str, place: str, config_dir: str | None, *, verb: bool = False) -> dict[str, Key]:
+def keys_of(
+    folder: str, name: str, place: str, config_dir: str | None, *, verb: bool = False, inside: tuple[Path, ...] = ()
+) -> dict[str, Key]:
     """The keys that an option gives at a place of the config, such as `pe`, those of the yamls it is made from first.
 
     Options of other groups that it chooses are `chosen_by`, and their keys are left out. folder: the one of its group,
-    `pe` or `pattern/kind`; empty for a verb's own yaml, whose groups are left out.
+    `pe` or `pattern/kind`; empty for a verb's own yaml, whose groups are left out. inside: the yamls that led here.
+    UserError for a yaml that names one which is not there, or itself.
     """
-    path = options_of(folder, config_dir)[name] if folder else conf_dir() / f"{name}.yaml"
+    options = options_of(folder, config_dir) if folder else {name: conf_dir() / f"{name}.yaml"}
+    if name not in options or options[name] in inside:
+        wrong = "itself" if name in options else f"{folder}/{name}, which is not there"
+        raise UserError(f"{inside[-1]}: its defaults list names {wrong}")
+    path = options[name]
     text, values = read_yaml(path)
     beside = "/".join([folder, *name.split("/")[:-1]])  # where names in its defaults list begin
     found: dict[str, Key] = {}
-    for entry in values.get("defaults", []):
-        group, option = next(iter(entry.items())) if isinstance(entry, dict) else ("", entry)
-        if option in (None, "_self_") or group.startswith("override ") or is_of_another(group) or (verb and group):
+    for group, option in defaults_of(values):
+        group = group.removeprefix("optional ")
+        if option in ("null", "_self_") or group.startswith("override ") or is_of_another(group) or (verb and group):
             continue
         option, _, at = option.partition("@")
         group, _, below = group.partition("@")
         if option.startswith("/"):
-            _, group, option = option.split("/", 2)
+            group, _, option = option[1:].partition("/")
             group = f"/{group}"
-        inside = group[1:] if group.startswith("/") else "/".join(filter(None, [beside, group]))
-        found |= keys_of(inside, option, ".".join(filter(None, [place, at or below])), config_dir)
+        there = group[1:] if group.startswith("/") else "/".join(filter(None, [beside, group]))
+        where = ".".join(filter(None, [place, at or below]))
+        found |= keys_of(there, option, where, config_dir, inside=(*inside, path))
     for key in keys_in(text, place):
         comment = key.comment or (found[key.name].comment if key.name in found else "")
         found[key.name] = Key(key.name, key.default, comment)
@@ -247,8 +262,9 @@ def keys_of(folder: str, name: str, place: str, config_dir: str | None, *, verb:
 
 def chosen_by(option: Option, group: str) -> dict[str, str]:
     """The options of other groups that an option chooses, by what is typed to choose others: pe@pattern.local.pe."""
-    entries = [next(iter(entry.items())) for entry in option.values.get("defaults", []) if isinstance(entry, dict)]
-    typed = [(re.sub(r"^(override )?/", "", name), str(chosen)) for name, chosen in entries if "/" in name]
+    typed = [
+        (re.sub(r"^(override )?/", "", name), chosen) for name, chosen in defaults_of(option.values) if "/" in name
+    ]
     return {name.replace("@", f"@{group}."): chosen for name, chosen in typed}
 
 
@@ -264,7 +280,7 @@ def keys_in(text: str, place: str) -> Iterator[Key]:
     def inside(node: yaml.MappingNode, place: str) -> Iterator[Key]:
         for name, value in node.value:
             dotted = f"{place}.{name.value}" if place else str(name.value)
-            if name.value in NO_KEYS:
+            if not isinstance(name.value, str) or name.value in NO_KEYS:
                 continue
             if isinstance(value, yaml.MappingNode) and not value.flow_style:
                 yield from inside(value, dotted)

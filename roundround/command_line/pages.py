@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from itertools import groupby
+from typing import Any
 
 from roundround.command_line.catalogue import (
     GROUPS,
@@ -36,14 +37,15 @@ FLAGS_OF_HYDRA = [
     ("-m, --multirun", "run every combination: pe=rope,p_rope seed=1,2,3"),
     ("-c, --cfg job", "print the config and stop"),
     ("-cd, --config-dir DIR", "your own conf folder: its variants join the groups"),
-    ("-h, --help [KEY]", "this page, or what it says about a key or a group"),
 ]
 WITH_VALUE = ("-cd", "--config-dir", "-c", "--cfg", "-cn", "--config-name", "-p", "--package", "-i", "--info")
+HELP = ("-h, --help", "this page")
+HELP_ON = ("-h, --help [KEY]", "this page, or what it says about a key or a group")  # where a bare word is no path
 FLAGS = [
     ("--version", "print the version"),
     ("--install-completion", "let TAB complete verbs, groups and keys"),
     ("--show-completion", "print the script that does this"),
-    ("-h, --help", "this page"),
+    HELP,
 ]
 PARAGRAPHS = r" (?=(?:Contrast|Margin|Expected|Found)\b)"  # of the comment of an experiment
 SENTENCES = r"(?<=[.?]) (?=[A-Z])"
@@ -181,7 +183,7 @@ def print_verb(verb: Verb, words: list[str], config_dir: str | None) -> None:
     for keys in filter(None, sections):
         lines += [*rows_of_keys(keys), ""]
     if verb.config is not None:
-        lines += ["Flags", *rows([*FLAGS_OF_HYDRA, *own_words(verb)]), ""]
+        lines += ["Flags", *rows([*FLAGS_OF_HYDRA, HELP if verb.words else HELP_ON, *own_words(verb)]), ""]
         lines += wrapped(
             "roundround list GROUP NAME explains an option. GROUP=OPTION --help shows the keys of that option.", 0
         )
@@ -306,7 +308,9 @@ def print_option(group: str, name: str, config_dir: str | None) -> None:
     keys = {name: key for name, key in keys.items() if not any(place.endswith(f"@{name}") for place in chosen)}
     if keys:
         lines += ["", "Values" if is_setting else "Keys and their defaults", *rows_of_keys(keys.values())]
-    swept = option.values.get("hydra", {}).get("sweeper", {}).get("params", {})
-    if swept:
+    swept: Any = option.values
+    for part in ("hydra", "sweeper", "params"):
+        swept = swept.get(part) if isinstance(swept, dict) else None
+    if isinstance(swept, dict):
         lines += ["", "Sweep", *rows([(f"{key}={as_typed(values)}", "") for key, values in swept.items()])]
     show([*lines, *(["", "Command", *wrapped(option.command, 2)] if option.command else [])])

@@ -196,6 +196,8 @@ def test_a_verb_that_reads_runs_lists_the_keys_that_it_takes(here: Path) -> None
         ("train", "experiment", {"rope/table2"}, {"max-retrieval/quick"}),
         ("max-retrieval", "experiment", {"max-retrieval/quick"}, {"rope/table2"}),
         ("prepare", "data", {"pydoc", "mixture"}, {"copy", "blimp", "prepared"}),
+        ("prepare", "tokenizer", {"bpe"}, {"prepared"}),
+        ("max-retrieval", "optim", {"adamw"}, {"muon", "muon_speedrun"}),
         ("eval", "data", {"pydoc", "copy", "blimp", "prepared"}, set()),
         ("eval", "model", {"gemma-7b"}, {"tiny"}),
         ("probe", "data", {"stories"}, {"copy", "zorro"}),
@@ -216,7 +218,7 @@ def test_options_that_a_verb_refuses_are_not_offered(verb: str, group: str, take
         for verb in OF_HYDRA
         for group in verb.refuses
         for name in sorted({*options_of(group)} - {*offered(verb, group, None)})
-        if name.partition("_")[0] in ("stories260k", "tiny", "copy", "zorro", "prepared")
+        if name.partition("_")[0] in ("stories260k", "tiny", "copy", "zorro", "prepared", "muon")
     ],
 )
 def test_what_is_not_offered_is_refused(verb: str, word: str, here: Path) -> None:
@@ -281,6 +283,31 @@ def test_an_experiment_shows_what_it_sets_and_sweeps() -> None:
 def test_a_wrong_name_is_answered_with_the_nearest(group: str) -> None:
     name = next(name for name in sorted(options_of(group)) if len(name) > 2)
     assert_refused(typed("list", group, f"{name}x"), f"roundround list: no {group}={name}x; did you mean '{name}'?")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("defaults: [mine]\n", "its defaults list names itself"),
+        ("defaults: [nowhere]\n", "its defaults list names pe/nowhere, which is not there"),
+        ("theta: [1\n", "not valid yaml"),
+        ("- 1\n", "must give values by name"),
+    ],
+)
+def test_a_yaml_that_cannot_be_read_is_one_line(text: str, part: str) -> None:
+    Path("mine/pe").mkdir(parents=True)
+    Path("mine/pe/mine.yaml").write_text(text)
+    for args in (["list", "pe", "mine"], ["train", "pe=mine", "--help"]):
+        assert_refused(typed(*args, "--config-dir", "mine"), "mine.yaml", part)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "defaults: 5\n", "hydra: null\n", "? [a]\n: 1\n", "defaults: [pe: [rope, nope]]\n"]
+)
+def test_an_odd_yaml_is_no_fault_of_ours(text: str) -> None:
+    Path("mine/pe").mkdir(parents=True)
+    Path("mine/pe/mine.yaml").write_text(text)
+    assert typed("list", "pe", "mine", "--config-dir", "mine").code in (0, 2)
 
 
 def test_list_pe_prints_both_numbers_of_the_plane(roundround: Callable[..., Done]) -> None:

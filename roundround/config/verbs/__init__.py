@@ -38,7 +38,7 @@ PAPERS = "Check the papers"
 PAST = "Read past runs"
 ELSEWHERE = "Use a model elsewhere"
 
-# modules whose classes some verbs refuse
+# how the names of classes begin that some verbs refuse
 PRETRAINED = ("roundround.loading.",)  # of model=
 ARCHITECTURES = ("roundround.model.",)
 PAIRS = ("roundround.data.minimal_pairs.",)  # of data=
@@ -83,8 +83,8 @@ class Verb:
     more: what its own page says beside. config: its typed config; None where it only reads runs, without Hydra or a run
     directory. reads: its keys then, each with its default, empty where that cannot be typed, and a sentence.
 
-    refuses: for a group, the modules of ours whose classes the verb does not take: neither --help nor TAB offers their
-    options.
+    refuses: for a group, how the names of the classes begin that the verb does not take; neither --help nor TAB offers
+    their options.
 
     partly: groups of a run's config that may be changed in part: keys below them are added to what the verb's own yaml
     has.

@@ -103,6 +103,7 @@ VERB = Verb(
     purpose=MEASURE,
     help="Max retrieval: how attention disperses with more items.",
     config=MaxRetrievalConfig,
+    refuses={"optim": ("roundround.training.muon.",)},
     flags={
         "--temp": Flag(
             override="evaluate",

@@ -37,6 +37,9 @@ VERB = Verb(
     purpose=TRAIN,
     help="Tokenise a corpus once, in parallel, into shards.",
     config=PrepareConfig,
-    refuses={"data": (*TASKS, *PAIRS, "roundround.data.prepared.")},
+    refuses={
+        "data": (*TASKS, *PAIRS, "roundround.data.prepared."),
+        "tokenizer": ("roundround.data.tokenizers.OfCorpus",),
+    },
     title="Prepare",
 )

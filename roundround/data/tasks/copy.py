@@ -9,7 +9,7 @@ from roundround.data.tasks.base import Ids, Rearrangement
 
 @final
 class Copy(Rearrangement):
-    """Says a sequence of symbols again, in their order.
+    """Copies a sequence of symbols.
 
     <bos> x_1 .. x_n <sep> x_1 .. x_n <eos>, every x drawn evenly; length is n
 

@@ -16,7 +16,7 @@ ZERO = FIRST + SYMBOLS.index("0")
 
 @final
 class FlipFlop(Task):
-    """Keeps one bit: an instruction to read is followed by the bit that was written last.
+    """Remembers one bit: after an instruction to read comes the bit that was last written.
 
     <bos> w b_1 c_2 b_2 .. r b_n, c = w, r or i, b drawn evenly except after r; length is 2n, odd ones are rounded down
 

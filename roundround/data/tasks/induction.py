@@ -15,7 +15,7 @@ TRIGGER = FIRST
 
 @final
 class Induction(Task):
-    """Completes a pattern: what followed a token the first time follows it again.
+    """Completes a pattern: the token that followed the trigger the first time follows it again.
 
     <bos> x_1 .. x_n => x_j, where x_(j-1) is => at a place drawn evenly, and every other x drawn evenly; length is n
 

@@ -189,7 +189,7 @@ class Hidden(LengthTest):
 
 @final
 class Needles(Hidden):
-    """Finds numbers that single sentences give somewhere in much text.
+    """Finds numbers that are given by single sentences in a long text.
 
     filler "The secret number of K is V." filler "What is the secret number of K? .." V, V; length is all tokens
 
@@ -276,7 +276,7 @@ class Needles(Hidden):
 
 @final
 class VariableTracking(Hidden):
-    """Names all that stand for a number, each of which was set to the one before.
+    """Names all variables with a given value, where each was assigned from the one before it.
 
     filler "Let A be V." filler "Let B be A." filler "Which names stand for V? .." A, B; length is all tokens
 
@@ -331,7 +331,7 @@ class VariableTracking(Hidden):
 
 @final
 class CommonWords(LengthTest):
-    """Names the words of a long list that stand there most often.
+    """Names the most frequent words of a long list.
 
     w, w, w, .. "The 10 most common words of this list are" c, c, c; length is all tokens
 

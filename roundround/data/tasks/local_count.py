@@ -13,7 +13,7 @@ from roundround.data.tokenizers import LARGEST_VOCABULARY
 
 @final
 class LocalCount(Task):
-    """Counts how often a symbol has just been repeated.
+    """Counts the repetitions of the current symbol.
 
     <bos> x_1 .. x_1 <sep> r_1 x_2 .. x_2 <sep> r_2 .., r_i times x_i, x_i not x_(i-1); length is the sum of all r_i
 

@@ -14,7 +14,7 @@ from roundround.data.tokenizers import LARGEST_VOCABULARY
 
 @final
 class MQAR(Task):
-    """Gives the value of each of several keys, all of which stood beside their values at the beginning.
+    """Recalls the values of several keys from pairs at the beginning (multi-query associative recall).
 
     k_1 v_1 .. k_p v_p _ _ k_i _ .., v_i is the target at k_i, at place j by j^(power_a - 1); length is all tokens
 

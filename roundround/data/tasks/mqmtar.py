@@ -18,7 +18,7 @@ MOST_WORDS = 2.0**62  # numbers of 64 bits tell them apart
 
 @final
 class MQMTAR(Task):
-    """Gives the values of several keys, each of several tokens, that stood in pairs among spaces.
+    """Recalls the values of several keys, keys and values of several tokens each.
 
     <bos> _ K_1 : V_1 _ _ K_2 : V_2 _ .. ? K_i ? K_j .. <sep> ? V_i ? V_j .. <eos>; length is all before the first query
 

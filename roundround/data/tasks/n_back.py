@@ -12,7 +12,7 @@ from roundround.data.tasks.base import BOS, FIRST, Example, Task, check_range, n
 
 @final
 class NBack(Task):
-    """Names, at every symbol, the one that stood a fixed number of symbols before it.
+    """At every symbol, names the symbol a fixed number of places before it.
 
     <bos> x_1 y_1 .. x_n y_n, y_t = x_(t - steps) and . up to t = steps; length is n, every x drawn evenly
 

@@ -22,7 +22,7 @@ def ids_of(text: str) -> Ids:
 
 @final
 class Passkey(Task):
-    """Finds a number that one sentence gives somewhere in much text of no importance.
+    """Finds the number that one sentence gives in a long filler text.
 
     <bos> filler "the pass key is" D ". remember it ." D "is the pass key ." filler question D; length is all tokens
 

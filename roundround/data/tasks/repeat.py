@@ -12,7 +12,7 @@ from roundround.data.tasks.base import FIRST, Example, OfSymbols, asked
 
 @final
 class Repeat(OfSymbols):
-    """Says one symbol as often as it stood there, which is copying where nothing but the number is to be found.
+    """Repeats one symbol as often as the prompt has it: copying where only the count matters.
 
     <bos> x x .. x <sep> x x .. x <eos>, x drawn evenly; length is how often x stands on each side
 

@@ -9,7 +9,7 @@ from roundround.data.tasks.base import Ids, Rearrangement
 
 @final
 class Reverse(Rearrangement):
-    """Says a sequence of symbols backwards.
+    """Writes a sequence of symbols in reverse order.
 
     <bos> x_1 .. x_n <sep> x_n .. x_1 <eos>, every x drawn evenly; length is n
 

@@ -11,7 +11,7 @@ from roundround.data.tasks.base import Ids, Rearrangement
 
 @final
 class Sort(Rearrangement):
-    """Says a sequence of symbols again, from the smallest to the largest, as often as each is there.
+    """Sorts a sequence of symbols, repeated ones included.
 
     <bos> x_1 .. x_n <sep> sorted(x_1 .. x_n) <eos>, every x drawn evenly; length is n
 
