@@ -40,7 +40,7 @@ KINDS = ("svg", "pdf", "png")  # for a page, for a paper, for everything else
 MOST_MARKERS = 40  # points of a line, each with a marker; a longer line has some, so that it is told apart in grey
 MANY = 500  # points without a line, which are dots
 MOST_TICKS = 7
-TICK_LETTER = 0.033  # of the width of an axis, in a paper's narrowest panel
+TICK_LETTER = 0.03  # of the width of an axis, in a paper's narrowest panel
 MANY_LETTERS = 36  # of the names below a panel
 NARROW = 100  # of a logarithmic axis, largest over smallest: powers of ten would be too few to read it by
 Array = NDArray[np.float64]
@@ -189,15 +189,16 @@ def draw_panel(axis: Any, panel: Panel | HeatMap, ends: tuple[float, float] | No
 
 def look_of(curve: Curve, place: int) -> dict[str, Any]:
     """Colour, dashes and marker of the curve at this place of its panel: told apart without colour too."""
-    number = (place if curve.style is None else curve.style) % len(PALETTE)
+    whole, number = divmod(place if curve.style is None else curve.style, len(PALETTE))
+    marker = MARKERS[(number + whole) % len(MARKERS)]  # from the ninth on another one to the same dashes
     if curve.reference:
         return {"color": GREY, "zorder": 1}
     if curve.points and np.asarray(curve.x).size > MANY:
         return {"color": GREY, "linestyle": "none", "marker": ".", "markersize": 2, "alpha": 0.35, "rasterized": True}
     if curve.points:
-        return {"color": INK, "linestyle": "none", "marker": MARKERS[number], "fillstyle": "none"}
+        return {"color": INK, "linestyle": "none", "marker": marker, "fillstyle": "none"}
     dashes = {"linestyle": (0, tuple(part / 2 for part in DASHES[number]))} if DASHES[number] else {}  # of two points
-    return {"color": PALETTE[number], "marker": MARKERS[number], **dashes}
+    return {"color": PALETTE[number], "marker": marker, **dashes}
 
 
 def draw_curves(axis: Any, panel: Panel, ends: tuple[float, float]) -> None:
@@ -290,7 +291,7 @@ def apart(ticks: Sequence[float], ends: tuple[float, float], log: bool) -> list[
         room = 0.0 if not kept else (along[kept[-1]] - place) / (high - low)
         if not kept or room > TICK_LETTER * (len(tick_label(ticks[kept[-1]])) + len(tick_label(ticks[number])) + 1) / 2:
             kept.append(number)
-    return [ticks[number] for number in kept]
+    return sorted(ticks[number] for number in kept)
 
 
 def tick_words(value: float, _: object = None) -> str:
@@ -304,7 +305,7 @@ def tick_label(value: float) -> str:
     for size, unit in ((1e9, "G"), (1e6, "M")):
         if abs(value) >= size:
             return f"{value / size:.4g}{unit}" if abs(value) < 1e15 else f"{value:.0e}".replace("e+", "e")
-    if abs(value) < 1e-3:
+    if abs(value) < 1e-4:
         return f"{value:.0e}".replace("e-0", "e-")
     return f"{value:,.6g}" if abs(value) >= 1 else f"{value:.4g}"
 

@@ -163,9 +163,9 @@ def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 def draw(entry: Entry, item: Figure, panels: Mapping[str, HeatMap | Panel], folder: Path, style: FigureStyle) -> None:
     """All panels on a grid; legible without colour."""
     if panels:
-        whose = "" if entry.is_the_papers else f"; here of {entry.model} in its place"
+        note = "" if entry.is_the_papers else f"Of {entry.model}, in the place of the paper's model."
         named = [replace(panel, title=name) for name, panel in panels.items()]
-        save_drawing(Drawing(entry.name, f"{entry.name}: {item.shows}{whose}", named), folder, style)
+        save_drawing(Drawing(entry.name, f"{entry.name}: {item.shows}", named, note=note), folder, style)
 
 
 # -- the page

@@ -16,6 +16,7 @@ from roundround.analysis.past_run import direction, is_share
 from roundround.report import comparison as report
 from roundround.report import comparison_tables, figures
 from roundround.report.page.write import page_of
+from roundround.report.style import SCREEN
 from roundround.support.panels import Curve
 
 TRAIN_LENGTHS, LENGTHS = [1, 20], (20, 40)
@@ -94,7 +95,7 @@ def test_figures_are_of_exact_match_against_length_with_the_lengths_in_training(
     seen: dict[str, Any] = {}
     monkeypatch.setattr(figures, "save", lambda figure, folder, name, kinds: seen.update({name: figure}) or [])
     found = compare(outputs / "eval")
-    report.draw(found.records(), comparison_tables.summary(found, []), tmp_path)
+    report.draw(found.records(), comparison_tables.summary(found, []), tmp_path, SCREEN)
     assert {"eval_exact_match_by_length", "eval_exact_match_difference_by_length"} <= seen.keys()
     (axis,) = seen["eval_exact_match_by_length"].axes
     assert (axis.get_xlabel(), axis.get_ylabel(), axis.get_yscale()) == ("length", "exact match", "linear")

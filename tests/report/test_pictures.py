@@ -125,6 +125,8 @@ def test_lines_differ_in_dashes_and_markers_as_well() -> None:
     looks: list[dict[str, Any]] = [look_of(Curve("", [], []), place) for place in range(len(PALETTE))]
     for name in ("linestyle", "marker"):
         assert len({str(look.get(name)) for look in looks}) == len(PALETTE)
+    many = [look_of(Curve("", [], []), place) for place in range(3 * len(PALETTE))]
+    assert len({(str(look.get("linestyle")), look["marker"]) for look in many}) == 3 * len(PALETTE)
     assert len(set(MARKERS)) == len(MARKERS)
 
 

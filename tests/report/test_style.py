@@ -211,3 +211,9 @@ def test_computer_modern_leaves_the_letters_that_it_draws_as_others_to_the_next_
         font = FT2Font(findfont("Computer Modern", fallback_to_default=False))
     assert not any(font.get_char_index(ord(letter)) for letter in "_<>|{}")
     assert all(font.get_char_index(ord(letter)) for letter in "aZ019=.,()[]%+-/: ")
+
+
+def test_measured_places_that_lie_close_together_are_not_all_labelled() -> None:
+    assert figures.apart([40, 32, 31, 24, 20], (19, 41), log=True) == [20, 24, 32, 40]
+    sizes = [16_384, 4_096, 1_024, 256, 64, 16]
+    assert figures.apart(sizes, (12, 21_000), log=True) == sizes[::-1]
