@@ -77,7 +77,7 @@ def print_table(
     stream = sys.stdout if on_output else sys.stderr
     wide = not stream.isatty() and not os.environ.get("COLUMNS", "").isdigit()
     console = Console(file=stream, width=WIDE if wide else None, markup=False, emoji=False, highlight=False)
-    room = console.width
+    room, missing = console.width, dict[str, None]()
     for table in tables:
         if not isinstance(table, Table):
             console.print(Escaped(table), width=room)
@@ -86,9 +86,10 @@ def print_table(
         parts, left_out = fitted(table, room, first_to_leave)
         for part in parts:
             console.print(Escaped(part))
-        if left_out:
-            shows = f"a wider terminal{f' or {see}' * bool(see)} shows them"
-            print(in_lines(f"not shown for lack of room: {', '.join(left_out)}; {shows}", stream), file=stream)
+        missing |= dict.fromkeys(left_out)
+    if missing:
+        shows = f"a wider terminal{f' or {see}' * bool(see)} shows them"
+        print(in_lines(f"not shown for lack of room: {', '.join(missing)}; {shows}", stream), file=stream)
 
 
 def fitted(table: Table, room: int, first_to_leave: Sequence[str]) -> tuple[list[Table], list[str]]:
