@@ -57,7 +57,7 @@ FIELDS = {  # of a record; whatever else it has is the place where it was measur
 }  # fmt: skip
 FINE = {"layer", "head", "first_position", "last_position", "kind", "first_token", "pair"}  # places of detail
 MOST_ROWS = 120  # of all tables together; comparison.csv has all
-A_SCREEN = 24  # the same on a terminal
+A_SCREEN = 12  # the same on a terminal
 TO_LEAVE = ("memory", "pairs", "seeds", "95 % interval", "p (Holm)", "p")  # columns, where a terminal is narrow
 
 
