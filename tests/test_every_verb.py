@@ -44,6 +44,16 @@ VERBS = {
 }
 
 
+TYPED = {  # what tables name for somebody to type, or numbers that have one place
+    "theory": "rope.lemma_a_3",
+    "reproduce": "rope.fig2",
+    "compare": "nope rope",
+    "bench": "ssmax",
+    "max-retrieval": "adaptive_temperature",
+    "show": "trainer.max_steps",
+}
+
+
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
     """A folder with a text and four runs."""
@@ -72,9 +82,12 @@ def test_a_verb_runs_whole(verb: str, way: str, work: Path, streams: Path, reque
         done: Any = shell(*args, cwd=work)
     else:
         server, env = request.getfixturevalue("server"), request.getfixturevalue("env")
-        done = server.run(args, work, streams, env=env, timeout=240)
+        done = server.run(args, work, streams, env=env | {"COLUMNS": "60"}, timeout=240)
     assert done.code == 0, done.err
     assert done.out
+    assert "\u2026" not in done.out + done.err, "a narrow terminal gets whole names and numbers"
+    for name in TYPED.get(verb, "").split():
+        assert name in (done.out + done.err).split()
     for place in left.split():
         (found,) = work.glob(place.replace("RUNS", f"outputs/{verb}/*/*").replace("RUN", run))
         assert found.stat().st_size > 0

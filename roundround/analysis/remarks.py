@@ -20,6 +20,7 @@ from roundround.analysis.past_run import direction
 
 NAMED = 3  # of many
 ENOUGH = 3  # seeds
+MANY = 4  # settings that vary
 RATE = "optim.lr"
 
 
@@ -52,6 +53,11 @@ def about_baseline(comparison: Comparison) -> Iterator[str]:
     if baseline is None:
         key, values = next(iter(comparison.settings.items()))
         example = f"baseline={key}={format_setting(values[0])}"
+        if len(comparison.settings) > MANY:
+            listed = f"{len(comparison.settings):,} settings vary ({some([*comparison.settings])})"
+            way_out = f"name a sweep, a filter such as verb=eval, or a baseline such as {example}"
+            yield f"these runs share too little to be compared: {listed}; {way_out}"
+            return
         yield f"no differences: name a baseline, such as {example}; {choices(comparison.groups)}"
         return
     unpaired = [row for row in comparison.table if not row.pairs]
@@ -97,12 +103,15 @@ def about_facts(verb: str, replicates: Sequence[Replicate]) -> Iterator[str]:
     """What has to be equal for a fair comparison, and is not."""
     facts = DataFrame([replicate.facts for replicate in replicates], dtype=object).fillna("unknown")
     runs = facts.assign(origin=[replicate.origin for replicate in replicates])
+    found = []
     for name in facts.columns[facts.nunique() > 1]:
         origins = runs.groupby(name, sort=False)["origin"].agg(["nunique", "first"])
         origins = origins.sort_values("nunique", ascending=False, kind="stable")
         often, *rarer = [(value, n_of(n, "run"), first) for value, n, first in origins.itertuples()]
         listed = [f"{often[0]} ({often[1]})", *(f"{value} ({n}, such as {first})" for value, n, first in rarer)]
-        yield f"{label(verb)}runs differ in the {name}: {some(listed)}; differences between them may come from that"
+        found.append(f"the {name}: {some(listed)}")
+    if found:
+        yield f"{label(verb)}runs differ in {'; in '.join(found)}; differences between them may come from that"
 
 
 def about_targets(verb: str, numbers: DataFrame) -> Iterator[str]:
@@ -119,13 +128,14 @@ def about_confounded(replicates: Sequence[Replicate]) -> Iterator[str]:
     """Settings that change together, so that nobody can tell which of them made a difference."""
     kept, following = varying(replicates)
     heads = {key.partition(".")[0] for key in kept}
-    for key, leaders in following.items():
-        if key.partition(".")[0] not in heads:
-            lead = leaders[0]
-            values = {replicate.settings.get(lead): replicate.settings.get(key) for replicate in replicates}
-            pairs = [f"{format_setting(values[v])} with {lead}={format_setting(v)}" for v in sorted(values, key=order)]
-            together = f"{' and '.join(leaders)} ({some(pairs)})"
-            yield f"{key} changes together with {together}: a difference may come from either"
+    confounded = [(key, leaders) for key, leaders in following.items() if key.partition(".")[0] not in heads]
+    for key, leaders in confounded[:1]:
+        lead = leaders[0]
+        values = {replicate.settings.get(lead): replicate.settings.get(key) for replicate in replicates}
+        pairs = [f"{format_setting(values[v])} with {lead}={format_setting(v)}" for v in sorted(values, key=order)]
+        together = f"{' and '.join(leaders)} ({some(pairs)})"
+        others = f"; others that change together: {some([key for key, _ in confounded[1:]])}" if confounded[1:] else ""
+        yield f"{key} changes together with {together}: a difference may come from either{others}"
 
 
 def about_gaps(verb: str, groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
@@ -139,14 +149,20 @@ def about_gaps(verb: str, groups: Mapping[int, Group], numbers: DataFrame) -> It
     for _, here in numbers.groupby("cell"):
         if len(here) < len(models):
             gaps[here["metric"].iloc[0]].append(here)
-    for metric, frames in gaps.items():
-        # some seeds of a setting have it and others have not; facts of an encoding are not known of all
-        for here in [here for here in frames if direction(metric) or here["cell"].iloc[0] in torn][:1]:
-            having, coordinates = set(zip(here["group"], here["seed"], strict=True)), here["coordinates"].iloc[0]
-            group, seed = min((model for model in models if model not in having), key=itemgetter(0))
-            without = f"{groups[group].name}{'' if seed is None else f', seed {seed}'}"
-            where = f"{metric}{at(coordinates)} is known of {len(here)} of {len(models)} models"
-            yield f"{label(verb, ':')}{where}, not of {without}{and_more(frames)}"
+    # some seeds of a setting have it and others have not; facts of an encoding are not known of all
+    odd = {
+        metric: (here, frames)
+        for metric, frames in gaps.items()
+        for here in reversed(frames)
+        if direction(metric) or here["cell"].iloc[0] in torn
+    }
+    for metric, (here, frames) in list(odd.items())[:1]:
+        having, coordinates = set(zip(here["group"], here["seed"], strict=True)), here["coordinates"].iloc[0]
+        group, seed = min((model for model in models if model not in having), key=itemgetter(0))
+        without = f"{groups[group].name}{'' if seed is None else f', seed {seed}'}"
+        where = f"{metric}{at(coordinates)} is known of {len(here)} of {len(models)} models"
+        others = f"; the same of {some(list(odd)[1:])}" if len(odd) > 1 else ""
+        yield f"{label(verb, ':')}{where}, not of {without}{and_more(frames)}{others}"
 
 
 def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:

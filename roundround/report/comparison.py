@@ -24,6 +24,7 @@ from roundround.config.verbs import FigureStyle
 from roundround.report.comparison_tables import by_metric, place_of, sheet
 from roundround.report.eval_panels import marks_of
 from roundround.report.figures import save_drawing
+from roundround.report.findings import findings
 from roundround.report.numbers import decimals_of, fixed, number, text_of
 from roundround.report.page.sources import RunFiles
 from roundround.report.page.view import Section, View
@@ -282,7 +283,7 @@ def listed(about: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
-    """Remarks first: they say what the numbers do not support."""
+    """Findings first, then remarks: these say what the numbers do not support."""
     about = files.json("comparison.json")
     about = about if isinstance(about, dict) else {}
     files.remarks += [str(remark) for remark in listed(about, "remarks")]
@@ -302,7 +303,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
             drawn = f"{ON_A_PAGE} of {len(section.panels):,} panels are drawn"
             files.remarks.append(f"{section.title}: {drawn}; compare fewer settings for others")
             section.panels = section.panels[:ON_A_PAGE]
-    return View([*sections.values(), which_runs(about)], scope(about))
+    return View([*sections.values(), which_runs(about)], scope(about), findings=findings(telling(records)))
 
 
 def note_of(rows: Sequence[Record]) -> str:

@@ -56,7 +56,9 @@ FIELDS = {  # of a record; whatever else it has is the place where it was measur
     "peak_resident_bytes", "peak_device_bytes", "value", "run",
 }  # fmt: skip
 FINE = {"layer", "head", "first_position", "last_position", "kind", "first_token", "pair"}  # places of detail
-MOST_ROWS = 120  # of all tables together on a terminal; the files have all
+MOST_ROWS = 120  # of all tables together; comparison.csv has all
+A_SCREEN = 12  # the same on a terminal
+TO_LEAVE = ("memory", "pairs", "seeds", "95 % interval", "p (Holm)", "p")  # columns, where a terminal is narrow
 
 
 def summary(found: Comparison, curves: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -98,7 +100,7 @@ def place_of(record: Record) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name not in FIELDS}
 
 
-def sheets(records: Sequence[Record]) -> tuple[list[Table], list[str]]:
+def sheets(records: Sequence[Record], most_rows: int = MOST_ROWS) -> tuple[list[Table], list[str]]:
     """The tables to read, and the metrics that they leave out: those by layer and head, and what is too much to read.
 
     Where a verb measures how good models are, they are about that; numbers that are the same everywhere are left out.
@@ -113,12 +115,12 @@ def sheets(records: Sequence[Record]) -> tuple[list[Table], list[str]]:
         chosen = [row for row in rows if not set(place_of(row)) & FINE] or rows
         same = len({value for row in rows for value in row["values"]}) == 1 and len(metrics) > 1
         beside = rows[0].get("verb") in judged and not direction(rows[0]["metric"])
-        if same or beside or (n_rows + len(chosen) > MOST_ROWS and found):
+        if same or beside or (n_rows + len(chosen) > most_rows and found):
             left_out.append(name)
             continue
-        found.append(sheet(name, chosen[:MOST_ROWS]))
+        found.append(sheet(name, chosen[:most_rows]))
         n_rows += len(chosen)
-        if len(chosen) < len(rows) or len(chosen) > MOST_ROWS:
+        if len(chosen) < len(rows) or len(chosen) > most_rows:
             left_out.append(f"more of {name}")
     return found, left_out
 
@@ -163,11 +165,10 @@ def sheet(title: str, rows: Sequence[Record], **options: Any) -> Table:
         ("95 % interval", interval("low", "high", of_means)),
         ("seeds", column("n_seeds", 0)),
         ("difference", column("difference", of_differences, "+")),
-        ("95 % interval", interval("difference_low", "difference_high", of_differences, "+")),
+        ("interval of difference", interval("difference_low", "difference_high", of_differences, "+")),
         ("pairs", column("n_pairs", 0) if pairs else []),
         ("p", p_values("p")),
-        ("p (Holm)", p_values("p_holm")),
-        ("tokens/s", [Cell("" if x is None else f"{x:,.0f}", x) for x in values("tokens_per_second")]),
+        ("p (Holm)", [] if values("p_holm") == values("p") else p_values("p_holm")),
         ("memory", [Cell("" if n is None else shown_bytes(n), n) for n in map(peak, rows)]),
     ]
     n_names = sum(any(text.text for text in cells) for _, cells in names)
@@ -185,14 +186,15 @@ def format_cell(value: Any) -> Cell:
     return Cell(f"{value:,}" if whole else format_setting(value), value if number(value) is not None else None)
 
 
-def markdown(found: Iterable[Table], remarks: Sequence[str]) -> str:
+def markdown(sentences: Iterable[str], found: Iterable[Table], remarks: Sequence[str]) -> str:
+    first = [f"{escaped(sentence)}\n" for sentence in sentences]
     listed = ["".join(f"- {escaped(remark)}\n" for remark in remarks)] if remarks else []
-    return "\n".join([*(table.markdown() for table in found), *listed])
+    return "\n".join([*first, *(table.markdown() for table in found), *listed])
 
 
-def latex(found: Iterable[Table], remarks: Iterable[str]) -> str:
-    told = "".join(f"% {escaped(remark)}\n" for remark in remarks)
-    return "\n".join(["% \\usepackage{booktabs}\n", *(table.latex() for table in found), told])
+def latex(sentences: Iterable[str], found: Iterable[Table], remarks: Iterable[str]) -> str:
+    first, told = ("".join(f"% {escaped(line)}\n" for line in some) for some in (sentences, remarks))
+    return "\n".join(["% \\usepackage{booktabs}\n", first, *(table.latex() for table in found), told])
 
 
 def as_csv(records: Sequence[Record]) -> str:

@@ -21,7 +21,7 @@ from roundround.support.errors import UserError
 
 NUMBERS_SHOWN = 2  # of a headline
 RECORDS_SHOWN = 20
-TO_LEAVE = ("took", "verb", "headline", "status")  # columns of the list, where a terminal is narrow
+TO_LEAVE = ("took", "verb", "headline", "status", "overridden")  # columns of the list, where a terminal is narrow
 WHY = 60  # characters of why a run failed
 BARS = "▁▂▃▄▅▆▇█"  # rising
 POINTS = 60  # of a sparkline

@@ -143,6 +143,7 @@ def write_sweep_page(directory: Path) -> None:
             "title": f"Sweep of {verb_named(runs[0].verb).name}",
             "subject": "; ".join(f"{key}: {listed}" for key, listed in values.items()),
             "status": "done",
+            "findings": [],
             "remarks": files.remarks,
             "headline": [("runs", f"{len(runs):,}")],
             "scope": ["Each line of a figure is one run; compare takes means over seeds, with intervals and tests."],

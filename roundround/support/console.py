@@ -83,7 +83,7 @@ def print_table(
     stream = sys.stdout if on_output else sys.stderr
     wide = not stream.isatty() and not os.environ.get("COLUMNS", "").isdigit()
     console = Console(file=stream, width=WIDE if wide else None, markup=False, emoji=False, highlight=False)
-    room = console.width
+    room, missing = console.width, dict[str, None]()
     for table in tables:
         if not isinstance(table, Table):
             console.print(Escaped(table), width=room)
@@ -92,24 +92,27 @@ def print_table(
         parts, left_out = fitted(table, room, first_to_leave)
         for part in parts:
             console.print(Escaped(part))
-        if left_out:
-            shows = f"a wider terminal{f' or {see}' * bool(see)} shows them"
-            print(in_lines(f"not shown for lack of room: {', '.join(left_out)}; {shows}", stream), file=stream)
+        missing |= dict.fromkeys(left_out)
+    if missing:
+        shows = f"a wider terminal{f' or {see}' * bool(see)} shows them"
+        print(in_lines(f"not shown for lack of room: {', '.join(missing)}; {shows}", stream), file=stream)
 
 
 def fitted(table: Table, room: int, first_to_leave: Sequence[str]) -> tuple[list[Table], list[str]]:
     """A table as parts that a terminal has room for, and the columns left out.
 
     No cell of up to UNBROKEN characters is broken, and longer ones at spaces alone. Columns leave in the order of
-    `first_to_leave`; if the others are still too wide, they stand below each other, each time behind the first column.
+    `first_to_leave`, but one that still has room stays; if the others are too wide, they stand below each other, each
+    time behind the first column.
     One that alone is too wide stays whole: the terminal wraps it, and it can still be copied.
     """
-    columns, left_out = list(table.columns), []
-    for name in first_to_leave:
-        if least_width(table, columns) <= room:
-            break
-        left_out += [str(column.header) for column in columns if column.header == name]
-        columns = [column for column in columns if column.header != name]
+    left_out = [name for name in first_to_leave if any(column.header == name for column in table.columns)]
+    columns = [column for column in table.columns if column.header not in left_out]
+    for name in reversed(left_out.copy()):
+        more = [column for column in table.columns if column in columns or column.header == name]
+        if least_width(table, more) <= room:
+            columns = more
+            left_out.remove(name)
     first, *others = columns
     parts: list[list[Column]] = [[first]]
     for column in others:

@@ -5,6 +5,7 @@ Tested by tests/analysis/test_compare_command.py.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from omegaconf import DictConfig
@@ -14,10 +15,11 @@ from roundround.analysis.comparison import Comparison, training_curves
 from roundround.config.build import checked
 from roundround.config.verbs.compare import CompareConfig
 from roundround.report import comparison, comparison_tables
+from roundround.report.findings import findings
 from roundround.report.tables import Record
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
-from roundround.support.console import print_document, print_result, print_status, print_table
+from roundround.support.console import print_document, print_paragraph, print_result, print_status, print_table
 from roundround.support.errors import UserError
 from roundround.support.files import write_atomically, write_json
 
@@ -49,16 +51,22 @@ def show(
     figures = comparison.draw(records, about, run.directory / "figures", config.figures)
     write_json(run.directory / "comparison.json", about | {"figures": figures})
     sheets, left_out = comparison_tables.sheets(records)
-    rows = found.records()
+    rows, sentences = found.records(), findings(comparison.telling(records))
     documents = {
         "csv": comparison_tables.as_csv(rows),
-        "markdown": comparison_tables.markdown(sheets, found.remarks),
-        "latex": comparison_tables.latex(sheets, found.remarks),
+        "markdown": comparison_tables.markdown(sentences, sheets, found.remarks),
+        "latex": comparison_tables.latex(sentences, sheets, found.remarks),
     }
     for name, ending in {"csv": "csv", "markdown": "md", "latex": "tex"}.items():
         write_atomically(run.directory / f"comparison.{ending}", documents[name])
     if form == "table":
-        print_table(*(sheet.rich() for sheet in sheets), on_output=True)
+        for sentence in sentences:
+            print_paragraph(sentence)
+        if sys.stdout.isatty():
+            sheets, left_out = comparison_tables.sheets(records, comparison_tables.A_SCREEN)
+        leaving = comparison_tables.TO_LEAVE
+        tables = [sheet.rich() for sheet in sheets]
+        print_table(*tables, on_output=True, first_to_leave=leaving, see="format=markdown")
     else:
         print_document(comparison_tables.as_json(rows) if form == "json" else documents[form])
     if found.baseline is not None and found.baseline.taken:

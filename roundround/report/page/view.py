@@ -51,12 +51,16 @@ class Section:
 
 @dataclass
 class View:
-    """The body of a page. scope: what the numbers were taken over. data: what `scripts` read, as JSON."""
+    """The body of a page. scope: what the numbers were taken over. data: what `scripts` read, as JSON.
+
+    findings: what came out, in sentences that the page begins with.
+    """
 
     sections: list[Section]
     scope: list[str] = field(default_factory=list)
     data: dict[str, Any] | None = None
     scripts: tuple[str, ...] = ()
+    findings: list[str] = field(default_factory=list)
 
 
 # -- the files of figures/, as images

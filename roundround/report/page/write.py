@@ -80,6 +80,7 @@ def page_of(directory: Path) -> str:
         "title": title_of(run),
         "subject": subject_of(run, common),
         "status": run.status.partition(":")[0],
+        "findings": view.findings,
         "remarks": files.remarks,
         "headline": headline_of(run),
         "scope": view.scope,

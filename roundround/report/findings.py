@@ -1,0 +1,131 @@
+"""What a comparison found, in sentences: better, worse or not told apart, by how much, over how many seeds.
+
+How many seeds would tell: the fewest for which the paired t-test at p < 0.05 finds a difference of the size and spread
+that were seen with 80 % power, by the noncentral t distribution. Both are estimates from few seeds, and so is this.
+
+Tested by tests/report/test_findings.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from roundround.analysis.comparison import format_settings
+from roundround.analysis.intervals import error_widths, scipy_special
+from roundround.analysis.past_run import direction
+from roundround.report.comparison_tables import place_of
+from roundround.report.numbers import decimals_of, fixed, number, shown_p
+from roundround.report.tables import Record, in_words
+
+SIGNIFICANT, POWER, MOST_SEEDS = 0.05, 0.8, 1000
+NAMED = 3  # of many settings
+BETTER, WORSE, OPEN = "better", "worse", "not told apart"
+
+
+def findings(telling: Mapping[str, Sequence[Record]]) -> list[str]:
+    """A sentence for each baseline of each telling metric, whose records are given by title."""
+    found: list[str] = []
+    for title, rows in telling.items():
+        pairs: dict[str, list[Record]] = {}
+        for row in rows:
+            if isinstance(row.get("baseline"), dict) and number(row.get("difference")) is not None:
+                pairs.setdefault(format_settings(row["baseline"]), []).append(row)
+        found += [sentence(title, baseline, some) for baseline, some in list(pairs.items())[:NAMED]]
+        if len(pairs) > NAMED:
+            found.append(f"{title}: {len(pairs) - NAMED:,} more baselines; the table has them.")
+    return found
+
+
+def sentence(title: str, baseline: str, rows: Sequence[Record]) -> str:
+    """`eval: perplexity against pe=rope at length=512, 3 seeds: pe=nope is worse by 15.2 (3.1 to 27.3).`
+
+    Of several places the last one is told, such as the longest context, and how many others say otherwise.
+    """
+    where = place_of(rows[-1])
+    here = [row for row in rows if place_of(row) == where]
+    groups: dict[str, list[Record]] = {}
+    for row in here:
+        groups.setdefault(verdict(row), []).append(row)
+    seeds = sorted({n_pairs(row) for row in here})
+    n = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    at = f" at {format_settings(where)}" if where else ""
+    head = f"{in_words(title)} against {baseline}{at}, {n} seed{'s' * (seeds[-1] > 1)}"
+    parts = [told(kind, groups[kind]) for kind in (BETTER, WORSE, OPEN) if kind in groups]
+    return f"{head}: {'; '.join(parts)}.{elsewhere(rows, here)}"
+
+
+def n_pairs(row: Record) -> int:
+    """The seeds that it has in common with its baseline."""
+    return int(number(row.get("n_pairs")) or 0)
+
+
+def verdict(row: Record) -> str:
+    """By p after Holm's correction, against SIGNIFICANT."""
+    p, difference = number(row.get("p_holm")), number(row["difference"])
+    if p is None or difference is None or p >= SIGNIFICANT:
+        return OPEN
+    return BETTER if difference * direction(row["metric"]) > 0 else WORSE
+
+
+def told(kind: str, rows: Sequence[Record]) -> str:
+    """Settings of one verdict, the largest differences first; how many seeds would tell those that are open."""
+    rows = sorted(rows, key=lambda row: -abs(row["difference"]))
+    highs = [(number(row.get("difference_high")), row["difference"]) for row in rows]
+    halves = [high - difference for high, difference in highs if high is not None]
+    decimals = decimals_of([row["difference"] for row in rows], halves)
+    named = []
+    for row in rows[:NAMED]:
+        ends = [number(row.get(f"difference_{end}")) for end in ("low", "high")]
+        between = " to ".join(fixed(end, decimals, "+") for end in ends if end is not None)
+        p = number(row.get("p_holm"))
+        beside = ", ".join(
+            filter(None, [between, "" if p is None else f"p {shown_p(p, row.get('p_is_bound') is True)}"])
+        )
+        by = f"{fixed(row['difference'], decimals, '+')}{f' ({beside})' if beside else ''}"
+        named.append(f"{format_settings(row['settings'])} {by}")
+    more = f" and {len(rows) - NAMED:,} more" if len(rows) > NAMED else ""
+    text = f"{kind}: {', '.join(named)}{more}"
+    if kind != OPEN:
+        return text
+    needed = [n for n in map(seeds_to_tell, rows) if n is not None]
+    if not needed:
+        return f"{text}; three seeds or more would give a test" if any(n_pairs(row) < 2 for row in rows) else text
+    counts = dict.fromkeys(f"{n:,}" for n in (min(needed), max(needed)) if n <= MOST_SEEDS)
+    several = "a difference of this size" if len(rows) == 1 else "differences of these sizes"
+    seeds = f"about {' to '.join(counts)}" if counts and max(needed) <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
+    if counts and max(needed) > MOST_SEEDS:
+        seeds = f"about {min(needed):,} to {seeds}"
+    return f"{text}; {seeds} seeds would tell {several} (80 % power)"
+
+
+def seeds_to_tell(row: Record) -> int | None:
+    """The fewest seeds with which the paired t-test has the POWER; None where nothing is known of the spread."""
+    n, difference, high = n_pairs(row), number(row["difference"]), number(row.get("difference_high"))
+    if n < 2 or high is None or not difference or high <= difference:
+        return None
+    effect = abs(difference) * error_widths(n) / ((high - difference) * np.sqrt(n))  # in standard deviations
+    counts = np.arange(2, MOST_SEEDS + 2)
+    special = scipy_special()
+    critical = special.stdtrit(counts - 1, 1 - SIGNIFICANT / 2)
+    power = 1 - special.nctdtr(counts - 1, effect * np.sqrt(counts), critical)
+    return int(counts[np.argmax(power >= POWER)]) if (power[:-1] >= POWER).any() else MOST_SEEDS + 1
+
+
+def elsewhere(rows: Sequence[Record], here: Sequence[Record]) -> str:
+    """Whether the other places say the same; nothing where there are none."""
+    others = [row for row in rows if all(row is not one for one in here)]
+    if not others:
+        return ""
+    at_last = {format_settings(row["settings"]): verdict(row) for row in here}
+    odd = [row for row in others if verdict(row) != at_last.get(format_settings(row["settings"]), verdict(row))]
+    n_places = len({format_settings(place_of(row)) for row in others})
+    where = f"at the {n_places:,} other place{'s' * (n_places > 1)}"
+    if not odd:
+        return f" The same {where}."
+    listed = [
+        f"{format_settings(row['settings'])} {verdict(row)} at {format_settings(place_of(row))}" for row in odd[:NAMED]
+    ]
+    more = f" and {len(odd) - NAMED:,} more" if len(odd) > NAMED else ""
+    return f" Otherwise {where}: {', '.join(listed)}{more}."
