@@ -1,6 +1,6 @@
 """The figure of README.md, from stored values of each seed: python benchmarks/front_page.py
 
-Left the loss of docs/results/table2.md on TinyStories, right the repetition of docs/results/length.md.
+Left the loss of docs/results/table2.md on TinyStories, right the repetition of docs/results/length_copying.md.
 """
 
 from __future__ import annotations

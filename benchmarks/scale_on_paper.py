@@ -2,8 +2,8 @@
 
     python benchmarks/scale_on_paper.py
 
-Nothing is trained and no GPU is needed. docs/howto/clusters.md has the formulas and these tables; sizes come from
-the model's own config, on the meta device.
+Nothing is trained and no GPU is needed. docs/inside/scale_on_paper.md has the formulas and these tables; sizes come
+from the model's own config, on the meta device.
 """
 
 from __future__ import annotations

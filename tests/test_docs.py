@@ -68,6 +68,15 @@ def test_the_numbers_of_the_table_of_results_stand_on_the_pages_that_it_names() 
         assert [n for n in re.findall(r"\d+\.\d+", row[2]) if n not in pages] == [], place
 
 
+def test_every_page_that_code_and_yamls_name_is_there() -> None:
+    places = [path for name in ("roundround", "conf", "benchmarks", "tests") for path in (ROOT / name).rglob("*.*")]
+    places += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile")]
+    text = "".join(path.read_text(encoding="utf-8") for path in places if path.suffix in ("", ".py", ".yaml", ".md"))
+    named = set(re.findall(r"(?<![\w/])docs/[\w/]+\.(?:md|csv|svg)\b", text))
+    assert len(named) > 30
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
 def test_no_page_but_those_that_are_written_by_a_program_is_long() -> None:
     pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name != "reproduction.md"]
     lengths = {str(path): path.read_text().count("\n") for path in [*pages, ROOT / "README.md"]}

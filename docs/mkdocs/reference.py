@@ -37,7 +37,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = {"reference/verbs.md": verbs_page(), "reference/groups/index.md": groups_page()}
     pages |= {f"reference/groups/{group}.md": group_page(group) for group in GROUPS}
     for place, text in pages.items():
-        files.append(File.generated(config, place, content=text))
+        files.append(File.generated(config, place, content=with_links(text, "../" * place.count("/"))))
     return files
 
 
@@ -140,6 +140,13 @@ def option(text: str, values: dict[str, Any]) -> str:
         rows = [(f"`{key}`", value, comments.get(key, "")) for key, value in shown.items()]
         parts += ["\n", table(("key", "value", "what it is"), rows)]
     return "".join(parts)
+
+
+def with_links(text: str, up: str) -> str:
+    """The page with its mentions of `docs/PAGE.md` as links."""
+    return re.sub(
+        r"(?<![\w/(`])docs/([\w/\\]+\.md)", lambda found: f"[{found[1]}]({up}{found[1].replace(chr(92), '')})", text
+    )
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, Any, str]]) -> str:

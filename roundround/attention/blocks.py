@@ -22,7 +22,7 @@ from roundround.attention.keys import Keys
 LOGITS_PER_BLOCK = 2**23  # 32 MiB of float32: large enough to keep a GPU busy, small beside a model
 LOGITS_IN_CACHE = 2**21  # on a CPU: 8 MiB stay in the allocator's reach, up to twice as fast ...
 ROWS_IN_CACHE = 32  # ... unless it leaves fewer rows than this, for each of which all keys' gradients are added up
-ROWS_OF_TEXTS = 64  # fewer texts at once rather than fewer rows than this (docs/inside/benchmarks.md)
+ROWS_OF_TEXTS = 64  # fewer texts at once rather than fewer rows than this (docs/inside/benchmarks_attention.md)
 
 # weights [B', H, b - a, K'] from the logits and the visibility of the query rows a..b of some texts
 WeightsOfRows = Callable[[Tensor, Tensor, slice, int, int], Tensor]

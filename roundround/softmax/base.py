@@ -51,7 +51,7 @@ class AttentionSoftmax(nn.Module):
     number of keys that it would see without windows. The two differ exactly where a window or a chunk hides keys.
     sums_to_one: whether the weights of a row with a visible key always sum to one.
     cost_in_blocks: time of attention over blocks of rows as a multiple of the fused softmax's, forward, at 4,096 tokens
-    (docs/inside/benchmarks.md).
+    (docs/inside/benchmarks_attention.md).
     """
 
     window: int | None = None
