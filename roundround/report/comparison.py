@@ -22,7 +22,7 @@ from roundround.analysis.comparison import format_setting, format_settings, orde
 from roundround.analysis.past_run import direction, is_share
 from roundround.report.comparison_tables import by_metric, place_of, sheet
 from roundround.report.eval_panels import marks_of
-from roundround.report.figures import save_drawing
+from roundround.report.figures import figure_of, save
 from roundround.report.numbers import decimals_of, fixed, number, text_of
 from roundround.report.page.sources import RunFiles
 from roundround.report.page.view import Section, View
@@ -44,11 +44,16 @@ def draw(records: Sequence[Record], about: Mapping[str, Any], folder: Path) -> l
     """Draw what the comparison has into files; the names of the figures."""
     drawn = drawings(records, about)
     for drawing in drawn:
-        panels, n_more = cut(drawing.panels)
-        title = f"{drawing.title}; {n_more:,} more settings are not drawn" if n_more else drawing.title
-        alike = all(isinstance(panel, Panel) for panel in panels)
-        save_drawing(replace(drawing, panels=panels, title=title), folder, ("svg", "pdf"), alike=alike)
+        save(picture_of(drawing), folder, drawing.name, ("svg", "pdf"))
     return [drawing.name for drawing in drawn]
+
+
+def picture_of(drawing: Drawing) -> Any:
+    """The drawing as a figure, with as many panels and lines as can be read in one."""
+    panels, n_more = cut(drawing.panels)
+    title = f"{drawing.title}; {n_more:,} more settings are not drawn" if n_more else drawing.title
+    alike = all(isinstance(panel, Panel) for panel in panels)
+    return figure_of(replace(drawing, panels=panels, title=title), alike=alike)
 
 
 def cut(panels: Sequence[Panel | HeatMap]) -> tuple[list[Panel | HeatMap], int]:

@@ -77,6 +77,11 @@ def number_columns(axis: Any, n: int, label: str) -> None:
 
 
 def save_drawing(drawing: Drawing, folder: Path, kinds: Sequence[str] = KINDS, *, alike: bool = False) -> list[Path]:
+    """`figure_of` as files."""
+    return save(figure_of(drawing, alike=alike), folder, drawing.name, kinds)
+
+
+def figure_of(drawing: Drawing, *, alike: bool = False) -> Any:
     """The panels on a grid with one legend below. alike: all have the same vertical axis, that of the first."""
     panels = drawing.panels
     n_columns = 2 if len(panels) == 4 else min(len(panels), 3)
@@ -106,7 +111,7 @@ def save_drawing(drawing: Drawing, folder: Path, kinds: Sequence[str] = KINDS, *
             text.set_parse_math(False)
     notes = dict.fromkeys(panel.note for panel in panels if panel.note)
     set_title(figure, f"{drawing.title}. {' '.join(notes)}" if notes else drawing.title)
-    return save(figure, folder, drawing.name, kinds)
+    return figure
 
 
 def draw_panel(axis: Any, panel: Panel | HeatMap, ends: tuple[float, float] | None = None) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +43,21 @@ LAYERS_NAMED = 4
 
 def draw_all(seen: Probe, prompt: PromptRecord, folder: Path) -> list[Path]:
     """Every picture of a probe; returns the paths."""
-    paths = draw_layers(seen, folder) + draw_heads(seen, folder) + draw_plane(seen, folder)
-    if seen.rows is not None:
-        heads = [(layer, head, label) for layer, head, label, _ in standing_out(seen, HEADS_DRAWN)]
-        paths += draw_labels(seen, folder) + draw_split(seen, heads, folder)
-        paths += draw_prompt(prompt, heads, seen, folder) + draw_without(seen, heads, folder)
-    return paths
+    paths = draw_plane(seen, folder)
+    for name, draw in pictures(seen).items():
+        paths += save(draw(seen), folder, name)
+    return paths + (draw_prompt(prompt, heads_drawn(seen), seen, folder) if seen.rows is not None else [])
+
+
+def pictures(seen: Probe) -> dict[str, Callable[[Probe], Any]]:
+    """What draws each picture that a probe has without a prompt, by name."""
+    of_rows = {"labels": draw_labels, "logits_by_frequency": draw_split, "without_a_band": draw_without}
+    return (of_rows if seen.rows is not None else {}) | {"norms": draw_layers, "heads": draw_heads}
+
+
+def heads_drawn(seen: Probe) -> list[tuple[int, int, str]]:
+    """Layer, head and label of those that are drawn one by one."""
+    return [(layer, head, label) for layer, head, label, _ in standing_out(seen, HEADS_DRAWN)]
 
 
 def heat_map(figure: Any, axis: Any, values: Tensor, *, label: str, **options: Any) -> None:
@@ -91,7 +100,7 @@ def name_places(figure: Any, counts: Mapping[str, int] | None = None, *, hatched
     figure.legend(handles=handles, frameon=False, loc="outside right center", fontsize="small")
 
 
-def draw_layers(seen: Probe, folder: Path) -> list[Path]:
+def draw_layers(seen: Probe) -> Any:
     """Figures 3, 10 and 13: mean norm of every pair in every layer, over heads and tokens."""
     figure, axes = subplots(1, 3, figsize=(14, 4.2))
     for axis, kind in zip(axes, KINDS, strict=True):
@@ -107,10 +116,10 @@ def draw_layers(seen: Probe, folder: Path) -> list[Path]:
             name_pairs(axis, n_pairs, [], [])
     read = f"{seen.n_texts:,} texts, {seen.n_tokens:,} tokens"
     set_title(figure, f"{seen.name}: norms of 2-D chunks, {read}; {context_note(seen)}")
-    return save(figure, folder, "norms")
+    return figure
 
 
-def draw_heads(seen: Probe, folder: Path) -> list[Path]:
+def draw_heads(seen: Probe) -> Any:
     """Figures 4 and 11: mean norm of every pair in every head of the first, the middle and the last layer."""
     layers = sorted({0, len(seen.layouts) // 2, len(seen.layouts) - 1})
     figure, axes = subplots(2, len(layers), figsize=(4.4 * len(layers), 7), squeeze=False)
@@ -123,7 +132,7 @@ def draw_heads(seen: Probe, folder: Path) -> list[Path]:
             strongest = seen.strongest_pairs(kind)[layer][0]
             name_pairs(axis, norms[layer].shape[1], *of_layer(seen, layer), strongest)
     set_title(figure, f"{seen.name}: norms of 2-D chunks by head; {context_note(seen)}")
-    return save(figure, folder, "heads")
+    return figure
 
 
 def draw_plane(seen: Probe, folder: Path) -> list[Path]:
@@ -143,7 +152,7 @@ def draw_plane(seen: Probe, folder: Path) -> list[Path]:
     return save_drawing(Drawing("plane", title, [panel]), folder)
 
 
-def draw_labels(seen: Probe, folder: Path) -> list[Path]:
+def draw_labels(seen: Probe) -> Any:
     """Every head's label as a colour, the stronger the larger the share of its weight there."""
     from matplotlib.colors import to_rgb
 
@@ -163,13 +172,13 @@ def draw_labels(seen: Probe, folder: Path) -> list[Path]:
     axis.set(ylabel="layer", yticks=range(0, len(labels), 1 + len(labels) // 17))
     set_title(figure, f"{seen.name}: where each head's weight goes, and the share that goes there")
     name_places(figure, Counter(label for heads in labels for label, _ in heads))
-    return save(figure, folder, "labels")
+    return figure
 
 
-def draw_split(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path) -> list[Path]:
+def draw_split(seen: Probe) -> Any:
     """What every pair adds to the logit at every distance, on average, for one head of each label."""
     assert seen.rows is not None
-    split, distances = seen.rows.split(), seen.rows.distances
+    heads, split, distances = heads_drawn(seen), seen.rows.split(), seen.rows.distances
     figure, axes = subplots(1, len(heads), figsize=(max(6, 4.2 * len(heads)), 4), squeeze=False)
     for axis, (layer, head, label) in zip(axes[0], heads, strict=True):
         values_PD = split[layer][head]
@@ -183,13 +192,13 @@ def draw_split(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path)
         strongest = int(values_PD[:, reached].abs().amax(1).argmax())
         name_pairs(axis, len(values_PD), *of_layer(seen, layer), strongest)
     set_title(figure, f"{seen.name}: what each frequency adds to the logit; {context_note(seen)}")
-    return save(figure, folder, "logits_by_frequency")
+    return figure
 
 
-def draw_without(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path) -> list[Path]:
+def draw_without(seen: Probe) -> Any:
     """What is left of a head's pattern when a quarter of its pairs is taken out of its logits."""
     assert seen.rows is not None
-    places = {band: seen.rows.places(band) for band in BANDS}
+    heads, places = heads_drawn(seen), {band: seen.rows.places(band) for band in BANDS}
     figure, axes = subplots(1, len(heads), figsize=(1.6 + max(4, 3.1 * len(heads)), 3.6), squeeze=False, sharey=True)
     for axis, (layer, head, label) in zip(axes[0], heads, strict=True):
         shares_B7 = torch.stack([places[band][layer][head] for band in BANDS])
@@ -204,7 +213,7 @@ def draw_without(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Pat
     axes[0][0].set_ylabel("share of weight")
     name_places(figure, hatched=True)
     set_title(figure, f"{seen.name}: the same heads without a quarter of their pairs")
-    return save(figure, folder, "without_a_band")
+    return figure
 
 
 def draw_prompt(prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], seen: Probe, folder: Path) -> list[Path]:
