@@ -1,32 +1,44 @@
-"""The Python interface: `import roundround as rr`, then `rr.load`, `rr.probe`, `rr.patch` and `rr.compare`.
+"""The Python interface: `import roundround as rr`, then `rr.load`, `rr.probe`, `rr.train`, `rr.compare` and the others.
 
-Shapes: L layers, H heads, G key heads, P channel pairs, D distances.
+Each function imports what it needs when it is called: this module itself waits for no torch.
+Shapes: L layers, H heads, Q queries, K keys, T tokens, P channel pairs, V vocabulary.
 
-Tested by tests/loading/test_hf_load.py and tests/loading/test_hf_patch.py.
+Tested by tests/test_api.py, tests/loading/test_hf_load.py and tests/loading/test_hf_patch.py.
 """
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-import torch
-from torch import nn
+from pandas import DataFrame
 
 from roundround.analysis.compare import compare as compare
-from roundround.attention.keys import AttentionShape
-from roundround.config.options import load_option, named
-from roundround.data.tokenizers import Vocabulary
-from roundround.model.decoder import Decoder
-from roundround.pe.base import PositionalEncoding
-from roundround.probing.probe import BATCH_TOKENS, Probe, observe
-from roundround.probing.probed_model import ProbedDecoder, ProbedModel
-from roundround.runs.directories import find_run
-from roundround.softmax.base import AttentionSoftmax
-from roundround.support.errors import UserError, nearest
+from roundround.analysis.past_run import Filters, PastRun, directories_of, directories_of_all, past_run, runs_in
+from roundround.support.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from roundround.attention.keys import AttentionShape
+    from roundround.data.corpora import Corpus
+    from roundround.data.tokenizers import Vocabulary
+    from roundround.loading.patching.patch import Patch
+    from roundround.model.decoder import Decoder
+    from roundround.pe.base import PositionalEncoding
+    from roundround.probing.probe import Probe
+    from roundround.probing.weights import AttentionWeights
+    from roundround.softmax.base import AttentionSoftmax
+
+BATCH_TOKENS = 2048  # of a probe: probing/probe.py has the same
+
+
+# -- models
 
 
 class Loaded(NamedTuple):
@@ -39,18 +51,127 @@ class Loaded(NamedTuple):
     tokenizer: Vocabulary
 
 
-def load(run: str | Path, *, checkpoint: str = "best", outputs: str = "outputs", trust: bool = False) -> Loaded:
+def load(
+    run: str | os.PathLike[str], *, checkpoint: str = "best", outputs: str = "outputs", trust: bool = False
+) -> Loaded:
     """The model and tokenizer of a training run.
 
-    run: its directory, or `last` for the latest finished one under `outputs`. checkpoint: best, last or step-00000100.
-    trust: build classes from outside roundround that the run names; their folder, or the copy that the run kept
-    (`RUN/variants`), must be on `sys.path`. Raises UserError where there is no such run.
+    run: what `rr.train` or `rr.run` returns, a directory, or `last` for the latest finished one under `outputs`.
+    checkpoint: best, last or step-00000100. trust: build classes from outside roundround that the run names; their
+    folder, or the copy that the run kept (`RUN/variants`), must be on `sys.path`. Raises UserError where there is no
+    such run.
+
+        model, tokenizer = rr.load("last")
     """
     from roundround.loading.models import TrainedRun
+    from roundround.runs.directories import find_run
 
-    source = find_run(str(run), outputs, "train", done=True)
+    source = find_run(os.fspath(run), outputs, "train", done=True)
     trained = TrainedRun(source, trust=trust)
     return Loaded(trained.decoder(checkpoint), trained.vocabulary())
+
+
+def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
+    """The attention weights of every head over one text.
+
+    model, tokenizer: what `load` returns, or a Hugging Face decoder (patched or not) and its tokenizer. The text begins
+    with the token that the model reads first. Returns `AttentionWeights`: `weights[layer][head]` is [Q, K], on the CPU
+    and in at least float32, 0 where the query does not see the key; `weights[layer]` is [H, Q, K]; `weights.words` has
+    the tokens. Rows sum to 1 but for normalisers that leave weight out (sigmoid, sinks). Memory is L x H x T x T
+    numbers. Raises UserError for a text without tokens, one that the encoding has no positions for, or weights that do
+    not fit into memory.
+
+        weights = rr.attention(model, tokenizer, "Once upon a time")
+        weights[0][3]  # of layer 0, head 3
+    """
+    import torch
+
+    from roundround.distributed.device import check_fits
+    from roundround.loading.given import given_to_write
+    from roundround.loading.writing import check_room
+    from roundround.probing.weights import AttentionWeights, weights_of_layers
+
+    with given_to_write(model, tokenizer) as writer, torch.no_grad():
+        writer.check(text)
+        tokens, normalisers = writer.tokens(text, first=True), writer.normalisers()
+        if not tokens or not text:
+            raise UserError("the text is empty; give one with at least one token")
+        check_room(writer, len(tokens), 1)
+        n_bytes = 4 * sum(softmax.shape.n_heads for softmax in normalisers) * len(tokens) ** 2
+        check_fits(n_bytes, torch.device("cpu"), f"attention over {len(tokens):,} tokens", "give a shorter text")
+        tokens_1T = torch.tensor([tokens], device=writer.device)
+        layers = weights_of_layers(normalisers, lambda: writer.log_probabilities(tokens_1T, 1))
+        return AttentionWeights(writer.name, writer.words(tokens), tokens, layers)
+
+
+def generate(
+    model: nn.Module,
+    tokenizer: Any,
+    prompt: str,
+    *,
+    length: int = 200,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    seed: int = 0,
+    n: int = 1,
+) -> list[str]:
+    """The texts that a model writes, as `roundround generate` writes them; each begins with the prompt.
+
+    model, tokenizer: as `attention` has them. length: tokens to write at most; a text ends where the model ends it.
+    temperature: what logits are divided by; 0 takes the likeliest token, always. top_k: draw among so many of the
+    likeliest tokens; None for all. seed: of the draws; the first text is the same for any `n`. n: how many texts.
+    Raises UserError for an empty prompt, a value out of range, or a model that cannot read token by token.
+
+        print(rr.generate(model, tokenizer, "Once upon a time", temperature=0)[0])
+    """
+    from roundround.loading.given import given_to_write
+    from roundround.loading.writing import whole_texts
+
+    with given_to_write(model, tokenizer) as writer:
+        return whole_texts(writer, prompt, length=length, temperature=temperature, top_k=top_k, seed=seed, n=n)
+
+
+def evaluate(
+    model: nn.Module,
+    tokenizer: Any,
+    data: str | Corpus | Sequence[str],
+    *,
+    length: int | Sequence[int] = (128, 256, 512),
+    stride: int | None = None,
+    bos: str = "auto",
+    max_tokens: int | None = None,
+    separate_documents: bool | None = None,
+    dispersion: bool = False,
+    batch_tokens: int = 8192,
+) -> DataFrame:
+    """Perplexity on held-out text at several context lengths: the numbers of `roundround eval`.
+
+    model, tokenizer: as `attention` has them. data: the name of a corpus (`roundround list data`, such as pydoc),
+    a `Corpus`, or texts, all of which are scored; a run's own name is `rr.run(run).choices["data"]`. length: context
+    lengths in tokens; the targets are the same at each. stride: tokens between the beginnings of windows that overlap;
+    None for windows that meet. bos: the token that begins a text before every window of a Hugging Face model: auto
+    (where it lowers the loss), true or false. max_tokens: targets to score at most. separate_documents: whether
+    documents do not see each other; None as the corpus says: give True for a run that was trained so. dispersion: also
+    entropy (nats), largest weight and logit spread of every head. batch_tokens: scored at once.
+
+    Returns a row for each record of `results.json`: metric (perplexity, nats_per_token, nats_per_byte, ...), length,
+    value, and for the loss by position `first_position` and `last_position`. Raises UserError for a task, too little
+    text, or a length that the encoding has no positions for.
+
+        rr.evaluate(model, tokenizer, "pydoc", length=[128, 512]).query("metric == 'perplexity'")
+    """
+    from roundround.loading.given import given_to_read
+    from roundround.loading.losses import check_dispersion, first_tokens_of, measure
+    from roundround.report.evaluation import all_records
+
+    lengths = [length] if isinstance(length, int) else list(length)
+    settings: dict[str, Any] = {"stride": stride, "bos": bos, "max_tokens": max_tokens, "batch_tokens": batch_tokens}
+    settings |= {"separate_documents": separate_documents}
+    with given_to_read(model, tokenizer, data, lengths, **settings) as reader:
+        check_dispersion(dispersion, separate=reader.separate_documents)
+        first_tokens = first_tokens_of(reader, lengths)
+        losses, dispersions = measure(reader, first_tokens, dispersion=dispersion)
+        return DataFrame(all_records(reader, first_tokens, losses, dispersions, {}))
 
 
 def probe(
@@ -64,39 +185,22 @@ def probe(
 ) -> Probe:
     """How a decoder uses the frequencies of its RoPE, read off one pass over `texts`.
 
-    model, tokenizer: a Hugging Face decoder (patched or not) and its tokenizer, or what `load` returns. rows: also
-    sample rows of attention, for labels, logits by frequency, largest weight and logit spread. entropy: also the
-    entropy of every row, a second pass of attention. Memory depends on `batch_tokens` and the longest text, not on how
-    many texts there are.
+    model, tokenizer: as `attention` has them. rows: also sample rows of attention, for labels, logits by frequency,
+    largest weight and logit spread. entropy: also the entropy of every row, a second pass of attention. Memory depends
+    on `batch_tokens` and the longest text, not on how many texts there are.
 
     Returns a `Probe`: `probe.arrays()["query_norm"]` is [L, H, P], the mean length of each 2-D chunk, fastest pair
     first; `probe.labels()` names every head. Raises UserError for a model without RoPE, with a layout that is not
     known, or that is not causal.
+
+        rr.plot(rr.probe(model, tokenizer, texts), "norms")
     """
-    if isinstance(model, Decoder):
-        if not isinstance(tokenizer, Vocabulary):
-            raise UserError("a model of rr.load goes with its tokenizer: model, tokenizer = rr.load(run)")
-        own = ProbedDecoder("run", model, tokenizer.tokenizer, tokenizer.first_token)
-        return watch(own, texts, rows, entropy, batch_tokens)
-    from roundround.loading.load import ProbedHuggingFaceModel, as_pretrained_model
-    from roundround.loading.patching.attention import installed, is_patched
+    from roundround.loading.given import given_to_probe
+    from roundround.probing.probe import observe
 
-    checked = as_pretrained_model(model)
-    name = str(checked.config.name_or_path or type(checked).__name__)
-    with nullcontext() if is_patched(checked) else installed(checked):
-        return watch(ProbedHuggingFaceModel(name, checked, tokenizer), texts, rows, entropy, batch_tokens)
-
-
-def watch(probed: ProbedModel, texts: Sequence[str], rows: bool, entropy: bool, batch_tokens: int) -> Probe:
-    were_training = [module for module in probed.model.modules() if module.training]
-    probed.model.eval()
-    try:
-        return observe(
-            probed, [probed.tokens(text) for text in texts], rows=rows, entropy=entropy, batch_tokens=batch_tokens
-        )
-    finally:
-        for module in were_training:
-            module.training = True
+    with given_to_probe(model, tokenizer) as probed:
+        tokens = [probed.tokens(text) for text in texts]
+        return observe(probed, tokens, rows=rows, entropy=entropy, batch_tokens=batch_tokens)
 
 
 def patch(
@@ -104,14 +208,15 @@ def patch(
     softmax: str | Callable[[AttentionShape], AttentionSoftmax] | None = None,
     pe: str | Callable[[AttentionShape], PositionalEncoding] | None = None,
     **numbers: float | bool | list[float] | None,
-) -> Any:
-    """Put a normaliser, or RoPE of another kind, into a loaded Hugging Face model, in place.
+) -> Patch:
+    """Put another normaliser or encoding into a loaded model, in place.
 
-    softmax, pe: the name of an option (`roundround list softmax`), or a function from an AttentionShape to the module.
-    An encoding may differ by layer; one whose `theta` is not given keeps the model's own base, that of each layer where
-    they have several. numbers: changes to the yamls of the options that are named, such as `temperature=0.5, p=0.25`;
-    each goes to the one that has it. Returns a `Patch`: call its `remove()`, or use it in a `with` block, which gives
-    the model:
+    model: that of `load`, which takes any of both, or a Hugging Face decoder, which takes any normaliser, and RoPE of
+    another kind. softmax, pe: the name of an option (`roundround list softmax`), or a function from an AttentionShape
+    to the module. An encoding may differ by layer; one whose `theta` is not given keeps the model's own base, that of
+    each layer where they have several. numbers: changes to the yamls of the options that are named, such as
+    `temperature=0.5, p=0.25`; each goes to the one that has it. Returns a `Patch`: call its `remove()`, or use it in a
+    `with` block, which gives the model:
 
         with rr.patch(model, softmax="adaptive_temperature"):
             model.generate(...)
@@ -120,32 +225,153 @@ def patch(
     start as the yaml says and join `model.parameters()`. Raises UserError for what cannot be honoured, such as a soft
     cap of the model's own beside another normaliser.
     """
+    import torch
+
+    from roundround.loading.given import makers_of
     from roundround.loading.load import as_pretrained_model
     from roundround.loading.patching.patch import Patch
+    from roundround.model.decoder import Decoder
 
-    checked = as_pretrained_model(model)
-    if softmax is None and pe is None:
-        raise UserError("rr.patch needs softmax=... or pe=...")
-    families: dict[str, tuple[Any, type[nn.Module]]] = {
-        "softmax": (softmax, AttentionSoftmax),
-        "pe": (pe, PositionalEncoding),
-    }
-    known = {
-        group: {*load_option(group, of)} - {"_target_"} for group, (of, _) in families.items() if isinstance(of, str)
-    }
-    makers: dict[str, Any] = {}
-    for group, (of, family) in families.items():
-        own = {name: value for name, value in numbers.items() if name in known.get(group, ())}
-        makers[group] = named(group, of, family, **own) if group in known else of
-    for name in numbers:
-        n_having = sum(name in names for names in known.values())
-        if n_having != 1:
-            what = "several options named have" if n_having else "no option named has"
-            raise UserError(
-                f"{what} a parameter '{name}'{nearest(name, [key for names in known.values() for key in names])}"
-            )
+    checked = model if isinstance(model, Decoder) else as_pretrained_model(model)
+    make_softmax, make_encoding = makers_of(softmax, pe, numbers)
     with torch.no_grad():
-        patched = Patch(checked, makers["softmax"], makers["pe"])
+        patched = Patch(checked, make_softmax, make_encoding)
     if patched.remark is not None:
         warnings.warn(patched.remark, stacklevel=2)
     return patched
+
+
+# -- runs
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Run(PastRun):
+    """A run directory, as `rr.train` and `rr.run` return it; a function that takes a run takes it as it takes the path.
+
+    directory: a Path. manifest: the content of run.json. `status` (done, running, interrupted, failed, died),
+    `settings` (every value of its config by its dotted name), `choices`, `seconds` and `tokens_per_second` are read off
+    it.
+    """
+
+    def __fspath__(self) -> str:
+        return str(self.directory)
+
+    def data_frame(self) -> DataFrame:
+        """The records of results.json: a row for each number, with metric, value and where it was measured."""
+        return DataFrame(self.results())
+
+    def curves(self) -> DataFrame:
+        """What was logged on the way, by step: loss and held_out_nats_per_token in nats, lr, tokens_per_second, ..."""
+        lines, _ = self.metrics()
+        return DataFrame(lines or {"step": []}).groupby("step").first()
+
+    def __repr__(self) -> str:
+        from roundround.report.lab_book import relative
+
+        took = f" in {self.seconds:.1f} s" if self.seconds is not None else ""
+        what = " ".join([self.verb, *self.manifest["overrides"]])
+        return f"run of {what}: {self.status}{took}, {relative(self.directory)}"
+
+    def _repr_html_(self) -> str:
+        """What it is and its first numbers, as a notebook shows it."""
+        frame = DataFrame([self.manifest["headline"]])
+        table = frame.to_html(index=False, float_format=lambda value: f"{value:.5g}") if len(frame.columns) else ""
+        return f"<p>{escape(repr(self))}</p>{table}"
+
+
+def run(path: str | os.PathLike[str] = "last", *, outputs: str = "outputs") -> Run:
+    """One past run of any verb. path: its directory, `last`, or `last~3` for the third before it, under `outputs`.
+
+    Raises UserError where it is no run, or several.
+
+        rr.run("last").data_frame()
+    """
+    found = directories_of(os.fspath(path), outputs)
+    if len(found) > 1:
+        raise UserError(f"{path} holds {len(found)} runs, and rr.run takes one; rr.runs lists them")
+    return Run(found[0], past_run(found[0]).manifest)
+
+
+def runs(
+    *paths: str | os.PathLike[str],
+    where: Mapping[str, str] | None = None,
+    outputs: str = "outputs",
+    limit: int | None = None,
+) -> DataFrame:
+    """The runs that are named, or all under `outputs`, newest first: what `roundround runs` lists.
+
+    paths: run directories, sweeps, folders, patterns, `last`. where: filters, such as {"verb": "train", "pe":
+    "rope,nope", "since": "2d"}. limit: how many at most. Returns a row for each run: run (its directory, for `rr.run`),
+    verb, overrides, status, started, seconds, and its headline numbers. A run that cannot be read is warned of. Raises
+    UserError for a filter on a setting that no run has.
+
+        rr.runs(where={"verb": "train"})[["run", "overrides", "perplexity"]]
+    """
+    from roundround.report.lab_book import as_record
+
+    filters, damaged = Filters(where or {}), list[tuple[str, str]]()
+    directories = directories_of_all([os.fspath(path) for path in paths], outputs)
+    found = list(islice(runs_in(directories, filters, damaged), limit))
+    if len(found) != limit:  # all have been seen
+        filters.check()
+    for _, why in damaged:
+        warnings.warn(f"passed over: {why}", stacklevel=2)
+    rows = []
+    for record in map(as_record, found):
+        headline = record.pop("headline")
+        rows.append({**record, "overrides": " ".join(record["overrides"]), **headline})
+    return DataFrame(rows)
+
+
+def train(*words: str) -> Run:
+    """Train a model as `roundround train` does, in a process of its own; returns when it has ended.
+
+    words: what is typed after `roundround train`, each a text of its own: "pe=p_rope", "trainer.max_steps=50",
+    "resume=DIR", "--config-dir=mine". A notebook shows the lines and a bar; elsewhere they go to standard error.
+    Interrupting it (Ctrl-C, the stop button) saves the run, as it does in a terminal, and raises KeyboardInterrupt with
+    the words that resume it. Raises UserError with the command's line where it was refused, RuntimeError where it
+    failed.
+
+        run = rr.train("pe=p_rope", "trainer.max_steps=50")
+        model, tokenizer = rr.load(run)
+    """
+    from roundround.report.notebook import run_shown
+
+    for word in words:
+        if word.startswith("-") and not word.startswith("--config-dir="):
+            raise UserError(f"{word}: rr.train makes one run of overrides such as pe=rope; a sweep is for the terminal")
+    return run(run_shown("train", words))
+
+
+# -- figures
+
+
+def plot(result: object, what: str | None = None) -> Any:
+    """Draw what `roundround report` shows of a result, as a matplotlib Figure; a notebook shows it.
+
+    result, what: a `Probe` (`labels`, `logits_by_frequency`, `without_a_band`, `norms`, `heads`); a `Comparison` (by
+    the names of the files that `roundround compare` leaves; quality by context length first); `AttentionWeights` (`all`
+    heads, or one such as `2.3` of layer 2, head 3, with its tokens); or a run, by its directory too (the sections of
+    its page that have curves, such as `curves`). Without `what` the first of them. Raises UserError for another name,
+    and where there is nothing to draw.
+
+        rr.plot(weights, "2.3").savefig("head.pdf")
+    """
+    from roundround.analysis.comparison import Comparison
+    from roundround.report import plot as report
+
+    if isinstance(result, Comparison):
+        return report.drawn("the comparison", report.of_comparison(result), what)
+    if isinstance(result, str | os.PathLike):
+        directory = run(result).directory
+        return report.drawn(str(directory), report.of_run(directory), what)
+    from roundround.probing.probe import Probe
+    from roundround.probing.weights import AttentionWeights
+
+    if isinstance(result, AttentionWeights):
+        return report.drawn("the text", report.of_weights(result), what)
+    if isinstance(result, Probe):
+        return report.drawn("the probe", report.of_probe(result), what)
+    takes = "what rr.probe, rr.compare, rr.attention or rr.train returns, or the path of a run"
+    raise UserError(f"rr.plot takes {takes}, not {type(result).__name__}")

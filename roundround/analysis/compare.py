@@ -6,10 +6,10 @@ with differences to a baseline paired by seed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,12 @@ from roundround.analysis.past_run import rank
 from roundround.analysis.remarks import remarks_of
 from roundround.support.errors import UserError, nearest
 
+OWN = {"paths", "baseline", "metric", "outputs"}  # arguments, which are no filters
 PLAIN = {"pe": "rope", "softmax": "softmax"}  # the baseline where none is asked for
 
 
 def compare(
-    paths: str | Path | Sequence[str | Path],
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     baseline: str | Sequence[str] = (),
     metric: str | Sequence[str] = (),
@@ -43,8 +44,12 @@ def compare(
 
     `.table` has a row for each metric, context length (task, ...) and setting, `.data_frame()` the same as a pandas
     DataFrame, `.remarks` what a reader has to know. Raises UserError where nothing can be compared.
+
+        rr.compare("outputs", where={"verb": "eval"}, metric="perplexity", baseline="pe=rope").data_frame()
     """
-    names = [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    for key in OWN & {*(where or {})}:
+        raise UserError(f"where= has {key}, which is an argument of its own: give {key}=...")
+    names = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     baseline, metric = ([given] if isinstance(given, str) else given for given in (baseline, metric))
     table = load(names, where or {}, outputs)
     comparison = comparison_of(table, baseline, metric)

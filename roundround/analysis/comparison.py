@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from roundround.support.errors import UserError
 MEMORY = {"peak_resident_bytes": "resident_bytes", "peak_device_bytes": "device_bytes"}  # by the name in a manifest
 HELD_OUT = "held_out_nats_per_token"
 POINTS = 200  # of a curve; a figure shows no more
+ROWS_SHOWN = 20  # in a notebook
+NOT_SHOWN = ["verb", "values", "seeds", "n_pairs", "p_is_bound", "tokens_per_second", *MEMORY]  # there
 
 
 def order(value: Any) -> tuple[Any, ...]:
@@ -30,6 +33,11 @@ def order(value: Any) -> tuple[Any, ...]:
     if value is None:
         return (2, "")
     return (0, value) if isinstance(value, int | float) else (1, str(value))
+
+
+def counted(n: int, what: str) -> str:
+    """A number of things, such as `1 run` or `2 runs`."""
+    return f"{n:,} {what}{'s' * (n != 1)}"
 
 
 def format_settings(settings: Mapping[str, Any]) -> str:
@@ -41,7 +49,7 @@ def format_setting(value: Any) -> str:
     return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Group:
     """The replicates of one setting. settings: those that vary among the replicates of its verb.
 
@@ -52,6 +60,9 @@ class Group:
     settings: dict[str, Any]
     replicates: list[Replicate] = field(default_factory=list)
     replaced: list[tuple[Replicate, Replicate]] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"{self.verb} of {self.name}: {len(self.replicates)} replicates"
 
     @cached_property
     def name(self) -> str:
@@ -119,7 +130,7 @@ def choices(groups: Iterable[Group]) -> str:
     return f"the settings that vary are {', '.join(listed)}" if listed else "no setting varies among these runs"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Row:
     """A metric for one setting: mean over its seeds, and the difference to the baseline, paired by seed.
 
@@ -143,6 +154,10 @@ class Row:
     p: float | None = None
     p_holm: float | None = None
     p_is_bound: bool = False  # of both
+
+    def __repr__(self) -> str:
+        place = format_settings({**self.coordinates, **self.settings})
+        return f"{self.metric} at {place}: {self.mean:.6g} over {self.n_seeds} seeds"
 
     @property
     def verb(self) -> str | None:
@@ -202,7 +217,7 @@ class Baseline:
         return all(is_same(settings.get(key), text) for key, text in self.wanted.items())
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Comparison:
     """Runs compared. settings: those that vary, each with its values. table: a row for each metric, length and setting.
 
@@ -227,6 +242,22 @@ class Comparison:
     def records(self) -> list[dict[str, Any]]:
         """The rows as `results.json` has them."""
         return [row.record() for row in self.table]
+
+    def __repr__(self) -> str:
+        runs = {replicate.origin for group in self.groups for replicate in group.replicates}
+        sizes = {"run": runs, "setting": self.groups, "metric": {row.metric for row in self.table}, "row": self.table}
+        baseline = "no baseline" if self.baseline is None else f"baseline {self.baseline}"
+        counts = ", ".join(counted(len(some), what) for what, some in sizes.items())
+        return f"comparison of {counts}; {choices(self.groups)}; {baseline}"
+
+    def _repr_html_(self) -> str:
+        """What it is about and its first rows, as a notebook shows it; `data_frame()` has all."""
+        frame = self.data_frame().drop(columns=NOT_SHOWN, errors="ignore").dropna(axis="columns", how="all")
+        left = len(frame) - ROWS_SHOWN
+        lines = [repr(self), *([f"{counted(left, 'more row')} in .data_frame()"] if left > 0 else [])]
+        lines += [f"{counted(len(self.remarks), 'remark')} in .remarks"] if self.remarks else []
+        table = frame.head(ROWS_SHOWN).to_html(index=False, float_format=lambda value: f"{value:.4g}", na_rep="")
+        return f"<p>{escape(lines[0])}</p>{table}<p>{escape('; '.join(lines[1:]))}</p>"
 
     def data_frame(self) -> DataFrame:
         """The rows as a DataFrame of pandas, with a column for each setting that varies and for each coordinate."""

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import chain
@@ -42,7 +42,7 @@ class PastRun:
     """A run directory and its manifest, whose shape has been checked."""
 
     directory: Path
-    manifest: dict[str, Any]
+    manifest: dict[str, Any] = field(repr=False)
 
     @property
     def verb(self) -> str:

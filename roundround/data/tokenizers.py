@@ -10,7 +10,7 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
@@ -38,7 +38,7 @@ class Vocabulary:
     `reads_special_tokens` such text is the token that it spells, as transformers' `tokenizer(text)` reads it.
     """
 
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer = field(repr=False)  # which would print its whole vocabulary
     end_of_document: int
     first: int | None = None
     reads_special_tokens: bool = False

@@ -1,6 +1,6 @@
-"""A verb in a process of its own, started by another verb.
+"""A verb in a process of its own, started by another verb or by somebody's Python.
 
-Tested by tests/analysis/test_rerun.py and tests/verbs/test_reproduce.py.
+Tested by tests/analysis/test_rerun.py, tests/verbs/test_reproduce.py and tests/test_api.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -35,11 +35,16 @@ def clean_environment() -> dict[str, str]:
     return os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([str(PACKAGES), *own])}
 
 
-def start(words: Sequence[str], folder: Path | None = None, log: Path | None = None) -> Path:
+def start(
+    words: Sequence[str],
+    folder: Path | None = None,
+    log: Path | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Path:
     """Run `roundround WORDS`, in this folder or the current one; its directory. log: a file for its standard error.
 
     A signal is passed on to it first. AlreadyReported where it was refused, VerbFailed where it failed; it has printed
-    why.
+    why. tell: is given each line of its standard error instead, as it comes.
     """
     command = [sys.executable, "-m", "roundround", *words]
     with (
@@ -47,7 +52,7 @@ def start(words: Sequence[str], folder: Path | None = None, log: Path | None = N
         subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
-            stderr=errors,
+            stderr=errors if tell is None else subprocess.PIPE,
             text=True,
             process_group=0,  # Ctrl-C comes from here alone
             cwd=folder,
@@ -56,14 +61,23 @@ def start(words: Sequence[str], folder: Path | None = None, log: Path | None = N
     ):
         handlers = on_signals(interrupt)
         try:
+            hand_on(child.stderr, tell)
             printed, _ = child.communicate()
         except Interrupted as stop:
             child.send_signal(stop.signum)
+            hand_on(child.stderr, tell)
             child.wait()
             raise
         finally:
             put_back(handlers)
     return directory_of(words, child.returncode, printed)
+
+
+def hand_on(lines: Iterable[str] | None, tell: Callable[[str], None] | None) -> None:
+    """Give each line to `tell` until there are no more."""
+    if lines is not None and tell is not None:
+        for line in lines:
+            tell(line.rstrip("\n"))
 
 
 def directory_of(words: Sequence[str], code: int, printed: str) -> Path:

@@ -346,5 +346,6 @@ class ProbedHuggingFaceModel(ProbedModel):
 def as_pretrained_model(model: object) -> PreTrainedModel:
     """The model, if it is one of Hugging Face's; else UserError."""
     if not isinstance(model, PreTrainedModel):
-        raise UserError(f"this takes a loaded Hugging Face decoder, not a {type(model).__name__}")
+        what = "a loaded Hugging Face decoder, or the model that rr.load returns"
+        raise UserError(f"this takes {what}, not a {type(model).__name__}")
     return model

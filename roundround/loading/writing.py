@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from roundround.attention.precision import at_least_float32
-from roundround.config.verbs.generate import GenerateConfig
+from roundround.config.verbs.generate import GenerateConfig, check_sampling
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import Vocabulary
 from roundround.loading.models import TrainedRun, opened_pretrained
@@ -100,6 +100,14 @@ class DecoderWriter(Writer):
     def tokens(self, text: str, *, first: bool) -> list[int]:
         ids = self.vocabulary.encode(text)
         return ids if not first or self.first is None or ids[:1] == [self.first] else [self.first, *ids]
+
+    def check(self, prompt: str) -> None:
+        if self.vocabulary.first is None:  # of text
+            return
+        known = self.vocabulary.tokenizer.get_vocab()
+        unknown = next((word for word in prompt.split() if word not in known), None)
+        if unknown is not None:
+            raise UserError(f"the task that {self.name} learned has no symbol '{unknown}' (it has {', '.join(known)})")
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self.vocabulary.decode(tokens)
@@ -222,13 +230,42 @@ def prompt_tokens(prompt: str, writer: Writer, trained: TrainedRun | None) -> li
     return writer.tokens(prompt, first=True)
 
 
-def check_room(writer: Writer, n_prompt: int, length: int, pe: str | None) -> None:
-    """Raises UserError where the encoding has fewer positions than the text will have."""
+def check_top_k(writer: Writer, top_k: int | None) -> None:
+    """Raises UserError for more tokens than there are."""
+    if top_k is not None and top_k > writer.n_vocab:
+        raise UserError(f"top_k={top_k} is above the vocabulary, {writer.n_vocab} tokens; leave it out")
+
+
+def check_room(writer: Writer, n_prompt: int, length: int, pe: str | None = None) -> None:
+    """Raises UserError where the encoding has fewer positions than the text will have. pe: its name, if known."""
     if writer.most is not None and n_prompt + length - 1 > writer.most:  # the last token is written and not read
+        what = "the encoding" if pe is None else f"pe={pe}"
         raise UserError(
-            f"pe={pe} has {writer.most} positions, and a prompt of {n_prompt} tokens with length={length} needs "
+            f"{what} has {writer.most} positions, and a prompt of {n_prompt} tokens with length={length} needs "
             f"{n_prompt + length - 1}; give a shorter prompt or length, or train with more positions"
         )
+
+
+def whole_texts(
+    writer: Writer, prompt: str, *, length: int, temperature: float, top_k: int | None, seed: int, n: int
+) -> list[str]:
+    """The n texts that begin with the prompt, when all are written. UserError as `roundround generate`."""
+    check_sampling(length=length, temperature=temperature, top_k=top_k, seed=seed, n=n)
+    check_top_k(writer, top_k)
+    tokens = prompt_tokens(prompt, writer, None)
+    check_room(writer, len(tokens), length)
+    texts = [list(tokens) for _ in range(n)]
+    try:
+        writer.begin(len(tokens) + length)
+        with torch.inference_mode():
+            logits_BV = writer.read(torch.tensor([tokens], device=writer.device))
+        options: dict[str, Any] = {"length": length, "temperature": temperature, "top_k": top_k}
+        for chosen in write(writer, logits_BV, n=n, generators=generators_of(seed, n), **options):
+            for text, token in zip(texts, chosen, strict=True):
+                text.extend([] if token is None else [token])
+    except ValueError as error:  # no cache, or no numbers
+        raise UserError(str(error)) from error
+    return [writer.decode(text) for text in texts]
 
 
 @torch.inference_mode()

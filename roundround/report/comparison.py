@@ -23,11 +23,12 @@ from roundround.analysis.past_run import direction, is_share
 from roundround.config.verbs import FigureStyle
 from roundround.report.comparison_tables import by_metric, place_of, sheet
 from roundround.report.eval_panels import marks_of
-from roundround.report.figures import save_drawing
+from roundround.report.figures import figure_of, save
 from roundround.report.findings import findings
 from roundround.report.numbers import decimals_of, fixed, number, text_of
 from roundround.report.page.sources import RunFiles
 from roundround.report.page.view import Section, View
+from roundround.report.style import Sizes, styled
 from roundround.report.tables import Record, Table, in_words
 from roundround.support.errors import escaped
 from roundround.support.panels import Curve, Drawing, HeatMap, Mark, Panel, numbers
@@ -48,12 +49,18 @@ SIGNIFICANT = 0.05
 def draw(records: Sequence[Record], about: Mapping[str, Any], folder: Path, style: FigureStyle) -> list[str]:
     """Draw what the comparison has into files; the names of the figures."""
     drawn = drawings(records, about)
-    for drawing in drawn:
-        panels, n_more = cut(drawing.panels)
-        note = f"{n_more:,} more settings are not drawn." if n_more else drawing.note
-        alike = all(isinstance(panel, Panel) for panel in panels)
-        save_drawing(replace(drawing, panels=panels, note=note), folder, style, kinds=("svg", "pdf"), alike=alike)
+    with styled(style) as sizes:
+        for drawing in drawn:
+            save(picture_of(drawing, sizes), folder, drawing.name, ("svg", "pdf"))
     return [drawing.name for drawing in drawn]
+
+
+def picture_of(drawing: Drawing, sizes: Sizes) -> Any:
+    """The drawing as a figure, with as many panels and lines as can be read in one."""
+    panels, n_more = cut(drawing.panels)
+    note = f"{n_more:,} more settings are not drawn." if n_more else drawing.note
+    alike = all(isinstance(panel, Panel) for panel in panels)
+    return figure_of(replace(drawing, panels=panels, note=note), sizes, alike=alike)
 
 
 def cut(panels: Sequence[Panel | HeatMap]) -> tuple[list[Panel | HeatMap], int]:

@@ -12,6 +12,8 @@ from roundround.loading.reading import Reader
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
 from roundround.probing.ablation import Range, merged, n_targets
+from roundround.probing.dispersion import Dispersion
+from roundround.report import dispersion_tables
 from roundround.report.numbers import fixed
 
 STRANGE_JOINT = 5  # times the mean loss: an even guess among 50,000 tokens is 3 times that of a good model
@@ -41,6 +43,26 @@ def records(
             place = {"first_position": a, "last_position": b - 1, "targets": n_targets(loss, a, b)}
             found.append({"metric": "nats_per_token", **where, **place, "value": loss.token_loss(a, b)})
     return found
+
+
+def all_records(
+    reader: Reader,
+    first_tokens: Mapping[int, int | None],
+    losses: Mapping[int, PositionLoss],
+    dispersions: Mapping[int, Dispersion],
+    common: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """`records` and those of the dispersions, each with how the text was read. common: more fields of all of them."""
+    common, words = {**common, **reader.reading(), "stride": reader.stride}, first_words(reader, first_tokens)
+    n_bytes = {length: reader.scored_bytes(first) for length, first in first_tokens.items()}
+    found = [*records(losses, n_bytes, common), *dispersion_tables.records(dispersions, common)]
+    return [{**record, "first_token": words[record["length"]]} for record in found]
+
+
+def first_words(reader: Reader, first_tokens: Mapping[int, int | None]) -> dict[int, str | None]:
+    """The token in front of the windows of each length, as it is written."""
+    written = reader.data.tokenizer.id_to_token
+    return {length: None if token is None else written(token) for length, token in first_tokens.items()}
 
 
 def position_bins(loss: PositionLoss) -> list[Range]:

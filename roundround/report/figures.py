@@ -127,31 +127,36 @@ def save_drawing(
     kinds: Sequence[str] = KINDS,
     alike: bool = False,
 ) -> list[Path]:
+    """`figure_of` as files."""
+    with styled(style) as sizes:
+        return save(figure_of(drawing, sizes, alike=alike), folder, drawing.name, kinds)
+
+
+def figure_of(drawing: Drawing, sizes: Sizes, *, alike: bool = False) -> Any:
     """The panels on a grid with one legend below. alike: all have the same vertical axis, that of the first."""
     panels = drawing.panels
-    with styled(style) as sizes:
-        n_columns, width, height = grid_of(panels, sizes)
-        n_rows = -(-len(panels) // n_columns)
-        figure, grid = subplots(n_rows, n_columns, figsize=(width, height * n_rows), squeeze=False)
-        axes = list(grid.flat)
-        ends = y_ends([panel for panel in panels if isinstance(panel, Panel)]) if alike else None
-        for axis, panel in zip(axes, panels, strict=False):
-            draw_panel(axis, panel, ends)
-            if len(panels) > 1 or (sizes.titled and drawing.title != panel.title):
-                name = textwrap.fill(escaped(panel.title), sizes.letters(width / n_columns - 0.5, sizes.text))
-                axis.set_title(name, parse_math=False)
-            for one, inches in ((axis.xaxis, width / n_columns), (axis.yaxis, height)):
-                one.set_label_text(textwrap.fill(one.label.get_text(), sizes.letters(inches - 0.4, sizes.text)))
-        for axis in axes[len(panels) :]:
-            axis.set_visible(False)
-        handles: dict[str, Any] = {}
-        for axis in axes:
-            handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-        if len(handles) < 2 and not any(isinstance(panel, Panel) and panel.marks for panel in panels):
-            handles = {}
-        notes = dict.fromkeys([drawing.note, *(panel.note for panel in panels)])
-        finish(figure, sizes, drawing.title, " ".join(filter(None, notes)), handles)
-        return save(figure, folder, drawing.name, kinds)
+    n_columns, width, height = grid_of(panels, sizes)
+    n_rows = -(-len(panels) // n_columns)
+    figure, grid = subplots(n_rows, n_columns, figsize=(width, height * n_rows), squeeze=False)
+    axes = list(grid.flat)
+    ends = y_ends([panel for panel in panels if isinstance(panel, Panel)]) if alike else None
+    for axis, panel in zip(axes, panels, strict=False):
+        draw_panel(axis, panel, ends)
+        if len(panels) > 1 or (sizes.titled and drawing.title != panel.title):
+            name = textwrap.fill(escaped(panel.title), sizes.letters(width / n_columns - 0.5, sizes.text))
+            axis.set_title(name, parse_math=False)
+        for one, inches in ((axis.xaxis, width / n_columns), (axis.yaxis, height)):
+            one.set_label_text(textwrap.fill(one.label.get_text(), sizes.letters(inches - 0.4, sizes.text)))
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    handles: dict[str, Any] = {}
+    for axis in axes:
+        handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    if len(handles) < 2 and not any(isinstance(panel, Panel) and panel.marks for panel in panels):
+        handles = {}
+    notes = dict.fromkeys([drawing.note, *(panel.note for panel in panels)])
+    finish(figure, sizes, drawing.title, " ".join(filter(None, notes)), handles)
+    return figure
 
 
 def grid_of(panels: Sequence[Panel | HeatMap], sizes: Sizes) -> tuple[int, float, float]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,22 @@ LAYERS_NAMED = 4
 
 def draw_all(seen: Probe, prompt: PromptRecord, folder: Path, style: FigureStyle = SCREEN) -> list[Path]:
     """Every picture of a probe; returns the paths."""
+    paths = draw_plane(seen, folder, style)
     with styled(style) as sizes:
-        paths = draw_layers(seen, folder, sizes) + draw_heads(seen, folder, sizes)
-        if seen.rows is not None:
-            heads = [(layer, head, label) for layer, head, label, _ in standing_out(seen, HEADS_DRAWN)]
-            paths += draw_labels(seen, folder, sizes) + draw_split(seen, heads, folder, sizes)
-            paths += draw_without(seen, heads, folder, sizes) + draw_prompt(prompt, heads, seen, folder, sizes)
-    return paths + draw_plane(seen, folder, style)
+        for name, draw in pictures(seen).items():
+            paths += save(draw(seen, sizes), folder, name)
+        return paths + (draw_prompt(prompt, seen, folder, sizes) if seen.rows is not None else [])
+
+
+def pictures(seen: Probe) -> dict[str, Callable[[Probe, Sizes], Any]]:
+    """What draws each picture that a probe has without a prompt, by name."""
+    of_rows = {"labels": draw_labels, "logits_by_frequency": draw_split, "without_a_band": draw_without}
+    return (of_rows if seen.rows is not None else {}) | {"norms": draw_layers, "heads": draw_heads}
+
+
+def heads_drawn(seen: Probe) -> list[tuple[int, int, str]]:
+    """Layer, head and label of those that are drawn one by one."""
+    return [(layer, head, label) for layer, head, label, _ in standing_out(seen, HEADS_DRAWN)]
 
 
 def panels_for(n: int, sizes: Sizes, most: int = 3, **options: Any) -> tuple[Any, list[Any], float]:
@@ -87,7 +96,7 @@ def places_legend() -> dict[str, Any]:
     return {place: Patch(facecolor=colour, hatch=hatch, edgecolor="white") for place, colour, hatch in looks}
 
 
-def draw_layers(seen: Probe, folder: Path, sizes: Sizes) -> list[Path]:
+def draw_layers(seen: Probe, sizes: Sizes) -> Any:
     """Figures 3, 10 and 13: mean norm of every pair in every layer, over heads and tokens."""
     figure, axes, _ = panels_for(len(KINDS), sizes)
     for axis, kind in zip(axes, KINDS, strict=True):
@@ -103,10 +112,10 @@ def draw_layers(seen: Probe, folder: Path, sizes: Sizes) -> list[Path]:
             name_pairs(axis, n_pairs, [], [])
     note = f"{seen.n_texts:,} texts, {seen.n_tokens:,} tokens. {context_note(seen)}"
     finish(figure, sizes, f"{seen.name}: norms of 2-D chunks", note)
-    return save(figure, folder, "norms")
+    return figure
 
 
-def draw_heads(seen: Probe, folder: Path, sizes: Sizes) -> list[Path]:
+def draw_heads(seen: Probe, sizes: Sizes) -> Any:
     """Figures 4 and 11: mean norm of every pair in every head of the first, the middle and the last layer."""
     layers = sorted({0, len(seen.layouts) // 2, len(seen.layouts) - 1})
     figure, axes, _ = panels_for(2 * len(layers), sizes, most=len(layers))
@@ -119,7 +128,7 @@ def draw_heads(seen: Probe, folder: Path, sizes: Sizes) -> list[Path]:
         strongest = seen.strongest_pairs(kind)[layer][0]
         name_pairs(axis, norms[layer].shape[1], *of_layer(seen, layer), strongest)
     finish(figure, sizes, f"{seen.name}: norms of 2-D chunks by head", context_note(seen))
-    return save(figure, folder, "heads")
+    return figure
 
 
 def draw_plane(seen: Probe, folder: Path, style: FigureStyle = SCREEN) -> list[Path]:
@@ -141,7 +150,7 @@ def draw_plane(seen: Probe, folder: Path, style: FigureStyle = SCREEN) -> list[P
     return save_drawing(Drawing("plane", title, [panel]), folder, style)
 
 
-def draw_labels(seen: Probe, folder: Path, sizes: Sizes) -> list[Path]:
+def draw_labels(seen: Probe, sizes: Sizes) -> Any:
     """Every head's label as a colour and a letter, the stronger the larger the share of its weight there."""
     from matplotlib.colors import to_rgb
     from matplotlib.patches import Patch
@@ -173,13 +182,13 @@ def draw_labels(seen: Probe, folder: Path, sizes: Sizes) -> list[Path]:
     note = "The stronger the colour, the larger the share of its weight that goes there."
     title = f"{seen.name}: where each head's weight goes"
     finish(figure, sizes, title, note, dict(zip(names, handles, strict=True)))
-    return save(figure, folder, "labels")
+    return figure
 
 
-def draw_split(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path, sizes: Sizes) -> list[Path]:
+def draw_split(seen: Probe, sizes: Sizes) -> Any:
     """What every pair adds to the logit at every distance, on average, for one head of each label."""
     assert seen.rows is not None
-    split, distances = seen.rows.split(), seen.rows.distances
+    heads, split, distances = heads_drawn(seen), seen.rows.split(), seen.rows.distances
     figure, axes, _ = panels_for(len(heads), sizes)
     for axis, (layer, head, label) in zip(axes, heads, strict=True):
         values_PD = split[layer][head]
@@ -193,13 +202,13 @@ def draw_split(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path,
         strongest = int(values_PD[:, reached].abs().amax(1).argmax())
         name_pairs(axis, len(values_PD), *of_layer(seen, layer), strongest)
     finish(figure, sizes, f"{seen.name}: what each frequency adds to the logit", context_note(seen))
-    return save(figure, folder, "logits_by_frequency")
+    return figure
 
 
-def draw_without(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path, sizes: Sizes) -> list[Path]:
+def draw_without(seen: Probe, sizes: Sizes) -> Any:
     """What is left of a head's pattern when a quarter of its pairs is taken out of its logits."""
     assert seen.rows is not None
-    places = {band: seen.rows.places(band) for band in BANDS}
+    heads, places = heads_drawn(seen), {band: seen.rows.places(band) for band in BANDS}
     figure, axes, _ = panels_for(len(heads), sizes, sharey=True)
     for axis, (layer, head, label) in zip(axes, heads, strict=True):
         shares_B7 = torch.stack([places[band][layer][head] for band in BANDS])
@@ -214,14 +223,12 @@ def draw_without(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Pat
         axis.set_title(f"{seen.layer_name(layer)}, head {head}: {label}")
         axis.spines[["top", "right"]].set_visible(False)
     finish(figure, sizes, f"{seen.name}: heads without a quarter of their pairs", handles=places_legend())
-    return save(figure, folder, "without_a_band")
+    return figure
 
 
-def draw_prompt(
-    prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], seen: Probe, folder: Path, sizes: Sizes
-) -> list[Path]:
+def draw_prompt(prompt: PromptRecord, seen: Probe, folder: Path, sizes: Sizes) -> list[Path]:
     """Figures 5 to 7 and 12 to 18: chunk norms of each token, weights and logits of one head of each label."""
-    n = len(prompt.words)
+    n, heads = len(prompt.words), heads_drawn(seen)
     figure, axes, width = panels_for(4 * len(heads), sizes, most=2)
     side = n * 1.35 * sizes.small / 72  # of a panel beside which every word stands
     if sizes.titled:

@@ -8,7 +8,6 @@ Tested by tests/training/test_eval.py and tests/loading/test_eval_pretrained.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,13 @@ from roundround.config.verbs.eval import EvalConfig
 from roundround.data.corpora import Corpus, Source
 from roundround.data.prepared import TokenData
 from roundround.distributed.device import describe_device, pick_device
+from roundround.loading.losses import check_dispersion, check_lengths, first_tokens_of, measure
 from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained, text_for
 from roundround.loading.patterns import chosen_parts, layer_lines
 from roundround.loading.reading import Reader
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
 from roundround.probing.ablation import FEWEST, n_targets
-from roundround.probing.dispersion import Dispersion, watched
 from roundround.probing.probed_model import ProbedModel
 from roundround.report import dispersion_tables, evaluation
 from roundround.report.eval_panels import drawing
@@ -44,10 +43,8 @@ from roundround.verbs.evaluate_pairs import evaluate_pairs, pairs_asked_for, sub
 from roundround.verbs.evaluate_task import (
     asked_of_pretrained,
     asked_of_run,
-    check_lengths,
     decoder_of,
     evaluate_task,
-    of_all,
 )
 
 
@@ -100,11 +97,11 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         return
     refuse_keys_of_tasks(invocation, f"{source} was trained on text")
     decoder, choices, device = decoder_of(config, invocation, trained)
-    check_lengths(decoder, max(config.length), f"length={max(config.length)}", choices)
+    check_lengths(decoder, max(config.length), f"length={max(config.length)}", choices.get("pe"))
     separate = trained.separate_documents  # as in training, unless the command line says otherwise
     if config.data is not None and "data.separate_documents" in overridden(invocation.overrides):
         separate = build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
-    check_dispersion(config, separate=separate)
+    check_dispersion(config.dispersion, separate=separate)
     data = trained.held_out_text()
     remarks = [] if config.pattern is None else layer_lines(decoder)
     if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
@@ -151,7 +148,7 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
             return
         refuse_keys_of_tasks(invocation, f"data={given.get('data')} is text")
         separate = corpus.separate_documents
-        check_dispersion(config, separate=separate)
+        check_dispersion(config.dispersion, separate=separate)
         data = text_for(probed.vocabulary(), corpus)
         reader = reader_of(probed, data, config, invocation, device=device, separate_documents=separate)
         score(cfg, config, reader, invocation, [], choices=choices, train_length=probed.longest)
@@ -162,15 +159,6 @@ def refuse_keys_of_tasks(invocation: Invocation, why: str) -> None:
     for key, instead in (("examples", "give max_tokens="), ("by", "leave it out")):
         if key in overridden(invocation.overrides):
             raise UserError(f"{key}= is for a task, and {why}; {instead}")
-
-
-def check_dispersion(config: EvalConfig, *, separate: bool) -> None:
-    """UserError for the dispersion of separate documents: rows are counted by their position in the window."""
-    if separate and config.dispersion:
-        raise UserError(
-            "dispersion=true reads windows as one text, and here documents do not see each other; look at "
-            "the documents with roundround probe, or give data= with data.separate_documents=false"
-        )
 
 
 def reader_of(
@@ -206,12 +194,9 @@ def score(
     choices: the option of each config group, as results name it. train_length: tokens of the context that the model was
     trained on. seed, source: of a run trained here. UserError where there is too little text.
     """
-    reader.check(max(config.length))
     with warnings_as_lines(FallsBack):  # the token in front of a length's windows depends on no other length
-        first_tokens = {length: reader.first_token(length) for length in sorted(set(config.length))}
-    words = {
-        n: None if token is None else reader.data.tokenizer.id_to_token(token) for n, token in first_tokens.items()
-    }
+        first_tokens = first_tokens_of(reader, config.length)
+    words = evaluation.first_words(reader, first_tokens)
     with opened_run(invocation, cfg) as run:
         run.note(
             choices=choices,
@@ -227,16 +212,15 @@ def score(
         for remark in remarks:
             print_status(remark)
         with warnings_as_lines(FallsBack):
-            losses, dispersions = measure(config, reader, first_tokens)
+            losses, dispersions = measure(reader, first_tokens, dispersion=config.dispersion)
         common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": seed}
-        common |= {**reader.reading(), "stride": config.stride}
         n_bytes = {length: reader.scored_bytes(first) for length, first in first_tokens.items()}
         by_length = {length: evaluation.values(loss, n_bytes[length]) for length, loss in losses.items()}
         for length, values in by_length.items():
             run.log(length, length=length, **values)
-        records = [*evaluation.records(losses, n_bytes, common), *dispersion_tables.records(dispersions, common)]
+        records = evaluation.all_records(reader, first_tokens, losses, dispersions, common)
         run.results(
-            [{**record, "first_token": words[record["length"]]} for record in records],
+            records,
             **{f"perplexity_{length}": values["perplexity"] for length, values in by_length.items()},
         )
         if run.writes:
@@ -268,20 +252,3 @@ def show(
     save_drawing(figure, run.directory / "figures", config.figures)
     table = evaluation.table(by_length, train_length=train_length, title=f"held-out text, {title}")
     print_table(table, on_output=config.table == "stdout", first_to_leave=["with joints", "nats per byte"])
-
-
-def measure(
-    config: EvalConfig, reader: Reader, first_tokens: dict[int, int | None]
-) -> tuple[dict[int, PositionLoss], dict[int, Dispersion]]:
-    """Losses at each length, and where asked for the dispersion of the attention that led to them.
-
-    The targets are the same at all lengths: every token of the stream but the first, or the first max_tokens of them.
-    """
-    losses, dispersions = {}, {}
-    for length, first in first_tokens.items():
-        n_keys, model = length + (first is not None), reader.scored_model(first)
-        with watched(model, n_keys) if config.dispersion else nullcontext() as seen:
-            losses[length] = reader.loss(length, first)
-        if seen is not None:
-            dispersions[length] = of_all(seen, reader.peers)
-    return losses, dispersions

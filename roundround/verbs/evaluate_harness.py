@@ -13,6 +13,7 @@ from roundround.attention.trial import FallsBack
 from roundround.config.recorded import overridden
 from roundround.config.verbs.eval import EvalConfig
 from roundround.distributed.device import describe_device
+from roundround.loading.losses import check_lengths
 from roundround.loading.models import TrainedRun
 from roundround.loading.patterns import chosen_parts
 from roundround.report import harness as report
@@ -20,7 +21,7 @@ from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
-from roundround.verbs.evaluate_task import check_lengths, decoder_of
+from roundround.verbs.evaluate_task import decoder_of
 
 if TYPE_CHECKING:
     from roundround.loading.harness import HarnessModel
@@ -105,5 +106,5 @@ def model_of(
         return model, choices, subject.vocabulary().tokenizer
     decoder, of_run, _ = decoder_of(config, invocation, subject)
     longest = length or int(subject.config.model.train_length)
-    check_lengths(decoder, longest, f"length={longest}", of_run)
+    check_lengths(decoder, longest, f"length={longest}", of_run.get("pe"))
     return HarnessModel.of_run(subject, decoder, longest=longest, **options), of_run, subject.vocabulary().tokenizer

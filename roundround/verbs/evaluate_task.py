@@ -26,6 +26,7 @@ from roundround.data.tokenizers import content_hash
 from roundround.distributed.device import check_fits, describe_device, pick_device
 from roundround.distributed.peers import Peers
 from roundround.loading.answering import AnsweringPretrained, check_is_written, score_written
+from roundround.loading.losses import check_lengths, of_all
 from roundround.loading.models import TrainedRun
 from roundround.loading.writing import Writer, decoder_writer, pretrained_writer
 from roundround.model.answers import AnswerScores, score_answers
@@ -159,7 +160,7 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, a
     contexts = {length: task.context(length) for length in lengths}
     most = contexts[lengths[-1]] + (asked.most_written if config.by == "generation" else 0)
     if decoder is not None:
-        check_lengths(decoder, most, f"length={lengths[-1]} ({most} tokens)", asked.choices)
+        check_lengths(decoder, most, f"length={lengths[-1]} ({most} tokens)", asked.choices.get("pe"))
     check_examples_fit(config, task, contexts, d_model=asked.d_model, device=asked.device)
     if config.by == "generation":
         examples = Examples(task, seed=asked.seed, split="test", length=lengths[0])
@@ -236,16 +237,6 @@ def decoder_of(
     return decoder, trained.choices_with(invocation.given), device
 
 
-def check_lengths(decoder: Decoder, n_tokens: int, what: str, choices: dict[str, Any]) -> None:
-    """Raises UserError where the encoding has fewer positions than `n_tokens`, which `what` asks for."""
-    longest = decoder.longest()
-    if longest is not None and n_tokens > longest:
-        raise UserError(
-            f"pe={choices.get('pe')} has {longest} positions and {what} asks for more; "
-            "evaluate at a smaller length, or train with more positions"
-        )
-
-
 def scope(config: EvalConfig, asked: Asked, n_shared: int, n_examples: int) -> str:
     """Over what the numbers were taken."""
     parts = asked.task.groups() and asked.task.part()
@@ -299,10 +290,3 @@ def measure(
 def summed(scores: Iterable[AnswerScores]) -> AnswerScores:
     every = list(scores)
     return AnswerScores(torch.stack([one.sums for one in every]).sum(dim=0), written=every[0].written)
-
-
-def of_all(own: Dispersion, peers: Peers) -> Dispersion:
-    """One process's dispersion with those of the others added."""
-    sums = peers.gather((own.sums_LHN, own.n_rows_LN))
-    own.add_all(theirs for rank, theirs in enumerate(sums) if rank != peers.rank)
-    return own

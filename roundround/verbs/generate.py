@@ -25,6 +25,7 @@ from roundround.loading.writing import (
     WatchedHead,
     Writer,
     check_room,
+    check_top_k,
     generators_of,
     opened_writer,
     prompt_tokens,
@@ -48,8 +49,7 @@ def generate(cfg: DictConfig, invocation: Invocation) -> None:
             choices = {"softmax": ITS_OWN, "pe": ITS_OWN, **choices}
         else:
             choices = trained.choices_with(choices)
-        if config.top_k is not None and config.top_k > writer.n_vocab:
-            raise UserError(f"top_k={config.top_k} is above the vocabulary, {writer.n_vocab} tokens; leave it out")
+        check_top_k(writer, config.top_k)
         tokens = prompt_tokens(config.prompt, writer, trained)
         check_room(writer, len(tokens), config.length, choices.get("pe"))
         watched = watched_head(config, writer, len(tokens))

@@ -96,15 +96,15 @@ def test_kinds_of_layers_are_points_of_the_plane_and_named_in_titles() -> None:
         seen = observe(probed, [some_tokens(40).tolist()], rows=False, entropy=False)
     with kept() as found:
         probe_figures.draw_plane(seen, Path())
-        with styled(SCREEN) as sizes:
-            probe_figures.draw_heads(seen, Path(), sizes)
     axis = found["plane"].axes[0]
     points = [line.get_xydata()[0].tolist() for line in axis.lines if "line" in (line.get_gid() or "")]
     slowest = [2 * math.pi * 1e4 ** (7 / 8), 2 * math.pi * 1e6 ** (3 / 16)]
     assert points == [[1.0, pytest.approx(slowest[0], rel=1e-5)], [0.25, pytest.approx(slowest[1], rel=1e-5)]]
     names = [text.get_text() for text in found["plane"].legends[0].get_texts()]
     assert names == ["sliding: layers 0, 2, 19,869 tokens", "full: layers 1, 3, 84 tokens", "the training context"]
-    assert found["heads"].axes[2].get_title().startswith("layer 3, full")
+    with styled(SCREEN) as sizes:
+        figure = probe_figures.draw_heads(seen, sizes)
+    assert figure.axes[2].get_title().startswith("layer 3, full")
 
 
 def test_heads_and_layers_are_whole_numbers(drawn: dict[str, Any]) -> None:
@@ -126,9 +126,8 @@ def norms_of(name: str, **changes: Any) -> Any:
     model = tiny(name, **changes)
     with installed(model):
         probe = observe(ProbedHuggingFaceModel(name, model, Words()), [some_tokens(40).tolist()], rows=False)
-    with kept() as drawn, styled(SCREEN) as sizes:
-        probe_figures.draw_layers(probe, Path(), sizes)
-        return drawn["norms"].axes[0]
+    with styled(SCREEN) as sizes:
+        return probe_figures.draw_layers(probe, sizes).axes[0]
 
 
 def test_layers_that_rotate_differently_have_their_wavelengths_side_by_side() -> None:

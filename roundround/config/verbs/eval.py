@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +57,8 @@ class EvalConfig:
     def check(self) -> None:
         if self.table not in ("stderr", "stdout"):
             raise UserError(f"table={self.table} must be stderr or stdout")
-        at_least_one(batch_tokens=self.batch_tokens, examples=self.examples, max_tokens=self.max_tokens)
+        at_least_one(examples=self.examples)
+        check_windows(self.length, stride=self.stride, max_tokens=self.max_tokens, batch_tokens=self.batch_tokens)
         at_most_inputs(examples=self.examples)
         if self.by not in ("forcing", "generation"):
             raise UserError(f"by={self.by} must be forcing, which gives the right tokens before each, or generation")
@@ -66,15 +68,20 @@ class EvalConfig:
         if self.tasks_path is not None and not self.tasks:
             raise UserError("tasks_path= is a folder of lm_eval's tasks; say which: tasks=lm_eval:NAME")
         check_checkpoint(self.checkpoint)
-        if not self.length:
-            raise UserError("length is empty; give context lengths in tokens, such as length=128,256")
-        for length in self.length:
-            at_least_one(length=length)
         if not self.prefix or min(self.prefix) < 0:
             raise UserError(f"prefix={min(self.prefix, default='[]')} must be 0 or more tokens, such as prefix=0,512")
-        if self.stride is not None and not 1 <= self.stride <= min(self.length):
-            raise UserError(f"stride={self.stride} must be from 1 to the smallest length, {min(self.length)}")
         self.bos = checked_bos(self.bos)
+
+
+def check_windows(lengths: Sequence[int], *, stride: int | None, max_tokens: int | None, batch_tokens: int) -> None:
+    """Raises UserError for windows that no text can be cut into."""
+    at_least_one(batch_tokens=batch_tokens, max_tokens=max_tokens)
+    if not lengths:
+        raise UserError("length is empty; give context lengths in tokens, such as length=128,256")
+    for length in lengths:
+        at_least_one(length=length)
+    if stride is not None and not 1 <= stride <= min(lengths):
+        raise UserError(f"stride={stride} must be from 1 to the smallest length, {min(lengths)}")
 
 
 def harness_names(tasks: list[str]) -> list[str]:

@@ -49,10 +49,7 @@ class GenerateConfig:
 
     def check(self) -> None:
         check_checkpoint(self.checkpoint)
-        at_least_one(length=self.length, n=self.n, top_k=self.top_k)
-        check_seed(seed=self.seed)
-        if not 0 <= self.temperature < math.inf:
-            raise UserError(f"temperature={self.temperature:g} must be a finite number, 0 or above")
+        check_sampling(length=self.length, temperature=self.temperature, top_k=self.top_k, seed=self.seed, n=self.n)
         if not is_utf8(self.prompt):
             raise UserError("prompt= is no UTF-8 text")
         if self.interactive and self.n > 1:
@@ -66,6 +63,14 @@ class GenerateConfig:
             raise UserError("give run= for a model trained here or model= for a pretrained one")
         if self.run is not None and self.model is not None:
             raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
+
+
+def check_sampling(*, length: int, temperature: float, top_k: int | None, seed: int, n: int) -> None:
+    """Raises UserError for what no text can be written by."""
+    at_least_one(length=length, n=n, top_k=top_k)
+    check_seed(seed=seed)
+    if not 0 <= temperature < math.inf:
+        raise UserError(f"temperature={temperature:g} must be a finite number, 0 or above")
 
 
 VERB = Verb(

@@ -1,8 +1,8 @@
-"""Another normaliser, or RoPE of another kind, inside a loaded Hugging Face model.
+"""Another normaliser or encoding inside a loaded model: of this project any, of Hugging Face's RoPE of another kind.
 
 Shapes: P channel pairs.
 
-Tested by tests/loading/test_hf_patch.py.
+Tested by tests/loading/test_hf_patch.py and tests/test_api.py.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ from types import TracebackType
 from typing import final
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from roundround.attention.keys import AttentionShape
 from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import MakeSoftmax, attention_layers, install, shape_of
 from roundround.loading.patching.frequencies import RotaryTable, Rotation, rotate_layers, tables_of_layers
+from roundround.model.attention import Attention
+from roundround.model.decoder import Decoder, encodings_of
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rotary import RotaryEncoding
+from roundround.pe.xpos import XPos
 from roundround.probing.layout import N_TOKENS, is_said_by_frequencies
 from roundround.probing.probe import check
 from roundround.support.errors import UserError
@@ -34,18 +38,21 @@ MakeEncoding = Callable[[AttentionShape], PositionalEncoding]
 class Patch:
     """A patched model: in force from its making until `remove`, or until the end of a `with` block.
 
-    model: the Hugging Face model, which is changed in place; saved now, it would take the normalisers along.
+    model: the model, which is changed in place; saved now, it would take the normalisers along.
     remark: what the user should know, None for nothing.
     Raises UserError where the model does something that would be dropped.
     """
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: PreTrainedModel | Decoder,
         make_softmax: MakeSoftmax | None = None,
         make_encoding: MakeEncoding | None = None,
     ) -> None:
         self.model, self.remark = model, None
+        if isinstance(model, Decoder):
+            self.undo = replace_parts(model, make_softmax, make_encoding)
+            return
         with ExitStack() as undo:
             if make_encoding is not None:
                 of_layers = tables_of_layers(model)
@@ -75,13 +82,45 @@ class Patch:
         """Give the model its own attention and frequencies back."""
         self.undo.close()
 
-    def __enter__(self) -> PreTrainedModel:
+    def __enter__(self) -> PreTrainedModel | Decoder:
         return self.model
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.remove()
+
+
+def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encoding: MakeEncoding | None) -> ExitStack:
+    """Give every layer of a decoder of this project another normaliser or encoding; returns what undoes it.
+
+    What a kind of layer has beside them, such as its window, stays.
+    """
+    device = decoder.embed_tokens.weight.device
+    with ExitStack() as undo:
+        if make_encoding is not None:
+            own = [decoder.all_encodings[number] for number in decoder.encoding_of_layer]
+            shapes = [
+                replace(softmax.shape, theta=before.theta)
+                if isinstance(before, RotaryEncoding | XPos)
+                else softmax.shape
+                for softmax, before in zip(decoder.normalisers, own, strict=True)
+            ]
+            kinds = [replace(kind, make_encoding=make_encoding) for kind in decoder.kinds]
+            try:
+                encodings, of_layer, leaders = encodings_of(kinds, shapes)
+            except ValueError as error:
+                raise UserError(str(error)) from error
+            made = nn.ModuleList(encodings).to(device).train(decoder.training)
+            for name, value in (("encodings", made), ("encoding_of_layer", of_layer), ("leaders", leaders)):
+                undo.callback(setattr, decoder, name, getattr(decoder, name))
+                setattr(decoder, name, value)
+        if make_softmax is not None:
+            for attention in (module for module in decoder.layers.modules() if isinstance(module, Attention)):
+                softmax = make_softmax(attention.shape).to(device).train(decoder.training)
+                undo.callback(setattr, attention, "softmax", attention.softmax)
+                attention.softmax = softmax
+        return undo.pop_all()
 
 
 def rotations_of(

@@ -1,0 +1,84 @@
+"""What a Jupyter notebook shows of a verb that runs in a process of its own: its lines, and a bar.
+
+Tested by tests/test_api.py.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from roundround.distributed.child import VerbFailed, start
+from roundround.support.console import print_status
+from roundround.support.errors import AlreadyReported, Interrupted, UserError
+
+STEP = re.compile(r"\w+ (\d+)/(\d+)  .* left")  # of `Display.metrics` in training/bookkeeping.py
+LINES = 12  # shown of what has been printed, the last
+
+
+def run_shown(verb: str, words: Sequence[str]) -> Path:
+    """Run `roundround VERB WORDS` in a process of its own and show its lines; the run directory.
+
+    UserError where it was refused, RuntimeError where it failed, KeyboardInterrupt where a signal stopped it: each has
+    the line about it.
+    """
+    lines, show = list[str](), Shown().tell if in_notebook() else print_status
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        show(line)
+
+    def told(beginning: str, otherwise: str) -> str:
+        return next((line.removeprefix(beginning) for line in reversed(lines) if line.startswith(beginning)), otherwise)
+
+    command = f"roundround {verb}"
+    try:
+        return start([verb, *words], tell=tell)
+    except AlreadyReported as error:
+        raise UserError(told(f"{command}: ", str(error))) from None
+    except VerbFailed as error:
+        raise RuntimeError(told(f"{command}: ", str(error))) from None
+    except Interrupted:
+        resume = told(f"resume with: {command} ", "")
+        hint = f'; rr.{verb}("{resume}") resumes it' if resume else ""
+        raise KeyboardInterrupt(f"{command} was stopped{hint}") from None
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, which shows what is displayed."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+class Shown:
+    """The lines of a verb in the output of a cell, which is made anew with each line."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.step, self.done, self.n_steps = "", 0, 0
+        self.handle: Any = None
+
+    def tell(self, line: str) -> None:
+        """Show one more line; one that says how far a run is takes the place of the one before."""
+        found = STEP.fullmatch(line)
+        if found is None:
+            self.lines.append(line)
+        else:
+            self.step, self.done, self.n_steps = line, int(found[1]), int(found[2])
+        from IPython.display import display
+
+        if self.handle is None:
+            self.handle = display(self.bundle(), raw=True, display_id=True)
+        else:
+            self.handle.update(self.bundle(), raw=True)
+
+    def bundle(self) -> dict[str, str]:
+        """What is shown, as a page and as text."""
+        lines = [*self.lines[-LINES:], *([self.step] if self.step else [])]
+        bar = f'<progress value="{self.done}" max="{self.n_steps}"></progress>' if self.n_steps else ""
+        return {"text/plain": "\n".join(lines), "text/html": f"{bar}<pre>{escape(chr(10).join(lines))}</pre>"}
