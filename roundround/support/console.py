@@ -12,7 +12,7 @@ import shutil
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -106,42 +106,50 @@ def fitted(table: Table, room: int, first_to_leave: Sequence[str]) -> tuple[list
     time behind the first column.
     One that alone is too wide stays whole: the terminal wraps it, and it can still be copied.
     """
+    ends = {column._index: widths_of(column) for column in table.columns}
+
+    def is_too_wide(columns: Sequence[Column]) -> bool:
+        return least_width(table, columns, ends) > room
+
     left_out = [name for name in first_to_leave if any(column.header == name for column in table.columns)]
     columns = [column for column in table.columns if column.header not in left_out]
     for name in reversed(left_out.copy()):
-        more = [column for column in table.columns if column in columns or column.header == name]
-        if least_width(table, more) <= room:
+        more = [column for column in table.columns if column.header == name or any(column is one for one in columns)]
+        if not is_too_wide(more):
             columns = more
             left_out.remove(name)
     first, *others = columns
     parts: list[list[Column]] = [[first]]
     for column in others:
-        if len(parts[-1]) > 1 and least_width(table, [*parts[-1], column]) > room:
+        if len(parts[-1]) > 1 and is_too_wide([*parts[-1], column]):
             parts.append([first])
         parts[-1].append(column)
-    found = [part_of(table, part, room - least_width(table, part)) for part in parts]
+    found = [part_of(table, part, ends, room - least_width(table, part, ends)) for part in parts]
     for n, part in enumerate(found):
         part.title = None if n else table.title
         part.caption = table.caption if n == len(found) - 1 else None
     return found, left_out
 
 
-def part_of(table: Table, columns: Sequence[Column], spare: int) -> Table:
+Widths = Mapping[int, tuple[int, int]]  # by column, the least and the largest that it needs
+
+
+def part_of(table: Table, columns: Sequence[Column], ends: Widths, spare: int) -> Table:
     """The table with these columns alone; those that may be broken share the spare characters."""
-    part, ends = copy(table), [widths_of(column) for column in columns]
-    share = min(1.0, max(0, spare) / max(1, sum(most - least for least, most in ends)))
+    part, own = copy(table), [ends[column._index] for column in columns]
+    share = min(1.0, max(0, spare) / max(1, sum(most - least for least, most in own)))
     part.columns = [
         replace(column, _index=n, width=least + int(share * (most - least)), overflow="fold")
-        for n, (column, (least, most)) in enumerate(zip(columns, ends, strict=True))
+        for n, (column, (least, most)) in enumerate(zip(columns, own, strict=True))
     ]
     return part
 
 
-def least_width(table: Table, columns: Sequence[Column]) -> int:
+def least_width(table: Table, columns: Sequence[Column], ends: Widths) -> int:
     """The characters that a table of these columns needs."""
     from rich.console import Console
 
-    return Console(width=WIDE).measure(part_of(table, columns, 0)).maximum
+    return Console(width=WIDE).measure(part_of(table, columns, ends, 0)).maximum
 
 
 def widths_of(column: Column) -> tuple[int, int]:
