@@ -1,6 +1,6 @@
 """What a Jupyter notebook shows of a verb that runs in a process of its own: its lines, and a bar.
 
-Tested by tests/test_api.py.
+Tested by tests/test_api.py and tests/test_notebook.py.
 """
 
 from __future__ import annotations

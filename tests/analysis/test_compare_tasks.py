@@ -14,7 +14,7 @@ from roundround.analysis.compare import compare
 from roundround.analysis.comparison import Comparison
 from roundround.analysis.past_run import direction, is_share
 from roundround.report import comparison as report
-from roundround.report import comparison_tables, figures
+from roundround.report import comparison_tables
 from roundround.report.page.write import page_of
 from roundround.report.style import SCREEN
 from roundround.support.panels import Curve
@@ -93,7 +93,7 @@ def test_figures_are_of_exact_match_against_length_with_the_lengths_in_training(
     outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, Any] = {}
-    monkeypatch.setattr(figures, "save", lambda figure, folder, name, kinds: seen.update({name: figure}) or [])
+    monkeypatch.setattr(report, "save", lambda figure, folder, name, kinds: seen.update({name: figure}) or [])
     found = compare(outputs / "eval")
     report.draw(found.records(), comparison_tables.summary(found, []), tmp_path, SCREEN)
     assert {"eval_exact_match_by_length", "eval_exact_match_difference_by_length"} <= seen.keys()
