@@ -18,8 +18,9 @@ CONTRACTS = [
 ]
 BROKEN = """
 import numpy as np
+from my_encodings import *
+from my_normalisers import *
 from my_tasks import *
-from my_variants import *
 
 
 class Skewed(SquareRootBias):
