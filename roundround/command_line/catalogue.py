@@ -282,7 +282,7 @@ def keys_in(text: str, place: str) -> Iterator[Key]:
             dotted = f"{place}.{name.value}" if place else str(name.value)
             if not isinstance(name.value, str) or name.value in NO_KEYS:
                 continue
-            if isinstance(value, yaml.MappingNode) and not value.flow_style:
+            if isinstance(value, yaml.MappingNode) and value.value:
                 yield from inside(value, dotted)
                 continue
             default, last = text[value.start_mark.index : value.end_mark.index], value.end_mark

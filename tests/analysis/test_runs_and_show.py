@@ -10,6 +10,7 @@ import pytest
 from conftest import Done, assert_refused, metrics_of
 from helpers_runs import write_run
 
+from roundround.analysis.past_run import STATUSES
 from roundround.command_line.completion import complete_reader
 
 Command = Callable[..., Done]
@@ -140,7 +141,7 @@ def test_show_takes_one_run(roundround: Command) -> None:
     ("words", "incomplete", "offered"),
     [
         ([], "la", ["last"]),
-        ([], "st", ["status="]),
+        ([], "st", ["status=", *(f"status={status}" for status in STATUSES)]),  # alone it would get a space
         ([], "status=d", ["status=done", "status=died"]),
         (["status", "="], "f", ["failed"]),  # as bash breaks it
         (["outputs=x"], "pe=p_rope_", ["pe=p_rope_25", "pe=p_rope_50", "pe=p_rope_reversed"]),
@@ -148,4 +149,4 @@ def test_show_takes_one_run(roundround: Command) -> None:
     ],
 )
 def test_tab_completes_filters(words: list[str], incomplete: str, offered: list[str]) -> None:
-    assert sorted(complete_reader(words, incomplete)) == sorted(offered)
+    assert sorted(complete_reader("runs", words, incomplete)) == sorted(offered)
