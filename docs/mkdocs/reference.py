@@ -9,25 +9,20 @@ Tested by tests/test_docs.py.
 
 from __future__ import annotations
 
-import ast
 import html
 import re
 from pathlib import Path
-from typing import Any
 
-import yaml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from roundround.command_line.catalogue import GROUPS
-from roundround.config.options import conf_dir, options_of
+from roundround.command_line.catalogue import GROUPS, Option, groups_of, keys_of, options
+from roundround.command_line.pages import own_keys
 from roundround.config.verbs import VERBS, Verb
 
 WIDE = {"index.md": ["navigation"], "results.md": ["toc"]}
-ROTATES = re.compile(r"rotates: (\d+) of (\d+)(?:, ([\d,.]+))?")
-ROOT = Path(__file__).resolve().parents[2]
 FROM_THE_NETWORK = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
 STYLE_FROM_THE_NETWORK = re.compile(r"(?:url\(|@import\s*)[\"' ]*(?:https?:)?//[^)\"';]*")
 
@@ -70,76 +65,62 @@ def from_the_network(site: Path) -> list[str]:
 
 
 def verbs_page() -> str:
-    parts = ["# Verbs and their keys\n\nWritten at build time from the yamls that the program reads. `roundround "]
-    parts += [
-        "VERB --help` prints the same keys with the groups' options; `--cfg job` prints the config that would run.\n"
-    ]
-    return "".join(parts) + "".join(verb_section(verb) for verb in VERBS)
+    return (
+        "# Verbs and their keys\n\nWritten at build time from the yamls that the program reads. "
+        "`roundround VERB --help` prints the same; `--cfg job` prints the config that would run.\n"
+        + "".join(verb_section(verb) for verb in VERBS)
+    )
 
 
 def verb_section(verb: Verb) -> str:
-    """A verb's sentence, and a table of its keys with their defaults."""
+    """A verb's sentence, and a table of its groups and keys with their defaults."""
     parts = [f"\n## {verb.name}\n\n{verb.help}"]
     parts += [f" {escaped(verb.more)}"] if verb.more else []
     parts += [f" Also typed `{'`, `'.join(verb.aliases)}`."] if verb.aliases else []
-    path = conf_dir() / f"{verb.name.replace('-', '_')}.yaml"
-    parts += ["\n"]
-    if path.exists():
-        text = path.read_text(encoding="utf-8")
-        values = yaml.safe_load(text)
-        comments = comments_of(text)
-        chosen = [entry for entry in values.pop("defaults", []) if isinstance(entry, dict)]
-        groups = {name: value for entry in chosen for name, value in entry.items() if name in GROUPS}
-        rows = [
-            (f"[{name}](groups/{name}.md)", value, comments.get(name, GROUPS[name])) for name, value in groups.items()
-        ]
-        rows += [(f"`{key}`", value, comments.get(key, "")) for key, value in values.items() if key != "hydra"]
-        parts += ["\n", table(("key", "default", "what it is"), rows)]
+    rows = []
+    for group, (option, comment) in (groups_of(verb) if verb.config is not None else {}).items():
+        name = f"[{group}](groups/{group}.md)" if group in GROUPS else f"`{group}`"
+        rows.append((name, option, comment or GROUPS.get(group, "")))
+    rows += [(f"`{key.name}`", key.default, key.comment) for key in own_keys(verb).values()]
+    parts += ["\n\n", table(("key", "default", "what it is"), rows)]
     for flag, what in verb.flags.items():
         parts += [f"\n`{flag}` stands for `{what.override}`.\n"]
     return "".join(parts)
 
 
 def groups_page() -> str:
-    rows = [(f"[`{group}`]({group}.md)", idea) for group, idea in GROUPS.items()]
     return (
         "# Groups of options\n\nA group is chosen by `GROUP=OPTION`, and a value of the option by `GROUP.KEY=VALUE`. "
         "An option of your own is a yaml in a folder that `--config-dir` names.\n\n"
         + "| group | what it decides |\n|---|---|\n"
-        + "".join(f"| {name} | {idea} |\n" for name, idea in rows)
+        + "".join(f"| [`{group}`]({group}.md) | {idea} |\n" for group, idea in GROUPS.items())
     )
 
 
 def group_page(group: str) -> str:
-    """Every option of a group: idea, formula, paper, what else its class says, and its numbers."""
-    parts = [f"# {group}=\n\n{GROUPS[group]} Written at build time from `conf/{group}` and the docstrings.\n"]
-    for name, path in sorted(options_of(group, None).items()):
-        text = path.read_text(encoding="utf-8")
-        parts += [f"\n## {name}\n", option(text, yaml.safe_load(text) or {})]
-    return "".join(parts)
+    """Every option of a group: idea, formula, paper, what else its class says, and its keys."""
+    intro = f"# {group}=\n\n{GROUPS[group]} Written at build time from `conf/{group}` and the docstrings.\n"
+    return intro + "".join(option_section(group, option) for option in options(group, None))
 
 
-def option(text: str, values: dict[str, Any]) -> str:
-    """An option's section: the remarks of its yaml, its class's docstring, its values with their comments."""
-    remarks = [
-        line.lstrip("# ").rstrip() for line in text.splitlines() if line.startswith("#") and "@package" not in line
-    ]
-    parts = [f"\n```\n{remarks[0]}\n```\n"] if remarks and remarks[0].startswith("roundround ") else []
-    own = [line for line in remarks[1:] if not ROTATES.match(line)]
-    parts += ["\n" + escaped(" ".join(own)) + "\n"] if own else []
-    docstring = docstring_of(str(values.get("_target_", "")))
-    for number, paragraph in enumerate(filter(None, docstring.split("\n\n"))):
+def option_section(group: str, option: Option) -> str:
+    """The command that uses it, the remarks of its yaml, its class's docstring, its keys with their comments."""
+    parts = [f"\n## {option.name}\n"]
+    parts += [f"\n```\n{option.command}\n```\n"] if option.command else []
+    parts += ["\n" + escaped(option.idea) + "\n"] if option.idea not in option.docstring else []
+    for number, paragraph in enumerate(option.docstring):
         is_formula = number == 1 and "arXiv" not in paragraph
         parts += [f"\n```\n{paragraph}\n```\n" if is_formula else f"\n{escaped(paragraph)}\n"]
-    for n, of, slowest in ROTATES.findall(text):
+    parts += [f"\nLayers: `{option.layers}`\n"] if option.layers else []
+    if option.rotates:
+        pairs, _, slowest = option.rotates.partition(", ")
+        n, _, of = pairs.partition(" of ")
         parts += [f"\nIn a head of {2 * int(of)} channels {n} of {of} pairs rotate"]
         parts += [f"; the slowest turns once in {slowest} tokens.\n" if slowest else ".\n"]
-    comments = comments_of(text)
-    shown = {key: value for key, value in values.items() if key not in ("_target_", "hydra", "defaults", "kind")}
-    if shown:
-        rows = [(f"`{key}`", value, comments.get(key, "")) for key, value in shown.items()]
-        parts += ["\n", table(("key", "value", "what it is"), rows)]
-    return "".join(parts)
+    is_setting = group in ("bench", "experiment")  # which give values to keys of others
+    keys = keys_of(group, option.name, "" if is_setting else group, None).values()
+    rows = [(f"`{key.name}`", key.default, key.comment) for key in keys]
+    return "".join(parts) + ("\n" + table(("key", "value", "what it is"), rows) if rows else "")
 
 
 def with_links(text: str, up: str) -> str:
@@ -149,31 +130,15 @@ def with_links(text: str, up: str) -> str:
     )
 
 
-def table(heads: tuple[str, ...], rows: list[tuple[str, Any, str]]) -> str:
+def table(heads: tuple[str, ...], rows: list[tuple[str, str, str]]) -> str:
     n = 3 if any(comment for *_, comment in rows) else 2
-    cells = [(key, f"`{as_yaml(value)}`", escaped(comment)) for key, value, comment in rows]
+    cells = [(key, f"`{shortened(value)}`", escaped(comment)) for key, value, comment in rows]
     lines = [f"| {' | '.join(heads[:n])} |", "|" + "---|" * n, *(f"| {' | '.join(row[:n])} |" for row in cells)]
     return "\n".join(lines) + "\n"
 
 
-def as_yaml(value: Any) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, width=10_000).strip().removesuffix("\n...")
-    return (text if len(text) < 200 else text[:200] + " ...").replace("|", "\\|")
-
-
-def comments_of(text: str) -> dict[str, str]:
-    """What the comment behind each key of the first level says, and those of the defaults list by group."""
-    return dict(re.findall(r"^(?:  - )?(\w+):[^#\n]*#\s*(.*)$", text, re.MULTILINE))
-
-
-def docstring_of(target: str) -> str:
-    """The docstring of the class that a `_target_` names, read off its source; empty where it is not one of ours."""
-    module, _, name = target.rpartition(".")
-    path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
-    if not module.startswith("roundround.") or not path.exists():
-        return ""
-    found = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ClassDef)]
-    return next((ast.get_docstring(node) or "" for node in found if node.name == name), "")
+def shortened(value: str) -> str:
+    return (value if len(value) < 200 else value[:200] + " ...").replace("|", "\\|")
 
 
 def escaped(text: str) -> str:

@@ -89,7 +89,7 @@ class Probe:
         return found
 
     def labels(self) -> list[list[tuple[str, float]]]:
-        """The label of every head and its score, the share of its weight behind that: [layer][head]."""
+        """The label of every head and its score, the share of its weight behind that: `[layer][head]`."""
         assert self.rows is not None, "labels come from sampled rows"
         return self.rows.labels()
 

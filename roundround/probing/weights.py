@@ -23,7 +23,7 @@ WORDS_SHOWN = 40  # of a text
 
 @dataclass(frozen=True, repr=False, eq=False)
 class AttentionWeights:
-    """Weights [layer][head] of one text, each [Q, K] on the CPU, at least float32.
+    """Weights `[layer][head]` of one text, each [Q, K] on the CPU, at least float32.
 
     name: the model's. words: what each token reads as. tokens: their ids. layers: the weights of each layer, [H, Q, K].
     """
