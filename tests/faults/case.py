@@ -52,6 +52,7 @@ STATUS = re.compile(
             r"[ \u2500-\u257f]",  # of a table, or a job of a sweep; no error begins with a space
             r"max retrieval: accuracy",
             r"evaluated \d",
+            r"near the largest priorities the logits rise",
             r"exported to ",
             r"windows (of \d+ )?(begin with|have )|text that spells a special token is |each text by itself",
             r"documents (are joined by|are read one by one|in a window do not)|a joint costs |read as roundround eval ",

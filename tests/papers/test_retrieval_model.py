@@ -176,7 +176,8 @@ def test_rounded_products_train_by_the_gradient_at_the_rounded_factors() -> None
     for (name, rounded), plain in zip(model.named_parameters(), exact.parameters(), strict=True):
         assert rounded.grad is not None
         assert plain.grad is not None
-        assert 0 < float((rounded.grad - plain.grad).norm()) < 0.2 * float(plain.grad.norm()), name
+        if name != "to_key.bias":  # it adds the same to all logits of a row, so its gradient is 0 but for rounding
+            assert 0 < float((rounded.grad - plain.grad).norm()) < 0.2 * float(plain.grad.norm()), name
 
 
 def test_two_initialisations_are_one_too_many() -> None:

@@ -325,7 +325,7 @@ def test_wandb_without_a_login_asks_nothing_and_logs_into_the_run_directory(tmp_
         done = subprocess.run(
             [sys.executable, "-c", TWO_RUNS],
             cwd=tmp_path / "work",
-            env=known | {"HOME": str(tmp_path)},
+            env=known | {"HOME": str(tmp_path), "COLUMNS": "200"},
             stdin=end,
             stdout=end,
             stderr=end,
