@@ -46,12 +46,26 @@ __all__ = [
 
 
 class _Room(ModuleType):
-    """A room that has the name of a function, as `attention` and `runs` do: calling it calls the function."""
+    # a room that has the name of a function, as `attention` and `runs` do: it is called and described as the function
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
+    @property
+    def _function(self) -> Any:
         from roundround import api
 
-        return getattr(api, self.__name__.rpartition(".")[2])(*args, **options)
+        return getattr(api, self.__name__.rpartition(".")[2])
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._function(*args, **options)
+
+    @property
+    def __doc__(self) -> Any:  # type: ignore[override]
+        return self._function.__doc__
+
+    @property
+    def __signature__(self) -> Any:
+        from inspect import signature
+
+        return signature(self._function)
 
 
 class _Package(ModuleType):

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import islice
+from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from pandas import DataFrame
 
 from roundround.analysis.compare import compare as compare
+from roundround.analysis.comparison import as_typed
 from roundround.analysis.past_run import Filters, PastRun, directories_of, directories_of_all, past_run, runs_in
+from roundround.config.verbs import at_least_one
 from roundround.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -88,7 +91,6 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
 
     from roundround.distributed.device import check_fits
     from roundround.loading.given import given_to_write
-    from roundround.loading.writing import check_room
     from roundround.probing.weights import AttentionWeights, weights_of_layers
 
     with given_to_write(model, tokenizer) as writer, torch.no_grad():
@@ -96,7 +98,9 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
         tokens, normalisers = writer.tokens(text, first=True), writer.normalisers()
         if not tokens or not text:
             raise UserError("the text is empty; give one with at least one token")
-        check_room(writer, len(tokens), 1)
+        if writer.most is not None and len(tokens) > writer.most:
+            has = f"the text has {len(tokens):,} tokens, and the encoding has {writer.most:,} positions"
+            raise UserError(f"{has}; give a shorter text")
         n_bytes = 4 * sum(softmax.shape.n_heads for softmax in normalisers) * len(tokens) ** 2
         check_fits(n_bytes, torch.device("cpu"), f"attention over {len(tokens):,} tokens", "give a shorter text")
         tokens_1T = torch.tensor([tokens], device=writer.device)
@@ -138,7 +142,7 @@ def evaluate(
     *,
     length: int | Sequence[int] = (128, 256, 512),
     stride: int | None = None,
-    bos: str = "auto",
+    bos: str | bool = "auto",
     max_tokens: int | None = None,
     separate_documents: bool | None = None,
     dispersion: bool = False,
@@ -147,10 +151,11 @@ def evaluate(
     """Perplexity on held-out text at several context lengths: the numbers of `roundround eval`.
 
     model, tokenizer: as `attention` has them. data: the name of a corpus (`roundround list data`, such as pydoc),
-    a `Corpus`, or texts, all of which are scored; a run's own name is `rr.run(run).choices["data"]`. length: context
+    a `Corpus`, or a list of texts, which are all scored. A run that was trained on a corpus of the package has its name
+    in `rr.run(run).choices["data"]`; for one trained on files of your own, give a list of their texts. length: context
     lengths in tokens; the targets are the same at each. stride: tokens between the beginnings of windows that overlap;
     None for windows that meet. bos: the token that begins a text before every window of a Hugging Face model: auto
-    (where it lowers the loss), true or false. max_tokens: targets to score at most. separate_documents: whether
+    (where it lowers the loss), True or False. max_tokens: targets to score at most. separate_documents: whether
     documents do not see each other; None as the corpus says: give True for a run that was trained so. dispersion: also
     entropy (nats), largest weight and logit spread of every head. batch_tokens: scored at once.
 
@@ -164,9 +169,12 @@ def evaluate(
     from roundround.loading.losses import check_dispersion, first_tokens_of, measure
     from roundround.report.evaluation import all_records
 
-    lengths = [length] if isinstance(length, int) else list(length)
-    settings: dict[str, Any] = {"stride": stride, "bos": bos, "max_tokens": max_tokens, "batch_tokens": batch_tokens}
-    settings |= {"separate_documents": separate_documents}
+    try:
+        lengths = [index(one) for one in (length if isinstance(length, Iterable) else [length])]
+    except TypeError:
+        raise UserError(f"length={length!r} must be a whole number, or a list of them") from None
+    settings: dict[str, Any] = {"stride": stride, "max_tokens": max_tokens, "batch_tokens": batch_tokens}
+    settings |= {"separate_documents": separate_documents, "bos": str(bos).lower()}
     with given_to_read(model, tokenizer, data, lengths, **settings) as reader:
         check_dispersion(dispersion, separate=reader.separate_documents)
         first_tokens = first_tokens_of(reader, lengths)
@@ -191,13 +199,16 @@ def probe(
 
     Returns a `Probe`: `probe.arrays()["query_norm"]` is [L, H, P], the mean length of each 2-D chunk, fastest pair
     first; `probe.labels()` names every head. Raises UserError for a model without RoPE, with a layout that is not
-    known, or that is not causal.
+    known, or that is not causal, and for a str in place of a list of texts.
 
         rr.plot(rr.probe(model, tokenizer, texts), "norms")
     """
     from roundround.loading.given import given_to_probe
     from roundround.probing.probe import observe
 
+    if isinstance(texts, str):
+        raise UserError("texts is one text, and rr.probe takes a list of them: give [text]")
+    at_least_one(batch_tokens=batch_tokens)
     with given_to_probe(model, tokenizer) as probed:
         tokens = [probed.tokens(text) for text in texts]
         return observe(probed, tokens, rows=rows, entropy=entropy, batch_tokens=batch_tokens)
@@ -222,8 +233,8 @@ def patch(
             model.generate(...)
 
     Generation with a cache works, and `output_attentions=True` gives the weights of the normaliser. Learned parameters
-    start as the yaml says and join `model.parameters()`. Raises UserError for what cannot be honoured, such as a soft
-    cap of the model's own beside another normaliser.
+    start as the yaml says and join `model.parameters()`. Raises UserError for a model that is patched already, and for
+    what cannot be honoured, such as a soft cap of the model's own beside another normaliser.
     """
     import torch
 
@@ -295,22 +306,23 @@ def run(path: str | os.PathLike[str] = "last", *, outputs: str = "outputs") -> R
 
 def runs(
     *paths: str | os.PathLike[str],
-    where: Mapping[str, str] | None = None,
+    where: Mapping[str, object] | None = None,
     outputs: str = "outputs",
     limit: int | None = None,
 ) -> DataFrame:
     """The runs that are named, or all under `outputs`, newest first: what `roundround runs` lists.
 
     paths: run directories, sweeps, folders, patterns, `last`. where: filters, such as {"verb": "train", "pe":
-    "rope,nope", "since": "2d"}. limit: how many at most. Returns a row for each run: run (its directory, for `rr.run`),
-    verb, overrides, status, started, seconds, and its headline numbers. A run that cannot be read is warned of. Raises
-    UserError for a filter on a setting that no run has.
+    "rope,nope", "seed": 1, "since": "2d"}. limit: how many at most; None for all. Returns a row for each run: run (its
+    directory, for `rr.run`), verb, overrides, status, started, seconds, and its headline numbers. A run that cannot be
+    read is warned of. Raises UserError for a filter on a setting that no run has.
 
         rr.runs(where={"verb": "train"})[["run", "overrides", "perplexity"]]
     """
     from roundround.report.lab_book import as_record
 
-    filters, damaged = Filters(where or {}), list[tuple[str, str]]()
+    at_least_one(limit=limit)
+    filters, damaged = Filters(as_typed(where)), list[tuple[str, str]]()
     directories = directories_of_all([os.fspath(path) for path in paths], outputs)
     found = list(islice(runs_in(directories, filters, damaged), limit))
     if len(found) != limit:  # all have been seen

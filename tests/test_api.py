@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -66,6 +67,9 @@ def test_names_are_listed_and_importing_them_imports_no_torch() -> None:
         "import roundround.attention.keys, roundround.runs.directories",
         "assert callable(rr.attention) and callable(rr.runs) and roundround.attention.keys.Keys",
         "assert len(rr.runs(outputs='.')) == 0",
+        "from inspect import getdoc, signature; from roundround import api",
+        "assert all(getdoc(getattr(rr, n)) == getdoc(getattr(api, n)) for n in dir(rr) if n[0] != '_')",
+        "assert all(signature(getattr(rr, n)) == signature(getattr(api, n)) for n in ('attention', 'runs'))",
     ]
     code = "; ".join(lines).replace("; assert 'torch'", "\nassert 'torch'")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -165,7 +169,9 @@ def test_attention_leaves_the_model_as_it_was_and_refuses_what_it_cannot_read(st
     assert decoder.training
     with pytest.raises(UserError, match="the text is empty"):
         rr.attention(decoder, tokenizer, "")
-    with pytest.raises(UserError, match="positions"):
+    with pytest.raises(
+        UserError, match=r"^the text has 1,001 tokens, and the encoding has 64 positions; give a shorter"
+    ):
         rr.attention(decoder, tokenizer, "x" * 1000)
     with pytest.raises(UserError, match="not a Linear"):
         rr.attention(torch.nn.Linear(2, 2), tokenizer, "a text")
@@ -220,6 +226,21 @@ def test_what_a_run_cannot_take_is_refused_and_leaves_it_as_it_was() -> None:
     assert torch.equal(decoder(ids), own)
 
 
+def test_a_patched_run_takes_no_second_patch_before_the_first_is_removed() -> None:
+    decoder, _ = a_decoder("pe=rope")
+    ids = torch.arange(40)[None]
+    own = decoder(ids)
+    first = rr.patch(decoder, softmax="adaptive_temperature")
+    with pytest.raises(UserError, match="the model is patched already; take that patch off first"):
+        rr.patch(decoder, softmax="top_k", k=3)
+    assert not torch.equal(decoder(ids), own)
+    first.remove()
+    with rr.patch(decoder, softmax="top_k", k=3):
+        first.remove()  # again, which does nothing
+        assert not torch.equal(decoder(ids), own)
+    assert torch.equal(decoder(ids), own)
+
+
 # -- numbers and texts are those of the verbs
 
 
@@ -248,7 +269,7 @@ def test_evaluate_has_the_numbers_of_the_verb_of_a_pretrained_model(stories: tup
     done = typed("eval", "model=stories260k", "softmax=adaptive_temperature", *words)
     with rr.patch(stories[0], softmax="adaptive_temperature"):
         same_records(rr.evaluate(*stories, "stories", length=64, max_tokens=600), done)
-    plain = rr.evaluate(*stories, "stories", length=64, max_tokens=600, bos="false")
+    plain = rr.evaluate(*stories, "stories", length=64, max_tokens=600, bos=False)
     texts = rr.evaluate(*stories, [TEXT, TEXT], length=8)
     assert plain.query("metric == 'scored_targets'")["value"].item() == done.value("scored_targets")
     assert 1 < texts.query("metric == 'perplexity'")["value"].item() < 100
@@ -261,6 +282,8 @@ def test_evaluate_has_the_numbers_of_the_verb_of_a_pretrained_model(stories: tup
         ({"data": "storys"}, "did you mean 'stories'"),
         ({"length": []}, "length is empty"),
         ({"length": 0}, "length=0 must be at least 1"),
+        ({"length": "8"}, "length='8' must be a whole number, or a list of them"),
+        ({"data": []}, "there is no text to read; give at least one"),
         ({"stride": 99}, "stride=99"),
         ({"bos": "maybe"}, "bos=maybe"),
         ({"dispersion": True, "separate_documents": True}, "do not see each other"),
@@ -269,6 +292,17 @@ def test_evaluate_has_the_numbers_of_the_verb_of_a_pretrained_model(stories: tup
 def test_what_cannot_be_evaluated_is_refused(stories: tuple[Any, Any], options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         rr.evaluate(*stories, **({"data": "stories", "length": 32, "max_tokens": 100} | options))
+
+
+def test_what_cannot_be_probed_is_refused(stories: tuple[Any, Any]) -> None:
+    with pytest.raises(UserError, match=r"rr\.probe takes a list of them"):
+        rr.probe(*stories, TEXT)
+    with pytest.raises(UserError, match="there is no text to probe with; give at least one"):
+        rr.probe(*stories, [])
+    with pytest.raises(UserError, match="batch_tokens=0 must be at least 1"):
+        rr.probe(*stories, [TEXT], batch_tokens=0)
+    with pytest.raises(UserError, match=r"^the model has no RoPE"):
+        rr.probe(*a_decoder("pe=alibi"), [TEXT])
 
 
 def test_generate_writes_the_text_of_the_verb(stories: tuple[Any, Any], train: Callable[..., Done]) -> None:
@@ -376,6 +410,8 @@ def test_runs_are_a_table_newest_first(here: Path) -> None:
     with pytest.warns(UserWarning, match="passed over"):
         assert len(rr.runs(where={"pe": "nope"})) == 0
     assert len(rr.runs(limit=1)) == 1
+    with pytest.raises(UserError, match="limit=-1 must be at least 1"):
+        rr.runs(limit=-1)
     with pytest.raises(UserError, match="holds 3 runs"):
         rr.run(here / "outputs")
 
@@ -407,6 +443,13 @@ def test_a_comparison_shows_itself_in_a_few_lines(comparison: Any) -> None:
     assert html.count("<tr") == 5
     with pytest.raises(UserError, match="metric, which is an argument of its own"):
         rr.compare("outputs", where={"metric": "perplexity"})
+
+
+def test_filters_may_be_numbers_and_lists(comparison: Any, here: Path) -> None:
+    assert len(rr.runs(where={"pe": ["rope", "nope"], "verb": "train"})) == 3
+    assert len(rr.runs(where={"seed": 1, "verb": "train"})) == 2
+    table = rr.compare(here / "outputs", where={"verb": "eval", "length": 32}).data_frame()
+    assert table["length"].tolist() == [32, 32]
 
 
 def test_a_comparison_is_drawn_as_the_verb_draws_it(comparison: Any) -> None:
@@ -446,3 +489,12 @@ def test_a_run_is_drawn_as_on_its_page(train: Callable[..., Done]) -> None:
     assert figure._repr_png_() == as_png(figure)
     with pytest.raises(UserError, match="did you mean 'curves'"):
         rr.plot("last", "curve")
+
+
+def test_a_users_own_settings_of_matplotlib_change_no_saved_figure(stories: tuple[Any, Any], here: Path) -> None:
+    figure = rr.plot(rr.attention(*stories, "The fox"), "0.0")
+    _, own = figure._repr_png_(), figure._repr_png_()  # the layout settles with the first
+    with matplotlib.rc_context({"savefig.facecolor": "black", "pdf.fonttype": 3}):
+        assert figure._repr_png_() == own
+        figure.savefig("head.pdf")
+    assert b"/Type3" not in Path("head.pdf").read_bytes()

@@ -15,7 +15,17 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from roundround.analysis.comparison import Baseline, Comparison, Group, Row, choices, order, values_of, varying
+from roundround.analysis.comparison import (
+    Baseline,
+    Comparison,
+    Group,
+    Row,
+    as_typed,
+    choices,
+    order,
+    values_of,
+    varying,
+)
 from roundround.analysis.intervals import Array, half_width, holm, mean_of, paired_p
 from roundround.analysis.load import LongTable, Replicate, load
 from roundround.analysis.past_run import rank
@@ -31,7 +41,7 @@ def compare(
     *,
     baseline: str | Sequence[str] = (),
     metric: str | Sequence[str] = (),
-    where: Mapping[str, str] | None = None,
+    where: Mapping[str, object] | None = None,
     outputs: str = "outputs",
 ) -> Comparison:
     """Compare runs: means over seeds with 95 % t intervals, and differences to a baseline, paired by seed.
@@ -40,7 +50,7 @@ def compare(
     files of settings, seed, metric, length, value. baseline: `pe=rope` pairs each run with the one that differs in pe
     alone; `["pe=rope", "softmax=softmax"]` is one cell for all; `none` for none; without one, the plain attention where
     it is among the runs. metric: those to compare; all without one. where: filters on the runs, as `roundround runs`
-    takes them, and on coordinates, such as {"verb": "eval", "pe": "rope,nope", "length": "512"}.
+    takes them, and on coordinates, such as {"verb": "eval", "pe": "rope,nope", "length": 512}.
 
     `.table` has a row for each metric, context length (task, ...) and setting, `.data_frame()` the same as a pandas
     DataFrame, `.remarks` what a reader has to know. Raises UserError where nothing can be compared.
@@ -51,7 +61,7 @@ def compare(
         raise UserError(f"where= has {key}, which is an argument of its own: give {key}=...")
     names = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     baseline, metric = ([given] if isinstance(given, str) else given for given in (baseline, metric))
-    table = load(names, where or {}, outputs)
+    table = load(names, as_typed(where), outputs)
     comparison = comparison_of(table, baseline, metric)
     comparison.remarks = [*table.remarks, *remarks_of(comparison)]
     return comparison

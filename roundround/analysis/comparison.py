@@ -49,6 +49,12 @@ def format_setting(value: Any) -> str:
     return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))
 
 
+def as_typed(where: Mapping[str, object] | None) -> dict[str, str]:
+    """Filters as they are typed: {"seed": 1, "pe": ["rope", "nope"]} is seed=1 and pe=rope,nope."""
+    given = {key: value if isinstance(value, list | tuple) else [value] for key, value in (where or {}).items()}
+    return {key: ",".join(map(format_setting, values)) for key, values in given.items()}
+
+
 @dataclass(eq=False, repr=False)
 class Group:
     """The replicates of one setting. settings: those that vary among the replicates of its verb.

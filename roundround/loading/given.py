@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from roundround.loading.patching.attention import MakeSoftmax
     from roundround.loading.patching.patch import MakeEncoding
 
-NAME = "run"  # of a decoder of this project: it does not know where it comes from
+NAME = "the model"  # of a decoder of this project: it does not know where it comes from
 
 
 @contextmanager

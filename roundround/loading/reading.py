@@ -202,7 +202,7 @@ def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> To
         if most is not None and n_tokens > most:
             break
     if not found:
-        raise UserError("there is no text to read; give text=FILE or data=...")
+        raise UserError("there is no text to read; give at least one")
     ids, n_bytes = (np.concatenate([arrays[name] for arrays in found]) for name in ("held_out", "held_out_bytes"))
     return TokenData(
         train=Mix((), ()),

@@ -46,6 +46,8 @@ class Decoder(nn.Module):
     `zero_init`: see `initialise`.
     """
 
+    is_patched = False  # another normaliser or encoding stands in it for a while
+
     def __init__(
         self,
         *,

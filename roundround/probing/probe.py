@@ -294,7 +294,7 @@ def batches(
 def check_texts(texts: Sequence[Sequence[int]]) -> None:
     """UserError where there is no text, or one of fewer than two tokens."""
     if not texts:
-        raise UserError("there is no text to probe with; give text=FILE or data=...")
+        raise UserError("there is no text to probe with; give at least one")
     for number, text in enumerate(texts, 1):
         if len(text) < 2:
             raise UserError(f"text {number} has {len(text)} token; a probe needs at least two in every text")

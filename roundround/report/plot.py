@@ -108,8 +108,15 @@ def drawn(of: str, pictures: Pictures, what: str | None) -> Any:
         raise UserError(f"{of} has no picture '{what}'{nearest(what, pictures)}")
     with styled(SCREEN) as sizes:
         figure = pictures[next(iter(pictures)) if what is None else what](sizes)
+    figure.savefig = partial(save_styled, figure)
     figure._repr_png_ = partial(as_png, figure)  # a notebook asks every object for it; pyplot need not be imported
     return figure
+
+
+def save_styled(figure: Any, *args: Any, **options: Any) -> None:
+    """Figure.savefig in the style that the figure was drawn in: fonts and colours are also settled when it is saved."""
+    with styled(SCREEN):
+        type(figure).savefig(figure, *args, **options)
 
 
 def as_png(figure: Any) -> bytes:
@@ -118,5 +125,5 @@ def as_png(figure: Any) -> bytes:
 
     FigureCanvasAgg(figure)
     found = io.BytesIO()
-    figure.savefig(found, format="png", dpi=DPI)
+    save_styled(figure, found, format="png", dpi=DPI)
     return found.getvalue()

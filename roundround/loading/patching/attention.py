@@ -29,6 +29,7 @@ from roundround.softmax.softmax import Softmax
 from roundround.support.errors import UserError
 
 NAME = "roundround"  # of the attention implementation
+PATCHED = "the model is patched already; take that patch off first"
 SLOT = "roundround_softmax"  # of the submodule of each attention layer
 INPUT = "roundround_input"  # of what an attention layer was called with, until its attention is
 ASKED = "roundround_asked"  # of whether the weights of attention are asked for in this pass
@@ -56,7 +57,7 @@ def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> 
         raise UserError(f"{type(model).__name__} has an encoder; roundround looks inside decoders alone")
     layers = attention_layers(model)
     if is_patched(model):
-        raise UserError("the model is patched already; take that patch off first")
+        raise UserError(PATCHED)
     make = own_softmax if make_softmax is None else partial(replacement, make_softmax=make_softmax)
     made = [make(layer, number) for number, layer in enumerate(layers)]
     with ExitStack() as undo:

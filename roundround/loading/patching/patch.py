@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from roundround.attention.keys import AttentionShape
 from roundround.loading.load import ProbedHuggingFaceModel
-from roundround.loading.patching.attention import MakeSoftmax, attention_layers, install, shape_of
+from roundround.loading.patching.attention import PATCHED, MakeSoftmax, attention_layers, install, shape_of
 from roundround.loading.patching.frequencies import RotaryTable, Rotation, rotate_layers, tables_of_layers
 from roundround.model.attention import Attention
 from roundround.model.decoder import Decoder, encodings_of
@@ -94,10 +94,14 @@ class Patch:
 def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encoding: MakeEncoding | None) -> ExitStack:
     """Give every layer of a decoder of this project another normaliser or encoding; returns what undoes it.
 
-    What a kind of layer has beside them, such as its window, stays.
+    What a kind of layer has beside them, such as its window, stays. UserError for a decoder that is patched already.
     """
+    if decoder.is_patched:
+        raise UserError(PATCHED)
     device = decoder.embed_tokens.weight.device
     with ExitStack() as undo:
+        undo.callback(setattr, decoder, "is_patched", False)
+        decoder.is_patched = True
         if make_encoding is not None:
             own = [decoder.all_encodings[number] for number in decoder.encoding_of_layer]
             shapes = [
