@@ -33,9 +33,9 @@ MANY = 4  # settings that vary
 RATE = "optim.lr"
 
 
-def remarks_of(comparison: Comparison) -> list[str]:
-    """All that a reader has to know, one sentence an item."""
-    found = [*about_baseline(comparison)]
+def remarks_of(comparison: Comparison, *, without_baseline: bool = False) -> list[str]:
+    """All that a reader has to know, one sentence an item. without_baseline: none was asked for."""
+    found = [] if without_baseline else [*about_baseline(comparison)]
     if comparison.skipped:
         listed = some([f"{run} ({why})" for run, why in comparison.skipped])
         found.insert(0, f"{counted(len(comparison.skipped), 'run')} left out: {listed}")

@@ -103,6 +103,28 @@ def test_what_means_no_finished_run_is_refused(
     assert_refused(roundround("max-retrieval", place), "none is a finished run of max-retrieval")
 
 
+def test_a_damaged_run_of_a_folder_is_passed_over_and_named(
+    swept: tuple[Path, Done], roundround: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/broken").mkdir(parents=True)
+    Path("runs/broken/run.json").write_text("{")
+    Path("runs/0").symlink_to(swept[0] / "out/a-sweep/0")
+    done = roundround("eval", "run=runs/*", "length=16", "max_tokens=64", "logger=none", "device=cpu")
+    assert done.code == 0, done.err
+    assert "passed over: " in done.err
+    assert "runs/broken/run.json is not valid json" in done.err
+    assert "1 of the 2 runs of runs/* are finished runs of train" in done.err
+
+
+def test_a_folder_that_is_only_asked_about_or_has_no_home_is_no_sweep(
+    swept: tuple[Path, Done], roundround: Command
+) -> None:
+    done = roundround("eval", f"run={swept[0] / 'out'}", "--cfg", "job")
+    assert (done.code, f"run: {swept[0] / 'out'}" in done.out) == (0, True), done.err
+    assert_refused(roundround("eval", "run=~nosuchuser/x"), "no home folder is known for '~nosuchuser/x'")
+
+
 def test_a_sweep_says_how_many_of_its_jobs_failed_and_why(train: Command) -> None:
     done = train("-m", "pe=p_rope", "pe.p=0.5,7,8,0.75", "trainer.max_steps=1")
     assert done.code == 2
