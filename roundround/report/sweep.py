@@ -216,7 +216,7 @@ def curves_by_length(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]
                 curves.append(
                     (own | dict(zip(kept, its, strict=True)), Curve("", xs, [float(np.mean(points[x])) for x in xs]))
                 )
-        ticks = sorted({x for _, curve in curves for x in curve.x})
+        ticks = sorted({x for some in whole for _, name, ((_, x),), _ in some if name == metric})
         if len(ticks) > 1:
             words = in_words(metric)
             return panels_of(curves, words.capitalize(), (label, words), log="x", x_ticks=ticks, possible=(0.0, None))
