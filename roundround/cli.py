@@ -43,7 +43,7 @@ def call(verb: Verb, words: list[str], typed: str = "") -> int:
     if {*HELP} & {*words}:
         from roundround.command_line.pages import print_verb, words_beside_help
 
-        print_verb(verb, *words_beside_help(words))
+        print_verb(verb, *words_beside_help(words, verb))
         return 0
     if verb.config is None:
         from roundround.command_line.readers import read

@@ -63,7 +63,7 @@ def compare(
     baseline, metric = ([given] if isinstance(given, str) else given for given in (baseline, metric))
     table = load(names, as_typed(where), outputs)
     comparison = comparison_of(table, baseline, metric)
-    comparison.remarks = [*table.remarks, *remarks_of(comparison)]
+    comparison.remarks = [*table.remarks, *remarks_of(comparison, without_baseline=list(baseline) == ["none"])]
     return comparison
 
 

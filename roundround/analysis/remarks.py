@@ -13,7 +13,16 @@ from typing import Any
 
 from pandas import DataFrame
 
-from roundround.analysis.comparison import Comparison, Group, choices, format_setting, format_settings, order, varying
+from roundround.analysis.comparison import (
+    Comparison,
+    Group,
+    choices,
+    counted,
+    format_setting,
+    format_settings,
+    order,
+    varying,
+)
 from roundround.analysis.intervals import error_widths
 from roundround.analysis.load import Coordinates, Replicate
 from roundround.analysis.past_run import direction
@@ -24,12 +33,12 @@ MANY = 4  # settings that vary
 RATE = "optim.lr"
 
 
-def remarks_of(comparison: Comparison) -> list[str]:
-    """All that a reader has to know, one sentence an item."""
-    found = [*about_baseline(comparison)]
+def remarks_of(comparison: Comparison, *, without_baseline: bool = False) -> list[str]:
+    """All that a reader has to know, one sentence an item. without_baseline: none was asked for."""
+    found = [] if without_baseline else [*about_baseline(comparison)]
     if comparison.skipped:
         listed = some([f"{run} ({why})" for run, why in comparison.skipped])
-        found.insert(0, f"{n_of(len(comparison.skipped), 'run')} left out: {listed}")
+        found.insert(0, f"{counted(len(comparison.skipped), 'run')} left out: {listed}")
     huge = [row for row in comparison.table if row.n_seeds > 1 and row.low is None]
     if huge:
         names = list(dict.fromkeys(f"{row.metric} of {row.group.name}" for row in huge))
@@ -66,7 +75,7 @@ def about_baseline(comparison: Comparison) -> Iterator[str]:
         yield f"no run with {baseline} that is else the same as {some(list(alone))}: no difference there"
     apart = {row.group.name: row for row in comparison.table if row.baseline and 0 < len(row.pairs) < row.n_seeds}
     for name, row in apart.items():
-        seeds = n_of(row.n_seeds, "seed")
+        seeds = counted(row.n_seeds, "seed")
         yield f"{name} has {seeds} and its baseline {len(row.pairs)} of them: the difference is of these"
     measured = {(row.group, row.metric, *row.coordinates.items()) for row in comparison.table}
     there = [row for row in unpaired if (row.baseline, row.metric, *row.coordinates.items()) in measured]
@@ -92,7 +101,7 @@ def about_seeds(verb: str, groups: Mapping[int, Group], numbers: DataFrame) -> I
 def about_repeats(groups: Iterable[Group]) -> Iterator[str]:
     pairs = [(group.name, *pair) for group in groups for pair in group.replaced]
     for name, earlier, later in pairs[:1]:
-        more = f", and so {n_of(len(pairs) - 1, 'more pair')}" if len(pairs) > 1 else ""
+        more = f", and so {counted(len(pairs) - 1, 'more pair')}" if len(pairs) > 1 else ""
         yield (
             f"{earlier.origin} and {later.origin} have the same settings and seed ({name}, seed {later.seed}) and "
             f"different numbers: the one that started last is taken{more}"
@@ -107,7 +116,7 @@ def about_facts(verb: str, replicates: Sequence[Replicate]) -> Iterator[str]:
     for name in facts.columns[facts.nunique() > 1]:
         origins = runs.groupby(name, sort=False)["origin"].agg(["nunique", "first"])
         origins = origins.sort_values("nunique", ascending=False, kind="stable")
-        often, *rarer = [(value, n_of(n, "run"), first) for value, n, first in origins.itertuples()]
+        often, *rarer = [(value, counted(n, "run"), first) for value, n, first in origins.itertuples()]
         listed = [f"{often[0]} ({often[1]})", *(f"{value} ({n}, such as {first})" for value, n, first in rarer)]
         found.append(f"the {name}: {some(listed)}")
     if found:
@@ -208,14 +217,10 @@ def at(coordinates: Coordinates) -> str:
 
 
 def and_more(found: Sequence[Any]) -> str:
-    return f" (and so at {n_of(len(found) - 1, 'more place')})" if len(found) > 1 else ""
+    return f" (and so at {counted(len(found) - 1, 'more place')})" if len(found) > 1 else ""
 
 
 def some(items: Sequence[str]) -> str:
     """The first few, and how many more."""
     more = len(items) - NAMED
     return ", ".join(items[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
-
-
-def n_of(n: int, name: str) -> str:
-    return f"{n:,} {name}{'' if n == 1 else 's'}"

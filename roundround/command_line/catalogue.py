@@ -56,8 +56,9 @@ class Key:
 class Option:
     """One option of a group, from its yaml and the docstring of the class that this names.
 
-    command: the one that uses it. idea: in a sentence or more. docstring: its paragraphs, the first of which is the
-    class's idea, and reference the one with the paper. layers: of a pattern, `LLLG ...`. values: the yaml's.
+    command: the one that uses it. idea: in a sentence or more; its lines that begin with spaces are those of a shell.
+    docstring: its paragraphs, the first of which is the class's idea, and reference the one with the paper. layers: of
+    a pattern, `LLLG ...`. values: the yaml's.
     """
 
     name: str
@@ -91,16 +92,23 @@ def group_names() -> list[str]:
 
 def options(group: str, config_dir: str | None) -> list[Option]:
     """The options of a group by name, those of the user's own conf folder included. UserError for a broken file."""
-    return [option_of(name, path, config_dir) for name, path in sorted(options_of(group, config_dir).items())]
+    found = sorted(options_of(group, config_dir).items())
+    return [option_of(name, path, config_dir) for name, path in found if not is_no_option(group, name)]
+
+
+def is_no_option(group: str, name: str) -> bool:
+    return name.startswith(NO_OPTIONS.get(group, "\0"))
 
 
 def option_of(name: str, path: Path, config_dir: str | None) -> Option:
     text, values = read_yaml(path)
     docstring = docstring_of(str(values.get("_target_", "")), config_dir)
-    lines = [line.lstrip("# ").strip() for line in text.splitlines() if re.match("#(?! @package)", line)]
+    comments = [line.lstrip("#").rstrip() for line in text.splitlines() if re.match("#(?! @package)", line)]
+    lines = [line if line.startswith("  ") else line.strip() for line in comments]
     command = next(iter(lines), "") if re.match(r"roundround\b", next(iter(lines), "")) else ""
     rotates = [line for line in lines if line.startswith(ROTATES)]
-    own_idea = " ".join(line for line in lines if line != command and line not in rotates)
+    told = [line for line in lines if line != command and line not in rotates]
+    own_idea = re.sub(r"(?m)(^\S.*)\n(?=\S)", r"\1 ", "\n".join(told))
     return Option(
         name=name,
         command=command,
@@ -209,7 +217,7 @@ def offered(verb: Verb, group: str, config_dir: str | None) -> list[str]:
 
 def takes(verb: Verb, group: str, name: str, found: dict[str, Path]) -> bool:
     """Whether a verb takes an option: no class of a module that it refuses, no experiment of another verb's."""
-    if name.startswith(NO_OPTIONS.get(group, "\0")):
+    if is_no_option(group, name):
         return False
     if group == "experiment":
         command = re.search(r"^# roundround ([\w-]+)", read_yaml(found[name])[0], re.MULTILINE)

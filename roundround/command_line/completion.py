@@ -22,7 +22,7 @@ from roundround.command_line.arguments import (
     is_sweep,
     read_command_line,
 )
-from roundround.command_line.catalogue import GROUPS, as_typed, groups_of, offered
+from roundround.command_line.catalogue import GROUPS, NO_KEYS, as_typed, groups_of, offered
 from roundround.command_line.messages import EXPLAINED
 from roundround.config.options import compose, config_loader, config_name, options_of
 from roundround.config.verbs import VERBS, Flag, Verb, verb_named
@@ -81,6 +81,7 @@ def matches(verb: Verb, line: CommandLine, beside: list[str], begun: str) -> lis
     found = DefaultCompletionPlugin(loader)._query(config_name=line.config_name, line=" ".join([*beside, begun]))
     own = {*groups_of(verb), *(GROUPS if verb.filters else [])}  # a filter may name any
     found = [f"{name}=" if name in own else name for name in found if name in own or name not in GROUPS]
+    found = [name for name in found if name.removesuffix("=").rpartition(".")[2] not in NO_KEYS]
     found = [f"{name[:-1]}=" if default_of(config, name[:-1]) else name for name in found]
     if len(found) == 1 and found[0].endswith((".", "=")):  # behind a single answer a shell would put a space
         found += [word for word in matches(verb, line, beside, found[0]) if word != found[0]]

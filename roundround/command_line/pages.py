@@ -47,7 +47,7 @@ FLAGS = [
     ("--show-completion", "print the script that does this"),
     HELP,
 ]
-PARAGRAPHS = r" (?=(?:Contrast|Margin|Expected|Found)\b)"  # of the comment of an experiment
+PARAGRAPHS = r"[ \n](?=(?:Contrast|Margin|Expected|Found)\b)"  # of the comment of an experiment
 SENTENCES = r"(?<=[.?]) (?=[A-Z])"
 ROTATES = "rotates {} pairs of a head of 64 channels; the slowest of them turns once in {} tokens"
 
@@ -137,13 +137,14 @@ def print_verbs() -> None:
 # -- one verb
 
 
-def words_beside_help(words: list[str]) -> tuple[list[str], str | None]:
+def words_beside_help(words: list[str], verb: Verb) -> tuple[list[str], str | None]:
     """The words beside --help that are no flags, and the user's own conf folder: UserError where there is none."""
+    with_value = {*WITH_VALUE, *(name for name, flag in verb.flags.items() if flag.needs)}
     rest, own = [], None
     left = iter(words)
     for word in left:
         flag, equals, value = word.partition("=")
-        if flag in WITH_VALUE:
+        if flag in with_value:
             value = value if equals else next(left, "")
             own = value if flag in ("-cd", "--config-dir") else own
         elif not word.startswith("-"):
@@ -155,12 +156,13 @@ def print_verb(verb: Verb, words: list[str], config_dir: str | None) -> None:
     """Print the groups and keys that a verb takes, each with its default and a sentence.
 
     words: what is typed beside --help. GROUP=OPTION shows the keys of that option; a bare word is a key or a group, and
-    all else is left out. Other words say nothing here. UserError for an option or a key that does not exist.
+    all else is left out. Other words, lists and sweeps say nothing here. UserError for an option or a key that does not
+    exist.
     """
     groups = {} if verb.config is None else groups_of(verb)
     chosen = {group: option for group, (option, _) in groups.items() if "@" not in group}
     for group, equals, option in (word.partition("=") for word in words):
-        if equals and group in chosen:
+        if equals and group in chosen and re.fullmatch(r"[\w./-]+", option):
             names = offered(verb, group, config_dir)
             if option not in (*names, "null"):
                 raise UserError(f"no {group}={option}{nearest(option, names)}")
@@ -251,7 +253,7 @@ def lines_about(
         found = found or [key for key in keys if key.name.endswith(f".{name}")]
         if not found and name not in chosen:
             guess, _, _ = nearest(name, [*chosen, *(key.name for key in keys)]).partition(" (choices")
-            raise UserError(f"no key or group '{name}'{guess}; roundround {verb.name} --help lists all")
+            raise UserError(f"no key or group '{name}'{guess or f'; roundround {verb.name} --help lists all'}")
         if name in chosen:
             yield from lines_of_groups(verb, {name: chosen[name]}, {name: groups[name]}, config_dir)
         yield from rows_of_keys(found)
@@ -277,7 +279,7 @@ def print_group(group: str, config_dir: str | None) -> None:
     is_wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     lines = []
     for option in found:
-        parts = [re.split(SENTENCES, option.idea)[0], option.paper, option.numbers]
+        parts = [re.split(SENTENCES, option.idea.partition("\n")[0])[0], option.paper, option.numbers]
         if is_wide:
             lines.append(f"{option.name:<{column}}" + "  ".join(filter(None, parts)))
             continue
@@ -296,7 +298,9 @@ def print_option(group: str, name: str, config_dir: str | None) -> None:
     keys = keys_of(group, name, "" if is_setting else group, config_dir)
     lines = [f"{group}={name}"]
     for paragraph in dict.fromkeys([*re.split(PARAGRAPHS, option.idea), *option.docstring]):
-        lines += ["", *wrapped(paragraph, 2)]
+        lines.append("")
+        for line in paragraph.split("\n"):  # one of a shell is not broken: it is there to be copied
+            lines += [f" {line}"] if line.startswith(" ") else wrapped(line, 2)
     if option.layers:
         lines += ["", f"  layers: {option.layers}"]
     chosen = chosen_by(option, group)

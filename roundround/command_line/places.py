@@ -22,7 +22,7 @@ from roundround.config.verbs import Verb
 from roundround.runs import directories
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, escaped
-from roundround.support.files import is_full
+from roundround.support.files import home_expanded, is_full
 
 claimed: dict[str, str] = {}  # directories made by this process, each with the file that Hydra writes there
 OF_SWEEP = "multirun.yaml"  # Hydra's file in the directory of a sweep
@@ -125,15 +125,21 @@ def each_run(args: list[str], verb: Verb) -> list[str]:
     """
     place = next((n for n, arg in enumerate(args) if arg.startswith("run=")), None)
     word = "" if place is None else args[place].removeprefix("run=").strip("'\"")
-    path = Path(word).expanduser()
-    is_folder = path.is_dir() and not (path / directories.MANIFEST).exists()
-    if place is None or "run" not in verb.keys or not (is_folder or (glob.has_magic(word) and not path.exists())):
+    asks = {"-c", "--cfg", "-i", "--info"} & {arg.partition("=")[0] for arg in args}
+    if place is None or "run" not in verb.keys or asks:
         return args
-    from roundround.analysis.past_run import directories_of, past_run
+    path = home_expanded(word, "run")
+    is_folder = path.is_dir() and not (path / directories.MANIFEST).exists()
+    if not (is_folder or (glob.has_magic(word) and not path.exists())):
+        return args
+    from roundround.analysis.past_run import Filters, directories_of, runs_in
 
-    found = directories_of(word, "")
+    damaged: list[tuple[str, str]] = []
     wanted = verb.name if verb.trains else "train"
-    runs = [str(run.directory) for run in map(past_run, found) if run.verb == wanted and run.status == "done"]
+    found = directories_of(word, "")
+    runs = [str(run.directory) for run in runs_in(found, Filters({"verb": wanted, "status": "done"}), damaged)]
+    for _, why in damaged:
+        print_status(f"passed over: {why}")
     if not runs:
         raise UserError(f"run={word} means {len(found):,} runs, and none is a finished run of {wanted}")
     if any(arg.startswith("to=") for arg in args):
@@ -141,10 +147,8 @@ def each_run(args: list[str], verb: Verb) -> list[str]:
     if len(runs) < len(found):
         print_status(f"{len(runs):,} of the {len(found):,} runs of {word} are finished runs of {wanted}")
     each = f"run=choice({','.join(map(in_quotes, runs))})"
-    reads = {"-c", "--cfg", "-i", "--info", "-m", "--multirun", "-h", "--help"} & {
-        arg.partition("=")[0] for arg in args
-    }
-    return [*args[:place], each, *args[place + 1 :], *([] if reads else ["-m"])]
+    is_sweep = {"-m", "--multirun"} & {*args}
+    return [*args[:place], each, *args[place + 1 :], *([] if is_sweep else ["-m"])]
 
 
 def of_the_place(error: OSError, directory: Path) -> str | None:

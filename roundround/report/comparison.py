@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from roundround.analysis.comparison import format_setting, format_settings, order
 from roundround.analysis.past_run import direction, is_share
+from roundround.analysis.standings import SIGNIFICANT
 from roundround.config.verbs import FigureStyle
 from roundround.report.comparison_tables import by_metric, place_of, sheet
 from roundround.report.eval_panels import marks_of
@@ -43,7 +44,6 @@ ON_A_PAGE = 8  # panels of a section
 CELLS = 8  # of a side of a matrix
 MANY = 32  # cells of a matrix; of larger ones only the means are written, at the first and the last place
 NARROW = 4  # times from the first tick to the last: more are on a logarithmic axis
-SIGNIFICANT = 0.05
 
 
 def draw(records: Sequence[Record], about: Mapping[str, Any], folder: Path, style: FigureStyle) -> list[str]:
@@ -133,7 +133,7 @@ def by_length(
     ticks = sorted({row[key] for row in rows})
     label = in_words(rows[0]["metric"])
     means = np.concatenate([curve.y for _, curve in curves])
-    share = is_share(label) and np.nanmin(np.abs(means)) >= 0 and np.nanmax(np.abs(means)) <= 1
+    share = is_share(label) and np.nanmax(np.abs(means)) <= 1
     wide = not differences and np.nanmin(means) > 0 and np.nanmax(means) / 8 > np.nanmin(means)
     note = "Means over the seeds; the band is the 95 % interval of the mean."
     if differences:

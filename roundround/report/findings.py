@@ -1,7 +1,9 @@
 """What a comparison found, in sentences: better, worse or not told apart, by how much, over how many seeds.
 
-How many seeds would tell: the fewest for which the paired t-test at p < 0.05 finds a difference of the size and spread
-that were seen with 80 % power, by the noncentral t distribution. Both are estimates from few seeds, and so is this.
+How many seeds would be needed: the fewest for which the paired t-test finds a difference of the size and spread that
+were seen with 80 % power, by the noncentral t distribution. Its level is 0.05 divided by the number of settings
+that are compared with the baseline at this place: Holm's correction asks no more than that of any of them. Size and
+spread are estimates from few seeds, and so is this.
 
 Tested by tests/report/test_findings.py.
 """
@@ -12,16 +14,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from roundround.analysis.comparison import format_settings
+from roundround.analysis.comparison import counted, format_settings
 from roundround.analysis.intervals import error_widths, scipy_special
 from roundround.analysis.past_run import direction
+from roundround.analysis.standings import BETTER, NOT_TOLD_APART, SIGNIFICANT, WORSE
 from roundround.report.comparison_tables import place_of
 from roundround.report.numbers import decimals_of, fixed, number, shown_p
 from roundround.report.tables import Record, in_words
 
-SIGNIFICANT, POWER, MOST_SEEDS = 0.05, 0.8, 1000
+POWER, MOST_SEEDS = 0.8, 1000
 NAMED = 3  # of many settings
-BETTER, WORSE, OPEN = "better", "worse", "not told apart"
 
 
 def findings(telling: Mapping[str, Sequence[Record]]) -> list[str]:
@@ -39,11 +41,13 @@ def findings(telling: Mapping[str, Sequence[Record]]) -> list[str]:
 
 
 def sentence(title: str, baseline: str, rows: Sequence[Record]) -> str:
-    """`eval: perplexity against pe=rope at length=512, 3 seeds: pe=nope is worse by 15.2 (3.1 to 27.3).`
+    """`eval: perplexity against pe=rope at length=512, 3 seeds: worse: pe=nope +15 (+3 to +27, p 0.033).`
 
-    Of several places the last one is told, such as the longest context, and how many others say otherwise.
+    The place that is told is the last of those in the least detail, such as the longest context of a whole task; of the
+    others it is said which say otherwise.
     """
-    where = place_of(rows[-1])
+    least = min(len(place_of(row)) for row in rows)
+    where = [place for place in map(place_of, rows) if len(place) == least][-1]
     here = [row for row in rows if place_of(row) == where]
     groups: dict[str, list[Record]] = {}
     for row in here:
@@ -52,7 +56,7 @@ def sentence(title: str, baseline: str, rows: Sequence[Record]) -> str:
     n = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     at = f" at {format_settings(where)}" if where else ""
     head = f"{in_words(title)} against {baseline}{at}, {n} seed{'s' * (seeds[-1] > 1)}"
-    parts = [told(kind, groups[kind]) for kind in (BETTER, WORSE, OPEN) if kind in groups]
+    parts = [told(kind, groups[kind], len(here)) for kind in (BETTER, WORSE, NOT_TOLD_APART) if kind in groups]
     return f"{head}: {'; '.join(parts)}.{elsewhere(rows, here)}"
 
 
@@ -65,12 +69,15 @@ def verdict(row: Record) -> str:
     """By p after Holm's correction, against SIGNIFICANT."""
     p, difference = number(row.get("p_holm")), number(row["difference"])
     if p is None or difference is None or p >= SIGNIFICANT:
-        return OPEN
+        return NOT_TOLD_APART
     return BETTER if difference * direction(row["metric"]) > 0 else WORSE
 
 
-def told(kind: str, rows: Sequence[Record]) -> str:
-    """Settings of one verdict, the largest differences first; how many seeds would tell those that are open."""
+def told(kind: str, rows: Sequence[Record], n_compared: int) -> str:
+    """Settings of one verdict, the largest differences first; how many seeds it would take where none is told apart.
+
+    n_compared: settings that are compared with the baseline at this place, those of other verdicts included.
+    """
     rows = sorted(rows, key=lambda row: -abs(row["difference"]))
     highs = [(number(row.get("difference_high")), row["difference"]) for row in rows]
     halves = [high - difference for high, difference in highs if high is not None]
@@ -87,9 +94,9 @@ def told(kind: str, rows: Sequence[Record]) -> str:
         named.append(f"{format_settings(row['settings'])} {by}")
     more = f" and {len(rows) - NAMED:,} more" if len(rows) > NAMED else ""
     text = f"{kind}: {', '.join(named)}{more}"
-    if kind != OPEN:
+    if kind != NOT_TOLD_APART:
         return text
-    needed = [n for n in map(seeds_to_tell, rows) if n is not None]
+    needed = [n for n in (seeds_to_tell(row, n_compared) for row in rows) if n is not None]
     if not needed:
         return f"{text}; three seeds or more would give a test" if any(n_pairs(row) < 2 for row in rows) else text
     counts = dict.fromkeys(f"{n:,}" for n in (min(needed), max(needed)) if n <= MOST_SEEDS)
@@ -97,35 +104,37 @@ def told(kind: str, rows: Sequence[Record]) -> str:
     seeds = f"about {' to '.join(counts)}" if counts and max(needed) <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
     if counts and max(needed) > MOST_SEEDS:
         seeds = f"about {min(needed):,} to {seeds}"
-    return f"{text}; {seeds} seeds would tell {several} (80 % power)"
+    return f"{text}; {seeds} seeds would be needed to tell {several} (80 % power)"
 
 
-def seeds_to_tell(row: Record) -> int | None:
-    """The fewest seeds with which the paired t-test has the POWER; None where nothing is known of the spread."""
+def seeds_to_tell(row: Record, n_compared: int) -> int | None:
+    """The fewest seeds, more than there are, with which the paired t-test at SIGNIFICANT / n_compared has the POWER.
+
+    MOST_SEEDS + 1 where so many are too few; None where nothing is known of the spread.
+    """
     n, difference, high = n_pairs(row), number(row["difference"]), number(row.get("difference_high"))
     if n < 2 or high is None or not difference or high <= difference:
         return None
     effect = abs(difference) * error_widths(n) / ((high - difference) * np.sqrt(n))  # in standard deviations
-    counts = np.arange(2, MOST_SEEDS + 2)
+    counts = np.arange(n + 1, MOST_SEEDS + 2)
     special = scipy_special()
-    critical = special.stdtrit(counts - 1, 1 - SIGNIFICANT / 2)
+    critical = special.stdtrit(counts - 1, 1 - SIGNIFICANT / n_compared / 2)
     power = 1 - special.nctdtr(counts - 1, effect * np.sqrt(counts), critical)
     return int(counts[np.argmax(power >= POWER)]) if (power[:-1] >= POWER).any() else MOST_SEEDS + 1
 
 
 def elsewhere(rows: Sequence[Record], here: Sequence[Record]) -> str:
-    """Whether the other places say the same; nothing where there are none."""
+    """Whether the other places say the same; nothing where there are none. A setting that `here` lacks is told."""
     others = [row for row in rows if all(row is not one for one in here)]
     if not others:
         return ""
     at_last = {format_settings(row["settings"]): verdict(row) for row in here}
-    odd = [row for row in others if verdict(row) != at_last.get(format_settings(row["settings"]), verdict(row))]
-    n_places = len({format_settings(place_of(row)) for row in others})
-    where = f"at the {n_places:,} other place{'s' * (n_places > 1)}"
+    odd = [row for row in others if verdict(row) != at_last.get(format_settings(row["settings"]))]
     if not odd:
-        return f" The same {where}."
+        n_places = len({format_settings(place_of(row)) for row in others})
+        return f" The same at the {counted(n_places, 'other place')}."
     listed = [
         f"{format_settings(row['settings'])} {verdict(row)} at {format_settings(place_of(row))}" for row in odd[:NAMED]
     ]
     more = f" and {len(odd) - NAMED:,} more" if len(odd) > NAMED else ""
-    return f" Otherwise {where}: {', '.join(listed)}{more}."
+    return f" Elsewhere: {', '.join(listed)}{more}."

@@ -13,7 +13,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from roundround.analysis.past_run import PastRun, direction, is_number
+import numpy as np
+from pandas import DataFrame
+
+from roundround.analysis.comparison import varying
+from roundround.analysis.load import LongTable, Number, numbers_of
+from roundround.analysis.past_run import PastRun, direction
 from roundround.config.verbs import verb_named
 from roundround.report.comparison import AXES, panels_of
 from roundround.report.lab_book import relative
@@ -24,8 +29,9 @@ from roundround.report.tables import Table, filled, in_words
 from roundround.report.train_panels import logged
 from roundround.runs.directories import PAGE, jobs_of_sweep
 from roundround.support.console import print_status, print_table
+from roundround.support.errors import UserError, one_line
 from roundround.support.files import write_atomically
-from roundround.support.panels import Curve, Panel, numbers
+from roundround.support.panels import Curve, Panel
 
 MOST_ROWS = 40  # of the table in a terminal
 REASONS = 3  # why jobs failed
@@ -122,7 +128,8 @@ def write_sweep_page(directory: Path) -> None:
     """Write the page of a sweep into its directory."""
     runs = runs_of(directory)
     files = RunFiles(runs[0])
-    panels = [panel for panel in [*curves_by_step(runs), *curves_by_length(runs)] if panel.drawn]
+    found = [*curves_by_step(runs, files.remarks), *curves_by_length(runs, files.remarks)]
+    panels = [panel for panel in found if panel.drawn]
     if len(panels) > PANELS:
         files.remarks.append(f"{PANELS} of {len(panels):,} panels are drawn")
     curves = Section("Curves", panels=panels[:PANELS])
@@ -131,7 +138,8 @@ def write_sweep_page(directory: Path) -> None:
     results = Section(
         "Runs", tables=[table], part="runs.html.j2" if pages else None, values={"pages": pages, "page": PAGE}
     )
-    unfinished = [run.directory.name for run in runs if run.status != "done"]
+    statuses = {run.directory.name: run.status.partition(":")[0] for run in runs}
+    unfinished = [job for job, status in statuses.items() if status != "done"]
     if unfinished:
         files.remarks.append(f"not done: {len(unfinished):,} of {len(runs):,} runs (job {', '.join(unfinished)})")
     settings = swept(runs)
@@ -142,11 +150,11 @@ def write_sweep_page(directory: Path) -> None:
         {
             "title": f"Sweep of {verb_named(runs[0].verb).name}",
             "subject": "; ".join(f"{key}: {listed}" for key, listed in values.items()),
-            "status": "done",
+            "status": next((status for status in statuses.values() if status != "done"), "done"),
             "findings": [],
             "remarks": files.remarks,
             "headline": [("runs", f"{len(runs):,}")],
-            "scope": ["Each line of a figure is one run; compare takes means over seeds, with intervals and tests."],
+            "scope": ["Each run has lines of its own; compare takes means over runs, with intervals and tests."],
             "sections": [(section, pictures_of(section, files, number)) for section in (curves, results)],
             "data": None,
             "facts": [
@@ -157,7 +165,7 @@ def write_sweep_page(directory: Path) -> None:
             "settings": {
                 "title": "Given to all runs alike",
                 "columns": ["setting", "value"],
-                "rows": [(key, value) for key, value in shared.items() if key not in values],
+                "rows": [(key, value) for key, value in shared.items() if key not in (*values, "run")],
             },
             "config": [],
             "common": [],
@@ -167,9 +175,13 @@ def write_sweep_page(directory: Path) -> None:
     write_atomically(directory / PAGE, page)
 
 
-def curves_by_step(runs: Sequence[PastRun]) -> list[Panel]:
-    """The numbers that training logs, a curve for each run."""
-    lines = [RunFiles(run).metrics() if run.verb == "train" else [] for run in runs]
+def curves_by_step(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]:
+    """The numbers that training logs, a curve for each run. What could not be read is added to `remarks`."""
+    lines = []
+    for run in runs:
+        files = RunFiles(run)
+        lines.append(files.metrics() if run.verb == "train" else [])
+        remarks += [f"job {run.directory.name}: {remark}" for remark in files.remarks]
     found: list[Panel] = []
     for name, label in LOGGED.items():
         curves = [(own, logged(some, name, "")[0]) for own, some in zip(styles(runs), lines, strict=True)]
@@ -181,21 +193,43 @@ def curves_by_step(runs: Sequence[PastRun]) -> list[Panel]:
     return found
 
 
-def curves_by_length(runs: Sequence[PastRun]) -> list[Panel]:
-    """The first number that says how good a model is against context length, a curve for each run."""
-    records = [[r for r in RunFiles(run).records() if direction(r["metric"]) and is_number(r["value"])] for run in runs]
+def curves_by_length(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]:
+    """The first number that says how good a model is against context length: means over the seeds within a run.
+
+    A curve for each run, and for each setting that its own records differ in, such as several normalisers on one model.
+    Parts of a task are left out. What could not be read is added to `remarks`.
+    """
+    numbers_of_all = [[number for number in numbers_in(run, remarks) if direction(number[1])] for run in runs]
     for axis, label in AXES.items():
-        coarse = [
-            [r for r in some if is_number(r.get(axis)) and not {"layer", "first_position"} & {*r}] for some in records
-        ]
-        metric = next((r["metric"] for some in coarse for r in some), "")
-        points = [{r[axis]: r["value"] for r in some if r["metric"] == metric} for some in coarse]
-        ticks = sorted({x for some in points for x in some})
+        whole = [[number for number in some if [name for name, _ in number[2]] == [axis]] for some in numbers_of_all]
+        metric = next((metric for some in whole for _, metric, _, _ in some), "")
+        curves = []
+        for own, some in zip(styles(runs), whole, strict=True):
+            kept, _ = varying([replicate for replicate, *_ in some])
+            lines: dict[tuple[Any, ...], dict[float, list[float]]] = {}
+            for replicate, name, ((_, x),), value in some:
+                if name == metric:
+                    its = tuple(replicate.settings.get(key) for key in kept)
+                    lines.setdefault(its, {}).setdefault(x, []).append(value)
+            for its, points in lines.items():
+                xs = sorted(points)
+                curves.append(
+                    (own | dict(zip(kept, its, strict=True)), Curve("", xs, [float(np.mean(points[x])) for x in xs]))
+                )
+        ticks = sorted({x for some in whole for _, name, ((_, x),), _ in some if name == metric})
         if len(ticks) > 1:
-            curves = [
-                (own, Curve("", numbers(some), numbers(some.values())))
-                for own, some in zip(styles(runs), points, strict=True)
-            ]
             words = in_words(metric)
             return panels_of(curves, words.capitalize(), (label, words), log="x", x_ticks=ticks, possible=(0.0, None))
     return []
+
+
+def numbers_in(run: PastRun, remarks: list[str]) -> list[Number]:
+    """What `compare` would read of a run, where it has results."""
+    table = LongTable(DataFrame())
+    try:
+        found = numbers_of(run, table)
+    except UserError as error:
+        table.remarks.append(one_line(error))
+        found = []
+    remarks += [f"job {run.directory.name}: {remark}" for remark in table.remarks]
+    return found

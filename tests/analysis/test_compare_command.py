@@ -134,7 +134,7 @@ def test_the_table_is_on_standard_output_without_remarks(crossed: Path, roundrou
     assert "3.0 MiB" in done.out
     assert "baseline: pe=rope, softmax=softmax" in done.err
     none = roundround("compare", "outputs/eval", "baseline=none")
-    assert "difference" not in none.out
+    assert "difference" not in none.out + none.err
 
 
 def test_last_is_the_last_that_measured_and_a_pattern_is_many(crossed: Path, roundround: Callable[..., Done]) -> None:

@@ -84,7 +84,8 @@ def test_a_page_fits_its_terminal_and_breaks_no_word(columns: int, monkeypatch: 
         done = typed(*args)
         assert done.code == 0, done.err
         too_wide = [line for line in done.out.splitlines() if len(line) > columns and " " in line.strip()]
-        assert [line for line in too_wide if not re.match(r"  \S[^=]*=", line)] == [], args  # a default is not cut
+        uncut = r" {2,6}\S[^=]*="  # a default, a line of a shell
+        assert [line for line in too_wide if not re.match(uncut, line)] == [], args
 
 
 def test_through_a_pipe_a_page_has_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,13 +150,28 @@ def test_the_option_that_is_typed_shows_its_keys() -> None:
     assert_refused(typed("train", "pe=prope", "--help"), "roundround train: no pe=prope; did you mean 'p_rope'?")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["max-retrieval", "--temp", "adaptive"],
+        ["train", "logger=[wandb,csv]"],
+        ["train", "pe=rope,nope", "-m"],
+        ["train", "pe=choice(rope,nope)"],
+    ],
+)
+def test_values_of_flags_lists_and_sweeps_stand_beside_help(words: list[str]) -> None:
+    assert typed(*words, "--help").out == typed(words[0], "--help").out
+
+
 def test_help_tells_of_one_key_or_group_alone() -> None:
     lines = typed("train", "-h", "max_steps").out.splitlines()
     assert [line.split()[0] for line in lines] == ["trainer.max_steps=600"]
     page = typed("train", "pe=p_rope", "-h", "pe").out
     assert page.startswith("  pe=p_rope")
     assert "  pe.p=0.75" in page
-    assert_refused(typed("train", "-h", "sede"), "roundround train: no key or group 'sede'; did you mean 'seed'?")
+    wrong = typed("train", "-h", "sede")
+    assert_refused(wrong, "roundround train: no key or group 'sede'; did you mean 'seed'?")
+    assert wrong.err.endswith("'seed'?\n")
 
 
 def test_variants_of_ones_own_are_listed(here: Path) -> None:
@@ -270,6 +286,20 @@ def test_a_pattern_shows_its_layers_its_parts_and_its_keys() -> None:
     assert "layers: LLLLLG ... G" in page
     assert "  pe@pattern.global.pe=p_rope_25\n" in page
     assert re.search(r"^  pattern.local.window=512 +tokens that a query", page, re.MULTILINE)
+
+
+def test_lines_of_a_shell_stay_lines() -> None:
+    lines = typed("list", "experiment", "softmax/needles").out.splitlines()
+    start = lines.index("    for run in SWEEP/[0-9]*/; do")
+    assert lines[start + 1].startswith("      roundround eval run=$run data=needle ")
+    assert lines[start + 2] == "    done"
+
+
+def test_what_is_no_option_is_not_listed_nor_completed() -> None:
+    for group, begin in NO_OPTIONS.items():
+        assert not re.search(rf"^{begin}", typed("list", group).out, re.MULTILINE)
+    assert "pe.theta=" in complete_override("train", [], "pe.")
+    assert "pe._target_=" not in complete_override("train", [], "pe.")
 
 
 def test_an_experiment_shows_what_it_sets_and_sweeps() -> None:

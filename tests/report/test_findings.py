@@ -37,7 +37,7 @@ def test_better_worse_and_not_told_apart_are_said_with_size_interval_and_seeds()
         "eval: perplexity against pe=rope, 3 seeds: better: pe=p_rope -10.0 (-12.5 to -7.5, p 0.003); "
     )
     assert "worse: pe=nope +10.0 (+7.5 to +12.5, p 0.003); " in text
-    assert "not told apart: pe=alibi +0.7 (-5.6 to +6.9, p 0.691); about 114 seeds would tell" in text
+    assert "not told apart: pe=alibi +0.7 (-5.6 to +6.9, p 0.691); about 153 seeds would be needed to tell" in text
 
 
 def test_what_is_better_follows_the_metric() -> None:
@@ -50,7 +50,7 @@ def test_the_last_place_is_told_and_the_others_are_counted() -> None:
     assert "at length=512, 3 seeds: worse: pe=nope" in told(*same)
     assert told(*same).endswith("The same at the 2 other places.")
     odd = [record([1.0, -2.0, 3.0], length=128), *same[1:]]
-    assert told(*odd).endswith("Otherwise at the 2 other places: pe=nope not told apart at length=128.")
+    assert told(*odd).endswith(" Elsewhere: pe=nope not told apart at length=128.")
 
 
 def test_many_settings_are_one_short_sentence() -> None:
@@ -66,22 +66,43 @@ def test_one_seed_tells_nothing() -> None:
     assert findings({"eval: perplexity": []}) == []
 
 
-@pytest.mark.parametrize("effect", [0.2, 0.5, 1.0, 3.0])
-def test_so_many_seeds_have_80_percent_power(effect: float) -> None:
+def test_a_whole_is_told_before_its_parts() -> None:
+    whole = [record([9.0, 10.0, 11.0], length=n) for n in (256, 512)]
+    text = told(*whole, record([-9.0, -10.0, -11.0], length=512, depth=0.5))
+    assert "at length=512, 3 seeds: worse" in text
+    assert text.endswith(" Elsewhere: pe=nope better at length=512, depth=0.5.")
+
+
+def test_a_setting_that_the_place_lacks_is_not_the_same_there() -> None:
+    text = told(record([9.0, 10.0, 11.0], "alibi", length=256), record([9.0, 10.0, 11.0], length=512))
+    assert text.endswith(" Elsewhere: pe=alibi worse at length=256.")
+
+
+def test_more_seeds_than_there_are_would_be_needed() -> None:
+    """Three seeds are told apart by p, but not after Holm's correction."""
+    large = record([7.0, 10.0, 13.0]) | {"p_holm": 0.06}
+    assert (seeds_to_tell(large, 1) or 0) >= 4
+    others = [record([1.0, -2.0, 3.0], f"pe{n}") for n in range(20)]
+    assert (seeds_to_tell(large, 21) or 0) > 4
+    assert "about 3 seeds" not in told(large, *others)
+
+
+@pytest.mark.parametrize(("effect", "n_compared"), [(0.2, 1), (0.5, 1), (1.0, 1), (3.0, 1), (0.5, 4), (1.0, 13)])
+def test_so_many_seeds_have_80_percent_power(effect: float, n_compared: int) -> None:
     """By simulation: with the number of seeds the t-test finds the difference in four of five draws, with fewer not."""
-    n = seeds_to_tell(record([effect - 1.0, effect, effect + 1.0]))
+    n = seeds_to_tell(record([effect - 1.0, effect, effect + 1.0]), n_compared)
     assert n is not None
     draws = np.random.default_rng(0).normal(effect, 1.0, (4000, n))
-    found = float((stats.ttest_1samp(draws, 0.0, axis=1).pvalue < 0.05).mean())
+    found = float((stats.ttest_1samp(draws, 0.0, axis=1).pvalue < 0.05 / n_compared).mean())
     assert found > 0.8 - 0.03
-    if n > 3:
-        fewer = float((stats.ttest_1samp(draws[:, : n * 3 // 4], 0.0, axis=1).pvalue < 0.05).mean())
+    if n > 4:
+        fewer = float((stats.ttest_1samp(draws[:, : n * 3 // 4], 0.0, axis=1).pvalue < 0.05 / n_compared).mean())
         assert fewer < 0.8
 
 
 def test_a_difference_that_no_study_would_find_needs_more_than_a_thousand_seeds() -> None:
     tiny = record([-1.0, 0.0, 1.003])
-    assert seeds_to_tell(tiny) == MOST_SEEDS + 1
+    assert seeds_to_tell(tiny, 1) == MOST_SEEDS + 1
     assert "about more than 1,000 seeds" not in told(tiny)
-    assert "more than 1,000 seeds would tell" in told(tiny)
-    assert seeds_to_tell(record([0.0, 0.0, 0.0])) is None
+    assert "more than 1,000 seeds would be needed to tell" in told(tiny)
+    assert seeds_to_tell(record([0.0, 0.0, 0.0]), 1) is None

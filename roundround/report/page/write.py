@@ -29,7 +29,7 @@ from roundround.report.page.pictures import VARIABLES, Picture, picture_of
 from roundround.report.page.sources import RunFiles, opened_run
 from roundround.report.page.view import Section, View, figures_of
 from roundround.report.style import PLACE_COLOURS
-from roundround.report.tables import Record, common_fields, exact, tables_of, text
+from roundround.report.tables import Record, common_fields, exact, in_words, tables_of, text
 from roundround.runs.directories import PAGE
 from roundround.support.errors import UserError, escaped, one_line
 from roundround.support.files import write_atomically
@@ -260,10 +260,6 @@ def config_of(run: PastRun) -> list[tuple[str, str]]:
 def headline_of(run: PastRun) -> list[tuple[str, str]]:
     found = {in_words(name): shown(value) for name, value in run.manifest["headline"].items()}
     return list((found | ({"plateau": "never left"} if found.get("plateau") == "inf" else {})).items())
-
-
-def in_words(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def common_of(common: dict[str, Any]) -> list[tuple[str, str]]:
