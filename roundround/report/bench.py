@@ -246,7 +246,7 @@ def text_of(comparison: Comparison, *, whole: bool = False) -> str:
     """The mean with a mark where it differs; whole: with the difference and its interval."""
     c = comparison
     if c.mean is None:
-        return "-" if not whole else NO_VALUE
+        return "n/a" if not whole else NO_VALUE
     text, mark = fixed(c.mean, decimals(c.mean)), MARKS.get(c.verdict, "")
     if not whole or c.difference is None:
         return f"{text}{mark}"
@@ -325,7 +325,7 @@ def grid_of(records: Sequence[Record], about: Mapping[str, Any]) -> dict[str, An
         told = f"; difference {text(difference, '+')} ({ends}), p {shown_p(record['p_holm'])}" if ends else ""
         rows.setdefault(record["variant"], []).append(
             {
-                "text": "-" if mean is None else fixed(mean, decimals(mean)),
+                "text": "n/a" if mean is None else fixed(mean, decimals(mean)),
                 "title": f"{record['variant']}: {record['metric']}, {record['unit']}{told}",
                 "kind": record["verdict"] if record["verdict"] in (BETTER, WORSE) else "",
                 "share": f"{share:.2f}",

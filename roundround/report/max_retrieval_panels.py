@@ -43,7 +43,7 @@ def drawings(measured: Measured) -> list[Drawing]:
 
 
 def accuracy(measured: Measured) -> Panel:
-    """Means over seeds with 95 % intervals; the paper's numbers, those that are second-hand apart."""
+    """Means over seeds with 95 % intervals; the paper's numbers, with a mark on those that are second-hand."""
     curves = curves_of(measured, "accuracy", 100.0)
     for place, name in enumerate(("paper: softmax", "paper: adaptive")):
         own = [n for n in measured.sizes if n in PAPER]

@@ -128,7 +128,7 @@ def fitted(table: Table, room: int, first_to_leave: Sequence[str]) -> tuple[list
     for n, part in enumerate(found):
         part.title = None if n else table.title
         part.caption = table.caption if n == len(found) - 1 else None
-    return found, left_out
+    return found, [str(column.header) for column in table.columns if column.header in left_out]
 
 
 Widths = Mapping[int, tuple[int, int]]  # by column, the least and the largest that it needs

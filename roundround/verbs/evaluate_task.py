@@ -206,8 +206,8 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, a
 def quarter_turns(asked: Asked, lengths: Sequence[int], common: Mapping[str, Any]) -> list[Record]:
     """The distance at which the slowest pair has turned by pi / 2, for each length, of a task that has distances.
 
-    As far as that a search for meaning lasts which uses this pair: Barbero et al. 2024, arXiv:2410.06205, Theorem 6.1.
-    None where a pair does not rotate.
+    A search by meaning that uses this pair works up to about this distance: Barbero et al. 2024, arXiv:2410.06205,
+    Theorem 6.1. None where a pair does not rotate.
     """
     facts = asked.decoder.facts() if asked.task.part() == "distance" and asked.decoder is not None else {}
     wavelength = facts.get("slowest_wavelength")

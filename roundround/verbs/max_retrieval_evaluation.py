@@ -58,6 +58,7 @@ def report_on(
     """Fit a temperature where one is asked for, evaluate, tabulate and draw; `seeds` are those of this process."""
     alone = {seed: model.only(place) for place, seed in enumerate(seeds)}
     models: Models = alone
+    own = [torch.cat(slope_and_spread(one)) for one in alone.values()]  # of the heads as they were trained
     if config.bfloat16 == "factors":
         for one in alone.values():
             one.round_products()
@@ -71,7 +72,6 @@ def report_on(
             print_status(f"no fit: {error}, with roundround max-retrieval run={run.directory}")
             softmaxes = {name: softmax for name, softmax in softmaxes.items() if name != "fitted"}
     measured = measure(run, config, models, softmaxes, peers)
-    own = [torch.cat(slope_and_spread(one)) for one in alone.values()]  # of the heads as they were trained
     both_S2 = torch.stack([two for theirs in peers.gather(own) for two in theirs]).numpy()
     measured.of_heads = dict(zip(report.OF_HEADS, both_S2.T, strict=True))
     tabulate(run, config, measured)

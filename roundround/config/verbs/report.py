@@ -14,7 +14,7 @@ VERB = Verb(
     reads={
         "open": ("false", "true: show the page in the browser"),
         "to": ("", "the file to write, FILE.html; by default report.html in the run directory"),
-        "verb": ("", "of which verb last is: train, eval, ...; by default of any"),
+        "verb": ("", "the verb whose latest run `last` means: train, eval, ...; by default any"),
         "outputs": ("outputs", "the root of the run directories among which last is"),
     },
 )

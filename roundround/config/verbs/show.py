@@ -12,7 +12,7 @@ VERB = Verb(
     help="One run: settings, results, curves, files.",
     more="RUN is a run directory, last (the latest), or last~3 (the third before it); without one it is last.",
     reads={
-        "verb": ("", "of which verb last is: train, eval, ...; by default of any"),
+        "verb": ("", "the verb whose latest run `last` means: train, eval, ...; by default any"),
         "outputs": ("outputs", "the root of the run directories among which last is"),
     },
 )

@@ -18,13 +18,13 @@ MOST_KINDS = 512  # of keys, and of values: their product is the number of items
 
 @final
 class Recall(Task):
-    """Gives the value of a key that one item among filler has, at a chosen distance.
+    """Recalls the value of a key whose item stands among filler, a chosen distance before the query.
 
     <bos> _ kv _ _ kv .. k_1 k_2 .. k_q _, v_i is the target at k_i, q is n_queries; length is all tokens
 
-    Associative recall in the sense of Arora et al. 2023, arXiv:2312.04927, of which only the search for meaning is
-    left: an item is a single token with a key and a value, so that one head finds it by its key, without a head that
-    looks at the previous token, and a model without positions can do it too. Keys differ, values need not, items stand
+    Associative recall in the sense of Arora et al. 2023, arXiv:2312.04927, reduced to the search for meaning: an item
+    is a single token with a key and a value, so that one head finds it by its key, without a head that looks at the
+    previous token, and a model without positions can do it too. Keys differ, values need not, items stand
     at places drawn evenly, and no answer stands in the sequence. The test has so many examples at each of `distances`,
     tokens from the first query back to its item: there the first query alone is scored.
     """
