@@ -23,6 +23,11 @@ from roundround.command_line.pages import own_keys
 from roundround.config.verbs import VERBS, Verb
 
 WIDE = {"index.md": ["navigation"], "results.md": ["toc"]}
+BOOSTS = {  # in the search: pages that explain come first, long lists last
+    "reference/glossary.md": 4, "reference/encodings.md": 2, "howto/normaliser.md": 2, "howto/encoding.md": 2,
+    "results.md": 2, "results/reproduction.md": 0.2, "results/gemma3_more.md": 0.5,
+    "reference/groups/experiment.md": 0.2, "reference/groups/pe.md": 0.3,
+}  # fmt: skip
 FROM_THE_NETWORK = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
 STYLE_FROM_THE_NETWORK = re.compile(r"(?:url\(|@import\s*)[\"' ]*(?:https?:)?//[^)\"';]*")
 
@@ -37,8 +42,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Wide pages leave out what would stand beside them."""
+    """Wide pages leave out what would stand beside them; the search is told what to show first."""
     page.meta["hide"] = WIDE.get(page.file.src_uri, [])
+    page.meta["search"] = {"boost": BOOSTS.get(page.file.src_uri, 1)}
     return markdown
 
 
