@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from roundround.probing.weights import AttentionWeights
     from roundround.softmax.base import AttentionSoftmax
 
-BATCH_TOKENS = 2048  # of a probe: probing/probe.py has the same
-
-
 # -- models
 
 
@@ -189,13 +186,13 @@ def probe(
     *,
     rows: bool = True,
     entropy: bool = True,
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int | None = None,
 ) -> Probe:
     """How a decoder uses the frequencies of its RoPE, read off one pass over `texts`.
 
     model, tokenizer: as `attention` has them. rows: also sample rows of attention, for labels, logits by frequency,
     largest weight and logit spread. entropy: also the entropy of every row, a second pass of attention. Memory depends
-    on `batch_tokens` and the longest text, not on how many texts there are.
+    on `batch_tokens` (None: 2,048) and the longest text, not on how many texts there are.
 
     Returns a `Probe`: `probe.arrays()["query_norm"]` is [L, H, P], the mean length of each 2-D chunk, fastest pair
     first; `probe.labels()` names every head. Raises UserError for a model without RoPE, with a layout that is not
@@ -204,10 +201,11 @@ def probe(
         rr.plot(rr.probe(model, tokenizer, texts), "norms")
     """
     from roundround.loading.given import given_to_probe
-    from roundround.probing.probe import observe
+    from roundround.probing.probe import BATCH_TOKENS, observe
 
     if isinstance(texts, str):
         raise UserError("texts is one text, and rr.probe takes a list of them: give [text]")
+    batch_tokens = BATCH_TOKENS if batch_tokens is None else batch_tokens
     at_least_one(batch_tokens=batch_tokens)
     with given_to_probe(model, tokenizer) as probed:
         tokens = [probed.tokens(text) for text in texts]

@@ -58,7 +58,7 @@ def a_decoder(*overrides: str, seed: int = 0, **sizes: Any) -> tuple[Decoder, Vo
 # -- the package
 
 
-def test_names_are_listed_and_importing_them_imports_no_torch() -> None:
+def test_names_are_listed_and_importing_them_imports_no_torch(here: Path) -> None:
     lines = [
         "import sys, roundround as rr",
         "assert dir(rr) == sorted(rr.__all__), dir(rr)",
@@ -244,7 +244,7 @@ def test_a_patched_run_takes_no_second_patch_before_the_first_is_removed() -> No
 # -- numbers and texts are those of the verbs
 
 
-def same_records(frame: Any, done: Done) -> None:
+def assert_same_records(frame: Any, done: Done) -> None:
     records = [{k: v for k, v in record.items() if k not in ("verb", "run")} for record in done.results]
     assert len(frame) == len(records) > 8
     for row, record in zip(frame.to_dict("records"), records, strict=True):
@@ -261,14 +261,14 @@ def test_evaluate_has_the_numbers_of_the_verb(train: Callable[..., Done], corpus
 
     own = build(TrainedRun(trained.directory, trust=False).config.data, Corpus)
     frame = rr.evaluate(*rr.load(trained.directory), own, length=[16, 32], dispersion=True)
-    same_records(frame, done)
+    assert_same_records(frame, done)
 
 
 def test_evaluate_has_the_numbers_of_the_verb_of_a_pretrained_model(stories: tuple[Any, Any], here: Path) -> None:
     words = ["length=64", "max_tokens=600", "logger=none", "device=cpu"]
     done = typed("eval", "model=stories260k", "softmax=adaptive_temperature", *words)
     with rr.patch(stories[0], softmax="adaptive_temperature"):
-        same_records(rr.evaluate(*stories, "stories", length=64, max_tokens=600), done)
+        assert_same_records(rr.evaluate(*stories, "stories", length=64, max_tokens=600), done)
     plain = rr.evaluate(*stories, "stories", length=64, max_tokens=600, bos=False)
     texts = rr.evaluate(*stories, [TEXT, TEXT], length=8)
     assert plain.query("metric == 'scored_targets'")["value"].item() == done.value("scored_targets")

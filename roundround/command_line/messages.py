@@ -16,12 +16,11 @@ from omegaconf import Container, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
-from roundround.command_line.catalogue import group_names, read_yaml
+from roundround.command_line.catalogue import NO_KEYS, group_names, read_yaml
 from roundround.config.build import without_place
 from roundround.config.options import options_in, options_of
 from roundround.support.errors import UserError, nearest, one_line
 
-NO_KEYS = ("_target_", "kind", "hydra")  # of a config, that nobody types
 EXPLAINED = (UserError, HydraException, OmegaConfBaseException, YAMLError)  # for the user to mend, in one line
 
 
