@@ -26,8 +26,8 @@ from roundround.papers.max_retrieval.evaluation import (
     fit_points,
     fit_quartic,
     most_sets,
+    slope_and_spread,
 )
-from roundround.papers.max_retrieval.heads import slope_and_spread
 from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape
 from roundround.papers.max_retrieval.sets import FITTING, TEST, sets_of_size
 from roundround.report import max_retrieval_panels as figures

@@ -290,9 +290,9 @@ def test_a_pattern_shows_its_layers_its_parts_and_its_keys() -> None:
 
 def test_lines_of_a_shell_stay_lines() -> None:
     lines = typed("list", "experiment", "softmax/needles").out.splitlines()
-    start = lines.index("    for run in SWEEP/[0-9]*/; do")
-    assert lines[start + 1].startswith("      roundround eval run=$run data=needle ")
-    assert lines[start + 2] == "    done"
+    start = next(i for i, line in enumerate(lines) if line.startswith("    roundround eval run=SWEEP data=needle "))
+    assert lines[start].endswith(" length=224,512,1024,2048 examples=200")  # not broken: it is there to be copied
+    assert lines[start + 1].startswith("    roundround compare ")
 
 
 def test_what_is_no_option_is_not_listed_nor_completed() -> None:

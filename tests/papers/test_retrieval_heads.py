@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from roundround.papers.max_retrieval import PAPER, SLOPE, SPREAD
-from roundround.papers.max_retrieval.heads import slope_and_spread
+from roundround.papers.max_retrieval.evaluation import slope_and_spread
 from roundround.papers.max_retrieval.model import MaxRetrieval
 from roundround.softmax.adaptive_temperature import inverse_temperature
 

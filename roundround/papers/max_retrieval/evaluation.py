@@ -1,8 +1,11 @@
-"""What trained models of max retrieval are asked: every size by every normaliser, in the fit of a temperature.
+"""What trained models of max retrieval are asked: every size by every normaliser, and two numbers of each head.
+
+The two, how steep its logits are in the priority and how far apart its classes lie, are nearly all that a head's
+accuracies depend on: one that is not trained at all has the paper's, with SLOPE and SPREAD.
 
 Shapes: S seeds, B sets, N items, D width, K classes, M normalisers.
 
-Tested by tests/papers/test_retrieval_evaluation.py.
+Tested by tests/papers/test_retrieval_evaluation.py and test_retrieval_heads.py.
 """
 
 from __future__ import annotations
@@ -24,6 +27,11 @@ from roundround.papers.max_retrieval.sets import Sets
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.temperature import Temperature
+
+FROM, POINTS = (
+    0.9,
+    101,
+)  # priorities of `slope_and_spread`: from here to 1, where the largest of many lie
 
 
 @final
@@ -207,3 +215,21 @@ def fit_quartic(entropies: NDArray[np.float64], betas: NDArray[np.float64]) -> l
         )
     lowest_first = np.polynomial.Polynomial.fit(entropies, betas, DEGREE).convert().coef
     return [float(c) for c in np.pad(lowest_first, (0, DEGREE + 1 - len(lowest_first)))[::-1]]
+
+
+@torch.no_grad()
+def slope_and_spread(model: MaxRetrieval) -> tuple[Tensor, Tensor]:
+    """Slope of the logit in nats a unit of priority, and standard deviation of the classes' offsets in priority: [S].
+
+    The slope is the mean over the classes of that of a straight line through the logits at priorities from 0.9 to 1;
+    an offset is how far a class's logits lie above those of the others, divided by the slope. The query is 0.5: it
+    carries no information.
+    """
+    s, k = len(model.item_in.weight), model.n_classes
+    priority_N = torch.linspace(FROM, 1, POINTS)
+    classes_SKN = torch.arange(k)[:, None].expand(s, k, POINTS)
+    sets = Sets(priority_N.expand(s, k, -1), classes_SKN, torch.full((s, k), 0.5))
+    e_SKN = model.attended(sets.to(model.device))[0].double().cpu()
+    centred_N = priority_N.double() - priority_N.double().mean()
+    slope_S = ((e_SKN * centred_N).sum(-1) / centred_N.square().sum()).mean(1)
+    return slope_S, e_SKN.mean(-1).std(1) / slope_S
