@@ -13,7 +13,9 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar
 
 from omegaconf import BooleanNode, DictConfig, ListConfig, OmegaConf
@@ -30,13 +32,18 @@ def build(node: DictConfig, family: type[T], *args: Any, **runtime: Any) -> T:
 
     Raises UserError where the node is wrong, or where the constructor cannot take a value.
     """
-    values = checked_values(node, family, runtime)
-    values |= {
+    return constructed(node, family, checked_values(node, family, runtime), *args, **runtime)
+
+
+def constructed(node: DictConfig, family: type[T], checked: Mapping[str, Any], *args: Any, **runtime: Any) -> T:
+    """`build` of values that `checked_values` of the node has given."""
+    target = target_class(node, family)
+    parts: dict[str, Any] = {
         key: {str(name): build(node[key][name], part) for name in node[key]}
-        for key, part in named_parts(target_class(node, family)).items()
+        for key, part in named_parts(target).items()
     }
     try:
-        built: T = target_class(node, family)(*args, **values, **runtime)
+        built: T = target(*args, **{**checked, **parts}, **runtime)
     except (ValueError, TypeError, OverflowError) as error:  # the last two where no annotation could be checked
         raise UserError(f"{where(node)}: {one_line(error)}") from error
     return built
@@ -54,18 +61,19 @@ def is_ours_to_build(target: type) -> bool:
 
 
 def maker(node: DictConfig, family: type[T]) -> Callable[..., T]:
-    """A function that builds the node again and again, such as once a layer."""
-    return lambda *args, **runtime: build(node, family, *args, **runtime)
+    """A function that builds the node again and again, such as once a layer; its values are checked once."""
+    checked = cache(lambda names: checked_values(node, family, names))
+    return lambda *args, **runtime: constructed(node, family, deepcopy(checked(frozenset(runtime))), *args, **runtime)
 
 
 def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> dict[str, Any]:
     """The node's values as plain Python, converted to the types that the constructor asks for."""
     target = target_class(node, family)
-    fields, required = constructor_fields(target, set(runtime))
+    fields, required, options = constructor_options(target, frozenset(runtime))
     for key in map(str, node):
         if key not in NOT_PARAMETERS and key not in fields:
             raise UserError(f"{where(node)} has no parameter '{key}'{nearest(key, fields)}")
-    schema = OmegaConf.structured(dataclasses.make_dataclass(target.__name__, list(fields.values())))
+    schema = OmegaConf.structured(options)
     given = [key for key in map(str, node) if key in fields]  # `key in node` is False where it says ???
     values: dict[str, Any] = {}
     for key in fields:
@@ -155,16 +163,16 @@ def is_there(name: str) -> bool:
         return False
 
 
-def constructor_fields(target: type, runtime: set[str]) -> tuple[dict[str, Any], set[str]]:
-    """The constructor's keyword-only parameters as dataclass fields, without those that the caller supplies.
-
-    Also the names of those that have no default.
-    """
+@cache
+def constructor_options(target: type, runtime: frozenset[str]) -> tuple[list[str], set[str], type]:
+    """The constructor's keyword-only parameters, without those that the caller supplies: their names, the names of
+    those that have no default, and a dataclass of them all."""
     hints = constructor_hints(target)
     signature = inspect.signature(target).parameters.values()
     ours = [p for p in signature if p.kind is p.KEYWORD_ONLY and p.name not in runtime]
-    fields = {p.name: (p.name, config_type(hints.get(p.name)), dataclasses.field(default="???")) for p in ours}
-    return fields, {p.name for p in ours if p.default is p.empty}
+    fields = [(p.name, config_type(hints.get(p.name)), dataclasses.field(default="???")) for p in ours]
+    required = {p.name for p in ours if p.default is p.empty}
+    return [p.name for p in ours], required, dataclasses.make_dataclass(target.__name__, fields)
 
 
 def constructor_hints(target: type) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from roundround.config.build import build, checked_values, maker
+from roundround.config.build import build, checked_values, constructed, maker
 from roundround.config.options import load_option, options_of
 from roundround.config.recorded import THETA, flat, give_theta, own_config
 from roundround.data.corpora import Corpus, Source
@@ -57,20 +57,9 @@ def build_decoder(
     kind = model.get("kind")
     if kind != "architecture":
         raise UserError(f"model is of kind '{kind}'; this verb takes an architecture: see roundround list model")
-    return build(
-        model,
-        Decoder,
-        n_vocab=n_vocab,
-        kinds=kinds_of(
-            int(checked_values(model, Decoder, OF_THE_BUILDER)["n_layers"]),
-            pattern=pattern,
-            pe=pe,
-            softmax=softmax,
-            qk_norm=qk_norm,
-            gate=gate,
-        ),
-        shard_layer=shard_layer,
-    )
+    sizes = checked_values(model, Decoder, OF_THE_BUILDER)
+    kinds = kinds_of(int(sizes["n_layers"]), pattern=pattern, pe=pe, softmax=softmax, qk_norm=qk_norm, gate=gate)
+    return constructed(model, Decoder, sizes, n_vocab=n_vocab, kinds=kinds, shard_layer=shard_layer)
 
 
 def decoder_of_config(config: Any, n_vocab: int, *, shard_layer: Callable[[Block], object] | None = None) -> Decoder:
