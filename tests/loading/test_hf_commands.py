@@ -65,10 +65,25 @@ def test_an_ablation_tells_perplexity_and_patterns(probe: Callable[..., Done]) -
 
 
 @pytest.mark.parametrize(
-    "given",
-    [["bos=auto"], ["bos=true"], ["bos=false"], ["data.separate_documents=true"], ["model.special_tokens=plain"]],
+    ("ablate", "given"),
+    [
+        ("curve", ["bos=auto"]),
+        ("lowest:0.25", ["bos=false"]),
+        ("lowest:0.25", ["data.separate_documents=true"]),
+        ("lowest:0.25", ["model.special_tokens=plain"]),
+        *(
+            pytest.param(ablate, [given], marks=pytest.mark.slow)
+            for ablate, given in [
+                ("lowest:0.25", "bos=auto"),
+                ("lowest:0.25", "bos=true"),
+                ("curve", "bos=true"),
+                ("curve", "bos=false"),
+                ("curve", "data.separate_documents=true"),
+                ("curve", "model.special_tokens=plain"),
+            ]
+        ),
+    ],
 )
-@pytest.mark.parametrize("ablate", ["lowest:0.25", "curve"])
 def test_the_baseline_of_windows_is_evals_perplexity(
     probe: Callable[..., Done], roundround: Callable[..., Done], folder: Path, here: Path, given: list[str], ablate: str
 ) -> None:
