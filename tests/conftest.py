@@ -218,18 +218,33 @@ def unflushed() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the files of figures empty, unless a test looks at them: drawing is a third of what commands take here.
+@pytest.fixture(scope="session", autouse=True)
+def drawing() -> Iterator[dict[str, Any]]:
+    """Leave the files of figures empty and write no page at the end of a run: both are half of what commands take here.
 
-    Write no page at the end of a run, unless a test looks at it. And print tables as wide as they are, whatever a
-    library has left in the environment since the last test.
+    Also while the fixtures of a module run. The value is what draws and writes, by the marker of tests that look at it.
+    """
+    from roundround.command_line.launch import Job
+    from roundround.report import figures
+
+    with pytest.MonkeyPatch.context() as patch:
+        whole = {"pictures": figures.write, "pages": Job.leave_page}
+        patch.setattr(figures, "write", lambda figure, path: path.touch())
+        patch.setattr(Job, "leave_page", lambda job, directory: None)
+        yield whole
+
+
+@pytest.fixture(autouse=True)
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, drawing: dict[str, Any]) -> None:
+    """Draw and write pages where a test looks at them.
+
+    And print tables as wide as they are, whatever a library has left in the environment since the last test.
     """
     monkeypatch.delenv("COLUMNS", raising=False)
-    if request.node.get_closest_marker("pictures") is None:
-        monkeypatch.setattr("roundround.report.figures.write", lambda figure, path: path.touch())
-    if request.node.get_closest_marker("pages") is None:
-        monkeypatch.setattr("roundround.command_line.launch.Job.leave_page", lambda job, directory: None)
+    if request.node.get_closest_marker("pictures") is not None:
+        monkeypatch.setattr("roundround.report.figures.write", drawing["pictures"])
+    if request.node.get_closest_marker("pages") is not None:
+        monkeypatch.setattr("roundround.command_line.launch.Job.leave_page", drawing["pages"])
 
 
 @pytest.fixture

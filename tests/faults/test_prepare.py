@@ -71,7 +71,8 @@ def killed_before(kills: list[int], bench: Bench, args: list[str], folder: Path,
 
 
 @pytest.mark.parametrize(
-    "pattern", ["shard-00001", *(pytest.param(name, marks=pytest.mark.slow) for name in ("held_out-00001", "meta.json"))]
+    "pattern",
+    ["shard-00001", *(pytest.param(name, marks=pytest.mark.slow) for name in ("held_out-00001", "meta.json"))],
 )
 def test_a_preparation_that_is_killed_goes_on(
     pattern: str, bench: Bench, args: list[str], whole: tuple[dict[str, bytes], list[str]], tmp_path: Path
