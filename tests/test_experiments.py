@@ -173,7 +173,7 @@ def test_the_default_encoding_is_the_one_of_a_llama() -> None:
 
 
 LENGTHS = [name for name in NAMES if name.startswith("length/")]
-# a model of one head, one task, and a search; the others are of another task or size, and tests/data/tasks has the tasks
+# a model of one head, one task, and a search; the others are of another task or size; tests/data/tasks has the tasks
 QUICK = ["length/mqar", "length/reverse", "length/solved"]
 
 

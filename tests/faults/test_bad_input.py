@@ -21,30 +21,15 @@ def kind_of(case: Case) -> str:
 
 # of kinds that take a second or more, that test_every_verb.py has, or that another kind is like
 SELDOM = {
-    *(
-        "sweeps",
-        "sweeps of eval",
-        "sweeps of maxkey",
-        "odd prompts",
-        "eval",
-        "eval of a task",
-        "mistaken runs",
-        "probe",
-    ),
+    *("sweeps", "sweeps of eval", "sweeps of maxkey", "odd prompts", "eval", "eval of a task", "mistaken runs"),
     *("good values", "good reproduce", "good theory", "good bench", "shell syntax", "texts", "theory", "reproduce"),
     *("values of the model", "values of the optimiser", "values of the trainer", "values of the training"),
-    *(
-        "values of the encoding",
-        "values of the normaliser",
-        "models with code",
-        "models' tokenizers",
-        "models' weights",
-    ),
-    *("eval without a run", "export without a run", "eval a model", "eval of text as a task", "looks at a task"),
-    *("text beside a task", "environment", "maxkey", "bench"),
+    *("values of the encoding", "values of the normaliser", "eval without a run", "export without a run"),
+    *("models with code", "models' tokenizers", "models' weights", "eval a model", "eval of text as a task"),
+    *("looks at a task", "text beside a task", "environment", "maxkey", "bench", "probe"),
 }
 # what `make test` tries: the first cheap case of each kind of wrong input, of one task where the kinds are the tasks
-# (tests/data has the parameters of each), and help of verbs
+# (tests/data has the parameters of each), and cheap right ones
 CHEAP = [
     case
     for case in reversed(CASES)

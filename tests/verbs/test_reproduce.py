@@ -257,6 +257,7 @@ def test_a_verb_that_is_refused_says_so(here: Path) -> None:
         start(["train", "pe=pope"])
 
 
+@pytest.mark.slow  # a process that trains
 def test_a_signal_reaches_the_verb_before_it_is_obeyed(here: Path) -> None:
     def signal_once_it_runs() -> None:
         deadline = time.monotonic() + 60
