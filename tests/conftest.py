@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib
 import inspect
 import io
@@ -77,7 +79,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def variants(group: str) -> dict[str, Path]:
     """The yamls of a group by name, those of --config-dir included."""
-    return options_of(group, OWN[0] if OWN else None)
+    return found_once(group, *OWN).copy()
+
+
+# Nine thousand tests ask for variants, and nothing changes their folders and yamls meanwhile.
+@functools.cache
+def found_once(group: str, own: str | None = None) -> dict[str, Path]:
+    return options_of(group, own)
+
+
+@functools.cache
+def read_once(path: Path) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(path))
 
 
 def variants_alone(group: str) -> list[str]:
@@ -87,7 +100,7 @@ def variants_alone(group: str) -> list[str]:
 
 def tunables(group: str, name: str) -> dict[str, Any]:
     """The yaml of a variant as a plain dict, `_target_` included; where it leaves a scaling open, by four."""
-    node = OmegaConf.to_container(OmegaConf.load(variants(group)[name]))
+    node = copy.deepcopy(read_once(variants(group)[name]))
     assert isinstance(node, dict)
     return {str(key): 4.0 if key == "factor" and value is None else value for key, value in node.items()}
 
