@@ -224,6 +224,28 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def packaged_pages() -> Iterator[None]:
+    """Parse each yaml of the package once for all pages that list them: half of what a page takes."""
+    from roundround.command_line import catalogue
+    from roundround.config.options import conf_dir
+
+    read, packaged = catalogue.read_yaml, conf_dir()
+    kept: dict[Path, tuple[str, dict[str, Any]]] = {}
+
+    def read_yaml(path: Path) -> tuple[str, dict[str, Any]]:
+        if not path.is_relative_to(packaged):
+            return read(path)
+        if path not in kept:
+            kept[path] = read(path)
+        text, values = kept[path]
+        return text, copy.deepcopy(values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalogue, "read_yaml", read_yaml)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def unflushed() -> Iterator[None]:
     """Wait for no disk: a command here waits twenty times, a third of its time. Tests of the order patch it anew."""
     with pytest.MonkeyPatch.context() as patch:
