@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib
 import inspect
 import io
@@ -77,7 +79,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def variants(group: str) -> dict[str, Path]:
     """The yamls of a group by name, those of --config-dir included."""
-    return options_of(group, OWN[0] if OWN else None)
+    return found_once(group, *OWN).copy()
+
+
+# Nine thousand tests ask for variants, and nothing changes their folders and yamls meanwhile.
+@functools.cache
+def found_once(group: str, own: str | None = None) -> dict[str, Path]:
+    return options_of(group, own)
+
+
+@functools.cache
+def read_once(path: Path) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(path))
 
 
 def variants_alone(group: str) -> list[str]:
@@ -87,7 +100,7 @@ def variants_alone(group: str) -> list[str]:
 
 def tunables(group: str, name: str) -> dict[str, Any]:
     """The yaml of a variant as a plain dict, `_target_` included; where it leaves a scaling open, by four."""
-    node = OmegaConf.to_container(OmegaConf.load(variants(group)[name]))
+    node = copy.deepcopy(read_once(variants(group)[name]))
     assert isinstance(node, dict)
     return {str(key): 4.0 if key == "factor" and value is None else value for key, value in node.items()}
 
@@ -211,6 +224,28 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def packaged_pages() -> Iterator[None]:
+    """Parse each yaml of the package once for all pages that list them: half of what a page takes."""
+    from roundround.command_line import catalogue
+    from roundround.config.options import conf_dir
+
+    read, packaged = catalogue.read_yaml, conf_dir()
+    kept: dict[Path, tuple[str, dict[str, Any]]] = {}
+
+    def read_yaml(path: Path) -> tuple[str, dict[str, Any]]:
+        if not path.is_relative_to(packaged):
+            return read(path)
+        if path not in kept:
+            kept[path] = read(path)
+        text, values = kept[path]
+        return text, copy.deepcopy(values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalogue, "read_yaml", read_yaml)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def unflushed() -> Iterator[None]:
     """Wait for no disk: a command here waits twenty times, a third of its time. Tests of the order patch it anew."""
     with pytest.MonkeyPatch.context() as patch:
@@ -218,18 +253,33 @@ def unflushed() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the files of figures empty, unless a test looks at them: drawing is a third of what commands take here.
+@pytest.fixture(scope="session", autouse=True)
+def drawing() -> Iterator[dict[str, Any]]:
+    """Leave the files of figures empty and write no page at the end of a run: both are half of what commands take here.
 
-    Write no page at the end of a run, unless a test looks at it. And print tables as wide as they are, whatever a
-    library has left in the environment since the last test.
+    Also while the fixtures of a module run. The value is what draws and writes, by the marker of tests that look at it.
+    """
+    from roundround.command_line.launch import Job
+    from roundround.report import figures
+
+    with pytest.MonkeyPatch.context() as patch:
+        whole = {"pictures": figures.write, "pages": Job.leave_page}
+        patch.setattr(figures, "write", lambda figure, path: path.touch())
+        patch.setattr(Job, "leave_page", lambda job, directory: None)
+        yield whole
+
+
+@pytest.fixture(autouse=True)
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, drawing: dict[str, Any]) -> None:
+    """Draw and write pages where a test looks at them.
+
+    And print tables as wide as they are, whatever a library has left in the environment since the last test.
     """
     monkeypatch.delenv("COLUMNS", raising=False)
-    if request.node.get_closest_marker("pictures") is None:
-        monkeypatch.setattr("roundround.report.figures.write", lambda figure, path: path.touch())
-    if request.node.get_closest_marker("pages") is None:
-        monkeypatch.setattr("roundround.command_line.launch.Job.leave_page", lambda job, directory: None)
+    if request.node.get_closest_marker("pictures") is not None:
+        monkeypatch.setattr("roundround.report.figures.write", drawing["pictures"])
+    if request.node.get_closest_marker("pages") is not None:
+        monkeypatch.setattr("roundround.command_line.launch.Job.leave_page", drawing["pages"])
 
 
 @pytest.fixture

@@ -182,7 +182,7 @@ def made(kind: str, name: str, shape: AttentionShape, replaced: Mapping[str, Any
     values = {key: value for key, value in tunables(kind, name).items() if key != "_target_"}
     assert replaced.keys() <= values.keys(), f"{name} has no tunable {replaced.keys() - values.keys()}"
     with torch.random.fork_rng():
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # torch.manual_seed keeps a traceback a call for a GPU that may come
         module = class_of(kind, name)(shape, **(values | replaced))
         with torch.no_grad():
             for parameter in module.parameters():

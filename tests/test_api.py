@@ -383,6 +383,7 @@ def stopped(words: list[str], line_before: str) -> str:
         return parent.communicate(timeout=120)[0].strip()
 
 
+@pytest.mark.slow  # four processes that import everything
 def test_interrupting_train_saves_the_run_which_can_be_resumed(here: Path, fast: list[str]) -> None:
     words = [*fast, "trainer.max_steps=100000", "checkpoint_every=100000", "validate_every=100000"]
     said = stopped(words, STATE)

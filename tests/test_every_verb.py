@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import FAST, shell, typed
+from forkserver import Forkserver
 
 TRAIN = ["train", *FAST, "data=text", "data.path=fables.txt"]
 # by verb: the words behind it, and files that it leaves; RUN is a run that train has made in the folder `first`
@@ -20,13 +21,13 @@ VERBS = {
     "train": (" ".join([*TRAIN[1:], "pe=alibi"]), "RUNS/report.html RUNS/checkpoints/best/model.safetensors"),
     "eval": ("run=RUN length=16,32 max_tokens=256 logger=none", "RUNS/report.html RUNS/figures/perplexity.png"),
     "probe": (
-        "run=RUN max_tokens=64 logger=none device=cpu",
+        "run=RUN max_tokens=64 prompt=fox logger=none device=cpu",
         "RUNS/report.html RUNS/figures/norms.png RUNS/probe.safetensors",
     ),
     "check": ("run=RUN device=cpu logger=none", "RUNS/results.json"),
     "generate": ("length=20 n=2 device=cpu", "RUNS/texts.json RUNS/results.json"),
     "theory": ("rope.lemma_a_3 logger=none", "RUNS/theory.md RUNS/figures/rope.lemma_a_3.png"),
-    "reproduce": ("rope.fig2 logger=none", "RUNS/outcomes.json RUNS/figures/rope.fig2.png"),
+    "reproduce": ("rope.fig1 logger=none", "RUNS/outcomes.json RUNS/figures/rope.fig1.png"),
     "compare": (
         "first baseline=pe=rope logger=none",
         "RUNS/report.html RUNS/comparison.csv RUNS/figures/training_curves.pdf",
@@ -46,7 +47,7 @@ VERBS = {
 
 TYPED = {  # what tables name for somebody to type, or numbers that have one place
     "theory": "rope.lemma_a_3",
-    "reproduce": "rope.fig2",
+    "reproduce": "rope.fig1",
     "compare": "nope rope",
     "bench": "ssmax",
     "max-retrieval": "adaptive_temperature",
@@ -55,11 +56,12 @@ TYPED = {  # what tables name for somebody to type, or numbers that have one pla
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
-    """A folder with a text and four runs."""
+def work(tmp_path_factory: pytest.TempPathFactory, corpus: Path, server: Forkserver, env: dict[str, str]) -> Path:
+    """A folder with a text and two runs."""
     folder = tmp_path_factory.mktemp("verbs")
     shutil.copy(corpus, folder)
-    done = shell(*TRAIN, "outputs=first", "-m", "pe=rope,nope", "seed=0,1", cwd=folder)
+    words = [*TRAIN, "outputs=first", "-m", "pe=rope,nope"]
+    done = server.run(words, folder, tmp_path_factory.mktemp("streams"), env=env, timeout=240)
     assert done.code == 0, done.err
     return folder
 

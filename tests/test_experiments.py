@@ -54,13 +54,14 @@ JOBS = {  # what a sweep of one seed and one learning rate trains, in order: pat
 
 
 SELDOM = ("rope/patterns", "rope/plane", "rope/table2_paper")  # seven jobs or more, of what others have one of
+SLOW = (*SELDOM, "rope/table2", "rope/turning", "rope/norm_band")  # of a text, as rope/grammar is
 
 
 def seldom(names: Iterable[str], slow: Container[str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in slow)) for n in names])
 
 
-@pytest.mark.parametrize("name", SELDOM)
+@seldom(SELDOM, SELDOM[1:])
 def test_the_jobs_of_a_sweep_fit_the_models_that_they_train(name: str) -> None:
     from roundround.config.options import compose
     from roundround.loading.models import check_buildable
@@ -73,7 +74,7 @@ def test_the_jobs_of_a_sweep_fit_the_models_that_they_train(name: str) -> None:
         assert check_buildable(compose("train", [f"experiment={name}", *words], None)) > 1000
 
 
-@seldom([name for name in NAMES if name.startswith("rope/")], SELDOM)
+@seldom([name for name in NAMES if name.startswith("rope/")], SLOW)
 def test_two_steps_of_every_job(roundround: Callable[..., Done], fast: list[str], name: str) -> None:
     small = [*fast, "trainer.max_steps=2", "trainer.accumulate_grad_batches=1", "compile=false"]
     if name == "rope/drope":  # the model comes from a run
@@ -101,7 +102,7 @@ def test_two_steps_of_every_job(roundround: Callable[..., Done], fast: list[str]
     assert {run["config"]["trainer"]["max_steps"] for run in runs} == {2}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("recipe/")])
+@seldom([name for name in NAMES if name.startswith("recipe/")], ["recipe/speedrun_full"])
 def test_two_steps_of_every_recipe(train: Callable[..., Done], name: str) -> None:
     small = ["trainer.max_steps=2", "compile=false", "model.head_dim=8", "data=text"]
     small += ["tokenizer=bytes"] if name.endswith("full") else ["tokenizer=bpe", "tokenizer.vocab_size=300"]
@@ -115,6 +116,7 @@ def test_rope_is_not_dropped_from_a_run_that_nobody_named(roundround: Callable[.
     assert_refused(roundround("train", "experiment=rope/drope", "pe=nope", "hydra.mode=RUN"), "DIR")
 
 
+@pytest.mark.slow  # four jobs, of a text, as rope/grammar has
 def test_two_steps_of_every_normaliser(train: Callable[..., Done]) -> None:
     small = ["trainer.max_steps=2", "model.head_dim=8", "seed=1", "pe=nope"]
     small += ["tokenizer=bpe", "tokenizer.vocab_size=300"]
@@ -171,10 +173,11 @@ def test_the_default_encoding_is_the_one_of_a_llama() -> None:
 
 
 LENGTHS = [name for name in NAMES if name.startswith("length/")]
-PAPERS = [name for name in LENGTHS if name.removesuffix("_paper") in {*LENGTHS} - {name}]  # the same task, larger
+# a model of one head, one task, and a search; the others are of another task or size; tests/data/tasks has the tasks
+QUICK = ["length/mqar", "length/reverse", "length/solved"]
 
 
-@seldom(LENGTHS, PAPERS)
+@seldom(LENGTHS, {*LENGTHS} - {*QUICK})
 def test_two_steps_of_every_length_experiment(roundround: Callable[..., Done], name: str) -> None:
     """Its own task, at one encoding, one learning rate and the last normaliser that it names."""
     from omegaconf import OmegaConf

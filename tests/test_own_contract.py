@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import ROOT
 
 CONTRACTS = [
@@ -83,6 +84,7 @@ def test_every_promise_is_named_on_the_page() -> None:
         assert [promise for promise in promises.values() if " ".join(str(promise).split()) not in page] == []
 
 
+@pytest.mark.slow  # a suite within the suite: ten seconds
 def test_the_contracts_pass_good_variants_of_ones_own_and_fail_broken_ones(tmp_path: Path) -> None:
     # the files that the pages of docs/howto show, by their place in the folder
     page = howtos()

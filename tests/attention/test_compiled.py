@@ -26,7 +26,8 @@ def use(cache: Path, **environment: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.skipif(whole_rows.library() is None, reason="no C++ compiler on this machine")
-@pytest.mark.parametrize("compiler", ["a copy", pytest.param("a compiler", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("compiler", ["a copy", "a compiler"])
+@pytest.mark.slow  # three processes
 def test_processes_that_compile_at_once_leave_one_library(tmp_path: Path, compiler: str) -> None:
     """With a compiler that copies what this process has, or with the real one, which takes ten seconds."""
     copy = tmp_path / "copy"
@@ -43,7 +44,7 @@ def test_processes_that_compile_at_once_leave_one_library(tmp_path: Path, compil
     assert left.stat().st_mtime_ns == made
 
 
-@pytest.mark.parametrize("compiler", ["false", "/no/such/compiler"])
+@pytest.mark.parametrize("compiler", ["false", pytest.param("/no/such/compiler", marks=pytest.mark.slow)])
 def test_without_a_compiler_one_line_names_the_log(tmp_path: Path, compiler: str) -> None:
     out, said = use(tmp_path, CXX=compiler).communicate()
     assert out == "False\n"

@@ -78,11 +78,8 @@ CASES = [
 
 # each is compiled for its own kind of logits, which takes a second
 OFTEN = {
-    ("sigmoid", None),
     ("softpick", None),
-    ("soft_cap", None),
     ("sigmoid", "t5_bias"),
-    ("ssmax", "t5_bias"),
     ("sink", "alibi"),
 }
 

@@ -77,7 +77,7 @@ def test_pages_wait_for_no_slow_library(forbidden: set[str], args: list[str], pa
 # -- how they look
 
 
-@pytest.mark.parametrize("columns", [80, 60])
+@pytest.mark.parametrize("columns", [80, pytest.param(60, marks=pytest.mark.slow)])
 def test_a_page_fits_its_terminal_and_breaks_no_word(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     for args in pages():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import ROOT
 from hub_server import hub
 
@@ -42,6 +43,7 @@ def data_set(**rows: list[str]) -> dict[str, bytes]:
     return {"README.md": readme.encode()} | {f"{name}.jsonl": "\n".join(lines).encode() for name, lines in rows.items()}
 
 
+@pytest.mark.slow  # a process that imports datasets, and a server
 def test_the_two_sets_of_the_hub_and_what_is_wrong_with_others(tmp_path: Path) -> None:
     sets = {TRAIN: data_set(train=[json.dumps({**BFS, "question": f"bfs {i}"}) for i in range(300)])}
     sets[TEST] = data_set(test_1=ROWS[:20], test_2=ROWS[20:])

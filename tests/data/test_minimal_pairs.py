@@ -137,6 +137,7 @@ def test_values_that_mean_nothing_are_refused(given: dict[str, Any], message: st
         pairs(**given)
 
 
+@pytest.mark.slow  # a process that imports datasets, and a server
 def test_the_hub_has_a_configuration_for_each_phenomenon(tmp_path: Path) -> None:
     readme = "---\nconfigs:\n- config_name: causative\n  data_files: causative.jsonl\n---\n"
     rows = f"{row(UID='causative')}\n{row(UID='causative', sentence_good='dogs bark .')}\n"

@@ -44,6 +44,7 @@ def references(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Callab
     return reference
 
 
+@pytest.mark.slow  # of the tests below, which make test-faults runs
 def test_the_run_that_is_killed_gets_worse_deletes_checkpoints_and_repeats_itself(
     bench: Bench, references: Callable[[str], Reference], tmp_path: Path
 ) -> None:

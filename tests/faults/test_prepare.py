@@ -70,7 +70,10 @@ def killed_before(kills: list[int], bench: Bench, args: list[str], folder: Path,
     return finished(bench, args, folder, whole)
 
 
-@pytest.mark.parametrize("pattern", ["held_out-00001", "shard-00001", "meta.json"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["shard-00001", *(pytest.param(name, marks=pytest.mark.slow) for name in ("held_out-00001", "meta.json"))],
+)
 def test_a_preparation_that_is_killed_goes_on(
     pattern: str, bench: Bench, args: list[str], whole: tuple[dict[str, bytes], list[str]], tmp_path: Path
 ) -> None:

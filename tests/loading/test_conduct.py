@@ -59,6 +59,7 @@ def test_what_cannot_be_asked_is_missed_by_name() -> None:
     assert conduct.share_kept([kept]) == {"shift": 1.0, "kept": 1.0}
 
 
+@pytest.mark.usefixtures("checked_here")
 def test_a_trained_run_keeps_all_of_them_and_its_heads_look_somewhere(train: Callable[..., Done]) -> None:
     run = TrainedRun(train("pe=p_rope", "model.train_length=128").directory, trust=False)
     found = conduct.promises(run)

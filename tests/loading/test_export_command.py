@@ -45,6 +45,7 @@ def one_line(done: Done) -> str:
     return done.err
 
 
+@pytest.mark.usefixtures("checked_here")  # test_every_verb.py exports one that a clean process loads
 def test_a_run_becomes_a_stock_llama(roundround: Callable[..., Done], run: Path) -> None:
     done = roundround("export", f"run={run}", "to=exported/model")
     assert done.code == 0, done.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import sys
 from collections.abc import Iterator
@@ -15,12 +16,14 @@ from conftest import ROOT
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from roundround.config.options import load_option
+from roundround.loading.export import sources
 from roundround.loading.export.folder import MODELING
 from roundround.loading.export.modeling import RoundroundForCausalLM
 from roundround.loading.export.sources import flat_file_names, source_files
 from roundround.pe.alibi import ALiBi
 from roundround.softmax.softmax import Softmax
 from roundround.support.errors import UserError
+from roundround.support.imports import import_statements
 
 MAIN = RoundroundForCausalLM.__module__
 HALF = '''"""Half."""
@@ -107,11 +110,22 @@ def sources_with(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 # -- which modules travel
 
 
+@pytest.fixture(scope="module")
+def parsed_once() -> Iterator[None]:
+    """Two variants share all files but one or two: parsing them anew for each is all that their exports cost."""
+    with pytest.MonkeyPatch.context() as patch:
+        parsed = functools.cache(lambda text, package: list(import_statements(text, package)))
+        patch.setattr(sources, "import_statements", parsed)
+        yield
+
+
 VARIANTS = [(family, path.stem) for family in ("pe", "softmax") for path in (ROOT / "conf" / family).glob("*.yaml")]
 
 
 @pytest.mark.parametrize(("family", "name"), sorted(VARIANTS))
-def test_transformers_finds_every_file_of_every_variant(family: str, name: str, tmp_path: Path) -> None:
+def test_transformers_finds_every_file_of_every_variant(
+    family: str, name: str, tmp_path: Path, parsed_once: None
+) -> None:
     module, _, of = load_option(family, name)["_target_"].rpartition(".")
     variant = getattr(importlib.import_module(module), of)
     files = sources_of(variant) if family == "pe" else sources_of(ALiBi, variant)

@@ -13,7 +13,7 @@ import torch
 from conftest import STORIES, Done, assert_refused
 from helpers_hf import saved_llama
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
+from transformers import GPT2Config, GPT2LMHeadModel, T5Config
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +65,25 @@ def test_an_ablation_tells_perplexity_and_patterns(probe: Callable[..., Done]) -
 
 
 @pytest.mark.parametrize(
-    "given",
-    [["bos=auto"], ["bos=true"], ["bos=false"], ["data.separate_documents=true"], ["model.special_tokens=plain"]],
+    ("ablate", "given"),
+    [
+        ("curve", ["bos=auto"]),
+        ("lowest:0.25", ["bos=false"]),
+        ("lowest:0.25", ["data.separate_documents=true"]),
+        ("lowest:0.25", ["model.special_tokens=plain"]),
+        *(
+            pytest.param(ablate, [given], marks=pytest.mark.slow)
+            for ablate, given in [
+                ("lowest:0.25", "bos=auto"),
+                ("lowest:0.25", "bos=true"),
+                ("curve", "bos=true"),
+                ("curve", "bos=false"),
+                ("curve", "data.separate_documents=true"),
+                ("curve", "model.special_tokens=plain"),
+            ]
+        ),
+    ],
 )
-@pytest.mark.parametrize("ablate", ["lowest:0.25", "curve"])
 def test_the_baseline_of_windows_is_evals_perplexity(
     probe: Callable[..., Done], roundround: Callable[..., Done], folder: Path, here: Path, given: list[str], ablate: str
 ) -> None:
@@ -195,9 +210,7 @@ def broken(folder: Path, here: Path, what: str) -> Path:
     elif what == "gpt2":
         GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=260)).save_pretrained(path)
     elif what == "t5":
-        T5ForConditionalGeneration(
-            T5Config(d_model=16, num_layers=1, num_heads=2, d_kv=8, d_ff=16, vocab_size=9)
-        ).save_pretrained(path)
+        T5Config(d_model=16, num_layers=1, num_heads=2, d_kv=8, d_ff=16, vocab_size=9).save_pretrained(path)
     elif what == "nonsense":
         (path / "config.json").write_text("{")
     return path

@@ -53,7 +53,9 @@ def probed(folder: Path, *, offload: bool) -> tuple[Probe, int]:
         return observe(subject, TEXTS, prompt=TEXTS[1]), len(reads)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt_oss"])
+@pytest.mark.parametrize(
+    "name", ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma3_text", "gpt_oss"))]
+)
 def test_offloaded_weights_give_the_same_in_one_pass(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -310,12 +310,11 @@ def test_rope_is_dropped_from_a_run_of_ones_own(
     "words",
     [
         "pattern=gemma4 model.n_layers=4 pattern.local.window=5 pattern.global.head_dim=16",
-        pytest.param("pattern=gpt_oss model.norms=after model.attention_bias=true gate=xsa", marks=pytest.mark.slow),
-        pytest.param(
-            "pe=yarn pe.factor=2 softmax=llama4 softmax.length=4 gate=channel qk_norm=l2", marks=pytest.mark.slow
-        ),
+        "pattern=gpt_oss model.norms=after model.attention_bias=true gate=xsa",
+        "pe=yarn pe.factor=2 softmax=llama4 softmax.length=4 gate=channel qk_norm=l2",
     ],
 )
+@pytest.mark.slow  # a clean process imports transformers each time; test_every_verb.py has one
 def test_a_pattern_is_exported_and_loads_where_roundround_is_absent(
     train: Callable[..., Done], roundround: Callable[..., Done], words: str
 ) -> None:

@@ -45,7 +45,12 @@ QUARTER, COSINE, BOUNDS = length.quarter_turn, constructions.aligned_by_formula,
 FAILURE, FULL, ENTROPY = length.token_failure, constructions.p_rope_frequencies, dispersion.lone_entropy_by_formula
 
 
-@pytest.mark.parametrize("breakage", BREAKAGES)
+QUICK = ("a band that does not turn", "cosines of the wrong pairs", "a soft cut that is as hard")  # a tenth of a second
+
+
+@pytest.mark.parametrize(
+    "breakage", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in BREAKAGES]
+)
 def test_an_answer_fails_when_its_formula_is_broken(breakage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     claim, module, name, broken = BREAKAGES[breakage]
     monkeypatch.setattr(module, name, broken)

@@ -56,13 +56,20 @@ def test_every_claim_sees_some_mutation_of_the_program() -> None:
     assert SEEN_BY.keys() == MUTATIONS.keys()
 
 
+# half a second or more for a check; that each holds is tested above
+LONG = {
+    *("rope.thm_5_3", "rope.thm_6_1", "rope.prop_3_2", "rope.lemma_a_2"),
+    *("softmax.thm_2_2", "beyond.lifted_constant"),
+}
+
+
 def cases() -> Iterator[Any]:
-    """Each mutation and each statement once; slow are pairs of two that another pair has."""
+    """Each mutation and each statement once; slow are pairs of two that another pair has, and long checks."""
     seen: set[str] = set()
     for mutation, found in SEEN_BY.items():
         for name in found:
             again = mutation in seen and name in seen
-            yield pytest.param(mutation, name, marks=[pytest.mark.slow] if again else [])
+            yield pytest.param(mutation, name, marks=[pytest.mark.slow] if again or name in LONG else [])
             seen |= {mutation, name}
 
 

@@ -98,7 +98,9 @@ CURVES = {
 }
 
 
-@pytest.mark.parametrize("name", CURVES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "rope.fig8")) for name in CURVES]
+)
 def test_a_fall_to_85_per_cent_of_the_amplitude_is_a_decay(name: str) -> None:
     curves_DN = CURVES[name]()
     assert verdict_of(synthetic.without_decay("", curves_DN)) == "agrees"

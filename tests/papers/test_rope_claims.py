@@ -59,6 +59,7 @@ BROKEN: dict[str, tuple[str, Any]] = {  # what a check gets wrong: statement, na
     "equation 3 has the other sign": ("equation_3.ladder_by_formula", lambda *sizes: -ladder_by_formula(*sizes)),
 }
 NEEDED, TIMESCALES, ENCODINGS = thm_5_3.needed_by_formula, formulas.timescales, table_1.encodings
+LONG = ("prop_3_1", "prop_3_2", "thm_5_3", "thm_6_1", "lemma_a_2")  # half a second or more for a check
 OF_MODELS = {"rope.equation_3": "holds", "rope.thm_5_3": "shown", "rope.thm_6_1": "shown"}
 
 
@@ -67,7 +68,13 @@ def trained() -> Trained:
     return stories260k()
 
 
-@pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(what, marks=[pytest.mark.slow] * (place.partition(".")[0] in LONG))
+        for what, (place, _) in BROKEN.items()
+    ],
+)
 def test_a_check_fails_where_its_formula_is_broken(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, broken = BROKEN[what]
     claim, _, name = place.partition(".")

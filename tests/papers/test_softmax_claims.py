@@ -82,7 +82,11 @@ def test_a_statement_fails_when_its_formula_is_broken(breakage: str, monkeypatch
 
 
 @pytest.mark.parametrize(
-    "make_softmax", [Hard, lambda shape: SSMax(shape, s=1 / math.log(64), bias=False, scaled_heads=None)]
+    "make_softmax",
+    [
+        pytest.param(Hard, marks=pytest.mark.slow),
+        lambda shape: SSMax(shape, s=1 / math.log(64), bias=False, scaled_heads=None),
+    ],
 )
 def test_theorem_2_2_fails_where_attention_does_not_disperse(
     make_softmax: Any, monkeypatch: pytest.MonkeyPatch

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from conftest import FAST, Done, assert_refused, shell
+from conftest import FAST, Done, assert_refused, typed
 from helpers_compare import write_results, write_train
 from helpers_runs import write_run
 
 from roundround.analysis.past_run import past_run
+from roundround.command_line.launch import Job
 from roundround.report.sweep import curves_by_length, write_sweep_page
 
 Command = Callable[..., Done]
@@ -28,11 +31,13 @@ def rows_of(text: str, first: str) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> tuple[Path, Done]:
-    """A folder with a sweep of two encodings and two seeds, and what it printed."""
+def swept(tmp_path_factory: pytest.TempPathFactory, corpus: Path, drawing: dict[str, Any]) -> tuple[Path, Done]:
+    """A folder with a sweep of two encodings and two seeds, pages included, and what it printed."""
     folder = tmp_path_factory.mktemp("swept")
     words = [*FAST, "data=text", f"data.path={corpus}", "-m", "pe=rope,nope", "seed=0,1", "hydra.sweep.dir=out/a-sweep"]
-    done = shell("train", *words, cwd=folder)
+    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Job, "leave_page", drawing["pages"])
+        done = typed("train", *words)
     assert done.code == 0, done.err
     return folder, done
 

@@ -120,7 +120,7 @@ def test_documents_of_a_batch_share_a_draw_that_no_batch_decides(decoder: Decode
 
 @pytest.mark.usefixtures("here")
 def test_eval_and_validation_draw_and_consecutive_positions_are_another_number(learnt: Path) -> None:
-    words = ["eval", f"run={learnt}", "logger=none", "length=3", "examples=64", "checkpoint=best"]
+    words = ["eval", f"run={learnt}", "logger=none", "length=3", "examples=32", "checkpoint=best"]
     drawn, small = typed(*words), typed(*words, "batch_tokens=16")
     assert drawn.code == 0, drawn.err
     assert "five draws of its positions" in drawn.err
@@ -164,7 +164,7 @@ def test_text_is_read_at_drawn_positions_up_to_the_range(here: Path) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_probe_looks_at_drawn_positions(learnt: Path) -> None:
-    words = ["probe", f"run={learnt}", "logger=none", "max_documents=20", "length=3"]
+    words = ["probe", f"run={learnt}", "logger=none", "max_documents=8", "length=3"]
     drawn, small = typed(*words), typed(*words, "batch_tokens=16")
     consecutive = typed(*words, *CONSECUTIVE)
     assert drawn.code == consecutive.code == small.code == 0, drawn.err + consecutive.err
@@ -179,7 +179,7 @@ def test_a_probe_looks_at_drawn_positions(learnt: Path) -> None:
     ablated = typed(*words, "ablate=highest:1")
     assert ablated.code == 0, ablated.err
     before = next(r for r in ablated.results if r["metric"] == "perplexity" and r["ablate"] == "none")
-    measured = typed("eval", f"run={learnt}", "logger=none", "length=3", "examples=20", "checkpoint=best")
+    measured = typed("eval", f"run={learnt}", "logger=none", "length=3", "examples=8", "checkpoint=best")
     assert before["value"] == pytest.approx(np.exp(measured.value("nats_per_token", length=3)), rel=1e-4)
 
 

@@ -105,6 +105,7 @@ def test_two_processes_that_share_the_parameters_out_and_one_go_on_from_each_oth
     assert_same(plain, stopped)
 
 
+@pytest.mark.slow  # three runs
 def test_a_signal_waits_for_the_checkpoint_that_is_being_written(
     train: Callable[..., Done], roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ def compare(mesh: DeviceMesh, makers: dict[str, Callable[..., Decoder]]) -> dict
     return wrong
 
 
+@pytest.mark.slow  # twenty models in each of two processes
 def test_shards_of_every_variant_are_drawn_and_learn_as_in_one_process(tmp_path: Path) -> None:
     makers = {"untied": maker(tied_embeddings=False), "adaptive": maker(softmax="adaptive_temperature_trained")}
     for group in ("pe", "softmax"):

@@ -42,9 +42,9 @@ def test_the_first_query_stands_at_its_distance_and_is_scored_alone(distance: in
 
 
 def test_items_stand_anywhere_and_no_answer_does() -> None:
-    places, answers = [], []
-    for example in drawn(build("recall"), 400, length=32):
-        words = spelled(build("recall"), example)
+    task, places, answers = build("recall"), [], []
+    for example in drawn(task, 400, length=32):
+        words = spelled(task, example)
         places += [place for place, word in enumerate(words) if "v" in word]
         assert not [word for word in words if word.startswith("v")]
         answers += example.targets[example.scored].tolist()
