@@ -42,7 +42,7 @@ def quick_hydra() -> Iterator[None]:
         load, get_mode = OmegaConf.load, Hydra.get_mode
 
         def loaded(file: Any) -> Any:
-            name = str(getattr(file, "name", file))
+            name = str(file if isinstance(file, Path) else getattr(file, "name", file))  # a Path's name has no folder
             if not name.startswith(PACKAGES):
                 return load(file)
             if name not in kept:
