@@ -1,8 +1,8 @@
 """Run the commands of pages, each as printed and in order: readme_commands.py PAGE ...
 
 What follows `$ ` needs nothing but an installation; `last` means a run of the commands before. A command is a line of a
-fenced block that begins with `$ `, with its continuation lines; its output follows. They run in one new folder with an
-empty home, with the clone's files beside them, W&B offline, and no network where the system allows `unshare -rn`. Every
+fenced block that begins with `$ `, with its continuation lines; its output follows. They run in one new folder, each page
+with an empty home, with the clone's files beside them, W&B offline, and no network where the system allows `unshare -rn`. Every
 exit code must be 0, or 2 where the printed output is an error; every printed line must come out, whatever its numbers.
 A command whose comment says `kill -9` is killed after its first checkpoint. A block whose first line names a file of
 `mine/`, such as `# mine/half.py`, is written there before the commands of its page.
@@ -101,11 +101,12 @@ def main(pages: list[str]) -> int:
     n_wrong = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "home").mkdir()
         for needed in NEEDED:
             (folder / needed).symlink_to(ROOT / needed)
         for page in pages:
             text = Path(page).read_text(encoding="utf-8")
+            shutil.rmtree(folder / "home", ignore_errors=True)
+            (folder / "home").mkdir()
             for name, content in re.findall(r"^```\w+\n# (mine/\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_text(content, encoding="utf-8")
