@@ -1,9 +1,10 @@
 """Run the commands of pages, each as printed and in order: readme_commands.py PAGE ...
 
 What follows `$ ` needs nothing but an installation; `last` means a run of the commands before. A command is a line of a
-fenced block that begins with `$ `, with its continuation lines; its output follows. They run in one new folder, each page
-with an empty home, with the clone's files beside them, W&B offline, and no network where the system allows `unshare -rn`. Every
-exit code must be 0, or 2 where the printed output is an error; every printed line must come out, whatever its numbers.
+fenced block that begins with `$ `, with its continuation lines; its output follows. They run in one new folder, each
+page with an empty home, with the clone's files beside them, W&B offline, and no network where the system allows
+`unshare -rn`. Every exit code must be 0, or 2 where the printed output is an error; every printed line must come out,
+whatever its numbers.
 A command whose comment says `kill -9` is killed after its first checkpoint. A block whose first line names a file of
 `mine/`, such as `# mine/half.py`, is written there before the commands of its page.
 """
