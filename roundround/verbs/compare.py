@@ -47,9 +47,7 @@ def show(
     run: Run, found: Comparison, records: list[Record], curves: list[dict[str, Any]], config: CompareConfig
 ) -> None:
     """Leave files, print the tables or a document, and on standard error what is to be known."""
-    form, about = config.format, comparison_tables.summary(found, curves)
-    figures = comparison.draw(records, about, run.directory / "figures", config.figures)
-    write_json(run.directory / "comparison.json", about | {"figures": figures})
+    form = config.format
     sheets, left_out = comparison_tables.sheets(records)
     rows, sentences = found.records(), findings(comparison.telling(records))
     documents = {
@@ -76,3 +74,7 @@ def show(
     if left_out and form not in ("csv", "json"):
         listed = ", ".join(left_out)
         print_status(f"not shown, all in {run.directory / 'comparison.csv'} (metric=NAME shows one): {listed}")
+    about = comparison_tables.summary(found, curves)
+    # last, because drawing takes longer than all else
+    figures = comparison.draw(records, about, run.directory / "figures", config.figures)
+    write_json(run.directory / "comparison.json", about | {"figures": figures})
