@@ -51,7 +51,7 @@ test-cpus: $(INSTALLED)
 		-k 'not memory' $(NUMERICAL) || exit 1; done; done
 
 test-all: test test-faults mutants
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow and not cluster'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -m 'slow and not cluster and not faults'
 
 test-faults: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -m '' tests/faults $(if $(ONLY),-k '$(ONLY)')
