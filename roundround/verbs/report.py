@@ -12,7 +12,8 @@ from pathlib import Path
 from roundround.analysis.past_run import directories_of, last
 from roundround.config.verbs.report import VERB
 from roundround.report.page.write import MARK, write_page
-from roundround.runs.directories import PAGE
+from roundround.report.sweep import write_sweep_page
+from roundround.runs.directories import PAGE, jobs_of_sweep
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import home_expanded, read_text
@@ -36,6 +37,10 @@ def report(names: list[str], values: dict[str, str]) -> None:
             leave(run, page, show=show)
         except UserError as error:  # the other runs get their pages
             refused.append(one_line(error))
+    for sweep in [Path(name).expanduser().absolute() for name in dict.fromkeys(names)] if "to" not in values else []:
+        if any(manifest["sweep"] for _, manifest in jobs_of_sweep(sweep)):
+            write_sweep_page(sweep)
+            print_result(str(sweep / PAGE))
     for line in refused[1:]:
         print_status(line)
     if refused:

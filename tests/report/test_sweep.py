@@ -59,6 +59,15 @@ def test_a_sweep_ends_with_a_table_a_page_and_the_next_commands(swept: tuple[Pat
     assert 'href="3/report.html"' in text
 
 
+def test_report_writes_the_page_of_a_sweep_again(swept: tuple[Path, Done], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(swept[0])
+    page = swept[0] / "out/a-sweep/report.html"
+    page.write_text("")
+    done = typed("report", "out/a-sweep")
+    assert done.out.splitlines() == [*(str(page.parent / job / page.name) for job in "0123"), str(page)]
+    assert "Sweep of train" in page.read_text()
+
+
 def test_every_run_of_a_sweep_is_evaluated_by_its_directory_or_a_pattern(
     swept: tuple[Path, Done], roundround: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

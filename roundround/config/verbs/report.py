@@ -10,7 +10,7 @@ VERB = Verb(
     place=12,
     purpose=PAST,
     help="Write an HTML page for a run into its directory.",
-    more="RUN is as for show; for a sweep, or for a pattern in quotes, each run gets its page.",
+    more="RUN is as for show; for a sweep, or for a pattern in quotes, each run gets its page, and a sweep its own.",
     reads={
         "open": ("false", "true: show the page in the browser"),
         "to": ("", "the file to write, FILE.html; by default report.html in the run directory"),
