@@ -239,10 +239,10 @@ STATUSES = ("done", "running", "interrupted", "failed", DIED)
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def directories_of(word: str, outputs: str, *verbs: str | None) -> list[Path]:
+def directories_of(word: str, outputs: str, *verbs: str | None, levels: float = math.inf) -> list[Path]:
     """The run directories that a word means, oldest first. UserError where it means none.
 
-    verbs: among whose runs `last` is looked for under `outputs`; none for all.
+    verbs: among whose runs `last` is looked for under `outputs`; none for all. levels: how many folders down.
     """
     reference = LAST.fullmatch(word)
     if reference is not None and not os.path.lexists(word):
@@ -252,9 +252,10 @@ def directories_of(word: str, outputs: str, *verbs: str | None) -> list[Path]:
     if not is_there and not glob.has_magic(word):
         raise UserError(f"'{word}' is no folder; give a run directory, a sweep, a pattern in quotes, last or last~3")
     matches = [str(path)] if is_there else sorted(glob.glob(str(path), recursive=True))
-    found = dict.fromkeys(run for match in matches for run in runs_below(Path(match).absolute()))
+    found = dict.fromkeys(run for match in matches for run in runs_below(Path(match).absolute(), levels))
     if not found:
-        raise UserError(f"{word} holds no run (a folder with a {MANIFEST})")
+        down = "" if levels == math.inf else f", {levels} folders down"
+        raise UserError(f"{word} holds no run (a folder with a {MANIFEST}){down}")
     return sorted(found, key=started_at)
 
 
@@ -288,8 +289,8 @@ def newest_first(*folders: Path) -> list[Path]:
     return sorted(found, key=started_at, reverse=True)
 
 
-def runs_below(folder: Path) -> Iterator[Path]:
-    """The folder itself where it is a run, else the runs below it. Links to folders are not followed."""
+def runs_below(folder: Path, levels: float = math.inf) -> Iterator[Path]:
+    """The folder itself where it is a run, else the runs up to so many levels below it. Links are not followed."""
     try:
         entries = list(os.scandir(folder))
     except OSError:  # a file, or a folder of somebody else's
@@ -297,9 +298,11 @@ def runs_below(folder: Path) -> Iterator[Path]:
     if any(entry.name == MANIFEST for entry in entries):
         yield folder
         return
+    if levels < 1:
+        return
     for entry in sorted(entries, key=lambda entry: entry.name):
         if entry.is_dir(follow_symlinks=False) and entry.name not in NOT_RUNS and not entry.name.startswith("."):
-            yield from runs_below(Path(entry.path))
+            yield from runs_below(Path(entry.path), levels - 1)
 
 
 def started_at(directory: Path) -> datetime:

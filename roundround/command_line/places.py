@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ from roundround.support.files import home_expanded, is_full
 
 claimed: dict[str, str] = {}  # directories made by this process, each with the file that Hydra writes there
 OF_SWEEP = "multirun.yaml"  # Hydra's file in the directory of a sweep
+LEVELS = 4  # from outputs to a job of a sweep: verb, day, sweep, job; run=/ looks no further
 
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
 WRONG_PLACE = (
@@ -129,19 +131,20 @@ def each_run(args: list[str], verb: Verb) -> list[str]:
     if place is None or "run" not in verb.keys or asks:
         return args
     path = home_expanded(word, "run")
-    is_folder = path.is_dir() and not (path / directories.MANIFEST).exists()
+    is_folder = path.is_dir() and not os.path.lexists(path / directories.MANIFEST)
     if not (is_folder or (glob.has_magic(word) and not path.exists())):
         return args
     from roundround.analysis.past_run import Filters, directories_of, runs_in
 
     damaged: list[tuple[str, str]] = []
     wanted = verb.name if verb.trains else "train"
-    found = directories_of(word, "")
+    found = directories_of(word, "", levels=LEVELS)
     runs = [str(run.directory) for run in runs_in(found, Filters({"verb": wanted, "status": "done"}), damaged)]
+    if not runs:
+        first = f"; {damaged[0][1]}" if damaged else ""
+        raise UserError(f"run={word} means {len(found):,} runs, and none is a finished run of {wanted}{first}")
     for _, why in damaged:
         print_status(f"passed over: {why}")
-    if not runs:
-        raise UserError(f"run={word} means {len(found):,} runs, and none is a finished run of {wanted}")
     if any(arg.startswith("to=") for arg in args):
         raise UserError(f"run={word} means {len(runs):,} runs, and to= is one place; give one, such as run={runs[0]}")
     if len(runs) < len(found):

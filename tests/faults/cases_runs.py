@@ -180,7 +180,7 @@ MISTAKEN = [
         ("maxkey", "run=run"), ("maxkey", "resume=run"), ("eval", "run=maxkey-run"), ("probe", "run=maxkey-run"),
         ("export", "run=maxkey-run", "to=there"), ("train", "resume=maxkey-run"), ("train", "init=hf:run"),
         ("eval", "run=run/checkpoints"), ("eval", "run=run/run.json"), ("eval", "run=run/checkpoints/best"),
-        ("train", "resume=run/checkpoints/best"), ("eval", "run=."), ("probe", "model=hf", "model.path=run"),
+        ("train", "resume=run/checkpoints/best"), ("probe", "model=hf", "model.path=run"),
         ("eval", "run=run,maxkey-run"), ("train", "tokenizer=hf", "tokenizer.name=run/checkpoints"),
     ], **BOTH),
     *of_words("mistaken runs", ["train", "resume=run"], [
