@@ -28,10 +28,8 @@ from roundround.softmax.adaptive_temperature import AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.temperature import Temperature
 
-FROM, POINTS = (
-    0.9,
-    101,
-)  # priorities of `slope_and_spread`: from here to 1, where the largest of many lie
+# of the priorities of `slope_and_spread`: from here to 1, where the largest of many lie
+FROM, POINTS = 0.9, 101
 
 
 @final
