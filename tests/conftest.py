@@ -270,7 +270,7 @@ def drawing() -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture(autouse=True)
-def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, drawing: dict[str, Any]) -> None:
+def as_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, drawing: dict[str, Any]) -> None:
     """Draw and write pages where a test looks at them.
 
     And print tables as wide as they are, whatever a library has left in the environment since the last test.
