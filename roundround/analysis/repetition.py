@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,14 +20,14 @@ from typing import Any
 
 from omegaconf import OmegaConf, open_dict
 
-from roundround.analysis.past_run import PastRun, is_number
+from roundround.analysis.past_run import PastRun, is_held, is_number
 from roundround.config.options import compose, config_name, usual_config
 from roundround.config.recorded import as_dict, flat, overridden, own_options
 from roundround.config.verbs import VERBS, WHERE, keys_of, verb_named
 from roundround.config.verbs.probe import SubjectConfig
 from roundround.distributed.child import start, start_warm
 from roundround.runs.directories import MANIFEST, RESULTS, all_runs, runs_of
-from roundround.runs.provenance import git_state, versions
+from roundround.runs.provenance import changes, git_state, versions
 from roundround.support import __version__
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, printable
@@ -36,6 +37,7 @@ EQUAL, CLOSE, DIFFERENT, MISSING = VERDICTS = ("equal", "close", "different", "m
 TIMING = re.compile(r"(^|_)(seconds?|minutes|hours|milliseconds|ms|speed|per_second|memory)(_|$)")
 OF_ONE_RUN = {"run", "step"}  # fields of a record in which a repetition may differ
 ABSENT = "not there"
+SECONDS_BETWEEN_LOOKS = 2.0  # at a run that another process is at
 
 
 # -- what has changed
@@ -196,13 +198,10 @@ class Runner:
         command = shlex.join(["roundround", verb, *overrides])
         entry = verb_named(verb)
         own = (f"device={self.device}",) if "device" in entry.keys else self.for_training
-        words = [*overrides, "logger=none", f"trust={str(self.trust).lower()}", *own]
+        usual = ["logger=none", f"trust={str(self.trust).lower()}"]
+        words = [*overrides, *usual, *own]
         planned = planned_config(verb, words, self.outputs, self.config_dir)
-        same = [
-            (path, manifest["status"])
-            for path, manifest in all_runs(runs_of(self.outputs, verb), verb, done=False)
-            if has_same_numbers(manifest, planned)
-        ]
+        same = self.same(verb, planned)
         done = [path for path, status in same if status == "done"]
         begun = [path for path, _ in same] if entry.trains else []
         if done:
@@ -210,12 +209,31 @@ class Runner:
             directory = done[-1]
         else:
             self.tell(command if not begun else f"{command}: resumes {begun[-1]}")
-            again = [verb, f"resume={begun[-1]}", "logger=none"] if begun else [verb, *words]
+            again = [verb, f"resume={begun[-1]}", *usual] if begun else [verb, *words]
             own_folder = [] if self.config_dir is None else ["--config-dir", self.config_dir]
             whole = [*again, f"outputs={self.outputs}", *own_folder]
             directory = start(whole) if self.log is None else start_warm(whole, self.log)
         self.made.append(Made(command, directory, taken=bool(done)))
         return directory
+
+    def same(self, verb: str, planned: dict[str, Any]) -> list[tuple[Path, str]]:
+        """Runs of the same numbers, made with the code that classes from outside have now, and their status.
+
+        One that another process is at is waited for, as far as its verb could be resumed.
+        """
+        while True:
+            found = [
+                (path, manifest["status"])
+                for path, manifest in all_runs(runs_of(self.outputs, verb), verb, done=False)
+                if has_same_numbers(manifest, planned)
+                and not any(change.code for change in changes(path, manifest, planned))
+            ]
+            held = [path for path, status in found if status == "running" and is_held(path)]
+            if not held or not verb_named(verb).trains or any(status == "done" for _, status in found):
+                return found
+            self.tell(f"waits for {held[0]}, which another process is at")
+            while is_held(held[0]):
+                time.sleep(SECONDS_BETWEEN_LOOKS)
 
     def tell(self, line: str) -> None:
         if self.log is None:

@@ -16,7 +16,6 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,9 @@ SIGNIFICANT = 0.05
 BETTER, WORSE, NOT_TOLD_APART, NOT_TESTED, NOT_JUDGED = "better", "worse", "not told apart", "not tested", ""
 NO_VALUE = "no value"
 MEASURES = ("costs", "places", "promises")  # of loading/conduct.py
+SIZE = "default"  # that of the stored values
+MOST_DEGREES = 8.0  # of a prior: all differences share the baseline's seeds, and so have less to say of variances than
+# as many independent ones. With more, equal variants are told apart twice as often as the p-value says
 LARGEST = 1 << 20  # bytes of a file of values
 DECIDES = ("train", "looks", "keeps", "measures", "model_of")  # keys of a part on which numbers depend
 Variant = dict[str, str]
@@ -110,27 +112,23 @@ class Part:
 class StandardSet:
     """Parts in their order, and the words of every training. hash: of all that decides a number.
 
-    rates: learning rates; a variant is run at each. size: which of the set's sizes, with its own `more` words.
+    rate: the learning rate. size: which of the set's sizes, with its own `more` words. is_standard: whether the values
+    that travel with the package were made by it, as it is now, at the usual size.
     """
 
     name: str
     size: str
     hash: str
+    is_standard: bool
     train: tuple[str, ...]
     more: tuple[str, ...]
-    rates: tuple[float, ...]
+    rate: float
     tuned: tuple[float, ...]
     parts: tuple[Part, ...]
 
     @property
     def columns(self) -> list[Column]:
         return [column for part in self.parts for column in part.columns]
-
-    @cached_property
-    def is_standard(self) -> bool:
-        """Whether the values that travel with the package were made by it, as it is now."""
-        hashes = {standing.hash for standing in stored(self.name, self.size)}
-        return not hashes or self.hash in hashes
 
     def words(self, part: Part, variant: Variant, seed: int, rate: float) -> list[str]:
         """What follows `roundround train`."""
@@ -157,17 +155,22 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
     parts = {part: read_yaml(found[f"{name}/{part}"]) for part in whole["parts"]}
     decides = {
         "train": whole["train"],
-        "rates": whole["rates"],
-        "more": sizes[size],
+        "rates": [whole["rate"]],
         "parts": {part: {key: node.get(key) for key in DECIDES} for part, node in parts.items()},
     }
+
+    def hash_of(more: Sequence[str]) -> str:
+        return hashlib.sha256(json.dumps(decides | {"more": list(more)}, sort_keys=True).encode()).hexdigest()[:16]
+
+    usual = hash_of(sizes.get(SIZE, ()))
     return StandardSet(
         name=name,
         size=size,
-        hash=hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16],
+        hash=hash_of(sizes[size]),
+        is_standard=any(standing.hash == usual for standing in stored(name, SIZE)),
         train=tuple(whole["train"]),
         more=tuple(sizes[size]),
-        rates=tuple(whole["rates"]),
+        rate=whole["rate"],
         tuned=tuple(whole["tuned"]),
         parts=tuple(part_of(part, node) for part, node in parts.items()),
     )
@@ -207,6 +210,8 @@ def variants_of(words: Sequence[str]) -> list[Variant]:
                 f"{word}: the set fixes everything but {', '.join(GROUPS)}; another set is a yaml of your own, "
                 "bench/NAME.yaml below --config-dir, and set=NAME"
             )
+        if key in choices:
+            raise UserError(f"{key} is given twice; {key}={','.join(choices[key])},{value} names them all")
         choices[key] = value.split(",") if "." not in key else [value]
     return [complete(dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]
 
@@ -271,6 +276,11 @@ class Standing:
             self.remarks.setdefault(part, []).append(f"seed {seed}: {remark}")
         self.made.append({"seed": seed, **made})
 
+    def without(self, seeds: Sequence[int]) -> Standing:
+        """The same without the values of these seeds."""
+        empty = replace(self, seeds=[], numbers={}, remarks={}, made=[])
+        return joined(empty, self, but=seeds)
+
     def values(self, column: Column) -> dict[int, float]:
         """The value of each seed that has one."""
         return self.series(column.part, column.number)
@@ -314,20 +324,21 @@ def stored(name: str, size: str) -> list[Standing]:
     return [read_standing(path) for path in sorted((STANDINGS / name / size).glob("*.json"))]
 
 
-def joined(first: Standing, second: Standing) -> Standing:
-    """The seeds of both; of one that both have, the first one's values."""
+def joined(first: Standing, second: Standing, *, but: Sequence[int] = ()) -> Standing:
+    """The seeds of both, but for some; of one that both have, the first one's values."""
     whole = replace(first, seeds=[], numbers={}, remarks={}, made=[])
     for source in (first, second):
         for place, seed in enumerate(source.seeds):
-            if seed not in whole.seeds:
-                numbers = {
-                    part: {name: math.nan if c[place] is None else c[place] for name, c in some.items()}
-                    for part, some in source.numbers.items()
-                }
-                whole.add(seed, numbers, [], {k: v for k, v in source.made[place].items() if k != "seed"})  # type: ignore[arg-type]
-                for part, told in source.remarks.items():
-                    if own := [remark for remark in told if remark.startswith(f"seed {seed}:")]:
-                        whole.remarks.setdefault(part, []).extend(own)
+            if seed in whole.seeds or seed in but:
+                continue
+            numbers = {
+                part: {name: math.nan if c[place] is None else c[place] for name, c in some.items()}
+                for part, some in source.numbers.items()
+            }
+            whole.add(seed, numbers, [], {k: v for k, v in source.made[place].items() if k != "seed"})  # type: ignore[arg-type]
+            for part, told in source.remarks.items():
+                if own := [remark for remark in told if remark.startswith(f"seed {seed}:")]:
+                    whole.remarks.setdefault(part, []).extend(own)
     return whole
 
 
@@ -355,7 +366,8 @@ class Comparison:
 def priors(baseline: Standing, found: Sequence[Standing], columns: Sequence[Column]) -> list[tuple[float, float]]:
     """For each column what the differences of all variants from the baseline say of how such differences vary."""
     others = [standing for standing in found if standing is not baseline]
-    return [fitted_prior([paired(other, baseline, column) for other in others]) for column in columns]
+    found_priors = [fitted_prior([paired(other, baseline, column) for other in others]) for column in columns]
+    return [(variance, min(degrees, MOST_DEGREES)) for variance, degrees in found_priors]
 
 
 def compared(

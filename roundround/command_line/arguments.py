@@ -39,7 +39,6 @@ WITHOUT_VALUE = {
 }
 MOST_JOBS = 10_000  # of a sweep; each is composed before the first one runs
 ALONE = {"none", "several"}  # options that stand in no list
-
 MODES = ("--run", "--multirun", "--cfg", "--info")  # what Hydra does, one at a time
 
 FLAG_CHOICES = {
@@ -177,6 +176,8 @@ def expand_paths(args: list[str], values: set[int], verb: Verb) -> list[str]:
         else:
             rest.append(arg)
     if filters and verb.sweeps_filters and {"-m", "--multirun"} & {*args}:  # a job for each combination of their values
+        if any(arg.startswith("to=") for arg in rest):
+            raise UserError("to= is one folder, and -m runs a job for each variant; give pe=a,b without -m, or no to=")
         parts = (word.partition("=") for word in filters)
         each = ([f"{name}={value}" for value in values.split(",")] for name, _, values in parts)
         jobs = (f"[{','.join(map(in_quotes, job))}]" for job in itertools.product(*each))
@@ -390,8 +391,7 @@ def check_names(override: str, names: list[Any], config_dir: str | None) -> None
     for name in names:
         if not isinstance(name, str) or name not in choices:
             raise UserError(f"no logger={name}{nearest(str(name), choices)}")
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
+    if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"{override} names {twice[0]} twice")
 
 

@@ -70,7 +70,7 @@ class Standings:
 
     def label(self, standing: Standing) -> str:
         """The variant's name, with its learning rate where that is not the set's."""
-        return standing.name if standing.rate in self.set.rates else f"{standing.name}, lr {standing.rate:g}"
+        return standing.name if standing.rate == self.set.rate else f"{standing.name}, lr {standing.rate:g}"
 
     def records(self) -> list[Record]:
         return [
@@ -270,11 +270,13 @@ def sentence(name: str, baseline: str, comparisons: Sequence[Comparison]) -> str
             told.append(f"{verdict} in {listed}")
     judged = [c for c in comparisons if c.column.better != "none"]
     rest = [c for c in judged if c.verdict == NOT_TOLD_APART]
-    missing = [c.column.name for c in judged if c.difference is None]
+    missing = [c.column.name for c in judged if c.mean is None]
     if rest:
         told.append(f"not told apart in {len(rest)} of {len(judged)} numbers")
     if any(c.verdict == NOT_TESTED for c in judged):
         told.append("one seed alone, from which nothing can be told")
+    if any(c.mean is not None and not c.n_pairs for c in judged):
+        told.append("no seed in common, so that nothing can be compared")
     if missing:
         told.append(f"no value in {', '.join(missing)}")
     return f"{name} against {baseline}: {'; '.join(told)}."

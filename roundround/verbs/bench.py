@@ -9,14 +9,13 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from roundround.analysis.repetition import Runner, planned_config
 from roundround.analysis.standings import (
+    GROUPS,
     Part,
     StandardSet,
     Standing,
@@ -25,24 +24,29 @@ from roundround.analysis.standings import (
     joined,
     read_set,
     read_standing,
+    read_yaml,
     stored,
     variants_of,
 )
 from roundround.config.build import checked
+from roundround.config.options import options_of
 from roundround.config.verbs.bench import BenchConfig
 from roundround.distributed.child import VerbFailed
 from roundround.distributed.device import pick_device
 from roundround.report import bench as report
 from roundround.runs.directories import RESULTS, all_runs, read_manifest, runs_of
 from roundround.runs.opening import now, opened_run
-from roundround.runs.provenance import git_state
+from roundround.runs.provenance import sources_of
 from roundround.runs.run import Invocation
 from roundround.support.console import print_status
-from roundround.support.errors import UserError, nearest, one_line
-from roundround.support.files import home_expanded, parse_json, read_text, write_atomically
+from roundround.support.errors import AlreadyReported, UserError, nearest, one_line
+from roundround.support.files import home_expanded, parse_json, read_text, sha256, write_atomically
 
 VALUES = "values"  # the folder of a run for what its variants reached
 LOG = "verbs.log"  # of a run: what the verbs print that it starts
+FIXED = (
+    "trainer.precision=32-true",
+)  # of every training, as those of the stored values: a GPU's own choice is bfloat16
 
 
 def bench(cfg: DictConfig, invocation: Invocation) -> None:
@@ -55,7 +59,7 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
     folder = None if config.to is None else folder_to_cite(config.to)
     if config.device != "auto":
         pick_device(config.device)
-    found = all_values(the_set, config)
+    found = all_values(the_set, config, invocation.config_dir)
     named = [*([baseline] if wanted else []), *(v for v in wanted if v != baseline)]
     for variant in named:
         if not any(s.variant == variant for s in found):
@@ -64,7 +68,8 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
         runner = SetRunner(the_set, config, invocation, found, run.directory)
         for variant in named:
             runner.complete(variant, seeds, tune=config.tune and variant in wanted)
-        base = next((s for s in found if s.variant == baseline), None)
+        of_baseline = [s for s in found if s.variant == baseline]
+        base = next((s for s in of_baseline if s.rate == the_set.rate), next(iter(of_baseline), None))
         if base is None:
             have = [standing.name for standing in found]
             raise UserError(
@@ -94,26 +99,53 @@ def check_trainable(the_set: StandardSet, variant: Variant, config: BenchConfig,
     """Raises UserError, or what Hydra says of a wrong name, for a variant that no part could be trained with."""
     from roundround.loading.models import check_buildable  # torch, which the table of values does not wait for
 
-    words = the_set.words(the_set.parts[0], variant, 1, the_set.rates[0])
+    words = the_set.words(the_set.parts[0], variant, 1, the_set.rate)
     check_buildable(OmegaConf.create(planned_config("train", words, config.outputs, config_dir)))
 
 
-def all_values(the_set: StandardSet, config: BenchConfig) -> list[Standing]:
-    """What travels with the package, what is named, and what earlier runs left: of the set as it is now alone."""
-    found: list[Standing] = []
+def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None) -> list[Standing]:
+    """What travels with the package, what is named, and what earlier runs left: of the set as it is now alone.
+
+    A line tells what is left out: values of another set, and seeds of one's own variant as it was before.
+    """
+    found = stored(the_set.name, the_set.size)
     own = [
         path
-        for directory, _ in all_runs(runs_of(config.outputs, "bench"), "bench", done=False)
+        for directory, _ in sorted(all_runs(runs_of(config.outputs, "bench"), "bench", done=False))
         for path in sorted((directory / VALUES).glob("*.json"))
     ]
-    named = [read_standing(Path(file)) for file in config.files]
-    for standing in [*stored(the_set.name, the_set.size), *named, *map(read_standing, own)]:
+    for is_named, path in [*((True, Path(file)) for file in config.files), *((False, path) for path in own)]:
+        standing = read_standing(path)
         if (standing.set, standing.size) != (the_set.name, the_set.size):
+            if is_named:
+                print_status(f"{path} has values of {standing.set}, size {standing.size}, and is left out")
             continue
         if standing.hash != the_set.hash:
             print_status(f"{standing.name}: its values are of another {the_set.name} ({standing.hash}), and left out")
             continue
-        add(found, standing)
+        now = files_of(standing.variant, config_dir)
+        if old := [made["seed"] for made in standing.made if now and made.get("files", now) != now]:
+            print_status(f"{standing.name}: seed {', '.join(map(str, old))} is of other code, and left out ({path})")
+            standing = standing.without(old)
+        known = next((s.seeds for s in found if (s.variant, s.rate) == (standing.variant, standing.rate)), [])
+        if is_named and (twice := sorted({*known} & {*standing.seeds})):
+            print_status(f"{path}: seed {', '.join(map(str, twice))} of {standing.name} has values already, which stay")
+        if standing.seeds:
+            add(found, standing)
+    return found
+
+
+def files_of(variant: Variant, config_dir: str | None) -> dict[str, str]:
+    """The files of the user's own folder that say what a variant is, with their hashes: yamls and modules."""
+    if config_dir is None:
+        return {}
+    folder, found = Path(config_dir).resolve(), dict[str, str]()
+    for group in GROUPS:
+        path = options_of(group, config_dir).get(variant.get(group, ""))
+        if path is None or not path.resolve().is_relative_to(folder):
+            continue
+        found[path.resolve().relative_to(folder).as_posix()] = sha256(path)
+        found |= {name: sha256(file) for name, file in sources_of(str(read_yaml(path).get("_target_"))).items()}
     return found
 
 
@@ -142,9 +174,7 @@ class SetRunner:
 
     def complete(self, variant: Variant, seeds: Iterable[int], *, tune: bool) -> None:
         """The seeds that have no values yet, at the set's learning rate, or at the best of three."""
-        [rate] = self.set.rates
-        if tune:
-            rate = self.best_rate(variant)
+        rate = self.best_rate(variant) if tune else self.set.rate
         standing = Standing(self.set.name, self.set.size, self.set.hash, variant, rate)
         known = next((s for s in self.found if (s.variant, s.rate) == (variant, rate)), standing)
         for seed in seeds:
@@ -154,109 +184,128 @@ class SetRunner:
             add(self.found, standing)
 
     def best_rate(self, variant: Variant) -> float:
-        """Of the three learning rates, that whose model of seed 1 is best in the first number of the first part."""
+        """Of the three learning rates, that whose model of seed 1 is best in the first number of the first part.
+
+        The set's own where none has that number.
+        """
         part = self.set.parts[0]
-        column = part.columns[0]
-        found = {rate: self.numbers(part, variant, 1, rate, {}).get(column.number) for rate in self.set.tuned}
-        known = {rate: value for rate, value in found.items() if value is not None and math.isfinite(value)}
-        if not known:
-            raise UserError(f"{format_variant(variant)}: {part.name} has no {column.name} at any learning rate")
-        best = (max if column.better == "higher" else min)(known, key=lambda rate: known[rate])
-        told = ", ".join(f"{rate:g}: {value:.4f}" for rate, value in known.items())
-        print_status(f"{format_variant(variant)}: learning rate {best:g} ({column.name} at {told})")
+        column, known, told = part.columns[0], dict[float, float](), list[str]()
+        for rate in self.set.tuned:
+            try:
+                value = self.numbers(part, variant, 1, rate, {}, [])[column.number]
+            except Exception as error:
+                told.append(f"{rate:g}: {self.why(error)}")
+                continue
+            told.append(f"{rate:g}: {value:.4f}")
+            if math.isfinite(value):
+                known[rate] = value
+        best = (max if column.better == "higher" else min)(known, key=lambda rate: known[rate], default=self.set.rate)
+        print_status(f"{format_variant(variant)}: learning rate {best:g} ({column.name} at {', '.join(told)})")
         return best
 
     def run_seed(self, standing: Standing, seed: int) -> None:
-        """Every part, for one seed; a part that fails has a remark in place of its numbers."""
+        """Every part, for one seed; a part that fails, whatever its error, has a remark in place of its numbers."""
         began = time.monotonic()
         numbers: dict[str, Mapping[str, float]] = {}
         remarks: list[tuple[str, str]] = []
         trained: dict[str, Path] = {}
         for part in self.set.parts:
-            since = time.monotonic()
+            since, told = time.monotonic(), list[str]()
             try:
                 if part.measures:
-                    numbers[part.name], told = self.measured(part, trained)
-                    remarks += [(part.name, remark) for remark in told]
+                    numbers[part.name] = self.measured(part, trained, told)
                 else:
-                    numbers[part.name] = self.numbers(part, standing.variant, seed, standing.rate, trained)
-            except (VerbFailed, UserError, ValueError, RuntimeError, IndexError) as error:
-                remarks.append((part.name, self.why(error)))
-                print_status(f"{standing.name}, seed {seed}: {part.name} failed: {remarks[-1][1]}")
-                continue
-            print_status(f"{standing.name}, seed {seed}: {part.name}, {time.monotonic() - since:.0f} s")
-        git, _ = git_state()
+                    numbers[part.name] = self.numbers(part, standing.variant, seed, standing.rate, trained, told)
+            except Exception as error:
+                told.append(self.why(error))
+                print_status(f"{standing.name}, seed {seed}: {part.name} failed: {told[-1]}")
+            else:
+                print_status(f"{standing.name}, seed {seed}: {part.name}, {time.monotonic() - since:.0f} s")
+            remarks += [(part.name, remark) for remark in told]
         made = {
-            "commit": None if git is None else f"{git['commit']}{' with changes' if git.get('dirty') else ''}",
-            "machine": machine(trained),
+            **origin(trained.values()),
             "command": self.invocation.command,
             "minutes": round((time.monotonic() - began) / 60, 1),
             "ended": now(),
         }
-        standing.add(seed, numbers, remarks, made)
+        files = files_of(standing.variant, self.invocation.config_dir)
+        standing.add(seed, numbers, remarks, made | ({"files": files} if files else {}))
         (self.directory / VALUES).mkdir(exist_ok=True)
-        name = standing.file_name if standing.rate in self.set.rates else f"lr={standing.rate:g}+{standing.file_name}"
+        name = standing.file_name if standing.rate == self.set.rate else f"lr={standing.rate:g}+{standing.file_name}"
         write_atomically(self.directory / VALUES / name, standing.as_json())
 
     def numbers(
-        self, part: Part, variant: Variant, seed: int, rate: float, trained: dict[str, Path]
+        self, part: Part, variant: Variant, seed: int, rate: float, trained: dict[str, Path], told: list[str]
     ) -> dict[str, float]:
-        """Train a model and look at it; what was finished before is taken."""
+        """Train a model and look at it; what was finished before is taken. told: gets what a look could not be."""
         config = self.config
-        cpu = ("trainer.accelerator=cpu",) if config.device == "cpu" else ()
         log = self.directory / LOG
         own = self.invocation.config_dir  # whose modules this command has just trained with: its runs may be looked at
-        run = Runner(config.outputs, own, config.device, config.trust or own is not None, cpu, log)
+        words = [*FIXED, *device_of_training(config.device)]
+        run = Runner(config.outputs, own, config.device, config.trust or own is not None, words, log)
         trained[part.name] = run("train", *self.set.words(part, variant, seed, rate))
         found: dict[str, float] = {}
         for verb, *words in part.looks:
             asked = [f"run={trained[part.name]}", *words]
             try:
                 looks = [run(verb, *asked)]
-            except (VerbFailed, UserError) as error:  # as of learned positions, of which there are no more
-                looks = self.by_length(run, verb, asked)
+            except (VerbFailed, UserError):  # as of learned positions, of which there are no more
+                looks = self.by_length(run, verb, asked, told)
                 if not looks:
                     raise
-                print_status(f"{part.name}: {self.why(error)}; asked of each length by itself")
             for look in looks:
                 found |= part.numbers_of(parse_json(read_text(look / RESULTS)))
         return found
 
-    def by_length(self, run: Runner, verb: str, words: Sequence[str]) -> list[Path]:
+    def by_length(self, run: Runner, verb: str, words: Sequence[str], told: list[str]) -> list[Path]:
         """A look of several lengths, one by one, as far as the model takes them."""
         found = []
         for word in [word for word in words if word.startswith("length=[")]:
             for length in word.removeprefix("length=[").removesuffix("]").split(","):
-                with suppress(VerbFailed, UserError):
+                try:
                     found.append(run(verb, *(f"length={length}" if other == word else other for other in words)))
+                except (VerbFailed, UserError) as error:
+                    told.append(f"length={length}: {self.why(error)}")
         return found
 
-    def measured(self, part: Part, trained: Mapping[str, Path]) -> tuple[Mapping[str, float], list[str]]:
-        """What a measurement finds on another part's model, and remarks on it."""
+    def measured(self, part: Part, trained: Mapping[str, Path], told: list[str]) -> Mapping[str, float]:
+        """What a measurement finds on another part's model. told: gets remarks on it."""
         if part.model_of not in trained:
             raise UserError(f"{part.model_of} left no model")
         from roundround.loading import conduct  # torch and transformers, which the table of values waits for
         from roundround.loading.models import TrainedRun
 
         run = TrainedRun(trained[part.model_of], trust=True)
-        if part.measures == "costs":
-            return conduct.costs(run.config, run.manifest["data"]["n_vocab"], pick_device(self.config.device)), []
+        if part.measures == "costs":  # on a CPU, as those of the stored values
+            return conduct.costs(run.config, run.manifest["data"]["n_vocab"], pick_device("cpu"))
         if part.measures == "places":
-            return conduct.places(run), []
+            return conduct.places(run)
         found = conduct.promises(run)
-        return conduct.share_kept(found), [f"{p.name}: {p.remark}" for p in found if not p.kept]
+        told += [f"{p.name}: {p.remark}" for p in found if not p.kept]
+        return conduct.share_kept(found)
 
     def why(self, error: Exception) -> str:
-        """The line that a verb printed last, or the error's own."""
+        """The error's own line; of a verb that ended by itself the one that it printed last."""
         log = self.directory / LOG
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
-        own = not isinstance(error, VerbFailed) and "was refused" not in str(error)
-        return one_line(error) if own or not lines else re.sub(r"^roundround [\w-]+: ", "", lines[-1].strip())
+        reported = isinstance(error, AlreadyReported) or (isinstance(error, VerbFailed) and 0 < error.code < 128)
+        text = log.read_text(encoding="utf-8", errors="replace") if reported and log.exists() else ""
+        lines = text.strip().splitlines()
+        return re.sub(r"^roundround [\w-]+: ", "", lines[-1].strip()) if lines else one_line(error)
 
 
-def machine(trained: Mapping[str, Path]) -> str | None:
-    """The device of the first model, as its run describes it."""
-    for directory in trained.values():
-        found: Any = read_manifest(directory).get("device")
-        return None if found is None else str(found)
-    return None
+def origin(trained: Iterable[Path]) -> dict[str, str | None]:
+    """The commits and the machine that models were trained with: not today's where they were taken."""
+    commits, machines = dict[str, None](), dict[str, None]()
+    for manifest in map(read_manifest, trained):
+        git = manifest.get("git") or {"commit": f"version {manifest['roundround']}"}
+        commits[f"{git['commit']}{' with changes' if git.get('dirty') else ''}"] = None
+        if manifest.get("device"):
+            machines[str(manifest["device"])] = None
+    return {"commit": " and ".join(commits) or None, "machine": " and ".join(machines) or None}
+
+
+def device_of_training(device: str) -> list[str]:
+    """`device=` as `train` has it; one device, whatever there are."""
+    kind, _, number = device.partition(":")
+    accelerator = {"auto": "auto", "cuda": "gpu"}.get(kind, kind)
+    return [f"trainer.accelerator={accelerator}", f"trainer.devices={f'[{number}]' if number else 1}"]

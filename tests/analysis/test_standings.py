@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from roundround.analysis import standings
 from roundround.analysis.intervals import fitted_prior, moderated
 from roundround.analysis.standings import (
     BETTER,
@@ -27,6 +26,8 @@ from roundround.analysis.standings import (
     priors,
     read_set,
     read_standing,
+    read_yaml,
+    set_of,
     stored,
     variants_of,
 )
@@ -167,6 +168,9 @@ def test_seeds_of_two_files_are_put_together() -> None:
     both = joined(first, second)
     assert (both.seeds, both.numbers["copying"]["token_accuracy@10"]) == ([1, 2], [0.1, 0.2])
     assert both.remarks["copying"] == ["seed 2: it diverged"]
+    left = second.without([1])
+    assert (left.seeds, left.numbers["copying"]["token_accuracy@10"]) == ([2], [0.2])
+    assert left.remarks["copying"] == ["seed 2: it diverged"]
 
 
 def test_records_are_kept_by_length_and_position() -> None:
@@ -208,11 +212,32 @@ def test_every_part_of_the_set_reads_what_its_columns_show() -> None:
             assert part.measures or metric in part.keeps, one.number
 
 
-def test_a_changed_set_is_not_standard(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = standing("rope", {"token_accuracy@10": [0.5, 0.6, 0.7]})
-    monkeypatch.setattr(standings, "stored", lambda name, size: [own])
-    assert replace(V1).is_standard
-    assert not replace(V1, hash="another").is_standard
+def test_only_the_set_of_the_stored_values_is_standard_at_every_size(tmp_path: Path) -> None:
+    for size in ("default", "small"):
+        assert read_set("v1", size, None).is_standard
+    mine, own = tmp_path / "bench", options_of("bench")
+    (mine / "mine").mkdir(parents=True)
+    (mine / "mine.yaml").write_text(own["v1"].read_text())
+    for part in V1.parts:
+        (mine / "mine" / f"{part.name}.yaml").write_text(own[f"v1/{part.name}"].read_text())
+    assert not read_set("mine", "default", str(tmp_path)).is_standard
+    whole = read_yaml(own["v1"])
+    for size in ("default", "small"):
+        assert set_of("v1", size, whole, own).is_standard
+        assert not set_of("v1", size, whole | {"train": ["batch_size=33"]}, own).is_standard
+
+
+def test_equal_variants_are_told_apart_no_oftener_than_the_p_value_says() -> None:
+    """All differences share the baseline's seeds, so that a quiet baseline makes all variances small at once."""
+    rng = np.random.default_rng(0)
+    p = []
+    for _ in range(400):
+        values = rng.normal(size=(22, 3)).tolist()
+        base, *others = (standing(f"other{n}", {"token_accuracy@10": own}) for n, own in enumerate(values))
+        [prior] = priors(base, others, [column()])
+        p += [compared(other, base, [prior], [column()])[0].p or 1.0 for other in others]
+    assert np.mean(np.array(p) < 0.05) < 0.065
+    assert np.mean(np.array(p) < 0.05 / 19) < 0.0036
 
 
 def test_a_wrong_name_gets_one_line() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from conftest import Done, assert_refused, shell
 
+from roundround.analysis import repetition
 from roundround.analysis.repetition import Runner
 from roundround.distributed.child import VerbFailed
 from roundround.verbs import bench
@@ -17,7 +19,7 @@ from roundround.verbs import bench
 SET = """\
 parts: [copying, conduct]
 train: [model.d_model=16, model.n_layers=1, model.n_heads=2, model.n_key_heads=2, model.d_mlp=16, batch_size=4]
-rates: [3.0e-3]
+rate: 3.0e-3
 tuned: [1.0e-3, 3.0e-3, 1.0e-2]
 sizes: {default: []}
 """
@@ -60,8 +62,9 @@ class Half(RotaryEncoding):
 
 
 @pytest.fixture
-def mine(here: Path) -> Path:
+def mine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of one's own with a set of a second and an encoding."""
+    monkeypatch.delitem(sys.modules, "half", raising=False)  # another test's
     folder = here / "mine"
     for name, text in {
         "bench/tiny.yaml": SET, "bench/tiny/copying.yaml": COPYING, "bench/tiny/conduct.yaml": CONDUCT,
@@ -82,7 +85,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[list[str]]:
         directory = here / f"{verb}-{len(asked)}"
         directory.mkdir()
         if verb == "train":
-            if "pe=alibi" in words:
+            if "pe=alibi" in words or "optim.lr=0.01" in words:
                 raise VerbFailed("roundround train", 1)
             (directory / "choices").write_text(" ".join(words))
             return directory
@@ -93,8 +96,8 @@ def ran(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[list[str]]:
         return directory
 
     monkeypatch.setattr(Runner, "__call__", answer)
-    monkeypatch.setattr(bench.SetRunner, "measured", lambda self, part, trained: ({"kept": 5.0}, []))
-    monkeypatch.setattr(bench, "machine", lambda trained: "a machine")
+    monkeypatch.setattr(bench.SetRunner, "measured", lambda self, part, trained, told: {"kept": 5.0})
+    monkeypatch.setattr(bench, "origin", lambda trained: {"commit": "a commit", "machine": "a machine"})
     return asked
 
 
@@ -135,7 +138,8 @@ def test_the_best_of_three_learning_rates_is_taken_and_said(
     done = roundround("bench", *WORDS, "pe=nope", "tune=true")
     rates = [word for words in ran if "pe=nope" in words for word in words if word.startswith("optim.lr=")]
     assert rates == ["optim.lr=0.001", "optim.lr=0.003", "optim.lr=0.01", "optim.lr=0.001"]
-    assert "nope: learning rate 0.001 (copying at 0.001: 0.2500, 0.003: 0.2500, 0.01: 0.2500)" in done.err
+    failed = "0.01: roundround train ended with exit code 1"
+    assert f"nope: learning rate 0.001 (copying at 0.001: 0.2500, 0.003: 0.2500, {failed})" in done.err
     assert {record["variant"] for record in done.results} == {"rope", "nope, lr 0.001"}
 
 
@@ -158,7 +162,38 @@ def test_a_set_of_ones_own_has_no_stored_values_and_a_changed_one_is_marked(
     again = roundround("bench", *WORDS, "pe=nope")
     assert "its values are of another tiny" in again.err
     assert again.code == 0
-    assert file.exists()
+    for one in (done, again):
+        assert "not the standard set" in (one.directory / "bench.md").read_text()
+    file = file.rename(here / "sent.json")
+    other = roundround("bench", str(file), "pe=rope")
+    assert f"{file} has values of tiny, size default, and is left out" in other.err
+
+
+def test_values_of_code_that_has_changed_since_are_made_again(
+    roundround: Callable[..., Done], mine: Path, ran: list[list[str]]
+) -> None:
+    roundround("bench", *WORDS, "pe=half")
+    n_ran = len(ran)
+    (mine / "half.py").write_text(HALF_PY.replace("0.5 *", "0.9 *"))
+    again = roundround("bench", *WORDS, "pe=half")
+    assert "half: seed 1 is of other code, and left out" in again.err
+    assert len(ran) == n_ran + 2, "half, and not rope"
+    (mine / "pe" / "half.yaml").write_text(HALF.replace("10000.0", "100.0"))
+    assert "half: seed 1 is of other code" in roundround("bench", *WORDS, "pe=half").err
+    assert len(ran) == n_ran + 4
+
+
+def test_a_run_that_another_process_is_at_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = iter([True, True, False])
+    statuses = iter(["running", "done"])
+    monkeypatch.setattr(repetition, "all_runs", lambda *args, done: [(tmp_path, {"status": next(statuses)})])
+    monkeypatch.setattr(repetition, "has_same_numbers", lambda manifest, planned: True)
+    monkeypatch.setattr(repetition, "is_held", lambda directory: next(held))
+    monkeypatch.setattr(repetition, "SECONDS_BETWEEN_LOOKS", 0.0)
+    assert Runner("outputs", None, "cpu", False).same("train", {}) == [(tmp_path, "done")]
+    assert f"waits for {tmp_path}" in capsys.readouterr().err
 
 
 def test_a_report_has_what_a_paper_cites(
@@ -189,6 +224,8 @@ def test_every_combination_is_a_job_of_a_sweep() -> None:
     (["seeds=0"], ["seeds=0 must be at least 1"]),
     (["baseline=pe=pope"], ["baseline pope has no values"]),
     (["nothing.json"], ["nothing.json"]),
+    (["pe=rope", "pe=nope"], ["pe is given twice; pe=rope,nope names them all"]),
+    (["-m", "pe=rope,nope", "to=cited"], ["to= is one folder, and -m runs a job for each variant"]),
 ])  # fmt: skip
 def test_wrong_words_get_one_line(roundround: Callable[..., Done], words: Sequence[str], parts: Sequence[str]) -> None:
     assert_refused(roundround("bench", *words), *parts)
@@ -205,8 +242,22 @@ def test_an_encoding_of_ones_own_goes_through_a_set_and_is_resumed(mine: Path, h
     assert set(values["numbers"]["copying"]) == {"token_accuracy@4", "token_accuracy@8"}
     assert values["numbers"]["conduct"]["kept"] == [5.0], values["remarks"]
     runs = sorted(here.glob("outputs/train/*/*"))
-    for values in here.glob("outputs/bench/*/*/values/*.json"):
-        values.unlink()
-    again = shell(*words, cwd=here)
-    assert again.code == 0, again.err
+
+    def once_more() -> Done:
+        for values in here.glob("outputs/bench/*/*/values/*.json"):
+            values.unlink()
+        again = shell(*words, cwd=here)
+        assert again.code == 0, again.err
+        assert "failed" not in again.err
+        return again
+
+    once_more()
     assert sorted(here.glob("outputs/train/*/*")) == runs, "finished runs are taken"
+    for run in runs:
+        manifest = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps(manifest | {"status": "interrupted"}))
+    once_more()
+    assert sorted(here.glob("outputs/train/*/*")) == runs, "stopped runs are resumed, of a class from outside too"
+    (mine / "half.py").write_text(HALF_PY.replace("0.5 *", "0.9 *"))
+    once_more()
+    assert len(list(here.glob("outputs/train/*/*"))) == len(runs) + 1, "other code, another run"

@@ -233,7 +233,7 @@ def test_a_finished_run_is_taken_a_stopped_one_resumed_and_another_config_begun(
     assert [made.taken for made in ours.made] == [True, False, False]
     assert started == [
         ["max-retrieval", *QUICK, "seed=7", "logger=none", "trust=false", "device=cpu", "outputs=outputs"],
-        ["max-retrieval", f"resume={done.directory}", "logger=none", "outputs=outputs"],
+        ["max-retrieval", f"resume={done.directory}", "logger=none", "trust=false", "outputs=outputs"],
     ]
 
 
