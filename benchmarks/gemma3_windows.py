@@ -1,32 +1,36 @@
-"""The intervals of docs/results/gemma3.md: python benchmarks/gemma3_windows.py MODEL TEXT FOLDER [PART ...]
+"""The intervals of docs/results/gemma3.md: python benchmarks/gemma3_windows.py MODEL TEXT BOOK FOLDER [PART ...]
 
-MODEL: google/gemma-3-270m or a folder. TEXT: a file of running text. Each PART writes FOLDER/PART.csv:
+MODEL: google/gemma-3-270m or a folder. TEXT, BOOK: files of running text, many articles and one long text. Each PART
+writes FOLDER/PART.csv:
 
     short, long   where norms are and where weight goes: 10 quotations; 20 windows of 2,048 tokens
-    curve         the loss with frequencies of the global layers, or of all, at rest: windows of 8,192 and 32,768 tokens
+    curve         the loss with slow or fast pairs at rest, in global layers or in all: 1,024, 8,192 and 32,768 tokens
     distance      the weight of an induction head on what it looks for, by the distance between the two copies
     temperature   the loss with the adaptive temperature, by length
 
-Texts are the units of every interval: each is read by itself, and a number is taken again over DRAWS draws of as many
-texts, with replacement; an interval holds the middle 95 % of what comes of it (percentile bootstrap).
+Texts are the units. Each is read by itself; the mean over texts has Student's interval, and a number that is computed
+of all texts together has the jackknife's (each text left out in turn, n - 1 degrees of freedom). Counts of heads have
+none: `low` and `high` are then the least and the most that come of leaving out a text, and `interval` says so.
 Shapes: N texts, L layers, H heads, P pairs, T tokens, Q queries, K keys.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import stats
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
@@ -42,21 +46,23 @@ from roundround.probing.rows import BANDS, PLACES, RowStatistics
 from roundround.probing.texts import texts_of
 from roundround.softmax.base import AttentionSoftmax
 
-DRAWS = 2000
 LENGTH, N_WINDOWS = 2048, 20
-LONG = {8192: 6, 32768: 2}  # windows of so many tokens for `curve`
-CURVE = {
-    8192: ("lowest:0.25", "lowest:0.375", "lowest:0.5", "highest:0.125"),
-    32768: ("lowest:0.375", "lowest:0.5"),
+# of `curve`: windows by their length, and which frequencies rest in which layers
+CURVE: dict[int, tuple[int, list[tuple[str, str]]]] = {
+    1024: (40, [(word, "all") for word in ("lowest:0.25", "lowest:0.375", "lowest:0.5", "highest:0.125")]),
+    8192: (6, [(f"lowest:{share}", "global") for share in (0.25, 0.375, 0.5)] + [("lowest:0.375", "all")]),
+    32768: (4, [("lowest:0.375", "global")]),
 }
-EVERYWHERE = {8192: ("lowest:0.375",), 32768: ()}  # also in local layers
 SCORED = (512, 2048, 8192)  # tokens that `temperature` reads at once
 BLOCK, N_BLOCKS = 8192, 5  # its units: the same tokens at every length
 HEAD = (5, 1)  # the induction head
 COPIED = 64  # random tokens that come twice
 IDS = (1000, 50_000)  # from which tokens are drawn: words and parts of words
-DISTANCES = {64: 8, 256: 8, 1024: 8, 4096: 8, 8192: 4, 16384: 4, 32768: 4, 49152: 2}  # tokens apart, and how many texts
-PREVIOUS, DIAGONAL = ((2, 3), (4, 1), (8, 2), (10, 1)), ((8, 0), (17, 1))
+DISTANCES = {64: 8, 256: 8, 1024: 8, 4096: 8, 8192: 6, 16384: 4, 32768: 4, 49152: 4}  # tokens apart, and how many texts
+AT_REST = ("lowest:0.25", "lowest:0.375", "lowest:0.5")
+SINGLE = {"previous": ((2, 3), (4, 1), (8, 2), (10, 1)), "diagonal": ((8, 0), (17, 1)), "sink": ((5, 1),)}
+KINDS_OF_LAYERS = {"full": "global", "sliding": "local"}
+ENDS = ("value", "low", "high", "interval", "n")
 
 Record = dict[str, Any]
 Opened = Callable[..., AbstractContextManager[ProbedHuggingFaceModel]]  # with a normaliser in place of its own
@@ -65,19 +71,26 @@ Opened = Callable[..., AbstractContextManager[ProbedHuggingFaceModel]]  # with a
 # -- intervals
 
 
-def drawn(n: int) -> NDArray[np.int64]:
-    """How often each of n texts is in each draw, [DRAWS, n]."""
-    return np.random.default_rng(0).multinomial(n, [1 / n] * n, size=DRAWS)
-
-
-def ends(values: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:
-    low, high = np.nanquantile(values, [0.025, 0.975])
-    return {"low": float(low), "high": float(high)}
-
-
 def mean_with_ends(values_N: Sequence[float]) -> Record:
+    """The mean over texts with Student's 95 % interval."""
     found = np.asarray(values_N, dtype=float)
-    return {"value": float(found.mean()), **ends(drawn(len(found)) @ found / len(found)), "n": len(found)}
+    half = student(len(found)) * float(found.std(ddof=1)) / math.sqrt(len(found))
+    mean = float(found.mean())
+    return dict(zip(ENDS, (mean, mean - half, mean + half, "t", len(found)), strict=True))
+
+
+def student(n: int) -> float:
+    return float(stats.t.ppf(0.975, n - 1))
+
+
+def jackknifed(whole: float, without_each_N: Sequence[float], *, count: bool) -> Record:
+    """A number of all texts together, by what it is without each of them."""
+    others, n = np.asarray(without_each_N, dtype=float), len(without_each_N)
+    if count:
+        return dict(zip(ENDS, (whole, float(others.min()), float(others.max()), "one text less", n), strict=True))
+    error = math.sqrt((n - 1) / n * float(((others - others.mean()) ** 2).sum()))
+    half = student(n) * error
+    return dict(zip(ENDS, (whole, whole - half, whole + half, "jackknife", n), strict=True))
 
 
 # -- where norms are and where weight goes
@@ -104,103 +117,125 @@ class Sums:
                 norms.n_tokens[which] += n * int(count)
         rows.sums = [weighted(sums, weights_N) for sums in self.rows]
         if self.first.rows is not None:
-            rows.distances = self.first.rows.distances
+            rows.distances = self.first.rows.distances[: rows.sums[0]["n_by_distance"].shape[-1]]
         return replace(self.first, norms=norms, rows=rows)
 
 
 def stacked(of_texts: Sequence[dict[Any, Tensor]]) -> dict[Any, Tensor]:
-    """[N, ...] under each name, but for sums whose shapes depend on the length of a text."""
-    shapes = {name: {sums[name].shape for sums in of_texts} for name in of_texts[0]}
-    return {name: torch.stack([sums[name] for sums in of_texts]) for name, found in shapes.items() if len(found) == 1}
+    """[N, ...] under each name; of sums by distance those distances that the shortest text has."""
+    least = {
+        name: min(sums[name].shape[-1] for sums in of_texts) if of_texts[0][name].ndim else 0 for name in of_texts[0]
+    }
+    return {
+        name: torch.stack([sums[name][..., :n] if n else sums[name] for sums in of_texts]) for name, n in least.items()
+    }
 
 
 def weighted(sums: dict[Any, Tensor], weights_N: Tensor) -> dict[Any, Tensor]:
     return {name: torch.tensordot(weights_N, values.double(), 1) for name, values in sums.items()}
 
 
-def measures(seen: Probe) -> dict[tuple[str, str], float]:
-    """What the page says of a set of texts, by name and by where: all layers, one kind of them, or a head."""
-    assert seen.rows is not None
-    kinds = {"all": range(len(seen.kinds))} | {
-        kind: [n for n, own in enumerate(seen.kinds) if own == kind] for kind in dict.fromkeys(seen.kinds)
+def kinds_of(seen: Probe) -> dict[str, list[int]]:
+    """Layers by kind, and all of them."""
+    names = [KINDS_OF_LAYERS[kind] for kind in seen.kinds]
+    return {"all": [*range(len(names))]} | {
+        kind: [n for n, own in enumerate(names) if own == kind] for kind in set(names)
     }
-    found: dict[tuple[str, str], float] = {}
-    for kind in KINDS:
-        share_L = seen.norms.share_of_slowest(kind)
-        for where, layers in kinds.items():
-            found[f"{kind} share of the slowest quarter", where] = float(share_L[list(layers)].mean())
+
+
+def counts(seen: Probe) -> dict[tuple[str, str], float]:
+    """How many heads there are of a sort, by name and by the kind of their layers."""
+    assert seen.rows is not None
     labels, places = seen.labels(), {band: seen.rows.places(band) for band in BANDS}
-    spread, strongest = seen.rows.per_row("logit_spread"), seen.norms.mean("query", "square")
-    for where, layers in kinds.items():
+    strongest, sink = seen.norms.mean("query", "square"), PLACES.index("sink")
+    found: dict[tuple[str, str], float] = {}
+    for where, layers in kinds_of(seen).items():
         own = [label for layer in layers for label, _ in labels[layer]]
         found |= {(f"heads labelled {place}", where): float(own.count(place)) for place in PLACES}
         pairs = torch.cat([strongest[layer].argmax(-1) for layer in layers])
-        found["heads strongest on pairs 70 to 79", where] = float(((pairs >= 70) & (pairs <= 79)).sum())
-        found["heads strongest on pairs 85 to 88", where] = float(((pairs >= 85) & (pairs <= 88)).sum())
-        spread_H = torch.cat([spread[layer] for layer in layers])
-        found["logit spread, mean", where], found["logit spread, sd", where] = (
-            float(spread_H.mean()),
-            float(spread_H.std()),
-        )
+        for first, last in ((70, 79), (85, 88)):
+            found[f"heads strongest on pairs {first} to {last}", where] = float(
+                ((pairs >= first) & (pairs <= last)).sum()
+            )
         resting = [
             (layer, head) for layer in layers for head, (label, _) in enumerate(labels[layer]) if label == "sink"
         ]
         for band in BANDS[1:]:
-            left = [float(places[band][a][b, 2]) < float(places["none"][a][b, 2]) / 2 for a, b in resting]
+            left = [float(places[band][a][b, sink]) < float(places["none"][a][b, sink]) / 2 for a, b in resting]
             found[f"sinks below half without the {band} quarter", where] = float(sum(left))
-        for band in BANDS:
-            diffuse = torch.cat([places[band][layer][:, PLACES.index("diffuse")] for layer in layers])
-            found[f"diffuse share without {band}", where] = float(diffuse.mean())
-    for place, heads in (("previous", PREVIOUS), ("diagonal", DIAGONAL)):
-        for layer, head in heads:
-            for band in BANDS:
-                share = float(places[band][layer][head, PLACES.index(place)])
-                found[f"{place} share without {band}", f"{layer}.{head}"] = share
-    if "logit_by_pair" in seen.rows.sums[0]:
-        by_pair = seen.rows.split()
-        for distance in (0, 64, 128, 256, 384, 1024):
-            at = seen.rows.distances.index(distance)
-            for where, layers in kinds.items():
-                for name, first, last in (("slow", 64, 96), ("slowest", 96, 128)):
-                    part = torch.stack([by_pair[layer][:, first:last, at].sum(1) for layer in layers])
-                    found[f"logit of the {name} quarter at {distance}", where] = float(part.mean())
     return found
 
 
-def short(opened: Opened, stream: Sequence[int]) -> Iterator[Record]:
+def measures(seen: Probe) -> dict[tuple[str, str], float]:
+    """Shares and logits, and what a quarter of the pairs changes of them: by name and by layers or head."""
+    assert seen.rows is not None
+    places, spread = {band: seen.rows.places(band) for band in BANDS}, seen.rows.per_row("logit_spread")
+    by_pair, distances = seen.rows.split(), seen.rows.distances
+    norms = {kind: seen.norms.mean(kind, "norm", first_token=False) for kind in ("query", "key")}
+    found: dict[tuple[str, str], float] = {}
+    for where, layers in kinds_of(seen).items():
+        for kind in KINDS:
+            found[f"{kind} share of the slowest quarter", where] = float(
+                seen.norms.share_of_slowest(kind)[layers].mean()
+            )
+        product = [norms["query"][layer] * norms["key"][layer] for layer in layers]  # [H, P], of one key head
+        quarters = torch.stack([torch.stack([q.sum() for q in p.chunk(4, -1)]) / p.sum() for p in product]).mean(0)
+        for name, share in zip(BANDS[1:], quarters.tolist(), strict=True):
+            found[f"product of norms in the {name} quarter", where] = share
+        spread_H = torch.cat([spread[layer] for layer in layers])
+        found["logit spread, mean of heads", where] = float(spread_H.mean())
+        found["logit spread, sd over heads", where] = float(spread_H.std())
+        diffuse = {band: torch.cat([places[band][layer][:, -1] for layer in layers]).mean() for band in BANDS}
+        found["diffuse", where] = float(diffuse["none"])
+        for band in BANDS[1:]:
+            found[f"diffuse: change without the {band} quarter", where] = float(diffuse[band] - diffuse["none"])
+        for name, first, last in (("slow", 64, 96), ("slowest", 96, 128)):
+            logit = {
+                distance: float(torch.stack([by_pair[layer][:, first:last, at].sum(1) for layer in layers]).mean())
+                for at, distance in enumerate(distances)
+                if distance in (0, 2, 32, 64, 128, 256, 384, 1024)
+            }
+            found |= {(f"logit of the {name} quarter: {d} less 0", where): logit[d] - logit[0] for d in logit if d}
+            found[f"logit of the {name} quarter: 0", where] = logit[0]
+    for place, heads in SINGLE.items():
+        for layer, head in heads:
+            share = {band: float(places[band][layer][head, PLACES.index(place)]) for band in BANDS}
+            found[place, f"{layer}.{head}"] = share["none"]
+            for band in BANDS[1:]:
+                found[f"{place}: change without the {band} quarter", f"{layer}.{head}"] = share[band] - share["none"]
+    return found
+
+
+def short(opened: Opened, stream: Sequence[int], book: Sequence[int]) -> Iterator[Record]:
     with opened() as probed:
-        yield from windows(probed, [probed.tokens(text) for text in texts_of("shakespeare")])
+        yield from of_texts(probed, [probed.tokens(text) for text in texts_of("shakespeare")])
 
 
-def long(opened: Opened, stream: Sequence[int]) -> Iterator[Record]:
+def long(opened: Opened, stream: Sequence[int], book: Sequence[int]) -> Iterator[Record]:
     with opened() as probed:
-        yield from windows(probed, cut(probed, stream, LENGTH, N_WINDOWS))
+        yield from of_texts(probed, cut(probed, stream, LENGTH, N_WINDOWS))
 
 
-def windows(probed: ProbedHuggingFaceModel, texts: Sequence[list[int]]) -> Iterator[Record]:
-    """`measures` with intervals, and the shares of every head by place."""
-    sums = Sums([observe(probed, [text], entropy=False) for text in texts])
-    whole = sums.drawn([1] * len(texts))
-    again = [sums.drawn(counts) for counts in drawn(len(texts))]
-    measured = [measures(seen) for seen in again]
-    for key, value in measures(whole).items():
-        yield {
-            "measure": key[0],
-            "where": key[1],
-            "value": value,
-            **ends([one[key] for one in measured]),
-            "n": len(texts),
-        }
+def of_texts(probed: ProbedHuggingFaceModel, texts: Sequence[list[int]]) -> Iterator[Record]:
+    """`measures` and `counts` with their intervals, and the shares of every head by place."""
+    sums, n = Sums([observe(probed, [text], entropy=False) for text in texts]), len(texts)
+    whole = sums.drawn([1] * n)
+    less = [sums.drawn([int(own != left_out) for own in range(n)]) for left_out in range(n)]
+    for measure in (measures, counts):
+        others = [measure(seen) for seen in less]
+        for (name, where), value in measure(whole).items():
+            ends = jackknifed(value, [one[name, where] for one in others], count=measure is counts)
+            yield {"measure": name, "where": where} | ends
+    labels = [seen.labels() for seen in less]
+    shares = torch.stack([torch.stack(seen.rows.places()) for seen in less if seen.rows is not None])  # [N, L, H, 7]
     assert whole.rows is not None
-    shares = [torch.stack(seen.rows.places()) for seen in again if seen.rows is not None]
-    low, high = np.quantile(torch.stack(shares).numpy(), [0.025, 0.975], axis=0)
     for layer, (places_H7, labelled) in enumerate(zip(whole.rows.places(), whole.labels(), strict=True)):
         for head, (shares_7, (label, _)) in enumerate(zip(places_H7.tolist(), labelled, strict=True)):
-            alike = sum(seen.labels()[layer][head][0] == label for seen in again[:100])
-            yield {"measure": "draws with this label", "where": f"{layer}.{head}", "label": label, "value": alike / 100}
-            for n, (place, share) in enumerate(zip(PLACES, shares_7, strict=True)):
-                interval = {"low": float(low[layer, head, n]), "high": float(high[layer, head, n])}
-                yield {"measure": f"share on {place}", "where": f"{layer}.{head}", "value": share, **interval}
+            alike = sum(one[layer][head][0] == label for one in labels)
+            own = {"where": f"{layer}.{head}", "label": label}
+            yield {"measure": "sets of one text less with this label", **own, "value": float(alike), "n": n}
+            for place, share, others in zip(PLACES, shares_7, shares[:, layer, head].T.tolist(), strict=True):
+                yield {"measure": f"share on {place}", **own} | jackknifed(share, others, count=False)
 
 
 # -- losses
@@ -213,37 +248,32 @@ def token_loss(probed: ProbedHuggingFaceModel, tokens: Sequence[int]) -> NDArray
         return probed.token_loss(tokens_1T[:, :-1], tokens_1T[:, 1:])[0].double().numpy()
 
 
-def curve(opened: Opened, stream: Sequence[int]) -> Iterator[Record]:
+def curve(opened: Opened, stream: Sequence[int], book: Sequence[int]) -> Iterator[Record]:
     """The loss of windows with frequencies at rest minus that with all, by the tokens before the target."""
     with opened() as probed:
-        yield from of_curve(probed, stream)
-
-
-def of_curve(probed: ProbedHuggingFaceModel, stream: Sequence[int]) -> Iterator[Record]:
-    own = probed.tables()
-    slowest = max(range(len(own)), key=lambda n: -float(own[n].min()))  # the global layers' table
-    for length, n_windows in LONG.items():
-        texts = cut(probed, stream, length, n_windows)
-        plain = [token_loss(probed, text) for text in texts]
-        edges = [0, *(edge for edge in (512, 2048, 8192) if edge < length), length]
-        spans = [(0, length), *pairwise(edges)]
-        for first, last in spans:
-            losses = [float(loss[first:last].mean()) for loss in plain]
-            yield {"length": length, "first": first, "last": last, "band": "none", **mean_with_ends(losses)}
-        asked = [("global", word) for word in CURVE[length]] + [("all", word) for word in EVERYWHERE[length]]
-        for where, word in asked:
-            band = [parse_band(word)]
-            rests = [where == "all" or n == slowest for n in range(len(own))]
-            tables = [without(table, band) if rest else table for table, rest in zip(own, rests, strict=True)]
-            with probed.with_frequencies(tables):
-                rested = [token_loss(probed, text) for text in texts]
+        own = probed.tables()
+        slowest = max(range(len(own)), key=lambda n: -float(own[n].min()))  # the global layers' table
+        for length, (n_windows, bands) in CURVE.items():
+            texts = cut(probed, stream if length <= BLOCK else book, length, n_windows)
+            plain = [token_loss(probed, text) for text in texts]
+            edges = [0, *(edge for edge in (128, 512, 2048, 8192) if edge < length), length]
+            spans = [(0, length), *pairwise(edges)]
             for first, last in spans:
-                change = [float((a - b)[first:last].mean()) for a, b in zip(rested, plain, strict=True)]
-                at = {"length": length, "first": first, "last": last, "band": word, "layers": where}
-                yield at | mean_with_ends(change)
+                at: Record = {"length": length, "first": first, "last": last, "band": "none", "layers": ""}
+                yield at | mean_with_ends([float(loss[first:last].mean()) for loss in plain])
+            for word, where in bands:
+                rests = [where == "all" or n == slowest for n in range(len(own))]
+                band = [parse_band(word)]
+                tables = [without(table, band) if rest else table for table, rest in zip(own, rests, strict=True)]
+                with probed.with_frequencies(tables):
+                    rested = [token_loss(probed, text) for text in texts]
+                for first, last in spans:
+                    change = [float((a - b)[first:last].mean()) for a, b in zip(rested, plain, strict=True)]
+                    at = {"length": length, "first": first, "last": last, "band": word, "layers": where}
+                    yield at | mean_with_ends(change)
 
 
-def temperature(opened: Opened, stream: Sequence[int]) -> Iterator[Record]:
+def temperature(opened: Opened, stream: Sequence[int], book: Sequence[int]) -> Iterator[Record]:
     """The loss with the adaptive temperature minus that without, the same tokens in windows of several lengths."""
     losses: dict[str | None, list[list[float]]] = {}
     for name in (None, "adaptive_temperature"):
@@ -288,59 +318,72 @@ def last_rows(probed: ProbedHuggingFaceModel, tokens: Sequence[int], n_rows: int
     return found[0]
 
 
-def distance(opened: Opened, stream: Sequence[int]) -> Iterator[Record]:
+def distance(opened: Opened, stream: Sequence[int], book: Sequence[int]) -> Iterator[Record]:
     """The weight on what came after the first copy, from the second, with slow pairs turning and at rest."""
     with opened() as probed:
-        yield from of_distance(probed)
+        own = probed.tables()
+        slowest = max(range(len(own)), key=lambda n: -float(own[n].min()))
+        resting = {word: without(own[slowest], [parse_band(word)]) for word in AT_REST}
+        for apart, n_texts in DISTANCES.items():
+            found = {
+                word: [looked_up(probed, apart, seed, own, slowest, table) for seed in range(n_texts)]
+                for word, table in {"none": own[slowest], **resting}.items()
+            }
+            for word, texts in found.items():
+                for name in texts[0]:
+                    at = {"distance": apart, "at rest": word, "measure": name}
+                    yield at | mean_with_ends([text[name] for text in texts])
+                    if word != "none":
+                        change = [a[name] - b[name] for a, b in zip(texts, found["none"], strict=True)]
+                        yield at | {"measure": f"{name}, change"} | mean_with_ends(change)
 
 
-def of_distance(probed: ProbedHuggingFaceModel) -> Iterator[Record]:
-    own = probed.tables()
-    slowest = max(range(len(own)), key=lambda n: -float(own[n].min()))
+def looked_up(
+    probed: ProbedHuggingFaceModel, apart: int, seed: int, own: Sequence[Tensor], changed: int, table: Tensor
+) -> dict[str, float]:
+    """Means over the rows of the second copy, of random tokens of which none stands between the copies too."""
     assert probed.first_token is not None
-    for apart, n_texts in DISTANCES.items():
-        for word in ("none", "lowest:0.25", "lowest:0.375", "lowest:0.5"):
-            tables = list(own)
-            if word != "none":
-                tables[slowest] = without(own[slowest], [parse_band(word)])
-            weights: dict[str, list[float]] = {"target": [], "first token": [], "logit over the mean": []}
-            for seed in range(n_texts):
-                generator = torch.Generator().manual_seed(seed)
-                copied = torch.randint(*IDS, (COPIED,), generator=generator).tolist()
-                between = torch.randint(*IDS, (apart - COPIED,), generator=generator).tolist()
-                tokens = [probed.first_token, *copied, *between, *copied]
-                with probed.with_frequencies(tables):
-                    q, k, scale = last_rows(probed, tokens, COPIED)
-                rows = torch.arange(len(tokens) - COPIED, len(tokens) - 1)  # behind the last another token comes
-                logits = (q[:-1] @ k.T * scale).masked_fill(torch.arange(len(tokens)) > rows[:, None], -torch.inf)
-                target = (rows - apart + 1)[:, None]
-                alpha, seen = logits.softmax(-1), logits.isfinite()
-                mean = logits.masked_fill(~seen, 0.0).sum(-1) / seen.sum(-1)
-                weights["target"].append(float(alpha.gather(-1, target).mean()))
-                weights["first token"].append(float(alpha[:, 0].mean()))
-                weights["logit over the mean"].append(float((logits.gather(-1, target)[:, 0] - mean).mean()))
-            for name, values in weights.items():
-                yield {"distance": apart, "at rest": word, "measure": name, **mean_with_ends(values)}
+    generator = torch.Generator().manual_seed(seed)
+    copied = torch.randint(*IDS, (COPIED,), generator=generator).tolist()
+    others = (token for token in torch.randint(*IDS, (2 * apart,), generator=generator).tolist() if token not in copied)
+    tokens = [probed.first_token, *copied, *islice(others, apart - COPIED), *copied]
+    with probed.with_frequencies([table if n == changed else kept for n, kept in enumerate(own)]):
+        q, k, scale = last_rows(probed, tokens, COPIED)
+    rows = torch.arange(len(tokens) - COPIED, len(tokens) - 1)  # behind the last another token comes
+    seen = torch.arange(len(tokens)) <= rows[:, None]
+    logits = (q[:-1] @ k.T * scale).masked_fill(~seen, -torch.inf)
+    alpha, target = logits.softmax(-1), (rows - apart + 1)[:, None]
+    seen[:, 0] = False
+    mean = logits.masked_fill(~seen, 0.0).sum(-1) / seen.sum(-1)
+    return {
+        "target": float(alpha.gather(-1, target).mean()),
+        "first token": float(alpha[:, 0].mean()),
+        "logit over the mean": float((logits.gather(-1, target)[:, 0] - mean).mean()),
+    }
 
 
 # -- running
 
 
 def cut(probed: ProbedHuggingFaceModel, stream: Sequence[int], length: int, n: int | None = None) -> list[list[int]]:
-    """Windows of a stream of tokens, each behind the model's first token; the first n, or all that are whole."""
+    """Windows of a stream of tokens, each behind the model's first token: n spread over it, or all that are whole."""
     first = [] if probed.first_token is None else [probed.first_token]
-    most = len(stream) // length if n is None else n
-    return [[*first, *stream[i * length : (i + 1) * length]] for i in range(most)]
+    step = length if n is None else len(stream) // n
+    assert step >= length, f"{len(stream):,} tokens are too few for {n} windows of {length:,}"
+    return [[*first, *stream[i * step : i * step + length]] for i in range(n or len(stream) // length)]
 
 
 PARTS = {part.__name__: part for part in (short, long, curve, distance, temperature)}
 
 
-def main(path: str, text: str, folder: str, *parts: str) -> None:
+def main(path: str, text: str, book: str, folder: str, *parts: str) -> None:
     disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval().requires_grad_(False)
     tokenizer = AutoTokenizer.from_pretrained(path)
-    stream = tokenizer(Path(text).read_text(encoding="utf-8"), add_special_tokens=False, verbose=False).input_ids
+    streams = [
+        tokenizer(Path(name).read_text(encoding="utf-8"), add_special_tokens=False, verbose=False).input_ids
+        for name in (text, book)
+    ]
 
     @contextmanager
     def opened(softmax: str | None = None) -> Iterator[ProbedHuggingFaceModel]:
@@ -350,7 +393,7 @@ def main(path: str, text: str, folder: str, *parts: str) -> None:
 
     for part in parts or PARTS:
         began = time.monotonic()
-        records = list(PARTS[part](opened, stream))
+        records = list(PARTS[part](opened, *streams))
         columns = list(dict.fromkeys(name for record in records for name in record))
         with (Path(folder) / f"{part}.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, columns, lineterminator="\n")
