@@ -27,7 +27,7 @@ from roundround.analysis.comparison import (
     varying,
 )
 from roundround.analysis.intervals import Array, half_width, holm, mean_of, paired_p
-from roundround.analysis.load import LongTable, Replicate, load
+from roundround.analysis.load import Coordinates, LongTable, Replicate, load
 from roundround.analysis.past_run import rank
 from roundround.analysis.remarks import remarks_of
 from roundround.support.errors import UserError, nearest
@@ -81,7 +81,7 @@ def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Seque
     chosen = baseline_of(baseline, groups)
     partner = {} if chosen is None else partners(chosen, groups)
     rows = rows_of(numbers[numbers["metric"].isin(metrics)] if metrics else numbers, groups, partner)
-    correct(rows, groups, table.not_finite)
+    correct(rows, groups, partner, table.not_finite)
     return Comparison(values_of(groups), groups, numbers, list(rows.values()), chosen, skipped=table.skipped)
 
 
@@ -149,9 +149,13 @@ def baseline_of(given: Sequence[str], groups: Sequence[Group]) -> Baseline | Non
     if list(given) == ["none"]:
         return None
     if not given:
-        vary = values_of(groups)
-        taken = Baseline({key: value for key, value in PLAIN.items() if key in vary}, taken=True)
-        return taken if taken.wanted and any(map(taken.is_met, groups)) else None
+        of_verb: dict[str | None, list[str]] = {}
+        for verb in dict.fromkeys(group.verb for group in groups):
+            vary = values_of(group for group in groups if group.verb == verb)
+            of_verb[verb] = [key for key, value in PLAIN.items() if value in vary.get(key, ())]
+        every = {key for keys in of_verb.values() for key in keys}
+        taken = Baseline({key: value for key, value in PLAIN.items() if key in every}, of_verb)
+        return taken if any(map(taken.is_met, groups)) else None
     wanted: dict[str, str] = {}
     for word in given:
         key, equals, value = word.partition("=")
@@ -171,17 +175,17 @@ def partners(baseline: Baseline, groups: Sequence[Group]) -> dict[int, int]:
 
     What belongs to a replaced node, as pe.theta to pe, need not be equal. UserError where several do.
     """
-    free = {*baseline.wanted}
+    frees = [{*baseline.keys(group.verb)} for group in groups]
     others = [
         (group.verb, *((k, v) for k, v in group.settings.items() if not {k, k.partition(".")[0]} & free))
-        for group in groups
+        for group, free in zip(groups, frees, strict=True)
     ]
     found = {}
     for n, rest in enumerate(others):
         alike = [m for m, other in enumerate(others) if other == rest and baseline.is_met(groups[m])]
         if len(alike) > 1:
             several = [groups[m] for m in alike]
-            differ = [key for key, some in values_of(several).items() if len(some) > 1 and key not in free]
+            differ = [key for key, some in values_of(several).items() if len(some) > 1 and key not in frees[n]]
             raise UserError(
                 f"baseline={baseline} is {len(several)} settings, such as {several[0].name} and {several[1].name}; "
                 f"give {' and '.join(differ)} too: baseline=[{','.join(baseline.words)},{differ[0]}=...]"
@@ -239,17 +243,22 @@ def interval_of(values_SR: Array) -> list[tuple[Any, Any, Any]]:
 
 
 def correct(
-    rows: Mapping[tuple[int, int], Row], groups: Sequence[Group], not_finite: Mapping[str, Sequence[str]]
+    rows: Mapping[tuple[int, int], Row],
+    groups: Sequence[Group],
+    partner: Mapping[int, int],
+    not_finite: Mapping[tuple[str, Coordinates], Sequence[str]],
 ) -> None:
     """Holm's correction over a family: all settings that are compared with a baseline at one metric and coordinates.
 
     Those that have too few seeds for a p are members, and so are those whose number is finite in no seed and that have
-    no row therefore (not_finite: the runs with such a number, by metric): what came out does not make a family smaller.
+    no row therefore (not_finite: the runs with such a number, by metric and place): what came out does not make a
+    family smaller. partner: of each setting that is compared the baseline.
     """
     for cell, keys in groupby((key for key in rows if rows[key].baseline is not None), key=itemgetter(0)):
         family = [rows[key] for key in keys]
-        verb, odd = family[0].verb, {*not_finite.get(family[0].metric, ())}
-        without = [group for n, group in enumerate(groups) if group.verb == verb and (cell, n) not in rows]
+        first = family[0]
+        odd = {*not_finite.get((first.metric, tuple(first.coordinates.items())), ())}
+        without = [groups[n] for n in partner if groups[n].verb == first.verb and (cell, n) not in rows]
         n_lost = sum(any(replicate.origin in odd for replicate in group.replicates) for group in without)
         corrected = holm([np.nan if row.p is None else row.p for row in family] + [np.nan] * n_lost)
         for row, p in zip(family, corrected, strict=False):

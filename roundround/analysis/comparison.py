@@ -5,7 +5,7 @@ Tested by tests/analysis/test_compare.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -80,8 +80,9 @@ class Group:
 
     @property
     def sources(self) -> list[PastRun]:
-        """The runs that made the models, each once."""
-        runs = [replicate.source for replicate in self.replicates]
+        """The runs that made the models, each once; of several with one seed the last that counts."""
+        by_start = sorted(self.replicates, key=lambda one: (one.started is not None, one.started))
+        runs = {one.seed: one.source for one in by_start}.values()
         return list({run.directory: run for run in runs if run is not None}.values())
 
     @cached_property
@@ -205,10 +206,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The settings of a baseline as they were typed. taken: nobody asked for it."""
+    """The settings of a baseline as they were typed. of_verb: where nobody asked for it, which of them a verb has."""
 
     wanted: Mapping[str, str]
-    taken: bool = False
+    of_verb: Mapping[str | None, Collection[str]] | None = None
+
+    @property
+    def taken(self) -> bool:
+        """Whether nobody asked for it."""
+        return self.of_verb is not None
+
+    def keys(self, verb: str | None) -> Collection[str]:
+        """The settings that a group of the verb is asked for."""
+        return self.wanted.keys() if self.of_verb is None else self.of_verb.get(verb, ())
 
     def __str__(self) -> str:
         return ", ".join(self.words)
@@ -219,8 +229,8 @@ class Baseline:
 
     def is_met(self, group: Group) -> bool:
         """Whether a group has all of its settings, those that do not vary included."""
-        settings = group.replicates[0].settings
-        return all(is_same(settings.get(key), text) for key, text in self.wanted.items())
+        settings, keys = group.replicates[0].settings, self.keys(group.verb)
+        return bool(keys) and all(is_same(settings.get(key), self.wanted[key]) for key in keys)
 
 
 @dataclass(eq=False, repr=False)
@@ -268,7 +278,11 @@ class Comparison:
     def data_frame(self) -> DataFrame:
         """The rows as a DataFrame of pandas, with a column for each setting that varies and for each coordinate."""
         names = [None if row.baseline is None else row.baseline.name for row in self.table]
-        rows = [{**row.settings, **row.record(), "baseline": name} for row, name in zip(self.table, names, strict=True)]
+        rows = []
+        for row, name in zip(self.table, names, strict=True):
+            record = row.record() | {"baseline": name}
+            settings = {f"settings.{key}" if key in record else key: value for key, value in row.settings.items()}
+            rows.append(settings | record)
         return DataFrame(rows).drop(columns="settings")
 
 

@@ -53,11 +53,15 @@ COORDINATES = (
     "task",
     "texts",
     "distance",
+    "layer",
+    "head",
+    "ablate",
 )  # where a number was taken, though a config may have a key of this name
 GROUPS = (*NAMES, "tokenizer", "optim", "schedule")  # whose option is a setting
 ENDINGS = (".csv", ".jsonl")
 NO_SETTINGS = ("metric", "value", "seed", "verb", *COORDINATES)  # columns of a file
 # keys that change no number of a model, or that a record says better; the last ones may be typed and are in no config
+OF_RECORDS = ("seed", "softmax")  # what a run of several seeds and normalisers says in its records alone
 NOT_SETTINGS = {*keys_of(REPLICATE, MEASURED, HOW, WHERE), *COORDINATES, "hydra", "experiment"}
 # of a record: what says how it was measured, and what was found beside the number
 NOT_COORDINATES = {"metric", "value", "verb", "run", "seed", "low", "high", "step", "targets", "joints"}
@@ -92,7 +96,8 @@ class LongTable:
 
     numbers: DataFrame
     skipped: list[tuple[str, str]] = field(default_factory=list)  # run directory, why
-    not_finite: dict[str, list[str]] = field(default_factory=dict)  # metric: run directories
+    not_finite: dict[tuple[str, Coordinates], list[str]] = field(default_factory=dict)  # metric, where: run directories
+    lost: list[str] = field(default_factory=list)  # run directories whose model's run is not there
     remarks: list[str] = field(default_factory=list)
 
 
@@ -100,15 +105,17 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
     """The numbers of finished runs and of files, as far as they pass the filters. UserError where there is none."""
     files = [Path(word) for word in words if Path(word).suffix in ENDINGS and Path(word).is_file()]
     others = [word for word in words if Path(word) not in files]
-    filters = Filters({key: text for key, text in where.items() if key not in COORDINATES})
+    filters = Filters({key: text for key, text in where.items() if key not in COORDINATES}, of_records=OF_RECORDS)
     table = LongTable(DataFrame())
     measuring = [verb.name for verb in VERBS if verb.measures]
     directories = directories_of_all(others, outputs, *measuring) if others or not files else []
-    numbers = list(numbers_of_runs(runs_in(directories, filters, table.skipped), table))
+    of_runs = numbers_of_runs(runs_in(directories, filters, table.skipped), table)
+    numbers = [number for number in of_runs if number[0].verb != "max-retrieval" or filters.admit(fields_of(number[0]))]
     for file in files:
-        if asked := where.keys() & {*OF_RUNS}:
+        if asked := where.keys() & {*OF_RUNS} - {"verb"}:
             raise UserError(f"{min(asked)}= chooses among runs, and {file} holds none")
-        numbers += [number for number in numbers_of_file(file) if filters.admit(number[0].settings)]
+        own = [number for number in numbers_of_file(file) if filters.admit(fields_of(number[0]))]
+        numbers += [number for number in own if filters.verbs is None or number[0].verb in filters.verbs]
     filters.check()
     if not numbers:
         example = f"{len(table.skipped):,} named, such as {': '.join(table.skipped[0])}" if table.skipped else ""
@@ -122,6 +129,11 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
             raise UserError(f"nothing was measured at {key}={where[key]}{nearest(where[key], measured)}")
         table.numbers = table.numbers[is_wanted]
     return table
+
+
+def fields_of(replicate: Replicate) -> dict[str, Any]:
+    """What a filter may ask of a replicate that its run does not say."""
+    return replicate.settings | {"seed": replicate.seed}
 
 
 def frame_of(numbers: Iterable[Number]) -> DataFrame:
@@ -144,9 +156,16 @@ def numbers_of_runs(runs: Iterable[PastRun], table: LongTable) -> Iterator[Numbe
                 yield from numbers_of(run, table)
             except UserError as error:
                 table.skipped.append((str(run.directory), str(error)))
-    for metric, (first, *more) in table.not_finite.items():
+    odd: dict[str, dict[str, None]] = {}
+    for (metric, _), directories in table.not_finite.items():
+        odd.setdefault(metric, {}).update(dict.fromkeys(directories))
+    for metric, (first, *more) in odd.items():
         also = f" and of {len(more):,} more run{'s' * (len(more) > 1)}" if more else ""
         table.remarks.append(f"{metric} of {first}{also} is not finite somewhere, and left out there")
+    if table.lost:
+        also = f" and {len(table.lost) - 1:,} more runs" if len(table.lost) > 1 else ""
+        known = "of its settings those that were typed are known"
+        table.remarks.append(f"{table.lost[0]}{also} looked at a training run that is not there: {known}")
     if others:
         listed = ", ".join(f"{n:,} of {verb}" for verb, n in others.items())
         table.remarks.append(f"passed over: runs that measure no model ({listed})")
@@ -164,35 +183,45 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
         if not (is_below(key, NOT_SETTINGS) or "/" in key or "@" in key or key.endswith(("._target_", ".kind")))
     }
     facts, model = facts_of(run, trained), trained or run
+    lost = trained is None and run.manifest.get("run") is not None  # then the records know best what the model is
+    if lost:
+        table.lost.append(directory)
     replicates: dict[tuple[Any, ...], Replicate] = {}
     found: dict[tuple[Replicate, str, Coordinates], set[float]] = {}
     known = {*run.settings, *NOT_COORDINATES, *NOT_SETTINGS} - {*COORDINATES}  # what says nothing of where
-    not_finite = set()
 
     @cache  # most records have the same fields
     def split(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
         """The fields that name the model, which the record knows best, and those that say where it was measured."""
-        own = [name for name in names if name in NAMES or name.startswith("softmax.")]
+        own = [name for name in names if name in NAMES or name.startswith("softmax.") or (lost and of_training(name))]
         return own, sorted(n for n in names if n in COORDINATES or not (n in known or n in own or "." in n))
 
     for record in records:
         value, metric, seed = record["value"], record["metric"], as_cell(record.get("seed"))
-        if not is_number(value):
-            not_finite |= {metric} if str(value) in ("nan", "inf", "-inf") else set()
-        elif run.verb != "max-retrieval" or "seed" in record:  # else it is over all seeds
+        is_odd = not is_number(value)
+        if is_odd and str(value) not in ("nan", "inf", "-inf"):
+            continue
+        if run.verb != "max-retrieval" or "seed" in record:  # else it is over all seeds
             of_model, of_place = split(tuple(record))
             own = {key: as_cell(record[key]) for key in of_model}
-            if (which := (seed, *own.values())) not in replicates:
-                replicates[which] = Replicate(run.verb, settings | own, seed, directory, run.started, facts, model)
             there = {key: as_cell(record[key]) for key in of_place if record[key] is not None}
             if not isinstance(there.get("first_token"), bool):
                 there.pop("first_token", None)  # of eval: how the text was read
+            if is_odd:
+                table.not_finite.setdefault((metric, tuple(there.items())), []).append(directory)
+                continue
+            if (which := (seed, *own.values())) not in replicates:
+                replicates[which] = Replicate(run.verb, settings | own, seed, directory, run.started, facts, model)
             found.setdefault((replicates[which], metric, tuple(there.items())), set()).add(float(value))
-    for metric in sorted(not_finite):
-        table.not_finite.setdefault(metric, []).append(directory)
     twice = dict.fromkeys(key[1:] for key, values in found.items() if len(values) > 1)
-    table.remarks += [f"{directory} has two values of {metric} at one place, which is left out" for metric, _ in twice]
+    for metric in dict.fromkeys(metric for metric, _ in twice):
+        table.remarks.append(f"{directory} has two values of {metric} at one place, which is left out")
     return [(*key, min(values)) for key, values in found.items() if key[1:] not in twice]
+
+
+def of_training(name: str) -> bool:
+    """Whether a field of a record is a setting of the training, as far as its name says."""
+    return not is_below(name, NOT_SETTINGS) and ("." in name or name in verb_named("train").keys)
 
 
 def as_cell(value: Any) -> Any:

@@ -322,12 +322,13 @@ def started_at(directory: Path) -> datetime:
 class Filters:
     """What is asked of every run, all of it at once; `given` as it is typed: {"verb": "eval", "pe": "rope,nope"}.
 
-    A key that is not one of OF_RUNS is a setting. UserError for a status or a time that is none.
+    A key that is not one of OF_RUNS is a setting. of_records: settings that are not asked of a run of max-retrieval, as
+    each of its records has its own. UserError for a status or a time that is none.
     """
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str], of_records: Sequence[str] = ()) -> None:
         texts = {key: text.split(",") for key, text in given.items()}
-        self.settings = {key: some for key, some in texts.items() if key not in OF_RUNS}
+        self.settings, self.of_records = {key: some for key, some in texts.items() if key not in OF_RUNS}, of_records
         self.known: set[str] = set()  # settings that the runs have, for a misspelt one
         self.verbs = [verb_named(verb).name for verb in texts["verb"]] if "verb" in texts else None  # None for all
         self.statuses = texts.get("status")
@@ -342,14 +343,14 @@ class Filters:
             (self.verbs is None or run.verb in self.verbs)
             and (self.since is None or run.started >= self.since)
             and (self.statuses is None or run.status.partition(":")[0] in self.statuses)
-            and (not self.settings or self.admit(run.settings))
+            and (not self.settings or self.admit(run.settings, self.of_records if run.verb == "max-retrieval" else ()))
         )
 
-    def admit(self, settings: Mapping[str, Any]) -> bool:
-        """Whether settings are among those that are meant."""
+    def admit(self, settings: Mapping[str, Any], but: Sequence[str] = ()) -> bool:
+        """Whether settings are among those that are meant, but for some that are not asked."""
         self.known |= settings.keys()
         return all(
-            key in settings and any(is_same(settings[key], text) for text in texts)
+            key in but or (key in settings and any(is_same(settings[key], text) for text in texts))
             for key, texts in self.settings.items()
         )
 
@@ -383,7 +384,8 @@ def is_same(value: Any, text: str) -> bool:
             return math.isclose(float(text), value, rel_tol=1e-12)
         except ValueError:
             return False
-    return text == str(value)
+    word = str(value)  # of a file True is one too
+    return text in (word, {"None": "null", "True": "true", "False": "false"}.get(word))
 
 
 def runs_in(directories: Iterable[Path], filters: Filters, damaged: list[tuple[str, str]]) -> Iterator[PastRun]:

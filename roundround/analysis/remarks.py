@@ -136,8 +136,7 @@ def about_targets(verb: str, numbers: DataFrame) -> Iterator[str]:
 def about_confounded(replicates: Sequence[Replicate]) -> Iterator[str]:
     """Settings that change together, so that nobody can tell which of them made a difference."""
     kept, following = varying(replicates)
-    heads = {key.partition(".")[0] for key in kept}
-    confounded = [(key, leaders) for key, leaders in following.items() if key.partition(".")[0] not in heads]
+    confounded = [(key, leaders) for key, leaders in following.items() if key.partition(".")[0] not in kept]
     for key, leaders in confounded[:1]:
         lead = leaders[0]
         values = {replicate.settings.get(lead): replicate.settings.get(key) for replicate in replicates}
@@ -194,7 +193,8 @@ def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
         means = own.groupby(["cell", "rate"])["score"].mean()
         for cell, some_means in groupby(means.items(), key=lambda item: item[0][0]):
             scores = {rate: score for (_, rate), score in some_means}
-            rates, best = list(scores), [rate for rate, score in scores.items() if score == max(scores.values())]
+            best = [rate for rate, score in scores.items() if score == max(scores.values())]
+            rates = sorted({*rate_of.values()})  # those that diverged too
             if len(rates) > 1 and len(best) == 1 and best[0] in (rates[0], rates[-1]):
                 at_edge.append((cells["coordinates"][cell], best[0], rates))
         for coordinates, rate, rates in at_edge[:1]:

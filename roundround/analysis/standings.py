@@ -36,8 +36,8 @@ BETTER, WORSE, NOT_TOLD_APART, NOT_TESTED, NOT_JUDGED = "better", "worse", "not 
 NO_VALUE = "no value"
 MEASURES = ("costs", "places", "promises")  # of loading/conduct.py
 SIZE = "default"  # that of the stored values
-MOST_DEGREES = 8.0  # of a prior: all differences share the baseline's seeds, and so have less to say of variances than
-# as many independent ones. With more, equal variants are told apart twice as often as the p-value says
+# of a prior, as all differences share the seeds of the baseline: with more, p of equal variants is too small
+MOST_DEGREES = 8.0
 LARGEST = 1 << 20  # bytes of a file of values
 DECIDES = ("train", "looks", "keeps", "measures", "model_of")  # keys of a part on which numbers depend
 Variant = dict[str, str]
@@ -149,8 +149,7 @@ def read_set(name: str, size: str, config_dir: str | None) -> StandardSet:
 
 
 def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, Path]) -> StandardSet:
-    sizes = whole["sizes"]
-    if size not in sizes:
+    if size not in (sizes := whole["sizes"]):
         raise UserError(f"no size={size}{nearest(size, sizes)}")
     parts = {part: read_yaml(found[f"{name}/{part}"]) for part in whole["parts"]}
     decides = {
@@ -158,16 +157,13 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
         "rates": [whole["rate"]],
         "parts": {part: {key: node.get(key) for key in DECIDES} for part, node in parts.items()},
     }
-
-    def hash_of(more: Sequence[str]) -> str:
-        return hashlib.sha256(json.dumps(decides | {"more": list(more)}, sort_keys=True).encode()).hexdigest()[:16]
-
-    usual = hash_of(sizes.get(SIZE, ()))
+    texts = {one: json.dumps({**decides, "more": more}, sort_keys=True) for one, more in sizes.items()}
+    hashes = {one: hashlib.sha256(text.encode()).hexdigest()[:16] for one, text in texts.items()}
     return StandardSet(
         name=name,
         size=size,
-        hash=hash_of(sizes[size]),
-        is_standard=any(standing.hash == usual for standing in stored(name, SIZE)),
+        hash=hashes[size],
+        is_standard=any(standing.hash == hashes.get(SIZE) for standing in stored(name, SIZE)),
         train=tuple(whole["train"]),
         more=tuple(sizes[size]),
         rate=whole["rate"],
@@ -278,8 +274,7 @@ class Standing:
 
     def without(self, seeds: Sequence[int]) -> Standing:
         """The same without the values of these seeds."""
-        empty = replace(self, seeds=[], numbers={}, remarks={}, made=[])
-        return joined(empty, self, but=seeds)
+        return joined(replace(self, seeds=[]), self, but=seeds)
 
     def values(self, column: Column) -> dict[int, float]:
         """The value of each seed that has one."""

@@ -66,9 +66,22 @@ def picture_of(drawing: Drawing, sizes: Sizes) -> Any:
 def cut(panels: Sequence[Panel | HeatMap]) -> tuple[list[Panel | HeatMap], int]:
     """As many panels and lines as can be read in a file; how many lines are left out."""
     few = list(panels[: PANELS if len(panels) <= PANELS else FEW_PANELS])
-    found = [replace(panel, curves=panel.curves[:LINES]) if isinstance(panel, Panel) else panel for panel in few]
-    n_drawn, n_lines = (sum(len(p.curves) for p in some if isinstance(p, Panel)) for some in (found, panels))
+    found = [
+        replace(panel, curves=lines_of(panel)[:LINES] + zero_of(panel)) if isinstance(panel, Panel) else panel
+        for panel in few
+    ]
+    n_drawn, n_lines = (sum(len(lines_of(p)) for p in some if isinstance(p, Panel)) for some in (found, panels))
     return found, n_lines - n_drawn
+
+
+def lines_of(panel: Panel) -> list[Curve]:
+    """Its settings."""
+    return [curve for curve in panel.curves if not curve.reference]
+
+
+def zero_of(panel: Panel) -> list[Curve]:
+    """The line of the baseline, where it has one."""
+    return [curve for curve in panel.curves if curve.reference]
 
 
 def drawings(records: Sequence[Record], about: Mapping[str, Any]) -> list[Drawing]:
@@ -227,8 +240,9 @@ def matrices(rows: Sequence[Record], title: str, name: str) -> list[Drawing]:
     places: dict[str, list[Record]] = {}
     for row in rows:
         places.setdefault(format_settings(place_of(row)) if place_of(row) else "", []).append(row)
-    down = sorted({row["settings"][keys[0]] for row in rows}, key=order)[:CELLS]
-    across = list(dict.fromkeys(tuple(row["settings"].get(key) for key in keys[1:]) for row in rows))[:CELLS]
+    all_down = sorted({row["settings"][keys[0]] for row in rows}, key=order)
+    all_across = list(dict.fromkeys(tuple(row["settings"].get(key) for key in keys[1:]) for row in rows))
+    down, across = all_down[:CELLS], all_across[:CELLS]
     if len(down) < 2 or len(across) < 2:
         return []
     small = len(down) * len(across) <= MANY
@@ -248,7 +262,9 @@ def matrices(rows: Sequence[Record], title: str, name: str) -> list[Drawing]:
     marked = any((row.get("p_holm") or 1.0) < SIGNIFICANT for row in rows)
     star = f" * p (Holm) < {SIGNIFICANT} against the baseline." if marked else ""
     half = " and half of its 95 % interval" if small else ""
-    note = f"Mean{half} over seeds; the stronger the colour, the better.{star}"
+    n_more = len(all_down) * len(all_across) - len(down) * len(across)
+    left = f" {n_more:,} more cells are not drawn." if n_more else ""
+    note = f"Mean{half} over seeds; the stronger the colour, the better.{star}{left}"
     return [Drawing(name, title, panels, "Two settings crossed", note)]
 
 

@@ -31,20 +31,22 @@ def findings(telling: Mapping[str, Sequence[Record]]) -> list[str]:
     found: list[str] = []
     for title, rows in telling.items():
         pairs: dict[str, list[Record]] = {}
-        for row in rows:
-            if isinstance(row.get("baseline"), dict) and number(row.get("difference")) is not None:
+        compared = [row for row in rows if isinstance(row.get("baseline"), dict)]
+        for row in compared:
+            if number(row.get("difference")) is not None:
                 pairs.setdefault(format_settings(row["baseline"]), []).append(row)
-        found += [sentence(title, baseline, some) for baseline, some in list(pairs.items())[:NAMED]]
+        found += [sentence(title, baseline, some, compared) for baseline, some in list(pairs.items())[:NAMED]]
         if len(pairs) > NAMED:
             found.append(f"{title}: {len(pairs) - NAMED:,} more baselines; the table has them.")
     return found
 
 
-def sentence(title: str, baseline: str, rows: Sequence[Record]) -> str:
+def sentence(title: str, baseline: str, rows: Sequence[Record], compared: Sequence[Record]) -> str:
     """`eval: perplexity against pe=rope at length=512, 3 seeds: worse: pe=nope +15 (+3 to +27, p 0.033).`
 
     The place that is told is the last of those in the least detail, such as the longest context of a whole task; of the
-    others it is said which say otherwise.
+    others it is said which say otherwise. compared: the rows of all baselines, among which those of a place are Holm's
+    family.
     """
     least = min(len(place_of(row)) for row in rows)
     where = [place for place in map(place_of, rows) if len(place) == least][-1]
@@ -56,7 +58,8 @@ def sentence(title: str, baseline: str, rows: Sequence[Record]) -> str:
     n = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     at = f" at {format_settings(where)}" if where else ""
     head = f"{in_words(title)} against {baseline}{at}, {n} seed{'s' * (seeds[-1] > 1)}"
-    parts = [told(kind, groups[kind], len(here)) for kind in (BETTER, WORSE, NOT_TOLD_APART) if kind in groups]
+    n_compared = sum(place_of(row) == where for row in compared)
+    parts = [told(kind, groups[kind], n_compared) for kind in (BETTER, WORSE, NOT_TOLD_APART) if kind in groups]
     return f"{head}: {'; '.join(parts)}.{elsewhere(rows, here)}"
 
 
@@ -76,7 +79,7 @@ def verdict(row: Record) -> str:
 def told(kind: str, rows: Sequence[Record], n_compared: int) -> str:
     """Settings of one verdict, the largest differences first; how many seeds it would take where none is told apart.
 
-    n_compared: settings that are compared with the baseline at this place, those of other verdicts included.
+    n_compared: settings that are compared with a baseline at this place, those of other verdicts included.
     """
     rows = sorted(rows, key=lambda row: -abs(row["difference"]))
     highs = [(number(row.get("difference_high")), row["difference"]) for row in rows]
@@ -113,7 +116,7 @@ def seeds_to_tell(row: Record, n_compared: int) -> int | None:
     MOST_SEEDS + 1 where so many are too few; None where nothing is known of the spread.
     """
     n, difference, high = n_pairs(row), number(row["difference"]), number(row.get("difference_high"))
-    if n < 2 or high is None or not difference or high <= difference:
+    if n < 2 or high is None or not difference or high <= difference or row.get("p_is_bound") is True:
         return None
     effect = abs(difference) * error_widths(n) / ((high - difference) * np.sqrt(n))  # in standard deviations
     counts = np.arange(n + 1, MOST_SEEDS + 2)
@@ -132,7 +135,8 @@ def elsewhere(rows: Sequence[Record], here: Sequence[Record]) -> str:
     odd = [row for row in others if verdict(row) != at_last.get(format_settings(row["settings"]))]
     if not odd:
         n_places = len({format_settings(place_of(row)) for row in others})
-        return f" The same at the {counted(n_places, 'other place')}."
+        whole = len(others) == n_places * len(here)
+        return f" The same at the {counted(n_places, 'other place')}{'' if whole else ', as far as measured there'}."
     listed = [
         f"{format_settings(row['settings'])} {verdict(row)} at {format_settings(place_of(row))}" for row in odd[:NAMED]
     ]

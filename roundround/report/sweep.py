@@ -219,7 +219,14 @@ def curves_by_length(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]
         ticks = sorted({x for some in whole for _, name, ((_, x),), _ in some if name == metric})
         if len(ticks) > 1:
             words = in_words(metric)
-            return panels_of(curves, words.capitalize(), (label, words), log="x", x_ticks=ticks, possible=(0.0, None))
+            return panels_of(
+                curves,
+                words.capitalize(),
+                (label, words),
+                log="x" if ticks[0] > 0 else "",
+                x_ticks=ticks,
+                possible=(0.0, None),
+            )
     return []
 
 

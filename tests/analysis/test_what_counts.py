@@ -1,0 +1,214 @@
+"""Which numbers of runs count, for which setting, against which baseline, in which family: faults that were met once.
+
+Of roundround/analysis: load.py, compare.py, comparison.py, remarks.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers_compare import NODE, write_curve, write_eval, write_results, write_train
+from helpers_runs import write_run
+
+from roundround.analysis.compare import compare
+from roundround.analysis.comparison import Comparison, training_curves
+from roundround.report.comparison import cut, drawings
+from roundround.report.findings import findings, seeds_to_tell
+from roundround.support.panels import Curve, Panel
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "found.csv"
+    path.write_text(text)
+    return path
+
+
+def rows(found: Comparison, **where: Any) -> list[Any]:
+    return [
+        row
+        for row in found.table
+        if all(
+            {"verb": row.verb, "metric": row.metric, **row.settings, **row.coordinates}.get(k) == where[k]
+            for k in where
+        )
+    ]
+
+
+def max_retrieval(directory: Path, accuracy: dict[tuple[str, int], float]) -> Path:
+    """A run of several normalisers and seeds, whose records say which."""
+    config = {"model": NODE, "normalisers": {name: NODE for name, _ in accuracy}, "seed": 0, "seeds": 2}
+    write_run(directory, verb="max-retrieval", config=config, choices={}, seed=0)
+    places = [{"softmax": softmax, "seed": seed, "n": 16} for softmax, seed in accuracy]
+    values = zip(places, accuracy.values(), strict=True)
+    write_results(directory, [{"metric": "accuracy", **place, "value": value} for place, value in values])
+    return directory
+
+
+def test_numbers_of_layers_heads_and_bands_are_each_a_place(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        trained = write_train(tmp_path / f"train-{seed}", "rope", seed)
+        directory = write_eval(tmp_path / f"probe-{seed}", trained, {}, ablate=["lowest:0.25"], layer=0, head=0)
+        places = [{"layer": layer, "head": head} for layer in (0, 1) for head in (0, 1)]
+        records = [{"metric": "entropy", **place, "value": seed + sum(place.values())} for place in places]
+        records += [{"metric": "perplexity", "ablate": band, "value": 9.0} for band in ("none", "lowest:0.25")]
+        write_results(directory, records)
+    found = compare([str(path) for path in tmp_path.glob("probe-*")])
+    assert (
+        sorted(
+            [row.coordinates for row in rows(found, metric="entropy")],
+            key=lambda place: (place["layer"], place["head"]),
+        )
+        == places
+    )
+    assert len(rows(found, metric="perplexity")) == 2
+    assert not [line for line in found.remarks if "two values" in line]
+    assert {row.coordinates["layer"] for row in compare(tmp_path, where={"layer": 1}).table} == {1}
+
+
+def test_evaluations_whose_training_is_gone_keep_the_settings_that_were_typed(tmp_path: Path) -> None:
+    for lr in (0.001, 0.01):
+        for seed in (1, 2):
+            trained = write_train(tmp_path / "train" / f"{lr}-{seed}", "rope", seed, lr=lr)
+            directory = write_eval(tmp_path / "eval" / f"{lr}-{seed}", trained, {})
+            typed = {"pe": "rope", "optim.lr": lr, "batch_size": 8, "seed": seed, "length": 16}
+            write_results(directory, [{"metric": "perplexity", **typed, "value": 100 * lr + seed}])
+    shutil.rmtree(tmp_path / "train")
+    found = compare(tmp_path / "eval")
+    assert [(row.settings, row.seeds, row.coordinates) for row in found.table] == [
+        ({"optim.lr": 0.001}, [1, 2], {"length": 16}),
+        ({"optim.lr": 0.01}, [1, 2], {"length": 16}),
+    ]
+    [line] = [line for line in found.remarks if "training run that is not there" in line]
+    assert "and 3 more runs" in line
+
+
+def test_a_seed_that_was_trained_twice_has_one_curve(tmp_path: Path) -> None:
+    for minute, (seed, loss) in enumerate([(1, 9.0), (1, 3.0), (2, 5.0)]):
+        write_curve(write_train(tmp_path / str(minute), "rope", seed, minute=minute), {5: loss, 10: loss})
+    [curve], _ = training_curves(compare(tmp_path).groups)
+    assert (curve["n_seeds"], curve["mean"]) == (2, [4.0, 4.0])
+
+
+def test_seeds_that_are_needed_are_those_of_the_whole_family() -> None:
+    """The level is that of Holm's family at the place: the rows of all baselines."""
+    about = {"metric": "perplexity", "verb": "eval", "length": 16, "n_pairs": 3, "p": 0.2, "p_holm": 0.4}
+    ends = {"difference": 1.0, "difference_low": -1.0, "difference_high": 3.0}
+    both = [
+        {**about, **ends, "settings": {"pe": "nope", "softmax": name}, "baseline": {"pe": "rope", "softmax": name}}
+        for name in ("softmax", "ssmax", "sink")
+    ]
+    needed = seeds_to_tell(both[0], 3)
+    assert needed is not None
+    assert needed != seeds_to_tell(both[0], 1)
+    assert all(f"about {needed} seeds" in line for line in findings({"eval: perplexity": both}))
+    same = {**both[0], "difference_low": 1.0 - 1e-12, "difference_high": 1.0 + 1e-12, "p_is_bound": True}
+    assert seeds_to_tell(same, 1) is None, "no spread was seen, so that nothing is known of it"
+
+
+def test_a_place_where_a_setting_was_not_measured_is_not_the_same() -> None:
+    about = {
+        "metric": "perplexity",
+        "verb": "eval",
+        "n_pairs": 3,
+        "baseline": {"pe": "rope"},
+        "p": 0.001,
+        "p_holm": 0.001,
+    }
+    ends = {"difference": 1.0, "difference_low": 0.5, "difference_high": 1.5}
+    some = [("nope", 8), ("nope", 16), ("alibi", 16)]
+    [line] = findings({"x": [{**about, **ends, "settings": {"pe": pe}, "length": n} for pe, n in some]})
+    assert line.endswith("The same at the 1 other place, as far as measured there.")
+
+
+def test_a_family_is_as_large_whatever_came_out_at_its_place(tmp_path: Path) -> None:
+    """Counted is who is compared and has no number there: not the baseline, and none for a number lost elsewhere."""
+    for pe in ("rope", "nope", "alibi"):
+        for seed in (1, 2, 3):
+            lost = pe == "rope" and seed == 1
+            values = {8: 10.0 + seed + len(pe) * seed, 16: 10.0 + seed + len(pe) * seed**2}
+            records = [
+                {"metric": "perplexity", "length": n, "value": "nan" if lost and n == 16 else value}
+                for n, value in values.items()
+            ]
+            write_train(tmp_path / f"{pe}-{seed}", pe, seed, records=records)
+    found = compare(tmp_path, baseline="pe=rope")
+    for row in (row for row in found.table if row.baseline is not None):
+        others = [other for other in found.table if other.coordinates == row.coordinates and other.p is not None]
+        if row.p == min(other.p for other in others):
+            assert row.p_holm == pytest.approx(min(1.0, 2 * row.p)), row
+
+
+def test_each_verb_has_the_plain_baseline_that_it_can_have(tmp_path: Path) -> None:
+    for pe in ("rope", "nope"):
+        for seed in (1, 2):
+            write_train(tmp_path / f"{pe}-{seed}", pe, seed, seed + len(pe))
+    max_retrieval(
+        tmp_path / "max", {(name, seed): len(name) / 9 + seed / 9 for name in ("softmax", "hard") for seed in (0, 1)}
+    )
+    found = compare(tmp_path)
+    assert str(found.baseline) == "pe=rope, softmax=softmax"
+    assert {(row.verb, row.baseline.name) for row in found.table if row.baseline is not None} == {
+        ("train", "pe=rope"),
+        ("max-retrieval", "softmax=softmax"),
+    }
+    lines = [
+        f"{pe},{softmax},{seed},{seed}" for pe in ("rope", "nope") for softmax in ("ssmax", "sink") for seed in (1, 2)
+    ]
+    found = compare(written(tmp_path, "\n".join(["pe,softmax,seed,value", *lines])))
+    assert str(found.baseline) == "pe=rope", "no row has the plain softmax"
+    assert {row.baseline.name for row in found.table if row.baseline} == {
+        "pe=rope, softmax=sink",
+        "pe=rope, softmax=ssmax",
+    }
+
+
+def test_filters_ask_the_records_of_max_retrieval_and_the_rows_of_files(tmp_path: Path) -> None:
+    run = max_retrieval(tmp_path / "max", {(name, seed): 0.5 for name in ("softmax", "hard") for seed in (0, 1)})
+    assert [group.name for group in compare(run, where={"softmax": "hard"}).groups] == ["all runs"]
+    assert {seed for row in compare(run, where={"seed": 1}).table for seed in row.seeds} == {1}
+    file = written(tmp_path, "verb,seed,tied,p,value\neval,1,True,0.5,1\neval,2,False,1,2\ntrain,1,True,1,3\n")
+    assert [row.values for row in compare(file, where={"seed": 2}).table] == [[2.0]]
+    assert [row.values for row in compare(file, where={"verb": "train"}).table] == [[3.0]]
+    assert [row.values for row in compare(file, where={"tied": False}).table] == [[2.0]]
+    assert str(compare(file, where={"verb": "eval"}, baseline="tied=true").baseline) == "tied=true"
+    frame = compare(file).data_frame()
+    assert set(frame["settings.p"].dropna()) == {0.5, 1}, "a setting that is called as a result is"
+
+
+def test_settings_of_one_group_that_change_together_are_told(tmp_path: Path) -> None:
+    for lr, decay in ((0.001, 0.0), (0.003, 0.1)):
+        for seed in (1, 2):
+            directory = tmp_path / f"{lr}-{seed}"
+            write_train(directory, "rope", seed, lr=lr)
+            text = (directory / "run.json").read_text()
+            (directory / "run.json").write_text(text.replace(f'"lr": {lr}', f'"lr": {lr}, "weight_decay": {decay}'))
+    assert [line for line in compare(tmp_path).remarks if "optim.weight_decay changes together with optim.lr" in line]
+
+
+def test_a_rate_that_diverged_was_tried(tmp_path: Path) -> None:
+    for lr, loss in ((0.001, 3.0), (0.003, 2.0), (0.01, None)):
+        for seed in (1, 2):
+            odd = {"metric": "perplexity", "length": 16, "value": "nan"}
+            records = [
+                odd if loss is None else odd | {"value": loss + seed / 9},
+                {"metric": "scored_targets", "value": 7},
+            ]
+            write_train(tmp_path / f"{lr}-{seed}", "rope", seed, lr=lr, records=records)
+    assert not [line for line in compare(tmp_path).remarks if "may be better" in line]
+
+
+def test_what_is_not_drawn_is_counted_and_the_baselines_line_stays(tmp_path: Path) -> None:
+    ticks = [1.0, 2.0]
+    lines = [Curve(f"{n}", ticks, ticks) for n in range(9)]
+    zero = Curve("baseline", ticks, [0.0, 0.0], reference=True)
+    [panel], n_more = cut([Panel("x", "y", [*lines, zero])])
+    assert isinstance(panel, Panel)
+    assert ([curve.name for curve in panel.curves][-1], len(panel.curves), n_more) == ("baseline", 9, 1)
+    text = [f"{a},{b},{seed},{a * b + seed}" for a in range(1, 11) for b in range(1, 11) for seed in (1, 2)]
+    found = compare(written(tmp_path, "\n".join(["a,b,seed,value", *text])))
+    records = [{**record, "metric": "accuracy"} for record in found.records()]
+    [matrix] = [drawing for drawing in drawings(records, {}) if drawing.name.endswith("matrix")]
+    assert "36 more cells are not drawn." in matrix.note
