@@ -49,6 +49,15 @@ def test_a_parameter_takes_four_numbers_in_training(
         check_model_fits(101, settings)
 
 
+def test_layers_that_are_computed_again_keep_their_inputs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a window of 100 tokens: 8 bytes a token, the inputs of 2 layers of 16 and one MLP's 16 + 2 x 32 in 2 bytes
+    monkeypatch.setattr(device, "memory", lambda device: 100 * (8 + 2 * (2 * 16 + 16 + 2 * 32)) + 8)
+    check_batch_fits(1, SIZES, n_shares=1, device=CPU, recomputed=True)
+    check_window_fits(SIZES, TRAINER, recomputed=True)
+    with pytest.raises(UserError, match="needs at least"):
+        check_batch_fits(1, SIZES, n_shares=1, device=CPU)
+
+
 def test_without_mlps_a_layer_needs_its_input_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     # a window of 100 tokens: 8 bytes a token and 2 layers x 16 numbers of 2 bytes, 7,200 bytes
     monkeypatch.setattr(device, "memory", lambda device: 4 * 7_200 + 8 * 4)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -110,6 +111,9 @@ def dtype_of(array: str, meta: dict[str, Any]) -> np.dtype[Any]:
 
 def file_name(array: str, number: int) -> str:
     return f"{array}-{number:05d}.bin"
+
+
+OF_A_SHARD = re.compile(rf"(({'|'.join(FILES)})-[0-9]{{5,}}\.bin|shard-[0-9]{{5,}}\.json)")
 
 
 def record_name(number: int) -> str:

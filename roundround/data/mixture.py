@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
+import numpy as np
+
 from roundround.data.corpora import Corpus, fingerprint
 from roundround.data.stream import TokenStream, joined
 
@@ -65,10 +67,15 @@ class Mixture(Corpus):
             yield document
             given[number] += len(document[1].encode()) / self.shares[number]
 
-    def held_out_streams(self, parts: Sequence[tuple[TokenStream, TokenStream]]) -> tuple[TokenStream, TokenStream]:
-        """The held-out tokens of the sources, and their bytes, each given as a pair, in their shares."""
+    def held_out_streams(
+        self, parts: Sequence[tuple[TokenStream, TokenStream]], end: int
+    ) -> tuple[TokenStream, TokenStream]:
+        """The held-out tokens of the sources, and their bytes, each given as a pair, in their shares.
+
+        end: the token that ends a document, with which each piece ends where documents do not see each other.
+        """
         ends = [round(sum(self.shares[: n + 1]) * CYCLE) for n in range(len(parts))]
-        sizes = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+        sizes = [last - first for first, last in zip([0, *ends], ends, strict=False)]
         cycles = min(
             MOST_HELD_OUT // CYCLE, *(len(ids) // size for (ids, _), size in zip(parts, sizes, strict=True) if size)
         )
@@ -80,5 +87,13 @@ class Mixture(Corpus):
             for cycle in range(cycles)
             for number, size in enumerate(sizes)
         ]
+        if self.separate_documents:
+            pieces = [(number, up_to_last(end, parts[number][0], piece)) for number, piece in pieces]
         ids, n_bytes = ([parts[number][which][piece] for number, piece in pieces] for which in (0, 1))
         return joined(ids), joined(n_bytes)
+
+
+def up_to_last(end: int, ids: TokenStream, piece: slice) -> slice:
+    """The piece up to its last end of a document; all of it where it has none."""
+    (places,) = np.nonzero(np.asarray(ids[piece]) == end)
+    return slice(piece.start, piece.start + int(places[-1]) + 1) if len(places) else piece

@@ -194,7 +194,7 @@ def _mixed(mixture: Mixture, recipe: TokenizerRecipe, cache_dir: Path, needs: Se
     parts = [prepare(corpus, tokenizer, cache_dir, needs=needs) for corpus in mixture.sources.values()]
     first, trains = parts[0], [part.train for part in parts]
     streams = [(part.held_out, part.held_out_bytes) for part in parts]
-    held_out, held_out_bytes = mixture.held_out_streams(streams)  # type: ignore[arg-type]  # what was prepared is no array
+    held_out, held_out_bytes = mixture.held_out_streams(streams, first.end_of_document)  # type: ignore[arg-type]  # no array
     assert all(isinstance(train, TokenStream) for train in trains), "a mixture holds no mixtures"
     return TokenData(
         train=Mix(tuple(trains), tuple(mixture.shares), tuple(mixture.sources)),  # type: ignore[arg-type]

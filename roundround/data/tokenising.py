@@ -27,6 +27,7 @@ from roundround.data.entry import (
     COUNTS,
     FILES,
     META,
+    OF_A_SHARD,
     SPLITS,
     STAMPS,
     TOKENIZER,
@@ -104,7 +105,9 @@ def _refuse_others(to: Store, ready: Entry | None, corpus_hash: str, recipe: Tok
     if _is_no_folder(to):
         raise UserError(f"to={to.address} is no folder; {to.way_out}")
     names = [name for name in to.names() if name != ".lock"]
-    if any(not is_ours(name) for name in names):
+    is_begun = not {BEGUN, META}.isdisjoint(names) or all(map(is_unfinished, names))  # begun.json is the first of all
+    folders = [name for name in names if isinstance(to, Folder) and (to.path / name).is_dir()]
+    if not is_begun or folders or not all(map(is_ours, names)):
         raise UserError(f"to={to.address} holds other files; {to.way_out}, or an empty one")
     if not names:
         return
@@ -153,8 +156,7 @@ def is_ours(name: str) -> bool:
     """Whether a file of a store is one of a prepared corpus, or what a killed preparation left of one."""
     temporary = TEMPORARY.fullmatch(name)
     stem = temporary["name"] if temporary else name.removesuffix(".tmp")
-    numbered = tuple(f"{array}-" for array in (*FILES, "shard"))
-    return stem in (BEGUN, META, TOKENIZER, STAMPS) or stem.startswith(numbered)
+    return stem in (BEGUN, META, TOKENIZER, STAMPS) or OF_A_SHARD.fullmatch(stem) is not None
 
 
 def is_unfinished(name: str) -> bool:
@@ -216,8 +218,8 @@ def _begin(
         "tokenizer_content": content_identity(vocabulary),
         **({"reads_special_tokens": True} if vocabulary.reads_special_tokens else {}),
     }
+    write_sealed(store, BEGUN, begun)  # first: by it a folder is known as ours
     store.write_text(TOKENIZER, vocabulary.tokenizer.to_str())
-    write_sealed(store, BEGUN, begun)
     return begun, vocabulary
 
 

@@ -174,8 +174,11 @@ class ResumedStart(Start):
 
     def checked_data(self, data: Data) -> Data:
         before = self.manifest["data"] or {}
-        now = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
-        changed = [name.removesuffix("_hash") for name, value in now.items() if before.get(name, value) != value]
+        now: dict[str, Any] = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
+        if isinstance(data, TokenData):
+            now["n_groups"] = data.n_groups  # among which windows are shuffled
+        names = {"corpus_hash": "corpus", "tokenizer_hash": "tokenizer", "n_groups": "grouping of the shards"}
+        changed = [names[key] for key, value in now.items() if before.get(key, value) != value]
         if changed:
             raise UserError(f"the {changed[0]} is no longer the one that {self.directory} began with; start a new run")
         if self.began_elsewhere and before:

@@ -295,7 +295,9 @@ class TaskMaterial(Material):
         return AnswerScores(sums).values()
 
     def is_better(self, new: Measured, best: Measured) -> bool:
-        """More examples all right, or, where it is as many, a lower loss."""
+        """More examples all right, or, where it is as many, a lower loss; never one that is not finite."""
+        if not math.isfinite(new["nats_per_token"]):
+            return False
         new_rank, best_rank = ((m.get("exact_match", -math.inf), -m["nats_per_token"]) for m in (new, best))
         return new_rank > best_rank
 

@@ -166,7 +166,7 @@ class LanguageModel(lightning.LightningModule):
         The loss scaler of 16-mixed leaves the gradients to a fused optimizer to unscale, which is after clipping.
         """
         scaler = loss_scaler(self.trainer)
-        if scaler is not None:
+        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
             scaler.unscale_(optimizer)
         self.rate = float(optimizer.param_groups[0]["lr"])
         self.grad_norm = clip(self.decoder, gradient_clip_val, by_value=gradient_clip_algorithm == "value")

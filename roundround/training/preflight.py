@@ -67,26 +67,29 @@ def memories(trainer: Mapping[str, Any]) -> int:
     return n_nodes * (devices if isinstance(devices, int) else len(devices))
 
 
-def bytes_of_window(sizes: Mapping[str, Any]) -> int:
+def bytes_of_window(sizes: Mapping[str, Any], *, recomputed: bool) -> int:
     """What the backward pass of one window needs at the least; see `check_batch_fits`."""
     of_mlp = sizes["d_model"] + 2 * sizes["d_mlp"] if sizes["d_mlp"] else 0
-    channels = sizes["n_layers"] * (sizes["d_model"] + of_mlp)
+    channels = sizes["n_layers"] * sizes["d_model"] + of_mlp * (1 if recomputed else sizes["n_layers"])
     return int(sizes["train_length"] * (8 + 2 * channels))
 
 
-def check_window_fits(sizes: Mapping[str, Any], trainer: Mapping[str, Any]) -> None:
+def check_window_fits(sizes: Mapping[str, Any], trainer: Mapping[str, Any], *, recomputed: bool = False) -> None:
     """`check_batch_fits` of one window, which can be known before a text is tokenised and an example is drawn."""
     what = f"one window of {sizes['train_length']:,} tokens"
-    check_fits(bytes_of_window(sizes), device_of(trainer), what, "train on shorter ones")
+    check_fits(bytes_of_window(sizes, recomputed=recomputed), device_of(trainer), what, "train on shorter ones")
 
 
-def check_batch_fits(batch_size: int, sizes: Mapping[str, Any], *, n_shares: int, device: torch.device) -> None:
+def check_batch_fits(
+    batch_size: int, sizes: Mapping[str, Any], *, n_shares: int, device: torch.device, recomputed: bool = False
+) -> None:
     """Raises UserError where what the backward pass needs of one share of the batch is more than the device holds.
 
     Counted are the inputs of both halves of each layer and the two activations of its MLP, in 16 bits; without MLPs
-    the input of each layer alone. `sizes` are the decoder's. `n_shares`: processes times micro-batches.
+    the input of each layer alone. `sizes` are the decoder's. `n_shares`: processes times micro-batches. recomputed:
+    `activation_checkpointing`, where of all layers but one the input alone is kept.
     """
-    needed = 8 * batch_size + batch_size // n_shares * bytes_of_window(sizes)
+    needed = 8 * batch_size + batch_size // n_shares * bytes_of_window(sizes, recomputed=recomputed)
     check_fits(
         needed,
         device,

@@ -152,7 +152,8 @@ def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Train
     half = "bf16-mixed" if gpu and has_bfloat16(torch.device("cuda")) else "16-mixed"  # weights in float32
     settings["precision"] = settings["precision"] or earlier or (half if gpu else "32-true")
     if settings["precision"] in (16, "16", "16-mixed") and not gpu:  # on a CPU Lightning would take bf16-mixed
-        raise UserError(f"trainer.precision={settings['precision']} needs a GPU; use trainer.precision=bf16-mixed")
+        way_out = "resume it on one" if earlier else "use trainer.precision=bf16-mixed"
+        raise UserError(f"trainer.precision={settings['precision']} needs a GPU; {way_out}")
     launched, processes = launched_from_outside(), who_starts_processes()
     if launched is not None and settings["devices"] == "auto":
         settings["devices"] = launched.n_on_machine

@@ -47,7 +47,7 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     check_trainer(plain(config.trainer))
     check_sizes(config)
     start.check(config)
-    check_window_fits(config.model, config.trainer)
+    check_window_fits(config.model, config.trainer, recomputed=config.activation_checkpointing)
     optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
     optimizer.check(planned(lambda: decoder_of_config(config, n_vocab=2)), sharded=shards(config.trainer))
     logger = build_logger(config.logger)  # a wrong option is reported before hours of tokenising
@@ -119,7 +119,8 @@ def fit(
 def batches_of(config: TrainConfig, material: Material, trainer: lightning.Trainer, first_step: int) -> Timed:
     """This process's share of the batches from a step to the last. UserError where one does not fit into the memory."""
     n_micro, device = config.trainer.accumulate_grad_batches, trainer.strategy.root_device
-    check_batch_fits(config.batch_size, config.model, n_shares=n_micro * trainer.world_size, device=device)
+    n_shares, recomputed = n_micro * trainer.world_size, config.activation_checkpointing
+    check_batch_fits(config.batch_size, config.model, n_shares=n_shares, device=device, recomputed=recomputed)
     shares = Shares(
         batch_size=config.batch_size,
         n_micro_batches=n_micro,

@@ -168,6 +168,29 @@ def test_what_lies_at_a_place_is_never_overwritten(tmp_path: Path) -> None:
     assert contents(tmp_path / "letters") == {"aunt.txt": b"dear aunt"}
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["train-00000-of-00001.parquet", "shard-mine.csv", "held_out-notes.txt", "train-00001.bin", "tokenizer.json"],
+)
+def test_files_that_are_called_like_ours_are_the_users(tmp_path: Path, name: str) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / name).write_text("dear aunt")
+    with pytest.raises(UserError, match=r"mine holds other files"):
+        make(Listed(TEXTS), Bytes(), Folder(tmp_path / "mine"), tmp_path)
+    assert contents(tmp_path / "mine") == {name: b"dear aunt"}
+
+
+def test_a_folder_inside_a_prepared_corpus_is_the_users(tmp_path: Path) -> None:
+    to = Folder(tmp_path / "mine")
+    make(Listed(TEXTS), Bytes(), to, tmp_path)
+    (to.path / "meta.json").unlink()
+    (to.path / "meta.json").mkdir()
+    (to.path / "meta.json" / "thesis.txt").write_text("chapter one")
+    with pytest.raises(UserError, match=r"mine holds other files"):
+        make(Listed(TEXTS), Bytes(), to, tmp_path)
+    assert (to.path / "meta.json" / "thesis.txt").read_text() == "chapter one"
+
+
 def test_who_waits_for_another_corpus_at_the_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     claimed = tokenising.claimed
 
@@ -379,13 +402,14 @@ def test_every_thousand_windows_hold_each_source_in_its_share(shares: list[float
     assert [part.tolist() for part in again] == [sources[far].tolist(), numbers[far].tolist()]
 
 
-def mixture(weights: dict[str, float]) -> Mixture:
+def mixture(weights: dict[str, float], *, separate_documents: bool = False) -> Mixture:
     sources = {
         "digits": [f"{n:040d}" for n in range(300)],
         "letters": ["abc" * 20 + chr(97 + n % 26) for n in range(300)],
     }
     sources["dots"] = ["." * 50] * 20
-    return Mixture(weights=weights, sources={name: Listed(sources[name], held_out=0.3) for name in weights})
+    listed = {name: Listed(sources[name], held_out=0.3) for name in weights}
+    return Mixture(weights=weights, sources=listed, separate_documents=separate_documents)
 
 
 def test_a_mixture_trains_and_is_measured_in_its_shares(tmp_path: Path) -> None:
@@ -399,6 +423,14 @@ def test_a_mixture_trains_and_is_measured_in_its_shares(tmp_path: Path) -> None:
     assert data.n_held_out_bytes == int(np.asarray(data.held_out_bytes).sum())
     text = data.tokenizer.decode(data.held_out[1:100].tolist(), skip_special_tokens=True)
     assert data.bytes_of_targets(99) == len(text)
+
+
+def test_no_held_out_document_is_of_two_sources_where_documents_do_not_see_each_other(tmp_path: Path) -> None:
+    data = prepare(mixture({"digits": 3, "letters": 1}, separate_documents=True), Bytes(), tmp_path)
+    ids = np.asarray(data.held_out)
+    documents = np.split(ids, np.flatnonzero(ids == data.end_of_document) + 1)
+    of_two = [d for d in documents if len({bool(a >= ord("a")) for a in d.tolist() if a != data.end_of_document}) > 1]
+    assert (len(of_two), len(documents) > 20) == (0, True)
 
 
 def test_a_tokenizer_learns_from_all_sources_of_a_mixture(tmp_path: Path) -> None:

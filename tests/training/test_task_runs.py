@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -29,7 +30,7 @@ from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.report.answers import intervals, values
-from roundround.training.material import left_plateau, unread_loss
+from roundround.training.material import TaskMaterial, left_plateau, unread_loss
 from roundround.verbs.evaluate_task import Asked, measure, summed
 
 TINY = [
@@ -553,3 +554,13 @@ def test_recall_is_scored_by_distance_and_names_the_quarter_turn_of_a_model_that
         assert [r["value"] for r in found if r["metric"] == "quarter_turn"] == 2 * turns  # at each length
     table = typed("compare", str(here / "outputs"), "verb=eval", "metric=exact_match,quarter_turn", "length=64")
     assert (table.directory / "figures" / "eval_exact_match_by_distance.svg").exists()
+
+
+def test_a_loss_that_is_not_finite_is_never_the_best() -> None:
+    first, odd = {"nats_per_token": math.inf}, {"exact_match": 0.0, "nats_per_token": math.nan}
+    some = {"exact_match": 0.0, "nats_per_token": 2.0}
+    is_better = TaskMaterial.is_better
+    none: Any = None
+    assert not is_better(none, odd, first)
+    assert is_better(none, some, first)
+    assert is_better(none, some | {"nats_per_token": 1.0}, some)
