@@ -88,6 +88,7 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
 
     from roundround.distributed.device import check_fits
     from roundround.loading.given import given_to_write
+    from roundround.model.decoder import Decoder
     from roundround.probing.weights import AttentionWeights, weights_of_layers
 
     with given_to_write(model, tokenizer) as writer, torch.no_grad():
@@ -95,8 +96,9 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
         tokens, normalisers = writer.tokens(text, first=True), writer.normalisers()
         if not tokens or not text:
             raise UserError("the text is empty; give one with at least one token")
-        if writer.most is not None and len(tokens) > writer.most:
-            has = f"the text has {len(tokens):,} tokens, and the encoding has {writer.most:,} positions"
+        most = model.longest() if isinstance(model, Decoder) else writer.most
+        if most is not None and len(tokens) > most:
+            has = f"the text has {len(tokens):,} tokens, and the encoding has {most:,} positions"
             raise UserError(f"{has}; give a shorter text")
         n_bytes = 4 * sum(softmax.shape.n_heads for softmax in normalisers) * len(tokens) ** 2
         check_fits(n_bytes, torch.device("cpu"), f"attention over {len(tokens):,} tokens", "give a shorter text")

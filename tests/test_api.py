@@ -30,6 +30,8 @@ from roundround.data.tokenizers import Bytes, Vocabulary
 from roundround.loading.models import TrainedRun, build_decoder
 from roundround.loading.patterns import parts_of
 from roundround.model.decoder import Decoder
+from roundround.pe.nope import NoPE
+from roundround.pe.rope import RoPE
 from roundround.report.plot import as_png
 from roundround.support.errors import UserError
 
@@ -226,6 +228,16 @@ def test_what_a_run_cannot_take_is_refused_and_leaves_it_as_it_was() -> None:
     assert torch.equal(decoder(ids), own)
 
 
+def test_an_encoding_that_differs_between_layers_which_share_one_is_refused() -> None:
+    decoder, _ = a_decoder("pe=rope")
+    with pytest.raises(UserError, match=r"pe= differs by layer \(NoPE in layer 1, RoPE in layer 0\)"):
+        rr.patch(decoder, pe=lambda shape: NoPE(shape) if shape.layer % 2 else RoPE(shape, theta=100.0))
+    with pytest.raises(UserError, match=r"pe= differs by layer \(RoPE in layer 1, RoPE in layer 0\)"):
+        rr.patch(decoder, pe=lambda shape: RoPE(shape, theta=100.0 + shape.layer))
+    with rr.patch(decoder, pe=lambda shape: RoPE(shape, theta=100.0)):
+        pass
+
+
 def test_a_patched_run_takes_no_second_patch_before_the_first_is_removed() -> None:
     decoder, _ = a_decoder("pe=rope")
     ids = torch.arange(40)[None]
@@ -319,6 +331,15 @@ def test_generate_writes_the_text_of_the_verb(stories: tuple[Any, Any], train: C
         rr.generate(*stories, "The fox", top_k=9999)
     with pytest.raises(UserError, match="empty"):
         rr.generate(*stories, " ")
+    for wrong in ({"top_k": 1.5}, {"n": 2.0}):
+        with pytest.raises(UserError, match="must be a whole number"):
+            rr.generate(*stories, "The fox", **wrong)
+
+
+def test_nothing_stands_before_a_text_where_nothing_stood_before_a_document(train: Callable[..., Done]) -> None:
+    loaded = rr.load(train("data.separate_documents=true").directory)
+    assert rr.attention(*loaded, "The fox").words[0] != "<|endoftext|>"
+    assert rr.attention(*rr.load(train().directory), "The fox").words[0] == "<|endoftext|>"
 
 
 def test_a_model_of_a_task_reads_its_symbols_alone(roundround: Callable[..., Done], fast: list[str]) -> None:

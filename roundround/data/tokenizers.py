@@ -33,6 +33,7 @@ class Vocabulary:
     """A tokenizer with the id of the token that closes every document.
 
     first: the id of the token with which a text begins; None where that is the one that closes the text before it.
+    documents_apart: of a model trained on documents that do not see each other, so that nothing stands before a text.
 
     Special tokens are not read out of a text: in a document "<|endoftext|>" is thirteen ordinary characters. With
     `reads_special_tokens` such text is the token that it spells, as transformers' `tokenizer(text)` reads it.
@@ -42,6 +43,7 @@ class Vocabulary:
     end_of_document: int
     first: int | None = None
     reads_special_tokens: bool = False
+    documents_apart: bool = False
 
     @property
     def first_token(self) -> int:

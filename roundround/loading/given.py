@@ -44,7 +44,7 @@ def given_to_write(model: nn.Module, tokenizer: Any) -> Iterator[Writer]:
     with in_evaluation_mode(model):
         if isinstance(model, Decoder):
             vocabulary = vocabulary_of_run(tokenizer)
-            yield DecoderWriter(NAME, model, vocabulary, vocabulary.first_token)
+            yield DecoderWriter(NAME, model, vocabulary, first_of(vocabulary))
             return
         with looked_into(model) as (name, checked):
             yield PretrainedWriter(name, checked, tokenizer, reads_special_tokens=True)
@@ -56,7 +56,7 @@ def given_to_probe(model: nn.Module, tokenizer: Any) -> Iterator[ProbedModel]:
     with in_evaluation_mode(model):
         if isinstance(model, Decoder):
             vocabulary = vocabulary_of_run(tokenizer)
-            yield ProbedDecoder(NAME, model, vocabulary.tokenizer, vocabulary.first_token)
+            yield ProbedDecoder(NAME, model, vocabulary.tokenizer, first_of(vocabulary))
             return
         with hugging_face_model(model, tokenizer) as probed:
             yield probed
@@ -81,6 +81,11 @@ def looked_into(model: nn.Module) -> Iterator[tuple[str, PreTrainedModel]]:
     with nullcontext() if is_patched(checked) else installed(checked):
         name = str(checked.config.name_or_path).rstrip("/").rpartition("/")[2]
         yield name or type(checked).__name__, checked
+
+
+def first_of(vocabulary: Vocabulary) -> int | None:
+    """The token with which a text of a run begins."""
+    return None if vocabulary.documents_apart else vocabulary.first_token
 
 
 def vocabulary_of_run(tokenizer: Any) -> Vocabulary:

@@ -266,7 +266,9 @@ def writing_options(options: dict[str, Any]) -> dict[str, Any]:
     unknown = [key for key in given.keys() - honoured if not (key in ("num_beams", "top_p") and given[key] == 1)]
     if unknown:
         raise UserError(f"a task's generation_kwargs have {', '.join(sorted(unknown))}, which is not honoured here")
-    top_k = None if greedy else given.get("top_k")
+    top_k = None if greedy else given.get("top_k") or None  # 0: all
+    if top_k is not None and top_k < 0:
+        raise UserError(f"a task's generation_kwargs have top_k={top_k}, which is below 0")
     until = [stop for stop in given["until"] if stop]
     return {"length": given["max_gen_toks"], "until": until, "temperature": temperature, "top_k": top_k}
 

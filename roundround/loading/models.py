@@ -163,7 +163,7 @@ class TrainedRun:
         """The tokenizer that the run kept."""
         saved = saved_tokenizer(self.directory, self.manifest).build([])
         own = self.manifest["config"]["tokenizer"] is None  # the vocabulary of a task, as `config_of_task` leaves it
-        return replace(saved, first=BOS) if own else saved
+        return replace(saved, first=BOS if own else None, documents_apart=self.separate_documents)
 
     def first_token(self, vocabulary: Vocabulary) -> int | None:
         """The token with which a text begins; None where documents were trained on apart: nothing stood before one."""

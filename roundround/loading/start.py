@@ -136,7 +136,11 @@ class FromRun(FromElsewhere):
     def own_weights(self, decoder: Decoder) -> dict[str, Tensor]:
         """The run's weights that the decoder has too. UserError where others are missing or of another shape."""
         state, stored = decoder.state_dict(), checkpoints.load_weights(self.checkpoint)
-        weights = {name: value for name, value in stored.items() if not belongs_to_a_variant(name) or name in state}
+        before = planned(lambda: decoder_of_config(self.trained.config, self.n_vocab))
+        weights = {name: value for name, value in stored.items() if not belongs_to_a_variant(name)}
+        for name in filter(belongs_to_a_variant, state):
+            if (source := same_part(name, decoder, before)) in stored:
+                weights[name] = stored[source]
         fresh = {name: value for name, value in state.items() if belongs_to_a_variant(name) and name not in weights}
         checkpoints.check_weights(decoder, {**fresh, **weights}, self.checkpoint)
         return weights
@@ -151,6 +155,22 @@ class FromRun(FromElsewhere):
         own = decoder.state_dict()
         for name, weight in self.own_weights(decoder).items():
             fill(own[name], weight)
+
+
+def same_part(name: str, decoder: Decoder, before: Decoder) -> str | None:
+    """The name that a parameter of an encoding or normaliser had in another decoder; None where its class is another.
+
+    Encodings are numbered anew where a kind of layer has another one: by the layer they are found again.
+    """
+    room, number, own = name.split(".", 2)
+    if room != "encodings":
+        place = f"{name.rpartition('.softmax.')[0]}.softmax"
+        alike = type(decoder.get_submodule(place)) is type(before.get_submodule(place))
+        return name if alike else None
+    layer = decoder.encoding_of_layer.index(int(number))
+    then = before.encoding_of_layer[layer]
+    alike = type(decoder.encodings[int(number)]) is type(before.encodings[then])
+    return f"encodings.{then}.{own}" if alike else None
 
 
 @final

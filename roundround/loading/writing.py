@@ -144,15 +144,24 @@ class PretrainedWriter(Writer):
         self.device, self.n_vocab = model.device, model.get_input_embeddings().num_embeddings
         ends = model.generation_config.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
+        from roundround.loading.patching.frequencies import frequency_tables  # transformers takes a second to import
+
+        if not frequency_tables(model):  # positions are learned
+            self.most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self.cache: Any = None
 
     def tokens(self, text: str, *, first: bool) -> list[int]:
         plain = not self.reads_special_tokens
         ids = list(self.tokenizer(text, add_special_tokens=first, split_special_tokens=plain).input_ids)
-        return ids[:-1] if first and len(ids) > 1 and ids[-1] in self.ends else ids  # some close what they encode
+        if first and len(ids) > 1 and ids[-1] in self.ends and self.tokens(text, first=False)[-1:] != ids[-1:]:
+            return ids[:-1]  # some tokenizers close what they encode
+        return ids
 
     def check(self, prompt: str) -> None:
-        if (unknown := self.tokenizer.unk_token_id) is not None and unknown in self.tokens(prompt, first=True):
+        unknown, known = self.tokenizer.unk_token_id, self.tokenizer
+        if unknown in (None, known.bos_token_id, known.eos_token_id, known.pad_token_id):
+            return  # some have one token for both
+        if unknown in self.tokens(prompt, first=False):
             lost = next((c for c in prompt if unknown in self.tokens(c, first=False)), prompt)
             raise UserError(f"the tokenizer of {self.name} cannot read '{lost}' in the prompt; leave it out")
 
@@ -224,7 +233,7 @@ def prompt_tokens(prompt: str, writer: Writer, trained: TrainedRun | None) -> li
     task = None if trained is None else trained.task()
     if task is not None and not isinstance(task, TextTask):
         check_symbols(prompt, task)
-    if not prompt.strip() or not writer.tokens(prompt, first=False):
+    if not isinstance(prompt, str) or not prompt.strip() or not writer.tokens(prompt, first=False):
         raise UserError('prompt= is empty; give the beginning of a text, such as prompt="Once upon a time"')
     writer.check(prompt)
     return writer.tokens(prompt, first=True)
@@ -301,13 +310,14 @@ def next_tokens(
 ) -> list[int]:
     """A token for each row: the largest at temperature 0, else drawn among the `top_k` largest, by a generator each."""
     logits_BV = at_least_float32(logits_BV).cpu()
-    if bool(logits_BV.isnan().any()):
-        raise ValueError("the model's logits are no numbers; nothing can be written from them")
+    if not bool(logits_BV.amax(-1).isfinite().all()):
+        raise ValueError("the model's logits are no finite numbers; nothing can be written from them")
     if temperature == 0:
         return list(logits_BV.argmax(-1).tolist())
     if top_k is not None and top_k < logits_BV.shape[-1]:
         smallest_B1 = logits_BV.topk(top_k, dim=-1).values[:, -1:]
         logits_BV = logits_BV.masked_fill(logits_BV < smallest_B1, -torch.inf)
+    temperature = max(temperature, torch.finfo(logits_BV.dtype).tiny)
     weights_BV = ((logits_BV - logits_BV.amax(-1, keepdim=True)) / temperature).softmax(-1)
     return [int(row.multinomial(1, generator=own)) for row, own in zip(weights_BV, generators, strict=True)]
 

@@ -43,7 +43,7 @@ class LayerCache:
         if self.chunk is not None and not self.padded:  # a window within the chunk drops none
             return self.n_read // self.chunk * self.chunk
         reach = self.window if self.chunk is None else self.chunk
-        return 0 if reach is None else max(0, self.n_read - reach + 1)
+        return 0 if reach is None else max(self.first, self.n_read - reach + 1)  # what is dropped stays so
 
     def extend(self, k_BGTC: Tensor, v_BGTC: Tensor) -> tuple[Tensor, Tensor]:
         """Take in the new tokens; the keys and values [B, G, K, C] of all that are kept, the new ones last."""

@@ -163,7 +163,7 @@ def evaluate_pairs(
 def remarks(pairs: MinimalPairs, scope: str, text: str, longest: int, subject: Subject) -> list[str]:
     """Over what the numbers were taken."""
     lines = [
-        f"{scope}; a pair is right where its right sentence has the larger sum of log-probabilities; chance is 0.5",
+        f"{scope}; a pair is right where its wrong sentence has no larger sum of log-probabilities; chance is 0.5",
         "intervals of 95 %: of a phenomenon over its pairs, of all over the phenomena, each of which counts once",
     ]
     if pairs.of_package:

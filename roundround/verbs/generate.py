@@ -72,7 +72,7 @@ def generate(cfg: DictConfig, invocation: Invocation) -> None:
 class Session:
     """The texts of a run: what each has so far, and how long that took.
 
-    tokens: those of each text, the prompt's first. starts: where in each the model has written and nothing has typed.
+    texts: the tokens of each, the prompt's first.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class Session:
         self.watched = watched
         self.texts = [list(prompt) for _ in range(config.n)]
         self.generators = generators_of(config.seed, config.n)
+        self.n_of_text = [0] * config.n  # tokens that the model has written
         self.n_read = self.n_written = self.n_steps = 0
         self.seconds_of_prompt = self.seconds = 0.0
 
@@ -123,16 +124,20 @@ class Session:
         """Read what has not been read, and write up to `length` tokens more."""
         config, stream, start = self.config, TextStream(self.writer, self.texts[0]), time.perf_counter()
         unread = self.texts[0][self.n_read :]
-        with torch.inference_mode():
-            logits_BV = self.writer.read(torch.tensor([unread], device=self.writer.device))
+        try:
+            with torch.inference_mode():
+                logits_BV = self.writer.read(torch.tensor([unread], device=self.writer.device))
+        except ValueError as error:
+            raise UserError(str(error)) from error
         self.n_read = len(self.texts[0])
         self.seconds_of_prompt += time.perf_counter() - start
         start = time.perf_counter()
         options: dict[str, Any] = {"length": config.length, "temperature": config.temperature, "top_k": config.top_k}
         try:
             for chosen in write(self.writer, logits_BV, n=config.n, generators=self.generators, **options):
-                for text, token in zip(self.texts, chosen, strict=True):
-                    text.extend([] if token is None else [token])
+                for number, token in enumerate(chosen):
+                    self.texts[number].extend([] if token is None else [token])
+                    self.n_of_text[number] += token is not None
                 self.n_steps += 1
                 self.n_written += sum(token is not None for token in chosen)
                 if chosen[0] is not None:
@@ -147,7 +152,7 @@ class Session:
 
     def keep(self) -> None:
         """Write what there is: the texts, and the numbers of the run."""
-        ends, written = self.writer.ends, [len(text) - self.n_prompt for text in self.texts]
+        ends, written = self.writer.ends, self.n_of_text
         if self.run.writes:
             kept = [
                 {"text": self.writer.decode(text), "tokens": n, "ended": text[-1] in ends}

@@ -19,13 +19,21 @@ from helpers_manifest import CONFIG, a_manifest
 from omegaconf import DictConfig
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    PreTrainedTokenizerFast,
+)
 
 from roundround.config.options import load_option
 from roundround.data.tokenizers import Bytes as ByteTokens
 from roundround.loading import writing
 from roundround.loading.models import build_decoder
-from roundround.loading.writing import DecoderWriter, TextStream, WatchedHead, next_tokens
+from roundround.loading.writing import DecoderWriter, PretrainedWriter, TextStream, WatchedHead, next_tokens
 from roundround.pe.rope import RoPE
 from roundround.probing.probed_model import watching
 from roundround.report.generated import leave_attention, show_attention
@@ -125,6 +133,7 @@ def test_what_is_typed_goes_on_with_the_text(here: Path, run: Path, monkeypatch:
     first = text_of(typed(*words, "prompt=The fox"))
     whole = typed(*words, "prompt=The fox", "interactive=true")
     assert whole.code == 0, whole.err
+    assert texts_of(whole)[0]["tokens"] <= 12, "what is typed is not written"
     assert text_of(whole) == text_of(typed(*words, f"prompt={first} and the crow"))
 
 
@@ -325,7 +334,7 @@ def test_only_the_likeliest_are_drawn() -> None:
     drawn = {next_tokens(logits, temperature=5.0, top_k=2, generators=generators)[0] for _ in range(60)}
     assert drawn == {1, 2}
     assert next_tokens(logits, temperature=0, top_k=None, generators=generators) == [1]
-    with pytest.raises(ValueError, match="no numbers"):
+    with pytest.raises(ValueError, match="no finite numbers"):
         next_tokens(logits * torch.nan, temperature=1.0, top_k=None, generators=generators)
 
 
@@ -342,6 +351,37 @@ class Bytes:
 
     def decode(self, tokens: list[int]) -> str:
         return bytes(tokens).decode(errors="replace")
+
+
+def test_the_smallest_temperature_takes_the_largest_and_overflow_is_told() -> None:
+    generators = [torch.Generator()]
+    options: dict[str, Any] = {"top_k": None, "generators": generators}
+    assert next_tokens(torch.tensor([[0.0, 1.0, 2.0]]), temperature=1e-300, **options) == [2]
+    for odd in (torch.inf, torch.nan):
+        with pytest.raises(ValueError, match="no finite numbers"):
+            next_tokens(torch.tensor([[0.0, odd, 2.0]]), temperature=1.0, **options)
+
+
+@pytest.mark.parametrize("of", ["bos_token", "eos_token"])
+def test_a_tokenizer_whose_unknown_token_is_another_one_too_reads_prompts(of: str) -> None:
+    class Model:
+        device, config = torch.device("cpu"), LlamaConfig()
+        generation_config = GenerationConfig(eos_token_id=1)
+
+        def get_input_embeddings(self) -> torch.nn.Embedding:
+            return torch.nn.Embedding(8, 2)
+
+    words = {"<s>": 0, "</s>": 1, "a": 2, "b": 3}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<s>" if of == "bos_token" else "</s>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<s>" if of == "bos_token" else "</s>"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("roundround.loading.patching.frequencies.frequency_tables", lambda model: [1])
+        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
+        writer = PretrainedWriter("it", Model(), fast, reads_special_tokens=True)
+    writer.check("a b")
+    assert writer.tokens("a b </s>", first=True) == [0, 2, 3, 1], "what was typed stays"
 
 
 def test_a_stream_shows_no_half_of_a_character() -> None:

@@ -95,6 +95,37 @@ def test_a_cache_changes_nothing(softmax: str, name: str) -> None:
         assert torch.equal(with_cache, model.generate(tokens, use_cache=False, **options))
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    ("softmax", "numbers"),
+    [("llama4", {"length": 4, "strength": 0.5}), ("log_n", {"count": "position"}), ("log_n", {"count": "visible"})],
+)
+@pytest.mark.parametrize("name", ["mistral", "gemma3_text"])
+def test_keys_that_a_cache_of_windows_has_dropped_are_counted(
+    name: str, softmax: str, numbers: dict[str, object], padded: bool
+) -> None:
+    model, tokens_BT = tiny(name, sliding_window=5).double(), some_tokens(2, 24)
+    mask_BT = torch.ones_like(tokens_BT)
+    if padded:
+        mask_BT[0, :3] = 0
+    pos_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)
+    with rr.patch(model, softmax=softmax, **numbers) as patched, torch.no_grad():
+        whole = patched(tokens_BT, attention_mask=mask_BT, position_ids=pos_BT, use_cache=False).logits
+        cache, parts = None, []
+        for end in (10, *range(11, 25)):
+            done = 0 if cache is None else end - 1
+            out = patched(
+                tokens_BT[:, done:end],
+                attention_mask=mask_BT[:, :end],
+                position_ids=pos_BT[:, done:end],
+                past_key_values=cache,
+                use_cache=True,
+            )
+            cache, parts = out.past_key_values, [*parts, out.logits]
+    apart = (torch.cat(parts, 1) - whole).abs() * mask_BT[..., None]
+    assert float(apart.max()) < 1e-8
+
+
 def test_p_rope_is_its_frequencies() -> None:
     rope = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     model, proportional = tiny("llama").double(), tiny("llama", rope_parameters=rope).double()

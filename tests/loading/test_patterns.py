@@ -15,6 +15,7 @@ from roundround.command_line.catalogue import options
 from roundround.config.options import conf_dir, load_option
 from roundround.loading.models import build_decoder
 from roundround.loading.patterns import layer_lines, parts_of
+from roundround.loading.start import same_part
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import order_of_layers
 
@@ -247,6 +248,25 @@ def test_rope_is_dropped_from_the_kinds_of_a_run(
     assert "local: layers 0-2: NoPE" in dropped.err
     resumed = roundround("train", f"resume={dropped.directory}", "logger=none")
     assert resumed.code == 0, resumed.err
+
+
+def test_what_variants_learned_goes_to_the_same_layer_and_the_same_class() -> None:
+    """Encodings are numbered by kind: where one kind has another, the numbers of the rest are others."""
+    pattern = ["pattern=local_global", "pattern.order=[global,local]", "pattern.local.window=4", "pattern.last=null"]
+    pattern += ["pe=kerple", "pe@pattern.local.pe=kerple"]
+    before, after, sharp, other = (
+        decoder_of(*pattern, *more, n_layers=4) for more in ([], ["pe=nope"], ["softmax=sink"], ["softmax=input_sink"])
+    )
+    layers = {n: after.encoding_of_layer[n] for n in (1, 3)}
+    for layer, number in layers.items():
+        names = [name for name in after.state_dict() if name.startswith(f"encodings.{number}.")]
+        assert names
+        for name in names:
+            own = name.partition(".")[2].partition(".")[2]
+            assert same_part(name, after, before) == f"encodings.{before.encoding_of_layer[layer]}.{own}"
+    own_logits = [name for name in sharp.state_dict() if ".softmax." in name]
+    assert own_logits
+    assert {same_part(name, sharp, other) for name in own_logits} == {None}
 
 
 UNREPLACED = [  # by what an evaluation of a run with a pattern is asked for

@@ -178,8 +178,10 @@ def check_checkpoint(name: str) -> None:
 
 
 def at_least_one(**values: int | None) -> None:
-    """Raises UserError for the first value below 1; None is no value."""
+    """Raises UserError for the first value below 1, or that is no whole number; None is no value."""
     for name, value in values.items():
+        if value is not None and not isinstance(value, int):
+            raise UserError(f"{name}={value} must be a whole number")
         if value is not None and value < 1:
             raise UserError(f"{name}={value} must be at least 1")
 

@@ -61,7 +61,7 @@ def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> 
     make = own_softmax if make_softmax is None else partial(replacement, make_softmax=make_softmax)
     made = [make(layer, number) for number, layer in enumerate(layers)]
     with ExitStack() as undo:
-        for config in configs_of(model):
+        for config in reversed(configs_of(model)):  # undone the outermost first, which sets those inside too
             undo.callback(setattr, config, "_attn_implementation", config._attn_implementation)
         for layer, softmax in zip(layers, made, strict=True):
             own = next(layer.parameters())
@@ -324,7 +324,9 @@ def mask(
     offset = int(q_offset) - kv_offset
     n_keys = min(kv_length, offset + q_length)
     valid_BK = None
+    n_forgotten: Tensor | int = kv_offset  # keys that a cache of windows has dropped, for who counts all that came
     if attention_mask is not None:
+        n_forgotten = attention_mask[:, :kv_offset].bool().sum(-1)[:, None, None, None] if kv_offset else 0
         valid_BK = attention_mask[:, kv_offset : kv_offset + n_keys].bool()
         if bool(valid_BK.all()):
             valid_BK = None
@@ -334,6 +336,7 @@ def mask(
         valid_BK=valid_BK,
         window=None if local_size is None or local_size >= n_keys else local_size,
         n_given=kv_length,
+        n_forgotten=n_forgotten,
     )
     if not agrees(keys, mask_function, int(q_offset), kv_offset, batch_size):
         raise UserError(

@@ -115,6 +115,7 @@ def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encod
                 encodings, of_layer, leaders = encodings_of(kinds, shapes)
             except ValueError as error:
                 raise UserError(str(error)) from error
+            check_alike(make_encoding, shapes, [encodings[number] for number in of_layer])
             made = nn.ModuleList(encodings).to(device).train(decoder.training)
             for name, value in (("encodings", made), ("encoding_of_layer", of_layer), ("leaders", leaders)):
                 undo.callback(setattr, decoder, name, getattr(decoder, name))
@@ -125,6 +126,24 @@ def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encod
                 undo.callback(setattr, attention, "softmax", attention.softmax)
                 attention.softmax = softmax
         return undo.pop_all()
+
+
+def check_alike(
+    make_encoding: MakeEncoding, shapes: Sequence[AttentionShape], of_layers: Sequence[PositionalEncoding]
+) -> None:
+    """Raises UserError where layers that share an encoding would each have another."""
+    for shape, shared in zip(shapes, of_layers, strict=True):
+        if shared.shape == shape:
+            continue
+        own = make_encoding(shape)
+        alike = type(own) is type(shared)
+        if alike and isinstance(own, RotaryEncoding) and isinstance(shared, RotaryEncoding):
+            alike = torch.equal(own.frequencies(torch.float64), shared.frequencies(torch.float64))
+        if not alike:
+            names = (
+                f"{type(own).__name__} in layer {shape.layer}, {type(shared).__name__} in layer {shared.shape.layer}"
+            )
+            raise UserError(f"pe= differs by layer ({names}), and layers of one kind share an encoding; use pattern=")
 
 
 def rotations_of(
