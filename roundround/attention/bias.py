@@ -80,7 +80,7 @@ class LinearBias(Bias):
 
     slopes: broadcasts to [B, H, Q, 1], at least float32, in logits for each unit of the coordinate.
     t_BHQ, t_BHK: coordinates of the queries and of the keys, [1 or B, 1 or H, Q or K]. None for positions in tokens.
-    Where a fused kernel runs, gradients reach coordinates, and slopes where there is no null key. A kernel may leave
+    Gradients reach coordinates and slopes; beside a null key slopes that learn take no fused kernel. One may leave
     out far keys where coordinates do not fall from key to key and slopes are above 0.
     """
 

@@ -195,15 +195,28 @@ def without_broken_rows(
     ):
         return q_BHQC, k_BGKC, None  # elsewhere reading a number would wait for the device
     with torch.no_grad():
-        wide = wide_dtype(q_BHQC.dtype)
-        q_norm_BHQ = torch.linalg.vector_norm(q_BHQC, dim=-1, dtype=wide) * scale
-        k_norm_BGK = torch.linalg.vector_norm(k_BGKC, dim=-1, dtype=wide)
-        longest_BGQ = q_norm_BHQ.nan_to_num(0.0, 0.0, 0.0).reshape(q_norm_BHQ.shape[0], k_BGKC.shape[1], -1)
+        wide, root = wide_dtype(q_BHQC.dtype), math.sqrt(q_BHQC.shape[-1])  # no norm: squares overflow much sooner
+        q_norm_BHQ = q_BHQC.abs().amax(-1).to(wide) * (root * scale)
+        k_norm_BGK = k_BGKC.abs().amax(-1).to(wide) * root
+        finite_BHQ = q_norm_BHQ.nan_to_num(0.0, 0.0, 0.0)
+        longest_BGQ = finite_BHQ.unflatten(1, (k_BGKC.shape[1], -1)).amax(2)
         bad_q_BHQ1 = ~q_norm_BHQ.isfinite()[..., None]
-        bad_k_BGK = ~(k_norm_BGK * longest_BGQ.amax(-1, keepdim=True)).isfinite()
+        bad_k_BGK = ~(k_norm_BGK * of_those_that_see(longest_BGQ, keys)).isfinite()
         sees_bad_BHQ1 = kernels.repeated(keys.counts(0, keys.n_queries, bad_k_BGK) > 0, q_BHQC)
         broken_BHQ1 = (bad_q_BHQ1 & (keys.counts(0, keys.n_queries) > 0)) | sees_bad_BHQ1
     return q_BHQC.masked_fill(bad_q_BHQ1, 0.0), k_BGKC.masked_fill(bad_k_BGK[..., None], 0.0), broken_BHQ1
+
+
+def of_those_that_see(longest_BGQ: Tensor, keys: Keys) -> Tensor:
+    """The largest of these lengths among the queries that may see each key, [B, G, K], or among all, [B, G, 1].
+
+    xPos has keys whose products with the first queries overflow; these come before them.
+    """
+    if not keys.causal:
+        return longest_BGQ.amax(-1, keepdim=True)
+    behind_BGQ = longest_BGQ.flip(-1).cummax(-1).values.flip(-1)
+    n_before = keys.n_keys - keys.n_queries  # keys of a cache, which all queries may see
+    return torch.cat([behind_BGQ[..., :1].expand(*behind_BGQ.shape[:-1], n_before), behind_BGQ], -1)
 
 
 @torch.no_grad()

@@ -48,6 +48,7 @@ MUCH = 16  # times the trained length, at least, for the farthest position
 BEYOND = 4  # times the trained length: what follows the length shows it there
 UNSEEN = 2**24  # tokens back, from which on a window is none
 INTERLEAVED = ("cohere", "cohere2", "glm", "glm4", "llama4_text", "ernie4_5")  # model_type, as transformers has them
+ROTATE_IN_WINDOWS = ("cohere2", "cohere2_moe", "exaone4")  # families whose layers without window have no position
 HALF_SPLIT = (
     *("llama", "mistral", "gemma", "gemma2", "gemma3_text", "gemma4_text", "qwen2", "qwen3", "smollm3", "olmo2"),
     *("olmo3", "gpt_neox", "phi3", "gpt_oss"),
@@ -302,6 +303,13 @@ def declared_by(config: Any, layer: int, head_dim: int) -> Declared:
     kinds = getattr(config, "layer_types", None)
     kind = kinds[layer] if kinds else "sliding_attention"  # where no kinds are named a window is of all layers
     uses_rope = getattr(config, "no_rope_layers", None)
+    if (
+        uses_rope is None
+        and kinds
+        and config.model_type in ROTATE_IN_WINDOWS
+        and getattr(config, "sliding_window", None)
+    ):
+        uses_rope = [one != "full_attention" for one in kinds]
     encoding, words = None, ""
     if rope is not None:
         try:
@@ -354,8 +362,10 @@ def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> lis
     for number, ((turnings, seen), (window, chunk)) in enumerate(zip(found, reaches, strict=True)):
         kind = declared_kinds[number % len(declared_kinds)]
         shape = attentions[number].shape
+        encoding = kind.make_encoding(shape)
+        encoding.load_state_dict(encodings[number].state_dict(), strict=False)  # where it learned its frequencies
         declared = Declared(
-            encoding=kind.make_encoding(shape),
+            encoding=encoding,
             window=kind.window,
             chunk=kind.chunk,
             pairing=PAIRINGS[0],

@@ -51,6 +51,7 @@ CLASSES = {
     Gemma3TextConfig: "Gemma3ForCausalLM",
 }
 HAVE_WINDOWS = (Qwen3Config, Olmo3Config, Gemma3TextConfig)
+NO_LAYERS = 4096  # tokens of a window where no layer has one
 BY_KIND = (Olmo3Config, Gemma3TextConfig)  # layers with windows may rotate otherwise than the others
 EVEN_HEADS = (SmolLM3Config, Olmo3Config)  # whose head_dim is the width over the number of heads
 Rope = dict[str, Any]
@@ -172,7 +173,8 @@ def layers_of(family: type[PreTrainedConfig], ropes: Sequence[Rope], windows: Se
     types = ["full_attention" if window is None else "sliding_attention" for window in windows]
     options: dict[str, Any] = {}
     if family in HAVE_WINDOWS:
-        options = {"layer_types": types, "sliding_window": given.pop() if given else None}
+        none = NO_LAYERS if family in BY_KIND else None  # these make a mask of windows that no layer takes
+        options = {"layer_types": types, "sliding_window": given.pop() if given else none}
     if family is Qwen3Config:
         options |= {"use_sliding_window": "sliding_attention" in types, "max_window_layers": 0}
     if family is SmolLM3Config:

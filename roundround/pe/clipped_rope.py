@@ -37,5 +37,6 @@ class ClippedRoPE(RotaryEncoding):
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
         head_dim, n = self.shape.head_dim, self.n_clipped
         own = ladder(head_dim // 2, head_dim, self.theta, dtype, device)
-        taper = 0.5 * (1 + torch.linspace(0, math.pi, n, dtype=dtype, device=device).cos())
+        first = 0.0 if n > 1 else math.pi  # a single one rests
+        taper = 0.5 * (1 + torch.linspace(first, math.pi, n, dtype=dtype, device=device).cos())
         return torch.cat([own[: len(own) - n], own[len(own) - n :] * (taper * (not self.hard))])

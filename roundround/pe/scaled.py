@@ -60,8 +60,20 @@ class FollowsLength(ScaledRoPE):
         return self.frequencies_at(self.original_length, dtype, device)
 
     def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        length = int(pos_BT.max()) + 1 if pos_BT.numel() and not pos_BT.is_meta else self.original_length
-        return self.rotation_at(length, pos_BT, dtype)
+        """Each text, and each document of a window, at the frequencies of its own length.
+
+        Single tokens, which `check` asks for, count as places of one text.
+        """
+        if not pos_BT.numel() or pos_BT.is_meta:
+            return self.rotation_at(self.original_length, pos_BT, dtype)
+        if pos_BT.shape[1] == 1:
+            return self.rotation_at(int(pos_BT.max()) + 1, pos_BT, dtype)
+        lengths, which_BT = lengths_of(pos_BT).clamp(min=self.original_length).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        if len(lengths) == 1:
+            return self.rotation_at(int(lengths[0]), pos_BT, dtype)
+        wide = wide_dtype(dtype)
+        table = torch.stack([self.frequencies_at(int(length), wide, pos_BT.device) for length in lengths])
+        return rotation(pos_BT, table[which_BT], self.attention_factor)
 
     def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> tuple[Tensor, Tensor]:
         """At the frequencies of the whole text. ValueError where it outgrows them: the keys so far have rotated."""
@@ -78,3 +90,11 @@ class FollowsLength(ScaledRoPE):
     def rotation_at(self, length: int, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """What `prepare` gives in a text of so many tokens."""
         return rotation(pos_BT, self.frequencies_at(length, wide_dtype(dtype), pos_BT.device), self.attention_factor)
+
+
+def lengths_of(pos_BT: Tensor) -> Tensor:
+    """For each token how many tokens the text has that it belongs to, [B, T]: one ends where positions grow no more."""
+    ends_BT = torch.cat([pos_BT[:, 1:] <= pos_BT[:, :-1], torch.ones_like(pos_BT[:, :1], dtype=torch.bool)], 1)
+    place_T = torch.arange(pos_BT.shape[1], device=pos_BT.device).expand_as(pos_BT)
+    next_end_BT = place_T.masked_fill(~ends_BT, pos_BT.shape[1]).flip(1).cummin(1).values.flip(1)
+    return pos_BT.gather(1, next_end_BT) + 1

@@ -106,6 +106,8 @@ class ProbedDecoder(ProbedModel):
         super().__init__(name, decoder, normalisers, first_token, normalisers[0].shape.train_length)
         self.decoder, self.tokenizer = decoder, tokenizer
         self.encodings = decoder.all_encodings  # one for all layers, one for each kind, or one a layer
+        if decoder.draws_positions and len(set(decoder.leaders)) > 1:
+            raise UserError(f"{name} draws positions in one kind of layers alone; a probe would give them to all")
         for encoding in self.encodings:
             if not isinstance(encoding, RotaryEncoding):
                 if isinstance(encoding, NoPE) and len(self.encodings) > 1:  # a kind of layer without position

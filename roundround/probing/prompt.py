@@ -140,5 +140,5 @@ def last_row_entropy(probed: ProbedModel, tokens: Sequence[int]) -> list[Tensor]
         entropies[softmax.shape.layer] = entropy_of_weights(alpha)[0].cpu().double()
 
     with watching(probed.normalisers, take_in):
-        run(probed, [(tokens, 0)])
+        run(probed, [(tokens, None)])
     return [entropies[layer] for layer in sorted(entropies)]

@@ -30,6 +30,7 @@ N_TOKENS = 16  # different ones at each position
 NOISE = {torch.float64: 1e-6, torch.float32: 1e-5}  # radians, of an angle; cosines are float32 in any model
 NOISE_OF_HALF = 2e-2  # bfloat16 has eight bits
 RELATIVE = 1e-4  # of a frequency: float32 rounds a thousandth of that, and no two schemes are so near
+AT_REST = 3  # times the noise: a pair that has turned by less at the farthest position rests, as far as can be told
 BETWEEN = (3, 11, 100)  # positions that no power of two is: an angle that does not grow evenly shows here
 
 
@@ -58,7 +59,7 @@ class Turning:
 
     def tolerance(self, frequencies_P: Tensor) -> Tensor:
         """How far from these a measured frequency may lie, radians per token."""
-        return RELATIVE * frequencies_P.abs() + self.noise / self.farthest
+        return RELATIVE * frequencies_P.abs() + (1 + AT_REST) * self.noise / self.farthest
 
     def rotates_at(self, frequencies_P: Tensor) -> bool:
         """Whether these are its frequencies, within what the measurement can tell; pairs that are missing do not
@@ -254,7 +255,7 @@ def unwrapped(angles_NP: Tensor, positions: Sequence[int], noise: float) -> tupl
     frequencies_P = angles_NP[list(positions).index(1)].clone() if 1 in positions else torch.zeros_like(angles_NP[0])
     for n in (n for n in positions if n > 1 and n & (n - 1) == 0):
         frequencies_P += wrapped(angles_NP[positions.index(n)] - n * frequencies_P) / n
-    frequencies_P[frequencies_P.abs() * positions[-1] < 3 * noise] = 0
+    frequencies_P[frequencies_P.abs() * positions[-1] < AT_REST * noise] = 0
     pos_N1 = torch.tensor(positions, dtype=torch.float64)[:, None]
     # a model's own angles are float32, and so less exact the farther from 0; half precision keeps noise alone
     allowed_NP = 10 * noise + 5e-7 * pos_N1 * frequencies_P.abs()

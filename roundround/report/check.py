@@ -112,8 +112,12 @@ def show(reports: Sequence[LayerReport], name: str, where: str) -> None:
             print_status(f"{runs_of([r.number for r in group])}: {difference}")
             told = True
     if not told:
+        words = next((report.declared.words for report in reports if report.declared.words), "")
         silent = all(report.declared.encoding is None for report in reports)
-        print_status(f"{where} says nothing of a rotation" if silent else f"all as {where} declares")
+        other = (
+            f"{where} says {words}, in a form that is not compared" if words else f"{where} says nothing of a rotation"
+        )
+        print_status(other if silent else f"all as {where} declares")
 
 
 def held_records(held: Sequence[Held]) -> list[dict[str, Any]]:

@@ -7,11 +7,14 @@ Shapes: L layers, H heads, N bins of rows by their number of visible keys.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.table import Table
+from torch import Tensor
 
 from roundround.config.verbs.eval import EvalConfig
 from roundround.probing.dispersion import MEASURES, Dispersion
@@ -37,13 +40,20 @@ def records(
     return found
 
 
+def numbers_or_none(x_N: Tensor) -> list[float | None]:
+    return [None if math.isnan(x) else x for x in x_N.tolist()]
+
+
 def by_visible_keys(by_length: Mapping[int, Dispersion]) -> dict[str, Any]:
-    """Every measure as [layer][head][bin] for each context length, with the largest n and the rows of each bin."""
+    """Every measure as [layer][head][bin] for each context length, None where there are no rows; and their numbers."""
     return {
         str(length): {
             "largest_n": dispersion.largest_n,
-            "rows": dispersion.n_rows_LN[0].long().tolist(),
-            **{name: dispersion.means_LHN(name).nan_to_num(0.0).tolist() for name in MEASURES},
+            "rows": dispersion.n_rows_LN.long().tolist(),
+            **{
+                name: [[numbers_or_none(x_N) for x_N in x_HN] for x_HN in dispersion.means_LHN(name)]
+                for name in MEASURES
+            },
         }
         for length, dispersion in by_length.items()
     }
@@ -117,10 +127,10 @@ def drawing(dispersion: Dispersion, *, context: int, title: str) -> Drawing:
     layers = range(n_layers) if n_layers <= MOST_LAYERS else (0, n_layers // 2, n_layers - 1)
     reach = dispersion.active_range()
     acts = [] if reach is None else [Mark("the temperature's polynomial acts", *reach, axis="y")]
-    ln_n = dispersion.means_LHN("ln_n")[0, 0]
-    widest = {
-        "entropy": dispersion.means_LHN("entropy_bound").amin((0, 1)),
-        "largest_weight": dispersion.means_LHN("largest_weight_bound").amax((0, 1)),
+    ln_n = dispersion.means_LHN("ln_n")[dispersion.n_rows_LN.argmax(0), 0, torch.arange(len(n))]  # of a layer with rows
+    widest = {  # of the layers that have rows there
+        "entropy": dispersion.means_LHN("entropy_bound").nan_to_num(torch.inf).amin((0, 1)),
+        "largest_weight": dispersion.means_LHN("largest_weight_bound").nan_to_num(-torch.inf).amax((0, 1)),
     }
     uniform: dict[str, Any] = {"entropy": ln_n, "largest_weight": [1 / x for x in n]}
     note = f"Every head at context {context:,}, rows by the number of keys that they see."

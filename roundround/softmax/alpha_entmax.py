@@ -15,6 +15,8 @@ from roundround.attention.precision import at_least_float32
 from roundround.attention.whole_rows import RowFunction
 from roundround.softmax.projection import Projection, entmax_function, entmax_of
 
+LARGEST_IN_ROWS = 3.0  # alpha: beyond, the threshold in float32 leaves weights that do not sum to one
+
 
 @final
 class AlphaEntmax(Projection):
@@ -47,8 +49,8 @@ class AlphaEntmax(Projection):
             return self.start
         return 1 + at_least_float32(self.raw_alpha).sigmoid().clamp(min=0.01)
 
-    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction:
-        return entmax_function(self.alpha())
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
+        return None if self.start > LARGEST_IN_ROWS else entmax_function(self.alpha())
 
     def project(self, logits_BHQK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         return entmax_of(logits_BHQK, self.alpha())

@@ -19,7 +19,8 @@ class LogN(RowScale):
 
     alpha_j = exp(beta e_j) / sum_l exp(beta e_l), beta = max(1, ln n / ln n_train), n the visible keys
 
-    Chiang and Cholak 2022, arXiv:2202.12172, section 5.3.
+    After Chiang and Cholak 2022, arXiv:2202.12172, section 5.3, who multiply by ln n; over ln n_train, and never below
+    1, as Qwen's models do, so that lengths of training are left alone.
 
     `n_train` null is the length that the model is trained on. `count` position counts, under a window, all tokens up to
     the query's own.

@@ -51,7 +51,7 @@ class Projection(AttentionSoftmax):
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         finite = logits_BHQK.nan_to_num(0.0, 0.0, 0.0)  # `weights` makes such rows NaN; entmax would fail on the index
-        hidden_B1QK = ~visible_B1QK & (rows["n_visible"] > 0)  # and hides all of a row that sees nothing
+        hidden_B1QK = ~visible_B1QK & visible_B1QK.any(-1, keepdim=True)  # and hides all of a row that sees nothing
         return self.project(finite.masked_fill(hidden_B1QK, -torch.inf), rows)
 
     def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:

@@ -183,6 +183,35 @@ def test_the_precision_of_the_weights_is_allowed_for(dtype: torch.dtype) -> None
     assert told(reports) == []
 
 
+@pytest.mark.parametrize(
+    ("theta", "longest"), [(5e5, 8192), (1e6, 40_960), (1e6, 32_768)], ids=["Llama 3", "Qwen 3", "Mistral"]
+)
+def test_slow_pairs_of_long_contexts_are_no_scaling_in_half_precision(theta: float, longest: int) -> None:
+    """At the farthest position the slowest have turned by less than bfloat16 can tell from nothing."""
+    rope = {"rope_type": "default", "rope_theta": theta}
+    model = tiny("llama", head_dim=128, num_hidden_layers=1, max_position_embeddings=longest, rope_parameters=rope)
+    table = model.model.rotary_emb.inv_freq.clone()
+    model.to(torch.bfloat16)
+    model.model.rotary_emb.inv_freq = table
+    reports = check_pretrained(model)
+    assert [named(r.scheme).partition(",")[0] for r in reports] == ["rope"]
+    assert told(reports) == []
+
+
+def test_families_that_rotate_within_windows_alone_are_known() -> None:
+    model = tiny("cohere2", sliding_window=5, layer_types=["sliding_attention"] * 3 + ["full_attention"])
+    reports = check_pretrained(model)
+    assert reports[3].turning.n_rotated == 0
+    assert told(reports) == []
+
+
+def test_a_window_of_nought_is_that_of_no_layer() -> None:
+    model = tiny(
+        "qwen2_moe", num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16, shared_expert_intermediate_size=16
+    )
+    assert told(check_pretrained(model)) == []
+
+
 def turning(frequencies_P: torch.Tensor, farthest: int = 2**18) -> Turning:
     n = len(frequencies_P)
     return Turning(

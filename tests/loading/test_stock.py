@@ -32,6 +32,8 @@ MODELS: dict[str, tuple[str, list[str], dict[str, Any]]] = {
         ["pattern=gemma3", LOCAL, "pattern.local.logit_scale=0.25", "pattern.global.logit_scale=0.25"],
         GEMMA,
     ),
+    "gemma3 without windows": ("Gemma3ForCausalLM", ["qk_norm=rms"], GEMMA),
+    "olmo3 without windows": ("Olmo3ForCausalLM", ["qk_norm=rms_across"], {"norms": "after"}),
     "qwen3": ("Qwen3ForCausalLM", ["qk_norm=rms"], {"head_dim": 12, "attention_bias": True}),
     "qwen3 with windows and p-RoPE": (
         "Qwen3ForCausalLM",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from conftest import Done
@@ -26,6 +28,7 @@ from roundround.softmax.sigmoid import Sigmoid
 from roundround.softmax.sink import Sink
 from roundround.softmax.softmax import Softmax
 from roundround.softmax.ssmax import SSMax
+from roundround.support.panels import Panel
 
 MODES = ["plain causal", "padded", "window", "three queries and their cache"]
 
@@ -140,6 +143,25 @@ def test_a_window_is_measured_as_the_model_applies_it() -> None:
     for name in MEASURES:
         torch.testing.assert_close(found.means_LH(name), shown.means_LH(name), msg=name)
     assert float(found.means_LHN("entropy").nan_to_num(0.0).max()) <= math.log(4)
+
+
+def test_what_a_window_never_sees_hides_nothing_of_the_other_layers() -> None:
+    softmaxes = [Softmax(replace(shape_of(2), layer=layer)) for layer in (0, 1)]
+    softmaxes[0].window = 2
+    q, k, v, _ = inputs(KEYS["plain causal"], 2)
+    with watched(nn.ModuleList(softmaxes), KEYS["plain causal"].n_keys) as seen, torch.no_grad():
+        for softmax in softmaxes:
+            softmax(q, k, v, scale=SCALE, keys=KEYS["plain causal"], bias=None, rows={})
+    kept = report.by_visible_keys({11: seen})["11"]
+    assert [sum(rows) for rows in kept["rows"]] == [33, 33]
+    assert kept["rows"][0] != kept["rows"][1]
+    assert kept["entropy"][0][0][-1] is None
+    assert kept["entropy"][1][0][-1] is not None
+    entropy = report.drawing(seen, context=11, title="").panels[0]
+    assert isinstance(entropy, Panel)
+    references = [curve for curve in entropy.curves if curve.name.startswith(("uniform", "Lemma"))]
+    assert len(references) == 2
+    assert all(np.isfinite(np.asarray(curve.y)).all() for curve in references)
 
 
 @pytest.mark.parametrize("name", ["adaptive", "ssmax", "sink", "entmax15", "sigmoid"])

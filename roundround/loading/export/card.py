@@ -145,14 +145,18 @@ def usage(question: Question | None, *, stock: bool) -> str:
     trust = "" if stock else ", trust_remote_code=True"
     prompt, n_tokens = ("Once upon a time", 50) if question is None else (question.prompt, question.n_tokens)
     answer = "" if question is None else f"  # right: {escaped(question.answer)}"
+    begins = question is not None and question.of_text  # with a token that the tokenizer does not put there
+    first = "import torch\n" if begins else ""
+    as_tensor = "" if begins else ', return_tensors="pt"'
+    given = "torch.tensor([[tokenizer.bos_token_id, *tokens.input_ids]])" if begins else "**tokens"
     return f"""
 ```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+{first}from transformers import AutoModelForCausalLM, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained(folder{trust})
 model = AutoModelForCausalLM.from_pretrained(folder{trust})
-tokens = tokenizer({json.dumps(prompt)}, return_tensors="pt")
-print(tokenizer.decode(model.generate(**tokens, max_new_tokens={n_tokens})[0])){answer}
+tokens = tokenizer({json.dumps(prompt)}{as_tensor})
+print(tokenizer.decode(model.generate({given}, max_new_tokens={n_tokens})[0])){answer}
 ```
 """
 

@@ -33,7 +33,7 @@ from transformers.dynamic_module_utils import get_imports
 
 from roundround.config.build import checked_values, target_class
 from roundround.data.tasks.base import Examples
-from roundround.data.tasks.text_task import TextTask
+from roundround.data.tasks.text_task import TextTask, beginning
 from roundround.distributed.device import check_fits
 from roundround.loading.export import check, modeling
 from roundround.loading.export.card import Card, Question, card_of, model_card
@@ -113,6 +113,7 @@ class ModelToExport:
 def model_to_export(trained: TrainedRun, checkpoint: str) -> ModelToExport:
     """The run's decoder with a checkpoint's weights and all that it takes to build it elsewhere."""
     vocabulary, own = trained.vocabulary(), trained.config
+    of_text_task = isinstance(trained.task(), TextTask)
     kinds = exported_kinds(**parts_of(own))
     return ModelToExport(
         decoder=trained.decoder(checkpoint),
@@ -121,7 +122,7 @@ def model_to_export(trained: TrainedRun, checkpoint: str) -> ModelToExport:
         normaliser={} if kinds else checked_values(own.softmax, AttentionSoftmax, []),
         kinds=kinds,
         tokenizer=vocabulary.tokenizer,
-        first_token=vocabulary.first_token,
+        first_token=beginning(vocabulary)[-1] if of_text_task else vocabulary.first_token,
         end_of_document=vocabulary.end_of_document,
         separate_documents=trained.separate_documents,
     )
@@ -226,8 +227,8 @@ def own_config(trained: ModelToExport) -> PreTrainedConfig:
         intermediate_size=sizes["d_mlp"],
         num_hidden_layers=sizes["n_layers"],
         num_attention_heads=shape.n_heads,
-        num_key_value_heads=shape.n_key_heads,
-        head_dim=shape.head_dim,
+        num_key_value_heads=sizes["n_key_heads"],  # of layers whose kind has none of its own
+        head_dim=sizes["head_dim"] or shape.d_model // shape.n_heads,
         max_position_embeddings=shape.train_length,
         rms_norm_eps=sizes["norm_eps"],
         initializer_range=sizes["initializer_range"],

@@ -228,6 +228,8 @@ def attention(
         raise UserError(f"{type(module).__name__} calls its attention in a form that roundround does not know")
     if not isinstance(attention_mask, ModelKeys):
         raise UserError("the model makes its own attention mask; roundround would lose causality, so it is refused")
+    if attention_mask.of_no_layer:
+        raise UserError("the model has a layer with a window of 0 tokens, which would see nothing")
     if key.shape[2] > attention_mask.n_given:  # DeepSeek-V4 adds compressed ones
         raise UserError(f"{type(module).__name__} attends to keys that its mask does not know; they would be dropped")
     if dropout or position_bias is not None:
@@ -276,11 +278,13 @@ class ModelKeys(Keys):
     """Keys in the place of a mask tensor, with the few things that models do to a mask on its way.
 
     Some cut it down to the rows of its last queries; generation with a static cache makes it ahead and hands it in.
-    n_given: keys for which the model made it, those behind the last one that is seen included.
+    n_given: keys for which the model made it, those behind the last one that is seen included. of_no_layer: of windows
+    of 0 tokens, which Qwen2's MoE names where it has none.
     """
 
     ndim: ClassVar[int] = 4
     n_given: int
+    of_no_layer: bool = False
 
     def contiguous(self) -> ModelKeys:
         return self
@@ -334,11 +338,12 @@ def mask(
         q_pos_BQ=torch.arange(n_keys - q_length, n_keys, device=device)[None],
         k_pos_BK=torch.arange(n_keys, device=device)[None],
         valid_BK=valid_BK,
-        window=None if local_size is None or local_size >= n_keys else local_size,
+        window=None if not local_size or local_size >= n_keys else local_size,
+        of_no_layer=local_size == 0,
         n_given=kv_length,
         n_forgotten=n_forgotten,
     )
-    if not agrees(keys, mask_function, int(q_offset), kv_offset, batch_size):
+    if not keys.of_no_layer and not agrees(keys, mask_function, int(q_offset), kv_offset, batch_size):
         raise UserError(
             "the model's attention mask is neither causal nor a sliding window; roundround cannot honour it"
         )
