@@ -199,7 +199,7 @@ def without_broken_rows(
         q_norm_BHQ = q_BHQC.abs().amax(-1).to(wide) * (root * scale)
         k_norm_BGK = k_BGKC.abs().amax(-1).to(wide) * root
         finite_BHQ = q_norm_BHQ.nan_to_num(0.0, 0.0, 0.0)
-        longest_BGQ = finite_BHQ.unflatten(1, (k_BGKC.shape[1], -1)).amax(2)
+        longest_BGQ = finite_BHQ.reshape(len(q_BHQC), k_BGKC.shape[1], -1, q_BHQC.shape[2]).amax(2)
         bad_q_BHQ1 = ~q_norm_BHQ.isfinite()[..., None]
         bad_k_BGK = ~(k_norm_BGK * of_those_that_see(longest_BGQ, keys)).isfinite()
         sees_bad_BHQ1 = kernels.repeated(keys.counts(0, keys.n_queries, bad_k_BGK) > 0, q_BHQC)

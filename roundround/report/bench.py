@@ -160,12 +160,15 @@ class Standings:
 
     def remarks(self) -> list[str]:
         changed = [f"not the standard set: {self.set.name} was changed (hash {self.set.hash})"]
-        return changed * (not self.set.is_standard) + [
-            f"{self.label(standing)}: {part}: {remark}"
-            for standing, _ in self.rows
-            for part, some in standing.remarks.items()
-            for remark in some
-        ]
+        found = changed * (not self.set.is_standard)
+        for standing, _ in self.rows:
+            for part, some in standing.remarks.items():
+                seeds: dict[str, list[str]] = {}
+                for remark in some:
+                    seed, _, text = remark.partition(": ")
+                    seeds.setdefault(text, []).append(seed.removeprefix("seed "))
+                found += [f"{self.label(standing)}: {part}: seed {', '.join(n)}: {text}" for text, n in seeds.items()]
+        return found
 
     def leave_report(self, directory: Path, folder: Path, command: str, style: FigureStyle) -> None:
         """What a paper cites: the page of the run, table, csv, figures as pdf, and a paragraph on methods."""
@@ -283,12 +286,16 @@ def sentence(name: str, baseline: str, comparisons: Sequence[Comparison]) -> str
 
 
 def band(curves: Sequence[Mapping[int, Sequence[float]]]) -> dict[int, list[float]]:
-    """By length, the ends between which the means of eight tenths of all variants lie, and their median."""
+    """By length, where most are measured: the ends of the means of eight tenths of all variants, and their median."""
     if len(curves) <= FEW:
         return {}
     places = sorted({length for curve in curves for length in curve})
     by_place = {n: [float(np.mean(curve[n])) for curve in curves if curve.get(n)] for n in places}
-    return {n: [float(q) for q in np.quantile(some, [0.1, 0.5, 0.9])] for n, some in by_place.items() if some}
+    return {
+        n: [float(q) for q in np.quantile(some, [0.1, 0.5, 0.9])]
+        for n, some in by_place.items()
+        if 2 * len(some) > len(curves)
+    }
 
 
 # -- the page

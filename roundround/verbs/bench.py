@@ -259,13 +259,16 @@ class SetRunner:
 
     def by_length(self, run: Runner, verb: str, words: Sequence[str], told: list[str]) -> list[Path]:
         """A look of several lengths, one by one, as far as the model takes them."""
-        found = []
+        found: list[Path] = []
+        lost: dict[str, str] = {}
         for word in [word for word in words if word.startswith("length=[")]:
             for length in word.removeprefix("length=[").removesuffix("]").split(","):
                 try:
                     found.append(run(verb, *(f"length={length}" if other == word else other for other in words)))
                 except (VerbFailed, UserError) as error:
-                    told.append(f"length={length}: {self.why(error)}")
+                    lost[length] = self.why(error)
+        if found and lost:
+            told.append(f"not at length {', '.join(lost)}: {next(iter(lost.values()))}")
         return found
 
     def measured(self, part: Part, trained: Mapping[str, Path], told: list[str]) -> Mapping[str, float]:
