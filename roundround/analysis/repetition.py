@@ -21,7 +21,7 @@ from typing import Any
 from omegaconf import OmegaConf, open_dict
 
 from roundround.analysis.past_run import PastRun, is_held, is_number
-from roundround.config.options import compose, config_name, usual_config
+from roundround.config.options import as_value, compose, config_name, usual_config
 from roundround.config.recorded import as_dict, flat, overridden, own_options
 from roundround.config.verbs import VERBS, WHERE, keys_of, verb_named
 from roundround.config.verbs.probe import SubjectConfig
@@ -160,6 +160,18 @@ def has_same_numbers(manifest: Mapping[str, Any], planned: Mapping[str, Any]) ->
     return all(key in defaults and now[key] == defaults[key] for key in new)
 
 
+def has_same_text(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
+    """Whether the text that a run was trained on is what its config means now: a file may have changed."""
+    known = (manifest.get("data") or {}).get("corpus_hash")
+    if manifest["verb"] != "train" or known is None:
+        return True
+    from roundround.config.build import build  # torch, which `roundround show` does not wait for
+    from roundround.data.corpora import Source
+
+    data = build(OmegaConf.create(planned["data"]), Source)  # type: ignore[type-abstract]
+    return bool(data.identity() == known)
+
+
 def of_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
     """The values that numbers depend on, by dotted key, as they are read again from a manifest."""
     return flat(json.loads(json.dumps({k: v for k, v in config.items() if k not in NO_RESULT}, default=str)))
@@ -209,9 +221,9 @@ class Runner:
             directory = done[-1]
         else:
             self.tell(command if not begun else f"{command}: resumes {begun[-1]}")
-            again = [verb, f"resume={begun[-1]}", *usual] if begun else [verb, *words]
+            again = [verb, f"resume={as_value(begun[-1])}", *usual] if begun else [verb, *words]
             own_folder = [] if self.config_dir is None else ["--config-dir", self.config_dir]
-            whole = [*again, f"outputs={self.outputs}", *own_folder]
+            whole = [*again, f"outputs={as_value(self.outputs)}", *own_folder]
             directory = start(whole) if self.log is None else start_warm(whole, self.log)
         self.made.append(Made(command, directory, taken=bool(done)))
         return directory
@@ -226,6 +238,7 @@ class Runner:
                 (path, manifest["status"])
                 for path, manifest in all_runs(runs_of(self.outputs, verb), verb, done=False)
                 if has_same_numbers(manifest, planned)
+                and has_same_text(manifest, planned)
                 and not any(change.code for change in changes(path, manifest, planned))
             ]
             held = [path for path, status in found if status == "running" and is_held(path)]
@@ -272,7 +285,7 @@ def overrides_of(run: PastRun) -> list[str]:
         return kept
     if not (Path(source) / MANIFEST).is_file():
         raise UserError(f"{run.directory} looked at the run in {source}, which is not there any more")
-    return [*kept, f"run={source}"]
+    return [*kept, f"run={as_value(source)}"]
 
 
 def recorded_config_dir(run: PastRun, *, trust: bool) -> str | None:

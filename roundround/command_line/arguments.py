@@ -17,7 +17,8 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Quoted
 from hydra.errors import HydraException
 from omegaconf import ListConfig, OmegaConf
 
-from roundround.config.options import checked_config_dir, compose, config_name, options_of
+from roundround.command_line.catalogue import rests
+from roundround.config.options import checked_config_dir, compose, config_name, in_quotes, options_of
 from roundround.config.verbs import Verb
 from roundround.support.errors import UserError, nearest, one_line, printable
 
@@ -39,8 +40,9 @@ WITHOUT_VALUE = {
 }
 MOST_JOBS = 10_000  # of a sweep; each is composed before the first one runs
 ALONE = {"none", "several"}  # options that stand in no list
+TEXTS = {"prompt", "outputs", "run", "resume", "to"}  # keys whose value is a text, also where it is like a number
+OUTSIDE = r",(?![^\[]*\])"  # a comma in no list
 MODES = ("--run", "--multirun", "--cfg", "--info")  # what Hydra does, one at a time
-
 FLAG_CHOICES = {
     "--cfg": ["job", "hydra", "all"],
     "--info": ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"],
@@ -72,6 +74,7 @@ def read_command_line(args: list[str], verb: Verb) -> CommandLine:
     overrides = expand_loggers(expand_aliases(overrides, verb.name), config_dir)
     if "init" not in verb.keys or any(override.startswith("init=run:") for override in overrides):
         overrides = add_below(overrides, verb.partly)  # without init= a run has no pattern but the one that it is given
+    overrides = [override for override in overrides if not (override.endswith("=null") and rests(override, verb))]
     overrides = [quote_odd(override, config_dir) for override in overrides]
     check_sweeps(overrides, config_dir)
     check_folders(overrides)
@@ -106,7 +109,7 @@ def split_flags(args: list[str], own: Iterable[str] = ()) -> tuple[list[str], li
                 raise UserError(f"no {name} {given}{nearest(given, FLAG_CHOICES[name])}")
             flags += [name, given]
         else:
-            raise UserError(f"no flag {arg}{nearest(name, [*WITH_VALUE, *WITHOUT_VALUE, *own])}")
+            raise UserError(f"no flag {arg}{nearest(name, [*{*WITH_VALUE} - {'--config-path'}, *WITHOUT_VALUE, *own])}")
     given_modes = [mode for mode in MODES if mode in flags]
     if len(given_modes) > 1:
         raise UserError(f"Only one of {', '.join(given_modes)} can be given")
@@ -179,18 +182,11 @@ def expand_paths(args: list[str], values: set[int], verb: Verb) -> list[str]:
         if any(arg.startswith("to=") for arg in rest):
             raise UserError("to= is one folder, and -m runs a job for each variant; give pe=a,b without -m, or no to=")
         parts = (word.partition("=") for word in filters)
-        each = ([f"{name}={value}" for value in values.split(",")] for name, _, values in parts)
+        each = ([f"{name}={value}" for value in re.split(OUTSIDE, values)] for name, _, values in parts)
         jobs = (f"[{','.join(map(in_quotes, job))}]" for job in itertools.product(*each))
         rest, filters = [*rest, f"{verb.filters}=choice({','.join(jobs)})"], []
     lists = [(verb.words, paths), (verb.filters, filters)]
     return [*rest, *(f"{key}=[{','.join(map(in_quotes, words))}]" for key, words in lists if words)]
-
-
-def in_quotes(value: str) -> str:
-    """A text in quotes, from which Hydra's grammar reads the same text, with any characters in it."""
-    quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)
-    trailing = len(quoted) - len(quoted.rstrip("\\"))
-    return f"'{quoted}{chr(92) * trailing}'"
 
 
 def expand_aliases(overrides: list[str], verb: str) -> list[str]:
@@ -237,6 +233,8 @@ def quote_odd(override: str, config_dir: str | None = None) -> str:
         if value[:1] in ("[", "{", "'", '"'):
             raise UserError(f"cannot read '{override}': {one_line(error)}") from error
         return f"{key}={in_quotes(value)}"
+    if key.lstrip("+") in TEXTS and isinstance(parsed.value(), bool | int | float):
+        return f"{key}={in_quotes(value)}"  # as it was typed
     named = parsed.is_delete() or parsed.is_sweep_override() or isinstance(parsed.value(), str | QuotedString)
     twisted = any(not is_plain(name) for name in value.split(","))
     choices = {} if named and not twisted else options_of(parsed.key_or_group, config_dir)
@@ -316,7 +314,8 @@ def read_commas(overrides: list[str], name: str, config_dir: str | None, *, jobs
     sweeps = {override for override in overrides if parsed[override].is_sweep_override()}
     groups = {override for override in sweeps if options_of(keys[override], config_dir)}
     values = {override: parsed[override].value() for override in groups}
-    first = [f"{keys[o]}={value.list[0]}" for o, value in values.items() if isinstance(value, ChoiceSweep)]
+    firsts = {o: value.list[0] for o, value in values.items() if isinstance(value, ChoiceSweep)}
+    first = [f"{o.partition('=')[0]}={v.text if isinstance(v, QuotedString) else v}" for o, v in firsts.items()]
     left_out = {keys[override] for override in with_commas} | {keys[override] for override in groups}
     others = [override for override in overrides if keys[override] not in left_out and override not in sweeps]
     config = compose(name, [*first, *others], config_dir)
@@ -324,8 +323,8 @@ def read_commas(overrides: list[str], name: str, config_dir: str | None, *, jobs
     for override in overrides:
         key, _, value = override.partition("=")
         is_list = isinstance(OmegaConf.select(config, keys[override].replace("/", ".")), ListConfig)
-        if override in with_commas and is_list:
-            value = f"[{value}]"
+        if override in with_commas and (is_list or (key == "prompt" and not jobs)):
+            value = f"[{value}]" if is_list else in_quotes(value)
         of_job = jobs and value and keys[override].startswith(tuple(f"{keys[group]}." for group in groups))
         if of_job and (is_list or override not in sweeps):
             value = f"choice({value})"  # a sweep over one value

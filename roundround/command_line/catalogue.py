@@ -200,6 +200,12 @@ def groups_of(verb: Verb) -> dict[str, tuple[str, str]]:
     return found
 
 
+def rests(override: str, verb: Verb) -> bool:
+    """Whether it is `softmax=null` of a verb that has none of that group: what --help shows and Hydra cannot read."""
+    key, _, value = override.partition("=")
+    return value == "null" and groups_of(verb).get(key, ("", ""))[0] == "null"
+
+
 def defaults_of(values: dict[str, Any]) -> list[tuple[str, str]]:
     """The defaults list of a yaml as pairs of a group, empty for a yaml of the same folder, and an option."""
     listed = values.get("defaults")

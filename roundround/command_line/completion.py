@@ -53,6 +53,7 @@ def complete_override(name: str, words: list[str], incomplete: str) -> list[str]
             return [choice for choice in FLAG_CHOICES[flag] if choice.startswith(incomplete)]
         if incomplete.startswith("-"):
             flags = [*WITH_VALUE, *WITHOUT_VALUE, *verb.flags]
+            flags.remove("--config-path")  # which is refused
             return [flag for flag in flags if flag.startswith(incomplete)]
         line = read_command_line(words, verb)
         if (prefix + incomplete).startswith("logger=["):

@@ -29,7 +29,7 @@ from hydra.types import RunMode
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from roundround.command_line.arguments import in_quotes, read_command_line
+from roundround.command_line.arguments import read_command_line
 from roundround.command_line.complaint import complain, outcome
 from roundround.command_line.messages import EXPLAINED, explain
 from roundround.command_line.places import (
@@ -41,7 +41,7 @@ from roundround.command_line.places import (
     leave_nothing,
     of_the_place,
 )
-from roundround.config.options import conf_dir, config_name
+from roundround.config.options import conf_dir, config_name, in_quotes
 from roundround.config.verbs import VERBS, Verb
 from roundround.distributed.interruption import end_at_once, interrupt, on_signals, pass_on, put_back, signals_ignored
 from roundround.distributed.launcher import check_alone, rank, speaks, started_again

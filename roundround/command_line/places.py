@@ -17,8 +17,8 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.command_line.arguments import in_quotes
 from roundround.config.build import literal
+from roundround.config.options import in_quotes
 from roundround.config.verbs import Verb
 from roundround.runs import directories
 from roundround.support.console import print_status

@@ -5,6 +5,7 @@ Tested by tests/command_line/test_arguments.py and tests/test_own_contract.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -70,6 +71,18 @@ def load_option(group: str, name: str, **numbers: Any) -> DictConfig:
     node = OmegaConf.create({group: OmegaConf.merge(OmegaConf.load(path), numbers)})[group]
     assert isinstance(node, DictConfig)
     return node
+
+
+def in_quotes(value: str) -> str:
+    """A text in quotes, from which Hydra's grammar reads the same text, with any characters in it."""
+    quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)
+    trailing = len(quoted) - len(quoted.rstrip("\\"))
+    return f"'{quoted}{chr(92) * trailing}'"
+
+
+def as_value(path: object) -> str:
+    """A path as the value of an override, in quotes where Hydra's grammar would read a sign in it."""
+    return str(path) if re.fullmatch(r"[\w./~+-]+", str(path)) else in_quotes(str(path))
 
 
 def named(group: str, name: str, family: type[T], **numbers: Any) -> Callable[..., T]:

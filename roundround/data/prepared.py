@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from roundround.data.corpora import Corpus, reading
@@ -201,7 +202,9 @@ def _mixed(mixture: Mixture, recipe: TokenizerRecipe, cache_dir: Path, needs: Se
         held_out=held_out,
         held_out_bytes=held_out_bytes,
         n_train_documents=sum(part.n_train_documents for part in parts),
-        n_held_out_documents=sum(part.n_held_out_documents for part in parts),
+        n_held_out_documents=int(
+            ((np.asarray(held_out) == first.end_of_document) & (np.asarray(held_out_bytes) == 0)).sum()
+        ),
         n_held_out_bytes=held_out_bytes.sum(),
         n_vocab=first.n_vocab,
         end_of_document=first.end_of_document,

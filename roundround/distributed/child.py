@@ -18,6 +18,7 @@ from pathlib import Path
 from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.support.errors import AlreadyReported, Interrupted
 
+RAISES = "HYDRA_FULL_ERROR"  # which the parent's own command sets while it runs: a child tells errors in a line
 PACKAGES = Path(__file__).resolve().parents[2]  # the folder that holds roundround
 
 
@@ -32,7 +33,8 @@ class VerbFailed(Exception):
 def clean_environment() -> dict[str, str]:
     """The environment of a Python process that imports nothing from the current folder."""
     own = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    return os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([str(PACKAGES), *own])}
+    inherited = {name: value for name, value in os.environ.items() if name != RAISES}
+    return inherited | {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([str(PACKAGES), *own])}
 
 
 def start(
@@ -125,6 +127,7 @@ def start_warm(words: Sequence[str], log: Path) -> Path:
 def be_verb(words: list[str], out: str, log: str) -> None:
     """Be `roundround WORDS` in this process, whose output goes to files."""
     os.setpgid(0, 0)  # Ctrl-C comes from the parent alone
+    os.environ.pop(RAISES, None)
     for number, path in ((1, out), (2, log)):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(handle, number)

@@ -6,7 +6,7 @@ Tested by tests/loading/test_rebuilt.py, test_hf_commands.py and tests/config/te
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -215,10 +215,11 @@ class TrainedRun:
         corpus, recorded = build(self.config.data, Corpus), self.manifest["data"]  # type: ignore[type-abstract]
         began_elsewhere = self.config.get("init") is not None  # its tokenizer's folder need not be there any more
         if corpus.identity() == recorded["corpus_hash"] and not began_elsewhere:
-            recipe = build(self.config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
-            data = prepare(corpus, recipe, default_cache_dir(), needs=["held_out"])
-            if data.tokenizer_hash == recorded["tokenizer_hash"]:
-                return data
+            with suppress(UserError):  # a tokenizer of a folder or of the hub may be gone
+                recipe = build(self.config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
+                data = prepare(corpus, recipe, default_cache_dir(), needs=["held_out"])
+                if data.tokenizer_hash == recorded["tokenizer_hash"]:
+                    return data
         tokenizer = saved_tokenizer(self.directory, self.manifest)
         return prepare(corpus, tokenizer, default_cache_dir(), needs=["held_out"])
 

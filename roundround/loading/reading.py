@@ -316,8 +316,8 @@ def windows_for(
     length, most = config.length or probed.longest, config.max_tokens
     if trained is not None and own:
         data, separate = trained.held_out_text(), trained.separate_documents
-        if config.max_documents is not None and config.max_documents <= data.n_held_out_documents:
-            ends = np.flatnonzero(np.asarray(data.held_out) == data.end_of_document)
+        ends = np.flatnonzero(np.asarray(data.held_out) == data.end_of_document)
+        if config.max_documents is not None and config.max_documents <= len(ends):
             end = int(ends[config.max_documents - 1])
             most = end if most is None else min(most, end)
     else:

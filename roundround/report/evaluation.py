@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ def values(loss: PositionLoss, n_bytes: int) -> dict[str, float]:
     return {
         "perplexity": loss.perplexity(),
         "nats_per_token": loss.token_loss(),
-        "nats_per_byte": loss.token_loss() * loss.n_targets / n_bytes,
+        "nats_per_byte": loss.token_loss() * loss.n_targets / n_bytes if n_bytes else math.nan,
         "perplexity_with_joints": loss.perplexity_with_joints(),
         "share_of_loss_at_joints": loss.share_at_joints(),
     }

@@ -49,10 +49,10 @@ class PairScores:
 
 def of_mean(shares_P: NDArray[np.float64]) -> dict[str, float]:
     """The mean over phenomena, with its 95 % interval by Student's t: pairs of a phenomenon go right together, so each
-    phenomenon is one observation. One phenomenon has no interval.
+    phenomenon is one observation. One phenomenon has no interval, nor do several that are equal.
     """
     mean, half = float(shares_P.mean()), float(half_width(shares_P))
-    return {"value": mean} | ({"low": mean - half, "high": mean + half} if len(shares_P) > 1 else {})
+    return {"value": mean} | ({"low": mean - half, "high": mean + half} if len(shares_P) > 1 and half > 0 else {})
 
 
 def within_one(found: dict[str, float]) -> dict[str, float]:

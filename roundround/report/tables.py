@@ -72,7 +72,11 @@ class Table:
 
     def latex(self) -> str:
         """For a paper; the preamble needs booktabs."""
-        lines = [" & ".join(map(tex, row)) + r" \\" for row in [self.columns, *self.texts()]]
+        rows = [[tex(cell) for cell in row] for row in [self.columns, *self.texts()]]
+        rows = [
+            ["{}" * (row[0][:1] in ("[", "*")) + row[0], *row[1:]] for row in rows
+        ]  # or they belong to \\ before them
+        lines = [" & ".join(row) + r" \\" for row in rows]
         body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
         form = "l" * self.names + "r" * (len(self.columns) - self.names)
         return f"% {escaped(self.title)}\n\\begin{{tabular}}{{{form}}}\n{body}\n\\end{{tabular}}\n"

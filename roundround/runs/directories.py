@@ -252,18 +252,21 @@ def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
 def find_run(reference: str, outputs: str, verb: str, *, done: bool) -> Path:
     """The run directory that `reference` means: a path, or `last` for the latest started one under `outputs`.
 
-    `done` asks `last` for a finished run. Raises UserError where there is none.
+    last~N: the Nth before it. `done` asks for a finished run. Raises UserError where there is none.
     """
-    if reference != "last":
+    named = re.fullmatch(r"last(?:~(\d{1,9}))?", reference)
+    if named is None or (os.path.lexists(reference) and reference != "last"):
         path = path_of(reference)
         read_manifest(path)
         return path
     folder = runs_of(outputs, verb)
-    found = [(time_of(manifest["started"]), path) for path, manifest in all_runs(folder, verb, done=done)]
+    found = sorted((time_of(manifest["started"]), path) for path, manifest in all_runs(folder, verb, done=done))
+    kind, before = "finished " if done else "", int(named[1] or 0)
     if not found:
-        kind = "finished " if done else ""
         raise UserError(f"no {kind}{verb} run under {folder}; start one with: roundround {verb}")
-    return max(found)[1]
+    if before >= len(found):
+        raise UserError(f"{reference}: there are {len(found)} {kind}runs of {verb} under {folder}")
+    return found[-1 - before][1]
 
 
 def runs_of(outputs: str, verb: str) -> Path:

@@ -29,7 +29,7 @@ from roundround.analysis.standings import (
     variants_of,
 )
 from roundround.config.build import checked
-from roundround.config.options import options_of
+from roundround.config.options import as_value, options_of
 from roundround.config.verbs.bench import BenchConfig
 from roundround.distributed.child import VerbFailed
 from roundround.distributed.device import pick_device
@@ -246,7 +246,7 @@ class SetRunner:
         trained[part.name] = run("train", *self.set.words(part, variant, seed, rate))
         found: dict[str, float] = {}
         for verb, *words in part.looks:
-            asked = [f"run={trained[part.name]}", *words]
+            asked = [f"run={as_value(trained[part.name])}", *words]
             try:
                 looks = [run(verb, *asked)]
             except (VerbFailed, UserError):  # as of learned positions, of which there are no more

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +124,9 @@ def asked_of_pretrained(probed: ProbedHuggingFaceModel, task: Source, choices: d
             f"data={choices.get('data')} has symbols of its own, which a pretrained model does not know; give a task "
             "of text, such as data=needle, or a text"
         )
-    vocabulary = probed.vocabulary()
+    vocabulary, end = probed.vocabulary(), probed.tokenizer.eos_token_id
+    if end is not None:  # an answer ends as the model ends a text, not with the token that joins documents
+        vocabulary = replace(vocabulary, end_of_document=end)
     return Asked(
         model=probed,
         task=task.with_vocabulary(vocabulary),

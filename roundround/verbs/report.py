@@ -39,8 +39,11 @@ def report(names: list[str], values: dict[str, str]) -> None:
             refused.append(one_line(error))
     for sweep in [Path(name).expanduser().absolute() for name in dict.fromkeys(names)] if "to" not in values else []:
         if any(manifest["sweep"] for _, manifest in jobs_of_sweep(sweep)):
-            write_sweep_page(sweep)
-            print_result(str(sweep / PAGE))
+            try:
+                write_sweep_page(sweep)
+                print_result(str(sweep / PAGE))
+            except OSError as error:
+                refused.append(f"cannot write {sweep / PAGE}: {error.strerror or one_line(error)}")
     for line in refused[1:]:
         print_status(line)
     if refused:

@@ -28,6 +28,7 @@ from roundround.analysis.repetition import (
     surroundings_changes,
 )
 from roundround.config.build import build, checked, literal
+from roundround.config.options import as_value
 from roundround.config.recorded import refuse_foreign
 from roundround.config.verbs.rerun import RerunConfig
 from roundround.data.corpora import Corpus, Source
@@ -70,7 +71,11 @@ def rerun(cfg: DictConfig, invocation: Invocation) -> None:
         changes += changes_of_config(before, overrides, config_dir, config)
     for line in changes:
         print_status(line)
-    own = ["logger=none", f"trust={str(config.trust).lower()}", f"hydra.run.dir={invocation.directory / FOLDER}"]
+    own = [
+        "logger=none",
+        f"trust={str(config.trust).lower()}",
+        f"hydra.run.dir={as_value(invocation.directory / FOLDER)}",
+    ]
     words = [before.verb, *overrides, *own, *([] if config_dir is None else ["--config-dir", config_dir])]
     with opened_run(invocation, cfg) as run:
         run.note(facts={"repeats": str(before.directory)})

@@ -316,3 +316,42 @@ def test_keys_below_a_runs_own_group_are_added() -> None:
     assert add_below(given, ()) == given
     whole = ["pattern=gemma4", *given]
     assert add_below(whole, ("pattern",)) == whole
+
+
+@pytest.mark.parametrize(
+    ("verb", "typed", "read"),
+    [
+        ("generate", "prompt=It rained, and", "prompt='It rained, and'"),
+        ("generate", "prompt=1e3", "prompt='1e3'"),
+        ("eval", "outputs=2026_01", "outputs='2026_01'"),
+        ("eval", "outputs=outputs/2026", "outputs=outputs/2026"),
+    ],
+)
+def test_a_text_stays_as_it_was_typed(verb: str, typed: str, read: str) -> None:
+    assert read_command_line([typed], verb_named(verb)).overrides == [read]
+
+
+def test_null_is_a_groups_own_default_where_help_shows_it() -> None:
+    assert read_command_line(["softmax=null", "length=16"], verb_named("eval")).overrides == ["length=16"]
+    with pytest.raises(UserError, match="softmax takes the name of one option"):
+        read_command_line(["softmax=null"], verb_named("train"))
+
+
+def test_groups_at_a_place_are_swept_beside_lists() -> None:
+    words = ["-m", "softmax@normalisers.ssmax=ssmax,ssmax_bias", "test_sizes=16,32"]
+    found = read_command_line(words, verb_named("max-retrieval")).overrides
+    assert "softmax@normalisers.ssmax=ssmax,ssmax_bias" in found
+    read_command_line(["-m", "pe='rope',p_rope"], verb_named("train"))
+
+
+def test_a_list_of_a_variant_is_one_value_of_a_sweep_of_bench() -> None:
+    found = read_command_line(["-m", "pe=p_rope,rope", "pattern.order=[local,global]"], verb_named("bench")).overrides
+    assert found == [
+        "where=choice(['pe=p_rope','pattern.order=[local,global]'],['pe=rope','pattern.order=[local,global]'])"
+    ]
+
+
+def test_a_flag_that_is_always_refused_is_not_offered() -> None:
+    with pytest.raises(UserError) as refused:
+        split_flags(["--cofnig"])
+    assert "--config-path" not in str(refused.value)

@@ -298,3 +298,12 @@ def test_two_loggers_that_ask_for_different_checkpoints_are_refused() -> None:
     first.log_checkpoint, second.log_checkpoint = "best", "last"
     with pytest.raises(ValueError, match="log_checkpoint must be the same"):
         Several([first, second])
+
+
+def test_a_logger_whose_process_is_gone_leaves_the_others_their_lines(tmp_path: Path) -> None:
+    gone = NoLogger()
+    gone.log = Mock(side_effect=BrokenPipeError("gone"))
+    start_again(tmp_path, Several([gone, CSV()]), 0, range(1, 4), stopped=False)
+    assert len(table(tmp_path / "metrics.csv")) == 3
+    assert [row["metric"] for row in table(tmp_path / "results.csv")] == ["loss"]
+    assert gone.log.call_count == 1

@@ -19,7 +19,7 @@ from conftest import ROOT, Done, assert_refused
 
 from roundround import papers
 from roundround.analysis import repetition
-from roundround.analysis.repetition import Runner
+from roundround.analysis.repetition import Runner, has_same_numbers, has_same_text
 from roundround.command_line.arguments import expand_sugar
 from roundround.command_line.completion import complete_override
 from roundround.config.options import compose
@@ -28,7 +28,17 @@ from roundround.distributed.child import start
 from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.papers import figure_names
 from roundround.papers.claim import at_least
-from roundround.papers.figures import Outcome, Subject, figures_of, newest_entries, read_entries
+from roundround.papers.figures import (
+    AGREES,
+    NOT_RUN,
+    Entry,
+    Outcome,
+    Subject,
+    figures_of,
+    newest_entries,
+    newest_of,
+    read_entries,
+)
 from roundround.papers.figures.probed import FOLDER, heat_map
 from roundround.report import reproduction as report
 from roundround.runs.run import Invocation
@@ -274,3 +284,24 @@ def test_a_signal_reaches_the_verb_before_it_is_obeyed(here: Path) -> None:
         put_back(handlers)
     (manifest,) = Path("outputs").glob("max-retrieval/*/*/run.json")
     assert json.loads(manifest.read_text())["status"] == "interrupted"
+
+
+def test_a_finished_run_of_a_text_that_has_changed_is_not_taken(train: Callable[..., Done], corpus: Path) -> None:
+    mine = Path("mine.txt")
+    mine.write_text(corpus.read_text())
+    done = train(f"data.path={mine.absolute()}", "trainer.max_steps=1")
+    planned = done.manifest["config"]
+    assert has_same_numbers(done.manifest, planned)
+    assert has_same_text(done.manifest, planned)
+    mine.write_text(corpus.read_text().replace("fox", "owl"))
+    assert not has_same_text(done.manifest, planned)
+
+
+def test_what_could_not_be_made_replaces_nothing_that_was(tmp_path: Path) -> None:
+    def entry(verdict: str, ended: str) -> Entry:
+        return Entry(name="rope.fig1", verdict=verdict, ours="", comparisons=[], remark="", untested="", model=None,
+                     is_the_papers=True, runs=[], figure=None, seconds=1.0, ended=ended)  # fmt: skip
+
+    made, failed = entry(AGREES, "2026-01-01T00:00:00+00:00"), entry(NOT_RUN, "2026-01-02T00:00:00+00:00")
+    assert newest_of([(made, tmp_path), (failed, tmp_path)])["rope.fig1"][0] is made
+    assert newest_of([(failed, tmp_path)])["rope.fig1"][0] is failed

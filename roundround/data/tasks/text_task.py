@@ -142,7 +142,12 @@ class TextTask(Task):
 
 
 def beginning(vocabulary: Vocabulary) -> list[int]:
-    """The special tokens that a tokenizer puts before a text, or the token that ends a document where it puts none."""
+    """The special tokens that a tokenizer puts before a text, or the token that ends a document where it puts none.
+
+    None of a model that was trained on documents which do not see each other: there it stands before no text.
+    """
+    if vocabulary.documents_apart:
+        return []
     encoded = vocabulary.tokenizer.encode("a", add_special_tokens=True)
     special = itertools.takewhile(lambda pair: pair[1], zip(encoded.ids, encoded.special_tokens_mask, strict=True))
     return [token for token, _ in special] or [vocabulary.end_of_document]

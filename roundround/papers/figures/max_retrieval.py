@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from roundround.analysis.intervals import error_from_p, error_widths, half_width, p_of_mean, welch_width
+from roundround.config.options import as_value
 from roundround.papers.claim import (
     Comparison,
     at_least,
@@ -169,7 +170,7 @@ class Fit(Figure):
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
         trained = run(*MEASURE)
-        directory = run(*MEASURE, f"run={trained}", "fit=true")
+        directory = run(*MEASURE, f"run={as_value(trained)}", "fit=true")
         fit = json.loads((directory / "run.json").read_text(encoding="utf-8"))["fit"]
         ours = fit["coefficients"]
         grid = np.linspace(0.5, 3.5, 301)

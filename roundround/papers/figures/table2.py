@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundround.analysis.intervals import half_width
+from roundround.config.options import as_value
 from roundround.papers.claim import (
     Comparison,
     near,
@@ -147,7 +148,7 @@ class Perplexities(Figure):
         for seed in SEEDS:
             for pe in PAPER:
                 trained = run("train", "experiment=rope/table2", f"pe={pe}", f"seed={seed}", "hydra.mode=RUN")
-                evaluated = run("eval", f"run={trained}", f"length=[{','.join(map(str, LENGTHS))}]")
+                evaluated = run("eval", f"run={as_value(trained)}", f"length=[{','.join(map(str, LENGTHS))}]")
                 records += json.loads((evaluated / "results.json").read_text(encoding="utf-8"))
         sweep = sweep_of(records)
         means = {pe: float(sweep.seeds_of(pe, LENGTHS[0]).mean()) for pe in sweep.encodings}

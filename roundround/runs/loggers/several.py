@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, final
 
 from roundround.runs.loggers.base import Logger
+from roundround.support.console import print_status
+from roundround.support.errors import one_line
 
 
 @final
@@ -22,7 +24,7 @@ class Several(Logger):
             raise ValueError(
                 f"log_checkpoint must be the same for all that ask for one, not {' and '.join(map(str, wanted))}"
             )
-        self.loggers = loggers
+        self.loggers = list(loggers)
         self.log_checkpoint = next(iter(wanted), None)
 
     def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
@@ -56,12 +58,15 @@ class Several(Logger):
         tell(self.loggers, lambda logger: logger.finish(manifest, exit_code))
 
 
-def tell(loggers: Sequence[Logger], what: Callable[[Logger], None]) -> None:
-    """Tell all of them, and raise the first error only then."""
+def tell(loggers: list[Logger], what: Callable[[Logger], None]) -> None:
+    """Tell all of them, and raise the first error only then. One whose process is gone leaves the list."""
     errors = []
-    for logger in loggers:
+    for logger in list(loggers):
         try:
             what(logger)
+        except ConnectionError as error:  # as `Run.log` has it of a single one
+            print_status(f"a logger's own process is gone ({one_line(error)}); the others go on")
+            loggers.remove(logger)
         except Exception as error:
             errors.append(error)
     if errors:

@@ -182,13 +182,25 @@ def host_of(url: str) -> str:
     return url.split("//")[-1].split("/")[0]
 
 
+def saved_url() -> str | None:
+    """The server that `wandb login --host` has kept."""
+    import configparser
+
+    folder, settings = os.environ.get("WANDB_CONFIG_DIR"), configparser.ConfigParser(interpolation=None)
+    try:
+        settings.read(Path(folder or Path.home() / ".config" / "wandb") / "settings")
+        return settings.get("default", "base_url", fallback=None)
+    except (configparser.Error, RuntimeError, ValueError):
+        return None
+
+
 def has_login() -> bool:
     """Whether wandb knows an API key, from its variable or from a netrc file."""
     import netrc
 
     if os.environ.get("WANDB_API_KEY"):
         return True
-    host = host_of(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai")
+    host = host_of(os.environ.get("WANDB_BASE_URL") or saved_url() or "https://api.wandb.ai")
     try:
         path = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
         return netrc.netrc(path).authenticators(host) is not None
