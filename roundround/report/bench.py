@@ -272,10 +272,9 @@ def sentence(name: str, baseline: str, comparisons: Sequence[Comparison]) -> str
             )
             told.append(f"{verdict} in {listed}")
     judged = [c for c in comparisons if c.column.better != "none"]
-    rest = [c for c in judged if c.verdict == NOT_TOLD_APART]
     missing = [c.column.name for c in judged if c.mean is None]
-    if rest:
-        told.append(f"not told apart in {len(rest)} of {len(judged)} numbers")
+    if n_rest := sum(c.verdict == NOT_TOLD_APART for c in judged):
+        told.append(f"not told apart in {n_rest} of {len(judged)} numbers")
     if any(c.verdict == NOT_TESTED for c in judged):
         told.append("one seed alone, from which nothing can be told")
     if any(c.mean is not None and not c.n_pairs for c in judged):

@@ -109,6 +109,7 @@ def figures_of(names: Iterable[str]) -> dict[str, Figure]:
 AGREES, SIGN_AGREES, NOT_TOLD_APART, DIFFERS = "agrees", "sign agrees", "not told apart", "differs"
 JUDGED = (AGREES, SIGN_AGREES, NOT_TOLD_APART, DIFFERS)  # from best to worst
 NOT_TESTED, DRAWN, NOT_RUN = "not tested", "drawn", "not run"
+LEARNED = 0.99  # exact match within the trained lengths, below which longer ones say nothing: docs/results/length.md
 
 RULE = f"""Each number is judged by the 95 % interval of its difference from the published value; the error of the
 published value is taken in where it is known. The margin stands beside the number. The margins were written down with
@@ -121,9 +122,9 @@ this rule, from what the papers claim; most numbers of the page were known by th
 - *{NOT_TOLD_APART}*: anything else, also a number whose interval is not known.
 
 An item gets the verdict of its worst number, in the order *{AGREES}*, *{SIGN_AGREES}*, *{NOT_TOLD_APART}*,
-*{DIFFERS}*. It is *{NOT_TESTED}* where another pretrained model stands in for the paper's; *{DRAWN}* where a sketch or
-a listing is compared with itself; *{NOT_RUN}* otherwise. Only *{DIFFERS}* makes `roundround reproduce` end with exit
-code 1.
+*{DIFFERS}*. It is *{NOT_TESTED}* where another pretrained model stands in for the paper's, or where the exact match of
+a task is below {LEARNED} within its trained lengths; *{DRAWN}* where a sketch or a listing is compared with itself;
+*{NOT_RUN}* otherwise. Only *{DIFFERS}* makes `roundround reproduce` end with exit code 1.
 """
 
 
