@@ -62,11 +62,12 @@ class FollowsLength(ScaledRoPE):
     def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Each text, and each document of a window, at the frequencies of its own length.
 
-        Single tokens, which `check` asks for, count as places of one text.
+        Single tokens, which `check` asks for, count as places of one text; so do all of a compiled model, which trains
+        within the original length, where all lengths are alike.
         """
         if not pos_BT.numel() or pos_BT.is_meta:
             return self.rotation_at(self.original_length, pos_BT, dtype)
-        if pos_BT.shape[1] == 1:
+        if pos_BT.shape[1] == 1 or torch.compiler.is_compiling():
             return self.rotation_at(int(pos_BT.max()) + 1, pos_BT, dtype)
         lengths, which_BT = lengths_of(pos_BT).clamp(min=self.original_length).unique(return_inverse=True)  # type: ignore[no-untyped-call]
         if len(lengths) == 1:
