@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stderr
 from typing import Any, TypeVar, final
@@ -31,7 +32,7 @@ from roundround.distributed.peers import Peers
 from roundround.loading.harness_tasks import quietly
 from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.models import TrainedRun
-from roundround.loading.writing import DecoderWriter, PretrainedWriter, Writer, generators_of, write
+from roundround.loading.writing import DecoderWriter, PretrainedWriter, Writer, generator_of, write
 from roundround.model.decoder import Decoder
 from roundround.runs.directories import find_run
 from roundround.support.errors import UserError
@@ -206,13 +207,19 @@ class HarnessModel(TemplateLM):
             prompts.append(tokens[-room:])
             groups.setdefault((len(prompts[i]), json.dumps(known)), []).append(i)
         self.n_read += len(prompts)
-        found, generators = [""] * len(prompts), generators_of(DEFAULT_OTHER_SEED, len(prompts))
+        # by question and repetition, so that a text is the same in whichever process and batch
+        repeats: Counter[tuple[Any, ...]] = Counter()
+        found, generators = [""] * len(prompts), []
+        for request in requests:
+            question = (request.task_name, request.doc_id, request.idx)
+            generators.append(generator_of(DEFAULT_OTHER_SEED, *question, repeats[question]))
+            repeats[question] += 1
         for (n_prompt, options), alike in self.bar(list(groups.items()), "writing"):
             known = json.loads(options)
             size = max(1, self.batch_tokens // (n_prompt + known["length"]))
             for start in range(0, len(alike), size):
                 some = alike[start : start + size]
-                own = [generators[i] for i in some]  # the same text in whichever batch
+                own = [generators[i] for i in some]
                 for i, text in zip(some, self.continued([prompts[i] for i in some], own, **known), strict=True):
                     found[i] = text
         return found

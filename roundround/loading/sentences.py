@@ -18,6 +18,7 @@ from torch import Tensor
 
 from roundround.attention.precision import at_least_float32
 from roundround.loading.load import LOGITS_AT_ONCE, ProbedHuggingFaceModel
+from roundround.loading.patching.frequencies import follows_length
 from roundround.model.decoder import Decoder
 from roundround.pe.scaled import FollowsLength
 
@@ -69,6 +70,8 @@ def read_once(model: Model, prefix_1N: Tensor, n_tokens: int) -> SharedText:
         return ReadAgain(model, prefix_1N)
     if isinstance(model, Decoder):
         return KeptByDecoder(model, prefix_1N, n_tokens) if can_be_cached(model) else ReadAgain(model, prefix_1N)
+    if follows_length(model.pretrained):  # its cache holds keys at the frequencies of the shared text's length
+        return ReadAgain(model, prefix_1N)
     cache = getattr(model.pretrained(input_ids=prefix_1N, use_cache=True, logits_to_keep=1), "past_key_values", None)
     return ReadAgain(model, prefix_1N) if cache is None else KeptByTransformers(model, cache)
 

@@ -324,8 +324,13 @@ def next_tokens(
 
 def generators_of(seed: int, n: int) -> list[torch.Generator]:
     """A generator for each text, on the CPU: the first text is the same however many there are."""
-    seeds = [hashlib.sha256(f"{seed} {text}".encode()).digest()[:4] for text in range(n)]
-    return [torch.Generator().manual_seed(int.from_bytes(own, "little")) for own in seeds]
+    return [generator_of(seed, text) for text in range(n)]
+
+
+def generator_of(seed: int, *name: object) -> torch.Generator:
+    """The generator of what is so named, on the CPU."""
+    own = hashlib.sha256(" ".join(map(str, (seed, *name))).encode()).digest()[:4]
+    return torch.Generator().manual_seed(int.from_bytes(own, "little"))
 
 
 class WatchedHead:

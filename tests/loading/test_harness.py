@@ -394,6 +394,18 @@ def test_drawn_texts_do_not_depend_on_the_batch(run: Path) -> None:
     assert of_run(run, batch_tokens=1).generate_until(asked) == found
 
 
+def test_drawn_texts_do_not_depend_on_the_number_of_processes(run: Path) -> None:
+    """Of two processes the second has every other question; a question asked twice has two answers."""
+    options = {"until": ["\n"], "max_gen_toks": 12, "do_sample": True, "temperature": 1.0}
+    asked = [
+        Instance("generate_until", {}, (prompt, options), 0, metadata=("fables", i, 2))
+        for i, prompt in enumerate(("The fox", "The fox", "The crow", "The crow"))
+    ]
+    found = of_run(run).generate_until([one for one in asked for _ in range(2)])
+    assert len({*found}) == 8
+    assert of_run(run).generate_until([one for one in asked[1::2] for _ in range(2)]) == found[2:4] + found[6:8]
+
+
 @pytest.mark.pages
 def test_the_page_has_the_numbers_and_their_versions(evaluated: Callable[..., Done], run: Path) -> None:
     done = evaluated(f"run={run}", "tasks=lm_eval:pairs")

@@ -6,6 +6,9 @@ Shapes: T tokens, V vocabulary.
 from __future__ import annotations
 
 import functools
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +32,7 @@ SIZES = {**SMALL, "initializer_range": 0.3}
 LENGTHS = (3, 9, 5, 3, 9, 1, 3)
 # float32 rounds each of some 30 losses of up to 20 nats to 1e-6, and a layer's sums a little more
 ROUNDING = 1e-3
+TOM = "Tom had a red ball . He liked to play with it all day . " * 6
 
 
 def sentences() -> list[str]:
@@ -37,34 +41,51 @@ def sentences() -> list[str]:
 
 
 @functools.cache
-def by_transformers(prefix: str) -> list[float]:
+def by_transformers(prefix: str, folder: Path = STORIES) -> list[float]:
     """Each sentence by itself in float64, after the first token or behind a text that another one follows."""
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(STORIES).double(), AutoTokenizer.from_pretrained(STORIES)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).double(), AutoTokenizer.from_pretrained(folder)
     before = [*tokenizer(prefix, add_special_tokens=False).input_ids, tokenizer.bos_token_id]
     sums = []
     for text in sentences():
         ids = tokenizer(text, add_special_tokens=False).input_ids
         with torch.no_grad():
-            logits_TV = model(torch.tensor([before + ids])).logits[0]
+            model(torch.tensor([[0]]))  # transformers keeps the frequencies of the longest text until one is short
+            logits_TV = model(torch.tensor([(before + ids)[:-1]])).logits[0]
         places = range(len(before), len(before) + len(ids))
         sums.append(sum(float(logits_TV[t - 1].log_softmax(-1)[(before + ids)[t]]) for t in places))
     return sums
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 64, 8192])
-@pytest.mark.parametrize("prefix", ["", "Tom had a red ball . He liked to play with it all day . " * 6])
-def test_a_sum_is_that_of_transformers_one_sentence_at_a_time(prefix: str, batch_tokens: int) -> None:
-    with opened_pretrained(compose_model(), None, None, CPU) as probed:
+def by_us(prefix: str, batch_tokens: int, *words: str) -> Tensor:
+    with opened_pretrained(compose_model(*words), None, None, CPU) as probed:
         texts = [probed.text_tokens(text) for text in sentences()]
         given: dict[str, Any] = {"first": probed.first_token, "prefix": probed.text_tokens(prefix) if prefix else []}
-        found = log_probabilities(probed, texts, **given, batch_tokens=batch_tokens, device=CPU)
+        return log_probabilities(probed, texts, **given, batch_tokens=batch_tokens, device=CPU)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 64, 8192])
+@pytest.mark.parametrize("prefix", ["", TOM])
+def test_a_sum_is_that_of_transformers_one_sentence_at_a_time(prefix: str, batch_tokens: int) -> None:
+    found = by_us(prefix, batch_tokens)
     assert found.dtype == torch.float64
     assert found.tolist() == pytest.approx(by_transformers(prefix), abs=ROUNDING)
 
 
-def compose_model() -> Any:
+def test_a_pretrained_model_whose_frequencies_follow_the_length_reads_prefix_and_sentence_together(
+    tmp_path: Path,
+) -> None:
+    """Its cache would hold the keys of the prefix at other frequencies than those of the whole text."""
+    folder = Path(shutil.copytree(STORIES, tmp_path / "dynamic"))
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"] |= {"rope_type": "dynamic", "factor": 4.0}
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 64}))
+    found = by_us(TOM, 64, "model=hf", f"model.path={folder}")
+    assert found.tolist() == pytest.approx(by_transformers(TOM, folder), abs=ROUNDING)
+
+
+def compose_model(*words: str) -> Any:
     with initialize_config_dir(str(conf_dir()), version_base=None):
-        return compose("eval", ["model=stories260k"]).model
+        return compose("eval", [*(words or ["model=stories260k"])]).model
 
 
 def decoder(pe: str, pattern: str | None = None) -> Decoder:

@@ -104,6 +104,16 @@ def frequency_tables(model: PreTrainedModel) -> list[Tensor]:
     return [table.frequencies_P for table in rotary_tables(model)]
 
 
+def follows_length(model: PreTrainedModel) -> str | None:
+    """The kind of RoPE by which the model computes its frequencies anew for every length; None where it does not."""
+    for module in text_decoder(model).modules():
+        kinds = getattr(module, "rope_type", None)
+        for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
+            if kind in CHANGING:
+                return str(kind)
+    return None
+
+
 def replace_frequencies(model: PreTrainedModel, tables: Sequence[Tensor]) -> list[Rotation]:
     """Let the model rotate at other frequencies, by its own factors; see `replace_rotations`."""
     own = [table.rotation().factor for table in rotary_tables(model)]
@@ -112,14 +122,11 @@ def replace_frequencies(model: PreTrainedModel, tables: Sequence[Tensor]) -> lis
 
 def replace_rotations(model: PreTrainedModel, rotations: Sequence[Rotation]) -> list[Rotation]:
     """Let the model rotate otherwise; returns its own rotations. UserError where it would not follow."""
-    for module in text_decoder(model).modules():
-        kinds = getattr(module, "rope_type", None)
-        changing = CHANGING & set(kinds.values() if isinstance(kinds, dict) else [kinds])
-        if changing:
-            raise UserError(
-                f"{type(model).__name__} computes its frequencies anew for every length (rope_type {changing.pop()}); "
-                "they can be looked at, not replaced"
-            )
+    if kind := follows_length(model):
+        raise UserError(
+            f"{type(model).__name__} computes its frequencies anew for every length (rope_type {kind}); "
+            "they can be looked at, not replaced"
+        )
     there = rotary_tables(model)
     own = [table.rotation() for table in there]
     for table, new in zip(there, rotations, strict=True):
