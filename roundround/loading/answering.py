@@ -11,15 +11,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from roundround.attention.precision import at_least_float32
 from roundround.data.tasks.base import Example, Task
 from roundround.data.tasks.length_tests import LengthTest
 from roundround.loading.writing import Writer, write
 from roundround.model.answers import AnswerScores
-from roundround.model.decoder import LOGITS_AT_ONCE
+from roundround.model.scoring import nats_of
 from roundround.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,18 +35,10 @@ class AnsweringPretrained:
         return [None]
 
     def marked(self, tokens_BT: Tensor, targets_BT: Tensor, scored_BT: Tensor, step: Any) -> tuple[Tensor, Tensor]:
-        pos_1T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
-        decoded = self.probed.decoded(tokens_BT, pos_1T)
-        n_vocab = self.probed.pretrained.get_input_embeddings().num_embeddings
-        at_once = max(1, LOGITS_AT_ONCE // (n_vocab * len(tokens_BT)))
         nats_BT, right_BT = torch.zeros(scored_BT.shape, device=scored_BT.device), torch.zeros_like(scored_BT)
-        for a in range(int(scored_BT.any(0).nonzero()[0]), tokens_BT.shape[1], at_once):
-            columns = slice(a, a + at_once)
-            targets_BN = targets_BT[:, columns]
-            logits_BNV = at_least_float32(self.probed.head(tokens_BT, decoded, columns))
-            right_BT[:, columns] = logits_BNV.argmax(-1) == targets_BN
-            nats = F.cross_entropy(logits_BNV.flatten(0, 1), targets_BN.flatten(), reduction="none")
-            nats_BT[:, columns] = nats.view_as(targets_BN)
+        for columns, logits_BNV in self.probed.logits(tokens_BT, first=int(scored_BT.any(0).nonzero()[0])):
+            right_BT[:, columns] = logits_BNV.argmax(-1) == targets_BT[:, columns]
+            nats_BT[:, columns] = nats_of(logits_BNV, targets_BT[:, columns])
         return nats_BT * scored_BT, right_BT & scored_BT
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
-import torch.nn.functional as F
 from huggingface_hub import errors as hub
 from safetensors import SafetensorError
 from torch import Tensor
@@ -25,7 +24,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import cached_file
 from transformers.utils.logging import disable_progress_bar
 
-from roundround.attention.precision import at_least_float32
 from roundround.data.corpora import first_line
 from roundround.data.hub import hub_is_reachable
 from roundround.data.tokenizers import Vocabulary, vocabulary_of
@@ -50,6 +48,7 @@ from roundround.loading.patching.frequencies import (
     replace_rotations,
     rotary_tables,
 )
+from roundround.model.scoring import nats_of
 from roundround.probing.probed_model import ProbedModel
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
@@ -306,17 +305,16 @@ class ProbedHuggingFaceModel(ProbedModel):
         return self.decoder(input_ids=tokens_BT, position_ids=pos_BT.expand_as(tokens_BT), use_cache=False)
 
     def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        return torch.cat([nats_of(logits, targets_BT[:, rows]) for rows, logits in self.logits(tokens_BT)], 1)
+
+    def logits(self, tokens_BT: Tensor, first: int = 0) -> Iterator[tuple[slice, Tensor]]:
+        """As many columns at a time as fit, from column `first` on, and their logits [B, columns, V]."""
         n_vocab = self.pretrained.get_input_embeddings().num_embeddings
         at_once = max(1, LOGITS_AT_ONCE // (n_vocab * len(tokens_BT)))
-        pos_1T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
-        decoded = self.decoded(tokens_BT, pos_1T)
-        blocks = []
-        for a in range(0, tokens_BT.shape[1], at_once):
-            logits_NV = at_least_float32(self.head(tokens_BT, decoded, slice(a, a + at_once))).flatten(0, 1)
-            targets_BN = targets_BT[:, a : a + at_once]
-            # classes last: with classes in the middle they are added one by one, too low by 4e-4 nats at 262,144
-            blocks.append(F.cross_entropy(logits_NV, targets_BN.flatten(), reduction="none").view_as(targets_BN))
-        return torch.cat(blocks, 1)
+        decoded = self.decoded(tokens_BT, torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None])
+        for a in range(first, tokens_BT.shape[1], at_once):
+            columns = slice(a, a + at_once)
+            yield columns, self.head(tokens_BT, decoded, columns)
 
     def head(self, tokens_BT: Tensor, decoded: Any, rows: slice) -> Tensor:
         """Logits [B, rows, V] from the decoder's output: the whole model runs, caps and scales included, but for it.

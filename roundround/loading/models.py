@@ -94,7 +94,7 @@ class TrainedRun:
 
     A given `pe` whose theta is null takes the run's own. `pattern` has parts of the run's kinds of layers that are
     replaced, or all of another pattern where `whole_pattern`.
-    source_changes: a line for each class from outside whose source is not what the run kept; printed at once.
+    A class from outside whose source is not what the run kept is named in a line on standard error.
     Raises UserError where the run is of another verb, where it stopped before it had a model, or where its config names
     a class from outside, unless `trust`.
     """
@@ -127,7 +127,7 @@ class TrainedRun:
         give_theta(self.config, flat(self.manifest["config"]).get("pe.theta") or THETA)
         given = self.replaced | ({"data"} if data is not None else set())
         own = {name: self.manifest["config"].get(name, {}) for name in REBUILT if name not in given}
-        self.source_changes = tell_changes(directory, self.manifest, own)
+        tell_changes(directory, self.manifest, own)
 
     def decoder(self, checkpoint: str) -> Decoder:
         """The decoder with a checkpoint's weights (best, last, step-00000100), in evaluation mode.

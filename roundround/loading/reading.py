@@ -28,8 +28,7 @@ from roundround.data.corpora import Corpus
 from roundround.data.encoding import Encoder
 from roundround.data.prepared import TokenData
 from roundround.data.stream import Mix
-from roundround.data.tasks.base import Examples, Task
-from roundround.data.tasks.text_task import TextTask
+from roundround.data.tasks.base import FIRST, Examples, Task
 from roundround.data.tokenizers import Vocabulary, content_hash
 from roundround.distributed.peers import Peers
 from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
@@ -239,10 +238,10 @@ def settle_model_and_data(cfg: DictConfig, invocation: Invocation) -> dict[str, 
     return choices if given else choices | give_default_data(cfg, otherwise=None)
 
 
-def run_of(config: Any, *, data: DictConfig | None = None) -> TrainedRun:
+def run_of(config: Any) -> TrainedRun:
     """The training run that a verb's config names by `run`, with its nodes in place of the run's. UserError."""
     source = find_run(config.run, config.outputs, "train", done=True)
-    return TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax, data=data)
+    return TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax)
 
 
 @contextmanager
@@ -270,16 +269,19 @@ def prompt_for(prompt: str | None, probed: ProbedModel, trained: TrainedRun | No
         return probed.tokens(APOSTROPHE if prompt is None else prompt)
     if prompt is None:
         return next(examples_of(task, task.train_lengths[1]))
-    check_symbols(prompt, task)
+    check_symbols(prompt, task.vocabulary())
     return probed.tokens(prompt)
 
 
-def check_symbols(prompt: str, task: Task) -> None:
-    """Raises UserError for a word that the task's vocabulary lacks."""
-    known = {} if isinstance(task, TextTask) else task.vocabulary().tokenizer.get_vocab()
-    for word in prompt.split():
-        if known and word not in known:
-            raise UserError(f"prompt= has '{word}', and this task knows {', '.join(task.symbols[:8])}, ... alone")
+def check_symbols(prompt: str, vocabulary: Vocabulary) -> None:
+    """Raises UserError for a word that a task's vocabulary lacks."""
+    if vocabulary.first is None:  # of text
+        return
+    known = vocabulary.tokenizer.get_vocab()
+    unknown = next((word for word in prompt.split() if word not in known), None)
+    if unknown is not None:
+        some = ", ".join(sorted(known, key=known.__getitem__)[FIRST:][:8])
+        raise UserError(f"prompt= has '{unknown}', and this task knows {some}, ... alone")
 
 
 def examples_of(task: Task, length: int | None) -> Iterator[list[int]]:

@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from roundround.attention.precision import at_least_float32
 from roundround.loading.load import LOGITS_AT_ONCE, ProbedHuggingFaceModel
 from roundround.loading.patching.frequencies import follows_length
 from roundround.model.decoder import Decoder
+from roundround.model.scoring import nats_of
 from roundround.pe.scaled import FollowsLength
 
 KEPT_BYTES = 2**28  # of the keys and values of the shared text, of which each sentence of a batch has a copy
@@ -169,4 +168,4 @@ class KeptByTransformers(SharedText):
         cache = copy.deepcopy(self.cache)
         cache.batch_repeat_interleave(len(tokens_BT))
         logits_BTV = self.model.pretrained(input_ids=tokens_BT, past_key_values=cache, use_cache=True).logits
-        return F.cross_entropy(at_least_float32(logits_BTV).transpose(1, 2), targets_BT, reduction="none")
+        return nats_of(logits_BTV, targets_BT)

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from roundround.attention.precision import at_least_float32
 from roundround.config.verbs.generate import GenerateConfig, check_sampling
-from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import Vocabulary
 from roundround.loading.models import TrainedRun, opened_pretrained
 from roundround.loading.reading import check_symbols, run_of
@@ -102,12 +101,7 @@ class DecoderWriter(Writer):
         return ids if not first or self.first is None or ids[:1] == [self.first] else [self.first, *ids]
 
     def check(self, prompt: str) -> None:
-        if self.vocabulary.first is None:  # of text
-            return
-        known = self.vocabulary.tokenizer.get_vocab()
-        unknown = next((word for word in prompt.split() if word not in known), None)
-        if unknown is not None:
-            raise UserError(f"the task that {self.name} learned has no symbol '{unknown}' (it has {', '.join(known)})")
+        check_symbols(prompt, self.vocabulary)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self.vocabulary.decode(tokens)
@@ -228,11 +222,8 @@ def decoder_writer(trained: TrainedRun, decoder: Decoder) -> DecoderWriter:
         raise UserError(f"{trained.directory} cannot write: {error}") from error
 
 
-def prompt_tokens(prompt: str, writer: Writer, trained: TrainedRun | None) -> list[int]:
+def prompt_tokens(prompt: str, writer: Writer) -> list[int]:
     """Token ids of the prompt. UserError for an empty one, or one that the model cannot read."""
-    task = None if trained is None else trained.task()
-    if task is not None and not isinstance(task, TextTask):
-        check_symbols(prompt, task)
     if not isinstance(prompt, str) or not prompt.strip() or not writer.tokens(prompt, first=False):
         raise UserError('prompt= is empty; give the beginning of a text, such as prompt="Once upon a time"')
     writer.check(prompt)
@@ -261,7 +252,7 @@ def whole_texts(
     """The n texts that begin with the prompt, when all are written. UserError as `roundround generate`."""
     check_sampling(length=length, temperature=temperature, top_k=top_k, seed=seed, n=n)
     check_top_k(writer, top_k)
-    tokens = prompt_tokens(prompt, writer, None)
+    tokens = prompt_tokens(prompt, writer)
     check_room(writer, len(tokens), length)
     texts = [list(tokens) for _ in range(n)]
     try:

@@ -241,12 +241,10 @@ def taken_over(config: dict[str, Any], earlier: dict[str, Any], overrides: list[
     }
 
 
-def tell_changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -> list[str]:
-    """Print the lines of `changes`; returns them."""
-    lines = [change.line for change in changes(directory, manifest, config)]
-    for line in lines:
-        print_status(line)
-    return lines
+def tell_changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -> None:
+    """Print the lines of `changes`."""
+    for change in changes(directory, manifest, config):
+        print_status(change.line)
 
 
 def difference(now: Path | None, copy: Path, kept_hash: str | None) -> tuple[str, bool]:

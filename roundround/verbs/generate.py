@@ -50,7 +50,7 @@ def generate(cfg: DictConfig, invocation: Invocation) -> None:
         else:
             choices = trained.choices_with(choices)
         check_top_k(writer, config.top_k)
-        tokens = prompt_tokens(config.prompt, writer, trained)
+        tokens = prompt_tokens(config.prompt, writer)
         check_room(writer, len(tokens), config.length, choices.get("pe"))
         watched = watched_head(config, writer, len(tokens))
         with opened_run(invocation, cfg) as run:
