@@ -143,14 +143,23 @@ def config_of_run(
     own = own_config(manifest, directory, trust=cfg.trust)
     keys = overridden(overrides)
     everything = "experiment" in keys
-    give_theta(cfg, OmegaConf.select(own, "pe.theta"))
+    typed, recorded = (settings_in(words, free) for words in (overrides, manifest["overrides"]))
+    if cfg.resume is not None and "resume" not in keys and typed != recorded:  # a job that resumes its own run
+        words = [f"give {' '.join(sorted(recorded - typed))}", f"leave out {' '.join(sorted(typed - recorded))}"]
+        told = "; ".join(word for word, some in zip(words, (recorded - typed, typed - recorded), strict=True) if some)
+        raise UserError(f"{directory} holds a run that was started with other settings: {told}")
+    settled = {"model.train_length", "tokenizer"} if own.get("tokenizer") is None else set()  # by a task
+    theta = OmegaConf.select(own, "pe.theta")
+    give_theta(cfg, THETA if theta is None else theta)
     before, after = flat(as_dict(own)), flat(as_dict(cfg))
     changed = [
         f"{key} ({before.get(key)} -> {after.get(key)})"
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key)
+        if typed != recorded  # else what differs was settled when the run began, such as init=last
+        and before.get(key) != after.get(key)
         and (everything or any(key == k or key.startswith(k + ".") for k in keys))
         and not is_below(key, free)
+        and not (is_below(key, settled) and key not in keys)
     ]
     if changed:
         raise UserError(f"a resumed run keeps its settings; leave out what changes: {', '.join(changed)}")
@@ -159,6 +168,11 @@ def config_of_run(
         for key in [name] if whole else [k for k in keys if k == name or k.startswith(name + ".")]:
             OmegaConf.update(own, key, literal(plain(OmegaConf.select(cfg, key))), merge=False)
     return own
+
+
+def settings_in(overrides: list[str], free: Collection[str]) -> set[str]:
+    """The overrides that decide about a result."""
+    return {word for word in overrides if not any(is_below(key, free) for key in overridden([word]))}
 
 
 def refuse_own_model(overrides: list[str]) -> None:

@@ -158,10 +158,20 @@ def address() -> tuple[str, int]:
     UserError for a port that is no number.
     """
     host = os.environ.get("MASTER_ADDR") or first_host(os.environ.get("SLURM_STEP_NODELIST", "127.0.0.1"))
-    port = os.environ.get("MASTER_PORT") or str(15000 + (int_of("SLURM_JOB_ID") + int_of("SLURM_STEP_ID")) % 10000)
+    port = os.environ.get("MASTER_PORT") or str(15000 + (31 * int_of("SLURM_JOB_ID") + int_of("SLURM_STEP_ID")) % 10000)
     if not port.isdecimal() or not 0 < int(port) < 2**16:
         raise UserError(f"the variable MASTER_PORT='{port}' is no port; give a free one")
     return host, int(port)
+
+
+def name_of_run(launched: Launch) -> str:
+    """What only the processes of one run have in common: another may have opened the port."""
+    names = {
+        "torchrun": ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),  # its store outlives an attempt
+        "srun": ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        "Lightning": (STARTED_BY,),
+    }
+    return " ".join(["roundround", *(os.environ.get(name, "") for name in names[launched.launcher])])
 
 
 def first_host(nodes: str) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roundround.distributed.interruption import ignore, on_signals, put_back
-from roundround.distributed.launcher import address, first_is_gone, together
+from roundround.distributed.launcher import address, first_is_gone, name_of_run, together
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line, printable
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Peers:
                 store = TCPStore(host, port, self.n, timeout=timedelta(seconds=5), **options)
                 break
             except (OSError, RuntimeError) as error:
-                if first_is_gone():
+                if not self.holds_store and first_is_gone():
                     raise self.killed(0) from error
                 if self.holds_store or time.monotonic() > deadline:
                     who = (
@@ -121,8 +121,7 @@ class Peers:
                     why = f"{who} at {host}:{port}"
                     raise UserError(f"{why} ({one_line(error)[:100]}); MASTER_ADDR and MASTER_PORT set it") from error
                 time.sleep(0.1)
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun keeps its store when it starts all again
-        return PrefixStore(f"roundround {attempt}", store)
+        return PrefixStore(name_of_run(launched), store)
 
     def refusal(self) -> str | None:
         """Wait for all; why they cannot begin, or None."""

@@ -63,11 +63,11 @@ class RoPERandom(RotaryEncoding):
             raise ValueError(
                 f"{n_tokens} tokens exceed max_position={self.max_position}: positions are drawn without replacement"
             )
+        n_drawn = max(n_tokens, self.shape.train_length)  # of a task's examples too, whichever stand in one batch
         if isinstance(step, list):  # an evaluation's draw of each row
-            n_drawn = max(n_tokens, self.shape.train_length)
             rows = [drawn_positions(self.seed, name, self.max_position, n_drawn) for name in step]
             return torch.stack(rows).to(pos_BT.device).gather(1, pos_BT.expand(len(rows), -1))
-        drawn = drawn_positions(self.seed, step, self.max_position, n_tokens)
+        drawn = drawn_positions(self.seed, step, self.max_position, n_drawn)
         return drawn.to(pos_BT.device, non_blocking=True)[pos_BT]
 
     def longest(self) -> int | None:

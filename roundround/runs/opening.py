@@ -53,6 +53,7 @@ from roundround.support.files import is_full, leftovers, parse_json, write_atomi
 
 log = logging.getLogger(__name__)
 
+SECONDS_TO_LOOK = 1.0  # of another process at whether a run's lock is held, for which it takes the lock
 SECONDS_TO_DIE = 5.0  # of a killed process, whose threads end one by one and keep its lock until the last
 
 
@@ -74,10 +75,12 @@ def opened(
     """
     directory, writes, memory = invocation.directory, rank() == 0, PeakMemory()
     before = set(os.listdir(directory)) if writes else set()
-    with locked(directory) if writes else nullcontext():
+    with locked(directory, seconds=SECONDS_TO_LOOK) if writes else nullcontext():
         earlier, patch = None, None
         if (directory / MANIFEST).exists():
             manifest = read_manifest(directory)
+            if not is_its_own(manifest, invocation, config):
+                raise UserError(f"{directory} holds a run of {manifest['verb']} already; choose another folder")
             earlier = (directory / MANIFEST).read_text(encoding="utf-8")
             for line in refuse_changed(directory, manifest):
                 if writes:
@@ -102,6 +105,14 @@ def opened(
                 yield run
     if writes:
         tell(str(directory))
+
+
+def is_its_own(manifest: Mapping[str, Any], invocation: Invocation, config: Mapping[str, Any]) -> bool:
+    """Whether what starts here is the run that lies there: resumed, or the same command of a verb that starts over."""
+    if "resume" in config:
+        return config["resume"] is not None
+    words = [sorted(overrides) for overrides in (manifest["overrides"], invocation.overrides)]
+    return manifest["verb"] == invocation.verb and words[0] == words[1]
 
 
 def opened_run(

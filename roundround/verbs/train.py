@@ -113,7 +113,8 @@ def fit(
         if run.writes:
             print_status(f"resume with: roundround train resume={run.directory}")
         raise
-    run.note(seconds_of_training=callback.training_seconds)
+    if first_step < n_steps:
+        run.note(seconds_of_training=callback.training_seconds)
 
 
 def batches_of(config: TrainConfig, material: Material, trainer: lightning.Trainer, first_step: int) -> Timed:

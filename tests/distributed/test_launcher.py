@@ -179,6 +179,19 @@ def test_what_torchrun_starts_again_finds_its_own_run(tmp_path: Path, monkeypatc
     assert run_directory(str(tmp_path), "train", None, ["pe=rope"]) != str(run)
 
 
+def test_two_runs_on_one_port_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the second of one, whose port another has, would leave its failure in the store of the other."""
+    found = set()
+    for name, value in {**SRUN, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}.items():
+        monkeypatch.setenv(name, value)
+    for variables in ({}, {"SLURM_STEP_ID": "2"}, {"SLURM_JOB_ID": "8"}):
+        set_all(monkeypatch, variables)
+        launched = launcher.launch()
+        assert launched is not None
+        found.add((launcher.name_of_run(launched), launcher.address()[1]))
+    assert len({name for name, _ in found}) == len({port for _, port in found}) == 3
+
+
 @pytest.mark.parametrize("differs", [{"SLURM_JOB_ID": "8"}, {"SLURM_RESTART_COUNT": "0"}, {}])
 def test_another_job_or_command_gets_a_run_of_its_own(
     differs: dict[str, str], requeued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -42,6 +42,13 @@ def test_a_shorter_example_stands_where_it_would_in_a_batch_of_training() -> Non
     assert np.mean(gaps) == pytest.approx(10, rel=0.1)  # 1,600 positions for 160 tokens
 
 
+def test_a_batch_of_short_examples_stands_at_the_positions_of_its_step() -> None:
+    """Micro-batches and processes share out a step, and each is as wide as its own longest example."""
+    encoding = build("rope_random", attention_shape(train_length=160), max_position=1600)
+    whole = encoding.positions(positions(160), 7)
+    assert encoding.positions(positions(20), 7).equal(whole[:, :20])
+
+
 def test_evaluation_at_consecutive_positions_is_rope() -> None:
     encoding, x_BHTC = build("rope_random", positions="consecutive"), noise(2, 4, 50, 16, dtype=torch.float32)
     assert encoding.draws(examples([1] * 50)) == [None]

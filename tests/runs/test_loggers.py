@@ -138,7 +138,8 @@ def start_again(directory: Path, logger: Logger, after: int, steps: range, stopp
     """A start of a run that logs these steps, behind one that it goes on from."""
     invocation = Invocation(verb="probe", directory=directory, overrides=[], choices={})
     try:
-        with opened(invocation, config=CONFIG, logger=logger) as run:
+        resume = str(directory) if (directory / "run.json").exists() else None
+        with opened(invocation, config=CONFIG | {"resume": resume}, logger=logger) as run:
             run.forget_after(after)
             for step in steps:
                 more = {"late": float("nan")} if step == steps[-1] else {}

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,10 @@ class Recorder(Logger):
 
 
 def opening(directory: Path, logger: Logger | None = None, **given: Any) -> AbstractContextManager[Run]:
+    """A run there; it is resumed where one lies there."""
     config = given.pop("config", CONFIG)
+    if (directory / "run.json").exists():
+        config = config | {"resume": str(directory)}
     usual: dict[str, Any] = {"verb": "train", "overrides": ["seed=3"], "choices": {}, "sweep": None}
     invocation = Invocation(directory=directory, **(usual | given))
     return opened(invocation, config=config, logger=logger or NoLogger())
@@ -204,6 +207,30 @@ def test_a_run_goes_on_where_it_lies_as_it_began(directory: Path) -> None:
         assert during[key] == first[key]
     assert first["ended"] < during["resumed"]
     assert read_manifest(directory)["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("verb", "overrides", "config", "fits"),
+    [
+        ("train", ["seed=3"], {"resume": None}, False),
+        ("eval", ["seed=3"], {}, False),
+        ("train", ["seed=4"], {}, False),
+        ("train", ["seed=3"], {}, True),  # of a verb that starts over
+        ("train", ["seed=3"], {"resume": "the run"}, True),
+    ],
+)
+def test_another_run_does_not_take_the_place_of_one(
+    verb: str, overrides: list[str], config: dict[str, Any], fits: bool, directory: Path
+) -> None:
+    """Its manifest would say what the first one was, beside the numbers of the second."""
+    ended_by(directory, KeyboardInterrupt())
+    before = (directory / "run.json").read_text(), (directory / "metrics.jsonl").read_text()
+    invocation = Invocation(verb=verb, directory=directory, overrides=overrides, choices={})
+    with nullcontext() if fits else pytest.raises(UserError, match="holds a run of train already"):  # noqa: SIM117
+        with opened(invocation, config=config, logger=NoLogger()):
+            pass
+    if not fits:
+        assert ((directory / "run.json").read_text(), (directory / "metrics.jsonl").read_text()) == before
 
 
 @pytest.mark.parametrize("steps", [0, 1], ids=["before its first step", "after it"])
@@ -608,6 +635,20 @@ def test_launches_of_one_second_get_directories_of_their_own(tmp_path: Path) -> 
         "train/2026-01-31/12-00-00-3",
     ]
     assert all(path.is_dir() for path in claimed)
+
+
+def test_a_day_that_a_refused_start_has_just_removed_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, failures = Path.mkdir, iter([FileNotFoundError(2, "No such file or directory")])
+
+    def removed_once(self: Path, *args: Any, **options: Any) -> None:
+        for failure in failures:
+            raise failure
+        make(self, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", removed_once)
+    assert claim(tmp_path / "train", datetime(2026, 1, 31, 12)).is_dir()
 
 
 def test_a_sweep_and_its_jobs_lie_where_last_looks_for_them(tmp_path: Path) -> None:
