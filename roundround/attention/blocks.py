@@ -126,9 +126,5 @@ def rows_within(limit: int, keys: Keys) -> int:
     reach = min(keys.window or keys.n_keys, keys.chunk or keys.n_keys)
     if reach >= keys.n_keys:
         return limit // keys.n_keys
-    return max(limit // keys.n_keys, largest_square(limit, reach * (1 if keys.causal else 2)))
-
-
-def largest_square(limit: int, side: int) -> int:
-    """Largest n with n (n + side) <= limit; 0 where there is none above."""
-    return int(((side * side + 4 * limit) ** 0.5 - side) / 2)
+    side = reach * (1 if keys.causal else 2)
+    return max(limit // keys.n_keys, int(((side * side + 4 * limit) ** 0.5 - side) / 2))  # n (n + side) <= limit

@@ -50,8 +50,7 @@ def kernel_for(q_BHQC: Tensor, *, masked: bool = False, differentiable: bool = F
     if device == "cpu":
         return Kernel.CPU
     if device != "cuda" or torch.version.hip is not None:
-        served = device in SDPA_ALONE and q_BHQC.dtype != torch.float64
-        return Kernel.SDPA if served else None
+        return Kernel.SDPA if device in SDPA_ALONE and q_BHQC.dtype != torch.float64 else None
     (row,) = fitted(q_BHQC[:1, :1, :1])
     if not differentiable:
         return kernel_on_cuda(row, masked)

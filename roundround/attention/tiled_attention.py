@@ -178,11 +178,9 @@ class EntropyScaledAttention(torch.autograd.Function):
         with torch.enable_grad():
             entropy = (first_lse - mean_logit)[..., None].requires_grad_()
             beta = beta_of(entropy)
-            constant = not beta.requires_grad
-            d_beta = torch.zeros_like(beta) if constant else torch.autograd.grad(beta.sum(), entropy)[0]
+            d_beta = torch.autograd.grad(beta.sum(), entropy)[0] if beta.requires_grad else torch.zeros_like(beta)
         beta = beta.detach()
-        scaled_q = (q * beta).to(q.dtype)
-        out, log_sum_exp, _, states = attend_tiles(Operands(scaled_q, k, v, scale, keys))
+        out, log_sum_exp, _, states = attend_tiles(Operands((q * beta).to(q.dtype), k, v, scale, keys))
         ctx.save_for_backward(q, k, v, out, log_sum_exp, first_lse, mean_logit, beta, d_beta, centre)
         ctx.scale, ctx.keys, ctx.states, ctx.first_states = scale, keys, states, first_states
         return out
@@ -199,8 +197,10 @@ class EntropyScaledAttention(torch.autograd.Function):
         dq.mul_(beta)
         # the derivative of the entropy is de_j = -p_j (e_j - E_p[e]): a kernel's p_j (grad . v_j - grad . out) with the
         # keys as values, grad = -scale q and an output along q whose product with it is -E_p[e]
-        n_groups = q.shape[1] // k.shape[1]
-        for g, h in ranges(k.shape[1], heads_at_once(q, k)):
+        n_groups, n_key_heads = q.shape[1] // k.shape[1], k.shape[1]
+        # gradients of a quarter of the key heads are held at once, but of enough for all threads to have a head
+        for_threads = torch.get_num_threads() * n_key_heads / (q.shape[0] * q.shape[1])
+        for g, h in ranges(n_key_heads, math.ceil(max(n_key_heads / 4, for_threads))):
             heads = slice(g * n_groups, h * n_groups)
             some_q, some_k = for_entropy(q[:, heads], k[:, g:h], None if centre is None else centre[:, g:h])
             length = some_q.square().sum(-1, keepdim=True).to(wide) * scale
@@ -239,9 +239,3 @@ def for_entropy(q: Tensor, k: Tensor, centre: Tensor | None) -> tuple[Tensor, Te
     if q.device.type in ENTROPY_IN_FLOAT32:
         return at_least_float32(q), at_least_float32(k)
     return q, k if centre is None else (k.float() - centre).to(k.dtype)
-
-
-def heads_at_once(q: Tensor, k: Tensor) -> int:
-    """Key heads whose gradients are held at once: a quarter of them, but enough for all threads to have a head."""
-    for_threads = torch.get_num_threads() * k.shape[1] / (q.shape[0] * q.shape[1])
-    return math.ceil(max(k.shape[1] / 4, for_threads))

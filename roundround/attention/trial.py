@@ -99,9 +99,8 @@ def check(
     compared = [
         ("output", out, expected, of_output),
         ("output without gradients", undifferentiated, expected, of_output),
+        *((f"gradient of {x}", mine, its, of_gradient) for x, mine, its in zip("qkv", grads, its_grads, strict=True)),
     ]
-    for name, mine, its in zip("qkv", grads, its_grads, strict=True):
-        compared.append((f"gradient of {name}", mine, its, of_gradient))
     for what, mine, its, bound in compared:
         error = float((mine.detach().double() - its.detach()).norm() / its.detach().norm())
         if not error <= bound:

@@ -106,15 +106,12 @@ def fits(q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
         return False
     if bias is None or isinstance(bias, LinearBias):
         return True
-    return (bias.of_distance or isinstance(bias, PiecewiseBias)) and positions_are_consecutive(keys)
-
-
-def positions_are_consecutive(keys: Keys) -> bool:
-    """Whether positions grow by one from token to token, so that a distance is a difference of places."""
-    places_K = torch.arange(keys.n_keys)
-    first = keys.k_pos_BK[:, :1]
-    same = torch.equal(keys.k_pos_BK, first + places_K)
-    return same and torch.equal(keys.q_pos_BQ, (first + places_K)[:, keys.n_keys - keys.n_queries :])
+    if not bias.of_distance and not isinstance(bias, PiecewiseBias):
+        return False
+    # positions grow by one from token to token: a distance is a difference of places
+    pos_BK = keys.k_pos_BK[:, :1] + torch.arange(keys.n_keys)
+    of_queries = pos_BK[:, keys.n_keys - keys.n_queries :]
+    return torch.equal(keys.k_pos_BK, pos_BK) and torch.equal(keys.q_pos_BQ, of_queries)
 
 
 @outside_compilation
@@ -198,8 +195,8 @@ class WholeRows(torch.autograd.Function):
         call(name, tensors, ctx.function, ctx.scale, ctx.keys, saved=saved, grad_out=in_rows(grad_out), **grads)
         of_tables = [grads[n].sum(d) if n in grads else None for n, d in SUMMED.items()]
         d_t: list[Tensor | None] = [None, None]
-        if slopes is not None:
-            d_t = [summed_to(t, grads[n]) for t, n in ((t_q, "d_t_q"), (t_k, "d_t_k"))]
+        if slopes is not None:  # of coordinates [B, 1 or H, n], from those of each head
+            d_t = [grads[n].flatten(2).sum_to_size(t.shape).to(t.dtype) for t, n in ((t_q, "d_t_q"), (t_k, "d_t_k"))]
         of_q_k_v, d_rows = [grads[n] for n in ("dq", "dk", "dv")], [grads.get(n) for n in OF_ROWS]
         d_table, d_pieces, d_row_scale = of_tables
         of_bias = (d_table, grads.get("d_slopes"), *d_t, d_pieces, d_row_scale, None)
@@ -214,12 +211,6 @@ SUMMED = {"d_table": 0, "d_pieces": 0, "d_row_scale": 1}  # over texts, or heads
 def in_rows(x: Tensor) -> Tensor:
     """The tensor with the channels of a row one behind another."""
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def summed_to(t: Tensor, grad: Tensor) -> Tensor:
-    """The gradient of coordinates [B, 1 or H, n] from that of each head."""
-    grad = grad.view(*grad.shape[:2], -1)
-    return (grad.sum(1, keepdim=True) if t.shape[1] == 1 else grad).to(t.dtype)
 
 
 def call(name: str, tensors: list[Any], function: RowFunction, scale: float, keys: Keys, **results: Tensor) -> None:
