@@ -84,7 +84,15 @@ def shape_of(
 ) -> AttentionShape:
     """The sizes of a layer's attention. Raises ValueError where they do not fit each other."""
     n_key_heads = n_key_heads if kind.n_key_heads is None else kind.n_key_heads
-    head_dim = checked_head_dim(d_model, n_heads, n_key_heads, head_dim if kind.head_dim is None else kind.head_dim)
+    head_dim = head_dim if kind.head_dim is None else kind.head_dim
+    check_sizes(n_heads=n_heads, n_key_heads=n_key_heads)
+    if n_heads % n_key_heads:
+        raise ValueError(f"n_heads={n_heads} must be a multiple of n_key_heads={n_key_heads}")
+    if head_dim is None:
+        if d_model % n_heads:
+            raise ValueError(f"d_model={d_model} must be a multiple of n_heads={n_heads} (or set head_dim)")
+        head_dim = d_model // n_heads
+    check_sizes(head_dim=head_dim)
     return AttentionShape(
         n_heads=n_heads,
         n_key_heads=n_key_heads,
@@ -115,16 +123,3 @@ def check_sizes(**sizes: int) -> None:
             raise ValueError(f"{name}={value} must be at least 1")
         if name == "n_layers" and value > MOST_LAYERS:
             raise ValueError(f"n_layers={value} must be at most {MOST_LAYERS}")
-
-
-def checked_head_dim(d_model: int, n_heads: int, n_key_heads: int, head_dim: int | None) -> int:
-    """Channels of a head. Raises ValueError unless the heads divide the width and the key heads divide the heads."""
-    check_sizes(n_heads=n_heads, n_key_heads=n_key_heads)
-    if n_heads % n_key_heads:
-        raise ValueError(f"n_heads={n_heads} must be a multiple of n_key_heads={n_key_heads}")
-    if head_dim is None:
-        if d_model % n_heads:
-            raise ValueError(f"d_model={d_model} must be a multiple of n_heads={n_heads} (or set head_dim)")
-        return d_model // n_heads
-    check_sizes(head_dim=head_dim)
-    return head_dim

@@ -23,25 +23,19 @@ def is_sharded(parameter: Tensor) -> bool:
     return type(parameter) not in (Tensor, nn.Parameter)
 
 
-def shard_of(parameter: Tensor) -> tuple[Tensor, slice]:
-    """The rows of a sharded parameter that lie here, to be read or written in place, and which of all rows they are.
+@torch.no_grad()
+def fill(parameter: Tensor, whole: Numbers) -> None:
+    """Give a parameter its numbers, or those of its rows that lie here.
 
     The ranks hold blocks of ceil(n / ranks) rows, the last ones fewer or none.
     """
+    if not is_sharded(parameter):
+        parameter.copy_(whole[...])
+        return
     from torch.distributed.tensor import DTensor
 
     assert isinstance(parameter, DTensor), "fully_shard makes nothing else"
     own, mesh, n_rows = parameter.to_local(), parameter.device_mesh, parameter.shape[0]
     first = min(n_rows, mesh.get_local_rank() * -(-n_rows // mesh.size()))
-    return own, slice(first, first + own.shape[0])
-
-
-@torch.no_grad()
-def fill(parameter: Tensor, whole: Numbers) -> None:
-    """Give a parameter its numbers, or those of its rows that lie here."""
-    if not is_sharded(parameter):
-        parameter.copy_(whole[...])
-        return
-    own, rows = shard_of(parameter)
     if len(own):
-        own.copy_(whole[rows])
+        own.copy_(whole[first : first + len(own)])
