@@ -46,7 +46,10 @@ class AdaptiveTemperature(RowScale):
         gradient_through_beta: bool,
     ) -> None:
         super().__init__(shape)
-        check_coefficients(coefficients)
+        if not len(coefficients):
+            raise ValueError("coefficients is empty; give a polynomial in the entropy, highest power first")
+        if not all(abs(c) < float("inf") for c in coefficients):
+            raise ValueError(f"coefficients={list(coefficients)} must be finite numbers")
         checked_finite(min_entropy=min_entropy, min_beta=min_beta)
         if min_beta < 1:
             raise ValueError(f"min_beta={min_beta} must be 1 or above: the temperature never flattens a row")
@@ -104,14 +107,6 @@ def inverse_temperature(
     inside = entropy if entropy_range is None else entropy.clamp(*entropy_range)
     value = polynomial(coefficients, inside).clamp_min(min_beta)
     return torch.where(entropy > min_entropy, value, torch.ones_like(value))
-
-
-def check_coefficients(coefficients: Sequence[float]) -> None:
-    """Raises ValueError unless there are coefficients and all are finite."""
-    if not len(coefficients):
-        raise ValueError("coefficients is empty; give a polynomial in the entropy, highest power first")
-    if not all(abs(c) < float("inf") for c in coefficients):
-        raise ValueError(f"coefficients={list(coefficients)} must be finite numbers")
 
 
 def polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:

@@ -45,9 +45,7 @@ class AlphaEntmax(Projection):
 
     def alpha(self) -> float | Tensor:
         """The number, or the learned one of each head [H]."""
-        if self.raw_alpha is None:
-            return self.start
-        return 1 + at_least_float32(self.raw_alpha).sigmoid().clamp(min=0.01)
+        return self.start if self.raw_alpha is None else 1 + at_least_float32(self.raw_alpha).sigmoid().clamp(min=0.01)
 
     def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
         return None if self.start > LARGEST_IN_ROWS else entmax_function(self.alpha())

@@ -60,9 +60,11 @@ class RowScale(AttentionSoftmax):
     def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
         if keys.documents is not None:
             return self.takes_documents(q_BHQC, bias)
-        if self.adds_in_kernel(q_BHQC, keys, bias):
-            return True
-        return fused.serves(q_BHQC, bias) or (not self.reads_entropy and fused.serves_plain(q_BHQC, keys, bias))
+        return (
+            self.adds_in_kernel(q_BHQC, keys, bias)
+            or fused.serves(q_BHQC, bias)
+            or (not self.reads_entropy and fused.serves_plain(q_BHQC, keys, bias))
+        )
 
     def adds_in_kernel(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
         """Whether FlexAttention adds the bias inside the kernel, here; entropies of such logits it does not give."""
