@@ -122,14 +122,9 @@ def flush_folder(path: Path) -> None:
 
 def usual_mode(path: Path | str) -> None:
     """Give a file the permissions that the umask says; tempfile and safetensors let nobody else read theirs."""
-    os.chmod(path, 0o666 & ~current_umask())
-
-
-def current_umask() -> int:
-    """The process's file mode mask, which can only be read by setting it."""
-    mask = os.umask(0o022)
+    mask = os.umask(0o022)  # which can only be read by setting it
     os.umask(mask)
-    return mask
+    os.chmod(path, 0o666 & ~mask)
 
 
 def check_current_folder() -> None:
