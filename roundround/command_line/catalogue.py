@@ -258,7 +258,8 @@ def keys_of(
     found: dict[str, Key] = {}
     for group, option in defaults_of(values):
         group = group.removeprefix("optional ")
-        if option in ("null", "_self_") or group.startswith("override ") or is_of_another(group) or (verb and group):
+        of_another = group.startswith("/") and "@" in group  # puts an option of another group at a place: /pe@local.pe
+        if option in ("null", "_self_") or group.startswith("override ") or of_another or (verb and group):
             continue
         option, _, at = option.partition("@")
         group, _, below = group.partition("@")
@@ -280,11 +281,6 @@ def chosen_by(option: Option, group: str) -> dict[str, str]:
         (re.sub(r"^(override )?/", "", name), chosen) for name, chosen in defaults_of(option.values) if "/" in name
     ]
     return {name.replace("@", f"@{group}."): chosen for name, chosen in typed}
-
-
-def is_of_another(group: str) -> bool:
-    """Whether an entry of a defaults list puts an option of another group at a place: /pe@local.pe."""
-    return group.startswith("/") and "@" in group
 
 
 def keys_in(text: str, place: str) -> Iterator[Key]:

@@ -158,6 +158,4 @@ def joined(words: list[str]) -> tuple[list[str], str]:
         else:
             whole.append(word)
         after_equals = word == "="
-    if after_equals:
-        return whole[:-1], whole[-1]
-    return whole, ""
+    return (whole[:-1], whole[-1]) if after_equals else (whole, "")

@@ -36,7 +36,9 @@ def explain(error: BaseException, config_dir: str | None) -> str | None:
     if isinstance(error, MissingConfigException):
         return missing_choice(error, config_dir)
     if isinstance(error, MarkedYAMLError):
-        return broken_yaml(error)
+        at = error.problem_mark
+        where = f"{at.name.strip(chr(34))}, line {at.line + 1}, column {at.column + 1}" if at else "a yaml file"
+        return f"{where}: not valid yaml: {error.problem or error.context}"
     if isinstance(error, OverrideParseException):
         return f"cannot read '{error.override}': {one_line(error).split(' See https')[0]}"
     for link in chain:
@@ -72,8 +74,7 @@ def causes(error: BaseException | None) -> list[BaseException]:
 
 def missing_choice(error: MissingConfigException, config_dir: str | None) -> str:
     """A choice that a group does not have, with the group's choices, those in its folders included."""
-    missing = error.missing_cfg_file or ""
-    group, _, name = missing.partition("/")
+    group, _, name = (error.missing_cfg_file or "").partition("/")
     choices = set(options_of(group, config_dir)) if name else set()
     if not choices:
         return without_advice(one_line(error))
@@ -111,12 +112,6 @@ def dotted_keys(values: Any) -> list[str]:
         return []
     inner = {str(key): value for key, value in values.items() if key not in NO_KEYS}
     return [*inner, *(f"{key}.{rest}" for key, value in inner.items() for rest in dotted_keys(value))]
-
-
-def broken_yaml(error: MarkedYAMLError) -> str:
-    at = error.problem_mark
-    where = f"{at.name.strip(chr(34))}, line {at.line + 1}, column {at.column + 1}" if at else "a yaml file"
-    return f"{where}: not valid yaml: {error.problem or error.context}"
 
 
 def without_advice(text: str) -> str:

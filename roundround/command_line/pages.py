@@ -168,9 +168,11 @@ def print_verb(verb: Verb, words: list[str], config_dir: str | None) -> None:
                 raise UserError(f"no {group}={option}{nearest(option, names)}")
             chosen[group] = option
     sections = [list(own_keys(verb).values())]
-    for group, option in chosen.items():
-        if option != "null":
-            sections.append(list(keys_of(group, option, "" if group == "experiment" else group, config_dir).values()))
+    sections += [
+        list(keys_of(group, option, "" if group == "experiment" else group, config_dir).values())
+        for group, option in chosen.items()
+        if option != "null"
+    ]
     about = [] if verb.words or verb.config is None else [word for word in words if "=" not in word]
     if about:
         show(lines_about(about, verb, chosen, groups, sections, config_dir))
