@@ -64,7 +64,14 @@ class EvalConfig:
             raise UserError(f"by={self.by} must be forcing, which gives the right tokens before each, or generation")
         if self.by == "generation" and self.dispersion:
             raise UserError("dispersion=true looks at whole examples, which by=generation writes; give one of them")
-        self.tasks = harness_names(self.tasks)
+        names = [name.removeprefix(HARNESS) for name in self.tasks]  # before the first of which it stands, or each
+        if names and not self.tasks[0].startswith(HARNESS):
+            raise UserError(
+                f"tasks={names[0]}: tasks are those of EleutherAI's harness; give tasks={HARNESS}{names[0]}"
+            )
+        if not all(names):
+            raise UserError(f"tasks={','.join(self.tasks)} has a name that is empty; give tasks={HARNESS}NAME")
+        self.tasks = names
         if self.tasks_path is not None and not self.tasks:
             raise UserError("tasks_path= is a folder of lm_eval's tasks; say which: tasks=lm_eval:NAME")
         check_checkpoint(self.checkpoint)
@@ -82,16 +89,6 @@ def check_windows(lengths: Sequence[int], *, stride: int | None, max_tokens: int
         at_least_one(length=length)
     if stride is not None and not 1 <= stride <= min(lengths):
         raise UserError(f"stride={stride} must be from 1 to the smallest length, {min(lengths)}")
-
-
-def harness_names(tasks: list[str]) -> list[str]:
-    """The names behind `lm_eval:`, which stands before the first of them, or before each. UserError."""
-    if tasks and not tasks[0].startswith(HARNESS):
-        raise UserError(f"tasks={tasks[0]}: tasks are those of EleutherAI's harness; give tasks={HARNESS}{tasks[0]}")
-    names = [name.removeprefix(HARNESS) for name in tasks]
-    if not all(names):
-        raise UserError(f"tasks={','.join(tasks)} has a name that is empty; give tasks={HARNESS}NAME")
-    return names
 
 
 VERB = Verb(
