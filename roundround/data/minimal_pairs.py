@@ -102,8 +102,7 @@ class MinimalPairs(Source):
         for phenomenon in names if self.phenomena is None else dict.fromkeys(self.phenomena):
             if phenomenon not in names:
                 raise UserError(f"data.phenomena: there is no '{phenomenon}'{nearest(phenomenon, names)}")
-            rows = self.rows_of(phenomenon).open(COLUMNS)
-            for number, row in enumerate(rows, 1):
+            for number, row in enumerate(self.rows_of(phenomenon).open(COLUMNS), 1):
                 yield pair_of(row, f"data set '{self.name}', {phenomenon}, row {number}")
 
     def rows_of(self, phenomenon: str) -> HubRows:

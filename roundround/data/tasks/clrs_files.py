@@ -212,10 +212,10 @@ class ClrsTextFiles(StoredClrsText):
             train_examples=train_examples,
             validation_examples=validation_examples,
         )
-        paths = {"train": path} | ({} if test_path is None else {"test": test_path})
         self.files = {  # as data=text expands paths, and finds what cannot be read
-            which: TextFiles(path=path, column=list(COLUMNS), split_regex=None, max_chars=None, held_out=1)
-            for which, path in paths.items()
+            which: TextFiles(path=files, column=list(COLUMNS), split_regex=None, max_chars=None, held_out=1)
+            for which, files in (("train", path), ("test", test_path))
+            if files is not None
         }
 
     def origin(self) -> dict[str, object]:

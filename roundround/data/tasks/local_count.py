@@ -34,9 +34,8 @@ class LocalCount(Task):
         validation_examples: int,
     ) -> None:
         check_range("longest_run", longest_run, 2, LARGEST_VOCABULARY)
-        counts = [str(count) for count in range(1, longest_run + 1)]
         super().__init__(
-            symbols=[*counts, *numbered(n_symbols, before="x")],
+            symbols=[*map(str, range(1, longest_run + 1)), *numbered(n_symbols, before="x")],
             train_lengths=train_lengths,
             train_examples=train_examples,
             validation_examples=validation_examples,

@@ -42,9 +42,8 @@ class MQAR(Task):
         check_range("n_pairs", n_pairs, 1, self.n_keys, because=f"n_symbols={n_symbols} makes {self.n_keys:,} keys")
         check_range("power_a", power_a, 0, 1)
         self.shortest = 4 * n_pairs
-        keys = numbered(self.n_keys, fewest=1, before="k")
         super().__init__(
-            symbols=["_", *keys, *numbered(self.n_values, before="v")],
+            symbols=["_", *numbered(self.n_keys, fewest=1, before="k"), *numbered(self.n_values, before="v")],
             train_lengths=train_lengths,
             train_examples=train_examples,
             validation_examples=validation_examples,

@@ -91,5 +91,4 @@ class MQMTAR(Task):
         text = np.full(length, SPACE)
         text[at[:, :middle]], text[at[:, middle]], text[at[:, middle + 1 :]] = keys, BETWEEN, values
         chosen = rng.integers(n, size=self.n_queries)
-        prompt = np.concatenate([text, self.asked_for(keys, chosen)])
-        return asked(prompt, self.asked_for(values, chosen))
+        return asked(np.concatenate([text, self.asked_for(keys, chosen)]), self.asked_for(values, chosen))
