@@ -117,7 +117,10 @@ class PeakMemory:
     """
 
     def __init__(self) -> None:
-        self.forgotten = forget_resident_peak()
+        self.forgotten = False
+        with suppress(OSError):
+            CLEAR_REFS.write_text(FORGET_PEAK, encoding="ascii")
+            self.forgotten = True
         self.before = resident_peak()
         for cuda, n in gpus():
             cuda.reset_peak_memory_stats(n)
@@ -128,15 +131,6 @@ class PeakMemory:
         known = peak is not None and (self.forgotten or self.before is None or peak > self.before)
         of_gpus = max((cuda.max_memory_allocated(n) for cuda, n in gpus()), default=0)
         return {"resident_bytes": peak if known else None, "device_bytes": of_gpus or None}
-
-
-def forget_resident_peak() -> bool:
-    """Let the peak begin at what is used now; whether the system can do that."""
-    try:
-        CLEAR_REFS.write_text(FORGET_PEAK, encoding="ascii")
-    except OSError:
-        return False
-    return True
 
 
 def resident_peak() -> int | None:
