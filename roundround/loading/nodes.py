@@ -175,9 +175,14 @@ def encoding_node(rope: Mapping[str, Any], head_dim: int, longest: int) -> Node:
         raise UserError(f"rope_type is {scaled}, and the decoder has {', '.join(['default', 'proportional', *SCALED])}")
     of, names = SCALED[kind]
     original = rope.get("original_max_position_embeddings") or longest
-    node: Node = {"_target_": target(of), "theta": theta, "original_length": original, "length": longest}
-    node["factor"] = rope.get("factor") or longest / original
-    return node | {name: rope.get(name, default) for name, default in names.items()}
+    return {
+        "_target_": target(of),
+        "theta": theta,
+        "original_length": original,
+        "length": longest,
+        "factor": rope.get("factor") or longest / original,
+        **{name: rope.get(name, default) for name, default in names.items()},
+    }
 
 
 def partial(of: type, p: float, theta: float) -> Node:

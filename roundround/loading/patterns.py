@@ -179,9 +179,10 @@ def replaced_in_pattern(own: DictConfig | None, given: DictConfig) -> DictConfig
             place = f"pattern.{kind}.{part}"
             if part == "theta":
                 raise UserError(f"{place} is read where a run begins; give pattern.{kind}.pe.theta=...")
+            if part not in KINDS_PARTS:
+                raise UserError(f"{place} is no part of a kind of layer{nearest(str(part), KINDS_PARTS)}")
             if part not in REPLACEABLE:
-                trained = f" is what the run was trained with; {', '.join(REPLACEABLE)} can be replaced"
-                raise UserError(place + (trained if part in KINDS_PARTS else nearest_part(str(part))))
+                raise UserError(f"{place} is what the run was trained with; {', '.join(REPLACEABLE)} can be replaced")
             if isinstance(value, str) and part in FAMILIES:
                 raise UserError(f"{place}={value} is the name of an option; give {part}@{place}={value}")
             if not isinstance(value, DictConfig) or "_target_" in value:
@@ -191,10 +192,6 @@ def replaced_in_pattern(own: DictConfig | None, given: DictConfig) -> DictConfig
             else:
                 merged[kind][part] = OmegaConf.merge(merged[kind][part], value)
     return merged
-
-
-def nearest_part(name: str) -> str:
-    return f" is no part of a kind of layer{nearest(name, KINDS_PARTS)}"
 
 
 def refuse_unread_part(part: str, pattern: DictConfig | None) -> None:

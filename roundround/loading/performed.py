@@ -356,13 +356,11 @@ def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> lis
     n_vocab = decoder.embed_tokens.num_embeddings
     found = read_layers(attentions, normalisers, forward, n_vocab=n_vocab, trained=length, longest=decoder.longest())
     reaches = reaches_of(decoder, normalisers, device)
-    model = trained.config.model
-    declared_kinds = kinds_of(int(model.n_layers), **parts_of(trained.config))
+    declared_kinds = kinds_of(int(trained.config.model.n_layers), **parts_of(trained.config))
     reports = []
     for number, ((turnings, seen), (window, chunk)) in enumerate(zip(found, reaches, strict=True)):
         kind = declared_kinds[number % len(declared_kinds)]
-        shape = attentions[number].shape
-        encoding = kind.make_encoding(shape)
+        encoding = kind.make_encoding(attentions[number].shape)
         encoding.load_state_dict(encodings[number].state_dict(), strict=False)  # where it learned its frequencies
         declared = Declared(
             encoding=encoding,

@@ -134,10 +134,8 @@ OWN_CODE = (
 
 def about_texts(question: Question | None, *, separate: bool, stock: bool) -> str:
     """How a text is written."""
-    if question is None and separate:
-        return f"{OF_DOCUMENTS}\n{PACKED_STOCK if stock else PACKED_OWN}"
     if question is None:
-        return OF_TEXT
+        return f"{OF_DOCUMENTS}\n{PACKED_STOCK if stock else PACKED_OWN}" if separate else OF_TEXT
     return OF_A_TEXT_TASK if question.of_text else OF_A_TASK
 
 

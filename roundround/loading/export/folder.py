@@ -214,8 +214,7 @@ def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
     ).save_pretrained(folder)
     imported = {package for file in folder.glob("*.py") for package in get_imports(file)}
     needs = sorted(imported - sys.stdlib_module_names - {"torch", "transformers"})
-    readme = model_card(card, trained.decoder, stock=stock, needs=needs)
-    write_atomically(folder / "README.md", readme)
+    write_atomically(folder / "README.md", model_card(card, trained.decoder, stock=stock, needs=needs))
 
 
 def own_config(trained: ModelToExport) -> PreTrainedConfig:

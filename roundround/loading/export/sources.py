@@ -63,8 +63,7 @@ def source_files(main: str, classes: Mapping[str, type], *, main_file: str) -> d
     classes: what `main` imports by these names, in the place of what its own lines import so.
     Raises UserError where a source cannot be found, cannot leave roundround, or has imports that cannot be rewritten.
     """
-    library = Library(classes.values())
-    modules = library.closure(main, classes)
+    modules = Library(classes.values()).closure(main, classes)
     files = flat_file_names(modules, {main: main_file})
     texts = {name: heading(module) + with_flat_imports(module, files) for name, module in modules.items()}
     imports = [item for module in modules.values() for item in module.imports]

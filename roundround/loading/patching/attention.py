@@ -86,8 +86,7 @@ def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> 
 
 def configs_of(model: PreTrainedModel) -> list[Any]:
     """The configs of the model and of the models in it, the outermost first."""
-    found = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}
-    return list(found.values())
+    return list({id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}.values())
 
 
 def text_decoder(model: PreTrainedModel) -> nn.Module:
