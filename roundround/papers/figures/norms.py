@@ -95,8 +95,10 @@ class DomainNorms(ModelFigure):
             min(correlation(*pair) for pair in combinations(map(np.nan_to_num, maps), 2))
             for maps in (ours.values(), map(heat_map, self.maps.values()))
         )
-        comparisons.append(alike("smallest correlation of two texts' maps", least, ALIKE))
-        comparisons.append(shown("the same of the paper's maps", published_least, published_least))
+        comparisons += [
+            alike("smallest correlation of two texts' maps", least, ALIKE),
+            shown("the same of the paper's maps", published_least, published_least),
+        ]
         remarks.append(f"The maps of all texts are {'' if least >= ALIKE else 'not '}alike here.")
         summary = f"smallest correlation of two texts' maps {least:.2f}{f'; each {chosen}' if chosen else ''}"
         return Outcome(summary, comparisons, panels, " ".join(remarks))

@@ -195,9 +195,8 @@ def best_fit(candidates: Mapping[str, Array], published: Array) -> tuple[str, Ar
         check_shape(ours, published)
         if ours.shape == published.shape:
             cut[name] = ours
-            continue
-        for layer in range(ours.shape[1]):
-            cut[f"{name}, without layer {layer}"] = np.delete(ours, layer, axis=1)
+        else:
+            cut |= {f"{name}, without layer {i}": np.delete(ours, i, axis=1) for i in range(ours.shape[1])}
     best = max(cut, key=lambda name: correlation(cut[name], published))
     return best, cut[best], f"the best of {len(cut)} readings, norms within {NORM_TOLERANCE:.0%}"
 

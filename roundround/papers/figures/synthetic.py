@@ -151,8 +151,10 @@ class Decay(Figure):
         ]
         for width, f_N in curves.items():
             raw = math.sqrt(sum((float(f_N[r]) - value) ** 2 for r, value in READ_OFF.items()) / len(READ_OFF))
-            comparisons.append(shown(f"(a) d = {width:,}: root mean square error at the five values", raw))
-            comparisons.append(shown(f"(a) d = {width:,}: deviation from the mean of neighbours", wander(f_N)))
+            comparisons += [
+                shown(f"(a) d = {width:,}: root mean square error at the five values", raw),
+                shown(f"(a) d = {width:,}: deviation from the mean of neighbours", wander(f_N)),
+            ]
         comparisons.append(without_decay("(b)", fresh(ENDS)))
         published = Curve("read off the paper", list(READ_OFF), list(READ_OFF.values()), points=True)
         return Outcome(

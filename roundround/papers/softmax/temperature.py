@@ -82,8 +82,11 @@ class Prop32(Claim):
             ),
         ]
         points = np.array([entropy_at(b, logits_K) for b in BETAS])
-        curves = [Curve("entropy", GRID, entropies), Curve("-dH/dbeta = beta Var(e)", GRID, -np.array(slopes))]
-        curves.append(Curve("where differences were taken", BETAS, points, points=True))
+        curves = [
+            Curve("entropy", GRID, entropies),
+            Curve("-dH/dbeta = beta Var(e)", GRID, -np.array(slopes)),
+            Curve("where differences were taken", BETAS, points, points=True),
+        ]
         return Finding(comparisons, Panel("inverse temperature beta", "nats, and nats per unit of beta", curves))
 
     def rest(self, found: float, logits_K: Tensor) -> float:
