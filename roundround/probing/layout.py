@@ -106,8 +106,7 @@ def read_layout(q_HTC: Tensor, shifted_HTC: Tensor, candidates: Sequence[Tensor]
     n_channels = q_HTC.shape[-1]
     if n_channels % 2:
         return None
-    still = Layout(torch.zeros(n_channels // 2, dtype=torch.float64), PAIRINGS[0], n_channels)
-    possible = [still]
+    possible = [Layout(torch.zeros(n_channels // 2, dtype=torch.float64), PAIRINGS[0], n_channels)]  # at rest
     for table in candidates:
         if 2 * len(table) > n_channels or not len(table):
             continue

@@ -107,8 +107,7 @@ class Probe:
                 found[f"{kind}_{measure}_without_first"] = self.norms.mean(kind, measure, first_token=False)
         if self.rows is not None:
             found["places"] = self.rows.places()
-            for band in BANDS[1:]:
-                found[f"places_without_{band}"] = self.rows.places(band)
+            found |= {f"places_without_{band}": self.rows.places(band) for band in BANDS[1:]}
             found["logit_by_pair"] = self.rows.split()
             found |= {name: self.rows.per_row(name) for name in ("entropy", "largest_weight", "logit_spread", "ln_n")}
         if self.entropies is not None:
@@ -250,8 +249,7 @@ class Watch:
 
 def first_tokens(keys: Keys, n: int) -> Keys:
     """The same for the first n tokens alone."""
-    first = Keys(q_pos_BQ=keys.q_pos_BQ[:1, :n], k_pos_BK=keys.k_pos_BK[:1, :n])
-    return first.within(keys.window, keys.chunk)
+    return Keys(q_pos_BQ=keys.q_pos_BQ[:1, :n], k_pos_BK=keys.k_pos_BK[:1, :n]).within(keys.window, keys.chunk)
 
 
 def key_heads(softmax: AttentionSoftmax, q: Tensor, k: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

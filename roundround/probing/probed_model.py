@@ -139,11 +139,10 @@ class ProbedDecoder(ProbedModel):
         return list(bases) if len(bases) > 1 else next(iter(bases), 10_000.0)
 
     def windows(self) -> list[int | None]:
-        both = [
-            [reach for reach in (softmax.window, kind.window, kind.chunk) if reach is not None]
+        return [
+            min((reach for reach in (softmax.window, kind.window, kind.chunk) if reach is not None), default=None)
             for softmax, kind in zip(self.normalisers, self.decoder.kinds, strict=True)
         ]
-        return [min(reaches, default=None) for reaches in both]
 
     def kinds(self) -> list[str]:
         names = [kind.name for kind in self.decoder.kinds]

@@ -136,8 +136,7 @@ def last_row_entropy(probed: ProbedModel, tokens: Sequence[int]) -> list[Tensor]
     entropies: dict[int, Tensor] = {}
 
     def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
-        alpha = last_row(softmax, qkv, options)
-        entropies[softmax.shape.layer] = entropy_of_weights(alpha)[0].cpu().double()
+        entropies[softmax.shape.layer] = entropy_of_weights(last_row(softmax, qkv, options))[0].cpu().double()
 
     with watching(probed.normalisers, take_in):
         run(probed, [(tokens, None)])

@@ -103,11 +103,6 @@ def shares_of(mean: dict[str, Tensor], by_offset_HD: Tensor, place_H: Tensor) ->
     return torch.cat([named, (mean["all"][:, None] - named.sum(-1, keepdim=True)).clamp(min=0)], -1)
 
 
-def neighbourhood(mean: dict[str, Tensor]) -> Tensor:
-    """Weight on the token itself and the one before, and what others within NEAR have beyond an even spread: [H]."""
-    return mean["self"] + mean["previous"] + mean["near"].clamp(min=0)
-
-
 def largest_within(mean: dict[str, Tensor], shares_H7: Tensor, place_H: Tensor) -> Tensor:
     """The most that any place has of the neighbourhood, [H]: of `offset` and `semantic` only what lies in it.
 
@@ -215,7 +210,8 @@ class RowStatistics:
         for number, band in enumerate(BANDS):
             without = logits_HRK
             if number:
-                channels = layout.channels(*quarter(number - 1, layout.n_pairs)).to(q_HRC.device)
+                first, last = (round(end * layout.n_pairs / 4) for end in (number - 1, number))  # the band's pairs
+                channels = layout.channels(first, last).to(q_HRC.device)
                 without = logits_HRK - q_HRC[..., channels] @ k_HKC[..., channels].mT
             alpha_HRK = block.weights(without)
             for name, value_HR in where_weight_goes(alpha_HRK, rows_R, visible_RK, sink_HK).items():
@@ -265,16 +261,19 @@ class RowStatistics:
         ]
 
     def neighbourhoods(self, without: str = "none") -> list[Tensor]:
-        """Weight of each head on a token and the few before it: [H] for every layer."""
-        return [neighbourhood(self.means(sums, without)) for sums in self.sums]
+        """Weight of each head on a token and the few before it: [H] for every layer.
+
+        That is on the token itself and the one before, and what others within NEAR have beyond an even spread.
+        """
+        means = (self.means(sums, without) for sums in self.sums)
+        return [mean["self"] + mean["previous"] + mean["near"].clamp(min=0) for mean in means]
 
     def labels(self) -> list[list[tuple[str, float]]]:
         """The label of every head, one of PLACES, and the weight behind it: [layer][head]."""
-        within = [
-            largest_within(self.means(sums, "none"), shares_H7, offset_place(sums))
-            for sums, shares_H7 in zip(self.sums, self.places(), strict=True)
+        return [
+            labels_of(shares_H7, near_H, largest_within(self.means(sums, "none"), shares_H7, offset_place(sums)))
+            for sums, shares_H7, near_H in zip(self.sums, self.places(), self.neighbourhoods(), strict=True)
         ]
-        return [labels_of(*layer) for layer in zip(self.places(), self.neighbourhoods(), within, strict=True)]
 
     def share_at(self, label: str, without: str = "none") -> list[Tensor]:
         """The weight that `labels` gives as the score of this label: [H] for every layer."""
@@ -296,11 +295,6 @@ class RowStatistics:
 def offset_place(sums: dict[str, Tensor]) -> Tensor:
     """Which of the offsets, from 2 on, takes most of each head's weight, [H]: the same, band or no band."""
     return sums["apart, without none"].argmax(-1)
-
-
-def quarter(number: int, n_pairs: int) -> tuple[int, int]:
-    """First and last pair (exclusive) of a quarter of the pairs, from the fastest."""
-    return round(number * n_pairs / 4), round((number + 1) * n_pairs / 4)
 
 
 def extremes(alpha_HRK: Tensor, logits_HRK: Tensor, visible_RK: Tensor) -> dict[str, Tensor]:

@@ -27,6 +27,5 @@ def maximum_prompt(n: int, seed: int) -> str:
 
     The paper does not print its prompt; this one is ours.
     """
-    numbers = random.Random(f"{seed} {n}").choices(range(1000), k=n)
-    listed = ", ".join(map(str, numbers))
+    listed = ", ".join(map(str, random.Random(f"{seed} {n}").choices(range(1000), k=n)))
     return f"What is the maximum in the following sequence: {listed}? The maximum is:"
