@@ -61,8 +61,13 @@ def records(
     """A record for each number and length, with its interval where it is a share; `context` counts tokens."""
     found = []
     for length, marks in by_length.items():
-        where = {**common, "length": length, "context": contexts[length]}
-        where |= {"examples": marks.n_examples, "distinct": marks.n_distinct}
+        where = {
+            **common,
+            "length": length,
+            "context": contexts[length],
+            "examples": marks.n_examples,
+            "distinct": marks.n_distinct,
+        }
         between = intervals(marks)
         for name, value in values(marks).items():
             low_high = dict(zip(("low", "high"), between[name], strict=True)) if name in between else {}

@@ -65,10 +65,11 @@ def picture_of(drawing: Drawing, sizes: Sizes) -> Any:
 
 def cut(panels: Sequence[Panel | HeatMap]) -> tuple[list[Panel | HeatMap], int]:
     """As many panels and lines as can be read in a file; how many lines are left out."""
-    few = list(panels[: PANELS if len(panels) <= PANELS else FEW_PANELS])
     found = [
-        replace(panel, curves=lines_of(panel)[:LINES] + zero_of(panel)) if isinstance(panel, Panel) else panel
-        for panel in few
+        replace(panel, curves=lines_of(panel)[:LINES] + [curve for curve in panel.curves if curve.reference])
+        if isinstance(panel, Panel)
+        else panel
+        for panel in panels[: PANELS if len(panels) <= PANELS else FEW_PANELS]
     ]
     n_drawn, n_lines = (sum(len(lines_of(p)) for p in some if isinstance(p, Panel)) for some in (found, panels))
     return found, n_lines - n_drawn
@@ -77,11 +78,6 @@ def cut(panels: Sequence[Panel | HeatMap]) -> tuple[list[Panel | HeatMap], int]:
 def lines_of(panel: Panel) -> list[Curve]:
     """Its settings."""
     return [curve for curve in panel.curves if not curve.reference]
-
-
-def zero_of(panel: Panel) -> list[Curve]:
-    """The line of the baseline, where it has one."""
-    return [curve for curve in panel.curves if curve.reference]
 
 
 def drawings(records: Sequence[Record], about: Mapping[str, Any]) -> list[Drawing]:

@@ -107,8 +107,7 @@ def extremes(values: list[float], form: str) -> str:
 
 def warning(dispersion: Dispersion, context: int) -> str | None:
     """A line where most rows of a context lie outside the polynomial's active range; None elsewhere."""
-    n_rows_LN = dispersion.n_rows_LN
-    weights_L = n_rows_LN.sum(-1)
+    weights_L = dispersion.n_rows_LN.sum(-1)
     inside = float((dispersion.means_LH("in_active_range").mean(-1) * weights_L).sum() / weights_L.sum())
     if inside >= 0.5:
         return None
@@ -142,8 +141,10 @@ def drawing(dispersion: Dispersion, *, context: int, title: str) -> Drawing:
             for heads_N in dispersion.means_LHN(name)[layer]
         ]
         if name in uniform:
-            curves.append(Curve("uniform: ln n, 1 / n", n, uniform[name], reference=True))
-            curves.append(Curve("Lemma 2.1, widest head", n, widest[name], points=True))
+            curves += [
+                Curve("uniform: ln n, 1 / n", n, uniform[name], reference=True),
+                Curve("Lemma 2.1, widest head", n, widest[name], points=True),
+            ]
         log = "xy" if name == "largest_weight" else "x"
         panels.append(Panel("visible keys n", label, curves, log, marks=acts if name == "entropy" else []))
     return Drawing("dispersion", title, panels, note=note)

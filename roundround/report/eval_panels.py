@@ -72,9 +72,8 @@ def by_length(records: Sequence[Record], trained: Lengths) -> Panel:
 
 def by_position(records: Sequence[Record], trained: Lengths) -> Panel:
     """Loss against the place in the window, a line for each context length."""
-    found = by_place(r for r in records if r["metric"] == "nats_per_token")
     lines: dict[float, list[tuple[float, Record]]] = {}
-    for middle, record in found:
+    for middle, record in by_place(r for r in records if r["metric"] == "nats_per_token"):
         lines.setdefault(number(record.get("length")) or 0.0, []).append((middle, record))
     curves = [
         Curve(f"context {length:,.0f}", [x for x, _ in points], numbers(number(r["value"]) for _, r in points))
@@ -122,17 +121,12 @@ def right_by_part(records: Sequence[Record], part: str, trained: Lengths) -> Pan
     curves = [along(f"{n:,}", [r for r in by_part if r["length"] == n], part, style) for style, n in enumerate(lengths)]
     label, log, marks = PARTS[part], "x" if part == "distance" else "", []
     if part == "distance":
-        marks = [*marks_of(trained), *quarter_turns(records)]
+        turns = sorted({record["value"] for record in records if record["metric"] == "quarter_turn"})
+        marks = [*marks_of(trained), *(Mark("a quarter turn of the slowest pair", value, value) for value in turns)]
     return Panel(
         label, "share right", curves, log, f"Exact match by {part}", possible=(0.0, 1.0), marks=marks,
         whole=True, x_ticks=sorted({record[part] for record in found}),
     )  # fmt: skip
-
-
-def quarter_turns(records: Iterable[Record]) -> list[Mark]:
-    """Where the slowest pair has turned by pi / 2, from the records that say it."""
-    values = sorted({record["value"] for record in records if record["metric"] == "quarter_turn"})
-    return [Mark("a quarter turn of the slowest pair", value, value) for value in values]
 
 
 def loss_by_length(records: Sequence[Record], trained: Lengths) -> Panel:

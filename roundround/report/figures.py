@@ -175,8 +175,7 @@ def grid_of(panels: Sequence[Panel | HeatMap], sizes: Sizes) -> tuple[int, float
             rows = (0.6 + 1.3 * n_lines) * sizes.small / 72 * len(panel.texts)
             height = max(0.6 * sizes.height, 0.9 + below + rows)
     most = 2 if len(panels) == 4 else min(len(panels), 3)
-    fitting = [n for n in range(1, most + 1) if n == 1 or needed <= sizes.widths[n - 1] / n]
-    n_columns = fitting[-1]
+    n_columns = max(n for n in range(1, most + 1) if n == 1 or needed <= sizes.widths[n - 1] / n)
     width = next((w for w in sizes.widths[n_columns - 1 :] if needed <= w), sizes.widths[-1])
     return n_columns, width, height
 

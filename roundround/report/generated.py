@@ -55,9 +55,11 @@ def show_attention(
         found.add_column("the prompt" if len(kept) == n_prompt else f"{len(kept)} of the prompt's tokens")
     for place, weights_T in list(zip(places, weights_ST, strict=True))[:MOST_ROWS]:
         most = int(weights_T.argmax())
-        cells = [shown_word(words[place]), f"{weights_T[:n_prompt].sum():.2f}"]
-        cells.append(f"{shown_word(words[most])} ({most}) {weights_T[most]:.2f}")
-        row: list[str | Text] = [*cells]
+        row: list[str | Text] = [
+            shown_word(words[place]),
+            f"{weights_T[:n_prompt].sum():.2f}",
+            f"{shown_word(words[most])} ({most}) {weights_T[most]:.2f}",
+        ]
         if colours:
             spans = [(shown_word(words[at]), behind(float(weights_T[at]))) for at in kept]
             row.append(Text.assemble(*(part for span in spans for part in (span, " "))))

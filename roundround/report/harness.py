@@ -29,8 +29,13 @@ def records(found: Mapping[str, Any], common: Mapping[str, Any]) -> list[Record]
     made = []
     for task, numbers in found["results"].items():
         n, of = numbers.get("sample_len"), found["n-samples"].get(task, {}).get("original")
-        where = {"task": task, "version": found["versions"].get(task), "shots": found["n-shot"].get(task)}
-        where |= {"examples": n, "of": of}
+        where = {
+            "task": task,
+            "version": found["versions"].get(task),
+            "shots": found["n-shot"].get(task),
+            "examples": n,
+            "of": of,
+        }
         for key, value in numbers.items():
             metric, comma, name = key.partition(",")
             if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from roundround.analysis.intervals import half_width
 from roundround.config.verbs import FigureStyle
@@ -48,8 +47,7 @@ def accuracy(measured: Measured) -> Panel:
     for place, name in enumerate(("paper: softmax", "paper: adaptive")):
         own = [n for n in measured.sizes if n in PAPER]
         curves.append(Curve(name, own, [PAPER[n][place] for n in own], points=True, style=place))
-    told = [n for n in measured.sizes if n in SECOND_HAND]
-    twice = [(n, value) for n in told for value in PAPER[n]]
+    twice = [(n, value) for n in measured.sizes if n in SECOND_HAND for value in PAPER[n]]
     curves.append(Curve("paper: second-hand", [n for n, _ in twice], [v for _, v in twice], points=True, style=6))
     return over_items(measured, "accuracy (%)", curves, "Accuracy", possible=(0.0, 100.0))
 
@@ -197,7 +195,7 @@ def maps_of(files: RunFiles) -> Section:
             if n_weights > MOST_WEIGHTS:
                 files.remarks.append(f"attention.safetensors has more than {MOST_WEIGHTS:,} weights: no map is shown")
                 return Section("Attention by size")
-            maps[name][n] = map_of(weights)
+            maps[name][n] = {"rows": weights.shape[0], "columns": weights.shape[1], **scaled(weights)}
     if not maps:
         return Section("Attention by size")
     sizes = sorted({int(n) for by_n in maps.values() for n in by_n})
@@ -216,10 +214,6 @@ def maps_of(files: RunFiles) -> Section:
             "data": {"maps": dict(maps), "sizes": sizes},
         },
     )
-
-
-def map_of(weights: NDArray[Any]) -> dict[str, Any]:
-    return {"rows": weights.shape[0], "columns": weights.shape[1], **scaled(weights)}
 
 
 def scope(files: RunFiles) -> list[str]:

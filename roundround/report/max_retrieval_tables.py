@@ -79,8 +79,7 @@ class Measured:
     def records(self) -> list[dict[str, Any]]:
         """One for each metric, normaliser, seed and size; then those of heads, and how far each is from the paper."""
         found = []
-        everything = [*self.values.items(), (None, self.of_logits)]
-        for name, metrics in everything:
+        for name, metrics in [*self.values.items(), (None, self.of_logits)]:
             which = {} if name is None else {"softmax": name}
             for metric, values in metrics.items():
                 for i, seed in enumerate(self.seeds):
@@ -181,7 +180,8 @@ def rows(measured: Measured) -> list[list[str]]:
     """
     found = [["items", *(f"{n:,}" for n in measured.sizes)]]
     for place, label in enumerate(("paper: softmax", "paper: adaptive")):
-        cells = [shown_of_paper(n, place) if n in PAPER else "" for n in measured.sizes]
+        marks = {n: MARK if n in SECOND_HAND else "" for n in PAPER}  # in front, so that points stay aligned
+        cells = [f"{marks[n]}{PAPER[n][place]:.1f}" if n in PAPER else "" for n in measured.sizes]
         if any(cells):
             found.append([label, *cells])
     baseline = measured.accuracy(BASELINE)
@@ -193,19 +193,6 @@ def rows(measured: Measured) -> list[list[str]]:
             if name != BASELINE:
                 found.append(["  p", *map(shown_p, *paired_p(accuracy, baseline))])
     return found
-
-
-def shown_of_paper(n: int, place: int) -> str:
-    """The paper's accuracy in per cent, marked where it is second-hand; the mark in front leaves points aligned."""
-    return f"{MARK if n in SECOND_HAND else ''}{PAPER[n][place]:.1f}"
-
-
-def second_hand(sizes: Sequence[int]) -> str | None:
-    """What the mark means; None where none of these sizes has it."""
-    marked = [f"{n:,}" for n in sizes if n in SECOND_HAND]
-    if not marked:
-        return None
-    return f"{MARK}: second-hand; the paper's numbers of {' and '.join(marked)} items are less certain than its others"
 
 
 def table(measured: Measured, *, title: str) -> Table:
@@ -235,16 +222,15 @@ def notes(measured: Measured, fit_sizes: Sequence[int]) -> list[str]:
         )
     else:
         lines.append("per cent, one seed; intervals and p-values need two")
-    marked = second_hand(measured.sizes)
-    if marked is not None:
-        lines.append(marked)
-    for name, repeated_by in measured.distinct().items():
-        if repeated_by:
-            lines.append(
-                f"{shown_name(name, repeated_by)}: the same in every measure at every size, so one result and not "
-                f"{1 + len(repeated_by)}; what a normaliser learns is as it starts, because only the plain softmax is "
-                "trained"
-            )
+    marked = " and ".join(f"{n:,}" for n in measured.sizes if n in SECOND_HAND)
+    if marked:
+        lines.append(f"{MARK}: second-hand; the paper's numbers of {marked} items are less certain than its others")
+    lines += [
+        f"{shown_name(name, repeated_by)}: the same in every measure at every size, so one result and not "
+        f"{1 + len(repeated_by)}; what a normaliser learns is as it starts, because only the plain softmax is trained"
+        for name, repeated_by in measured.distinct().items()
+        if repeated_by
+    ]
     apart = distances(measured)
     if apart is not None:
         lines.append(

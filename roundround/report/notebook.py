@@ -26,7 +26,9 @@ def run_shown(verb: str, words: Sequence[str]) -> Path:
     UserError where it was refused, RuntimeError where it failed, KeyboardInterrupt where a signal stopped it: each has
     the line about it.
     """
-    lines, show = list[str](), Shown().tell if in_notebook() else print_status
+    ipython = sys.modules.get("IPython")  # in a notebook's kernel, which shows what is displayed
+    in_notebook = ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+    lines, show = list[str](), Shown().tell if in_notebook else print_status
 
     def tell(line: str) -> None:
         lines.append(line)
@@ -46,13 +48,6 @@ def run_shown(verb: str, words: Sequence[str]) -> Path:
         resume = told(f"resume with: {command} ", "")
         hint = f'; rr.{verb}("{resume}") resumes it' if resume else ""
         raise KeyboardInterrupt(f"{command} was stopped{hint}") from None
-
-
-def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook, which shows what is displayed."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell is not None and hasattr(shell, "kernel")
 
 
 class Shown:

@@ -68,8 +68,7 @@ def records(by_prefix: Mapping[int, PairScores], common: Mapping[str, Any]) -> l
     found: list[Record] = []
     first = by_prefix[min(by_prefix)]
     for prefix, scores in by_prefix.items():
-        where = {**common, "prefix": prefix}
-        over_all = {**where, "phenomena": len(scores.by_phenomenon), "pairs": scores.n}
+        over_all = {**common, "prefix": prefix, "phenomena": len(scores.by_phenomenon), "pairs": scores.n}
         found.append({"metric": "accuracy", **over_all, **within_one(of_mean(scores.shares()))})
         if scores is not first:
             found.append({"metric": "accuracy_change", **over_all, **of_mean(scores.shares() - first.shares())})

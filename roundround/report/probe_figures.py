@@ -88,14 +88,6 @@ def of_layer(seen: Probe, layer: int) -> tuple[list[Layout], list[int]]:
     return [seen.layouts[layer]], [seen.contexts()[layer]]
 
 
-def places_legend() -> dict[str, Any]:
-    """The places that weight goes to, as bars show them."""
-    from matplotlib.patches import Patch
-
-    looks = zip(PLACES, PLACE_COLOURS, HATCHES, strict=True)
-    return {place: Patch(facecolor=colour, hatch=hatch, edgecolor="white") for place, colour, hatch in looks}
-
-
 def draw_layers(seen: Probe, sizes: Sizes) -> Any:
     """Figures 3, 10 and 13: mean norm of every pair in every layer, over heads and tokens."""
     figure, axes, _ = panels_for(len(KINDS), sizes)
@@ -125,8 +117,7 @@ def draw_heads(seen: Probe, sizes: Sizes) -> Any:
         add_heat(axis, norms[layer].T.numpy(), "mean norm", vmin=0)
         axis.set(title=f"{seen.layer_name(layer)}, {kind} norms")
         number_columns(axis, len(norms[layer]), "head" if kind == "query" else "key head")
-        strongest = seen.strongest_pairs(kind)[layer][0]
-        name_pairs(axis, norms[layer].shape[1], *of_layer(seen, layer), strongest)
+        name_pairs(axis, norms[layer].shape[1], *of_layer(seen, layer), seen.strongest_pairs(kind)[layer][0])
     finish(figure, sizes, f"{seen.name}: norms of 2-D chunks by head", context_note(seen))
     return figure
 
@@ -207,6 +198,8 @@ def draw_split(seen: Probe, sizes: Sizes) -> Any:
 
 def draw_without(seen: Probe, sizes: Sizes) -> Any:
     """What is left of a head's pattern when a quarter of its pairs is taken out of its logits."""
+    from matplotlib.patches import Patch
+
     assert seen.rows is not None
     heads, places = heads_drawn(seen), {band: seen.rows.places(band) for band in BANDS}
     figure, axes, _ = panels_for(len(heads), sizes, sharey=True)
@@ -222,7 +215,9 @@ def draw_without(seen: Probe, sizes: Sizes) -> Any:
         axis.label_outer(remove_inner_ticks=True)
         axis.set_title(f"{seen.layer_name(layer)}, head {head}: {label}")
         axis.spines[["top", "right"]].set_visible(False)
-    finish(figure, sizes, f"{seen.name}: heads without a quarter of their pairs", handles=places_legend())
+    looks = zip(PLACES, PLACE_COLOURS, HATCHES, strict=True)
+    legend = {place: Patch(facecolor=colour, hatch=hatch, edgecolor="white") for place, colour, hatch in looks}
+    finish(figure, sizes, f"{seen.name}: heads without a quarter of their pairs", handles=legend)
     return figure
 
 
@@ -277,19 +272,15 @@ def name_pairs(
     if not 1 <= len(kinds) <= KINDS_NAMED:
         axis.set(yticks=sorted(ticks), ylabel="pair")
     else:
-        names = [
-            f"{tick}: " + " | ".join(wavelength_if_any(layouts[columns[0]], tick) for columns in kinds)
+        first = [layouts[columns[0]] for columns in kinds]
+        names = [  # `-` where the heads of a layout are too small to have the pair
+            f"{tick}: " + " | ".join(shown_wavelength(kind, tick) if tick < kind.n_pairs else "-" for kind in first)
             for tick in sorted(ticks)
         ]
         axis.set_yticks(sorted(ticks), names)
         others = "".join(f" | {in_layers(columns)}" for columns in kinds[1:])
         axis.set_ylabel(f"pair: wavelength (tokens){others}")
     draw_context(axis, layouts, contexts)
-
-
-def wavelength_if_any(layout: Layout, pair: int) -> str:
-    """Tokens; `-` where the heads of this layout are too small to have the pair."""
-    return shown_wavelength(layout, pair) if pair < layout.n_pairs else "-"
 
 
 def kinds_of(layouts: Sequence[Layout]) -> list[list[int]]:

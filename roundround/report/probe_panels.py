@@ -105,11 +105,8 @@ def view(files: RunFiles, records: list[Record]) -> View:
     rest = [record for record in records if "head" not in record or not heads]
     tables = tables_of(rest, folded=True)
     note = "What is measured of each head stands in the table of heads above and in results.json." if heads else ""
-    return View([*sections, Section("Numbers", tables=tables, note=note)], scope(files, heads), data, scripts_for(data))
-
-
-def scripts_for(data: dict[str, Any] | None) -> tuple[str, ...]:
-    return ("draw.js", "probe.js") if data else ()
+    scripts = ("draw.js", "probe.js") if data else ()
+    return View([*sections, Section("Numbers", tables=tables, note=note)], scope(files, heads), data, scripts)
 
 
 def about_heads(heads: Sequence[Head], places: Sequence[str], first: Head) -> dict[str, Any]:
@@ -174,15 +171,11 @@ def table_of(heads: Sequence[Head], measures: Sequence[str], changed: bool) -> T
         ]
         for h in heads
     ]
-    return Table("heads", columns, rows, note=note_of(heads, changed), folded=True, short=True)
-
-
-def note_of(heads: Sequence[Head], changed: bool) -> str:
-    """What the columns of the table of heads mean."""
     recorded = all(head.behind_label is not None for head in heads)
     of_local = "on the token itself and the seven before" if recorded else "at diagonal, previous and local together"
     note = f"share: of the weight, behind the label (local: {of_local}); entropy in nats"
-    return f"{note}; change: of the weight, that goes elsewhere" if changed else note
+    note += "; change: of the weight, that goes elsewhere" if changed else ""
+    return Table("heads", columns, rows, note=note, folded=True, short=True)
 
 
 def ablation(records: Sequence[Record]) -> Section:

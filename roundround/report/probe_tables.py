@@ -90,7 +90,8 @@ def show(seen: Probe) -> None:
     """The tables on standard error."""
     print_table(share_table(seen), pair_table(seen))
     if seen.rows is not None:
-        print_table(head_table(seen), summary_of_labels(seen))
+        labels = [label for heads in seen.labels() for label, _ in heads]
+        print_table(head_table(seen), "heads: " + ", ".join(f"{labels.count(place)} {place}" for place in PLACES))
 
 
 def share_table(seen: Probe) -> Table:
@@ -160,11 +161,6 @@ def head_table(seen: Probe) -> Table:
     return table
 
 
-def summary_of_labels(seen: Probe) -> str:
-    labels = [label for heads in seen.labels() for label, _ in heads]
-    return "heads: " + ", ".join(f"{labels.count(place)} {place}" for place in PLACES)
-
-
 def write_alignment(prompt: PromptRecord, seen: Probe, path: Path) -> None:
     """Tables 3 to 5 of arXiv:2410.06205 for the heads that stand out at one place: `alignment.json`."""
     if seen.rows is None:
@@ -178,10 +174,6 @@ def write_alignment(prompt: PromptRecord, seen: Probe, path: Path) -> None:
 
 
 # -- a question about the maximum
-
-
-def records_of_maximum(entropies: Mapping[int, Sequence[Tensor]]) -> list[dict[str, Any]]:
-    return [{**record, "n": n} for n, layers in entropies.items() for record in by_head("entropy", layers)]
 
 
 def show_maximum(entropies: Mapping[int, Sequence[Tensor]]) -> None:
@@ -211,12 +203,6 @@ def records_of_loss(loss: PositionLoss, **common: Any) -> list[dict[str, Any]]:
         where = {"first_position": first, "last_position": last - 1, "targets": n_targets(loss, first, last)}
         found.append({"metric": "perplexity", **common, **where, "value": loss.perplexity(first, last)})
     return found
-
-
-def records_of_ablation(
-    before: PositionLoss, after: PositionLoss, name: str, common: dict[str, Any]
-) -> list[dict[str, Any]]:
-    return records_of_loss(before, **common, ablate="none") + records_of_loss(after, **common, ablate=name)
 
 
 def records_of_change(seen: Probe, changed: Probe, name: str) -> list[dict[str, Any]]:

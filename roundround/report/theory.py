@@ -18,7 +18,7 @@ from roundround.report.figures import save_drawing
 from roundround.support.console import print_table
 from roundround.support.files import write_atomically
 from roundround.support.markdown import markdown_table
-from roundround.support.panels import Drawing, Panel
+from roundround.support.panels import Drawing
 
 MARGIN = "margin: 1 in the middle of what is allowed, 0 at an end, negative outside; with one end, as a share of it"
 SHOWN = "shown: an identity or a measurement, which nothing could fail here"
@@ -75,18 +75,18 @@ def records(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 
 def curves(answers: Sequence[Answer]) -> dict[str, Any]:
     """What the figures show, as numbers."""
-    return {answer.label: as_numbers(answer.finding.picture) for answer in answers if answer.finding.picture}
-
-
-def as_numbers(picture: Panel) -> dict[str, Any]:
     return {
-        "x_label": picture.x_label,
-        "y_label": picture.y_label,
-        "log": picture.log,
-        "curves": [
-            {"name": c.name, "x": np.asarray(c.x).tolist(), "y": np.asarray(c.y).tolist(), "points": c.points}
-            for c in picture.curves
-        ],
+        answer.label: {
+            "x_label": picture.x_label,
+            "y_label": picture.y_label,
+            "log": picture.log,
+            "curves": [
+                {"name": c.name, "x": np.asarray(c.x).tolist(), "y": np.asarray(c.y).tolist(), "points": c.points}
+                for c in picture.curves
+            ],
+        }
+        for answer in answers
+        if (picture := answer.finding.picture)
     }
 
 
