@@ -133,27 +133,12 @@ DATA_OF_TASK = {
 }
 
 
-def too_old(manifest: Any) -> str | None:
-    """The version that wrote a manifest, where it is one whose runs are no longer read."""
-    version = manifest.get("roundround") if isinstance(manifest, dict) else None
-    found = RELEASE.match(version) if isinstance(version, str) else None
-    return version if found is not None and tuple(map(int, found.groups())) < OLDEST else None
-
-
-def fault(manifest: Any) -> str | None:
-    """What is wrong with the content of a run.json in a few words, field first; None where nothing is."""
-    if not isinstance(manifest, dict):
-        return "it holds no values by name"
-    return next((wrong for kinds in kinds_of(manifest) if (wrong := fault_in(manifest, kinds))), None)
-
-
 def kinds_of(manifest: dict[str, Any]) -> Iterator[Mapping[str, Kind]]:
     """What the fields of a manifest may hold, in this order: what comes last depends on what is first."""
     yield NEEDED
     yield {name: kind for name, kind in OPTIONAL.items() if name in manifest}
     yield NEEDED_BY_VERB.get(manifest["verb"], {})
-    data = manifest["data"] or {}
-    yield DATA_OF_TASK if "train_lengths" in data else {}
+    yield DATA_OF_TASK if "train_lengths" in (manifest["data"] or {}) else {}
     yield DATA_OF_TRAIN if manifest["verb"] == "train" and manifest["data"] is not None else {}
 
 
@@ -326,16 +311,18 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise UserError(f"{directory} is not a run directory: {why}") from error
     except ValueError as error:
         raise UserError(f"{path} is not valid json ({one_line(error)}); the run directory is damaged") from error
-    version = too_old(manifest)
-    if version is not None:
+    if not isinstance(manifest, dict):
+        raise UserError(f"{path} is not a manifest of roundround: it holds no values by name")
+    version: Any = manifest.get("roundround")
+    release = RELEASE.match(version) if isinstance(version, str) else None
+    if release is not None and tuple(map(int, release.groups())) < OLDEST:
         raise UserError(
             f"{directory} was written by roundround {printable(version, 20)}, whose runs {__version__} does not read; "
             "use that version, or make the run again"
         )
-    wrong = fault(manifest)
+    wrong = next((wrong for kinds in kinds_of(manifest) if (wrong := fault_in(manifest, kinds))), None)
     if wrong is not None:
         raise UserError(f"{path} is not a manifest of roundround: {wrong}")
-    assert isinstance(manifest, dict)
     return manifest
 
 

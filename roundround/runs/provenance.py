@@ -98,19 +98,17 @@ def git(*args: str) -> bytes | None:
 
 
 def git_state() -> tuple[dict[str, Any] | None, bytes | None]:
-    """(commit and whether the code is changed, the patch against that commit where it is)."""
+    """(commit and whether the code is changed, the patch against that commit where it is).
+
+    The patch has changes, and new modules and yamls that git does not ignore.
+    """
     top, commit = git("rev-parse", "--show-toplevel"), git("rev-parse", "HEAD")
     if top is None or commit is None or PACKAGE.parent != Path(os.fsdecode(top).strip()).resolve():
         return None, None  # installed, perhaps inside another repository
-    patch = uncommitted()
-    return {"commit": commit.decode().strip(), "dirty": bool(patch)}, patch or None
-
-
-def uncommitted() -> bytes:
-    """The patch from the commit to the code as it is: changes, and new modules and yamls that git does not ignore."""
     new = (git("ls-files", "--others", "--exclude-standard", "-z", "--", *NEW) or b"").split(b"\0")[:-1]
     both = [("HEAD", "--", *CODE), *(("--no-index", "--", os.devnull, os.fsdecode(name)) for name in new)]
-    return b"".join(git("diff", "--binary", *AS_ALWAYS, *paths) or b"" for paths in both)
+    patch = b"".join(git("diff", "--binary", *AS_ALWAYS, *paths) or b"" for paths in both)
+    return {"commit": commit.decode().strip(), "dirty": bool(patch)}, patch or None
 
 
 # -- what belongs to a class

@@ -150,8 +150,7 @@ def begun(wandb: Any, mode: str, options: dict[str, Any]) -> Any:
 
 def check_names(project: str, tags: list[str]) -> None:
     """Raises ValueError for names that W&B would refuse, after seconds."""
-    wrong = sorted(NOT_IN_PROJECTS & set(project))
-    if not project or wrong or len(project) > LONGEST_PROJECT:
+    if not project or NOT_IN_PROJECTS & set(project) or len(project) > LONGEST_PROJECT:
         raise ValueError(
             f"project={project[:LONGEST_PROJECT]!r} must be a name of 1 to {LONGEST_PROJECT} characters without "
             f"{' '.join(sorted(NOT_IN_PROJECTS))}"
