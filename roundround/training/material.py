@@ -320,8 +320,12 @@ class TaskMaterial(Material):
     def results(self, best: Measured, curve: Sequence[Measured]) -> tuple[list[dict[str, Any]], dict[str, float]]:
         """`plateau`: the first measured step below half of what an answer costs unread or guessed; inf without one."""
         values = {name: value for name, value in best.items() if name != "step"}
-        scored = {"split": "validation", "examples": self.n_validated, "distinct": len(self.validation)}
-        scored["step"] = best["step"]
+        scored = {
+            "split": "validation",
+            "examples": self.n_validated,
+            "distinct": len(self.validation),
+            "step": best["step"],
+        }
         records = [{"metric": name, **scored, "value": value} for name, value in values.items()]
         left = left_plateau(curve, self.plateau_bound)
         plateau = math.inf if left is None else float(left)

@@ -30,8 +30,7 @@ COPIES = 4  # the weights, their gradients, and the two moments of Adam
 
 def device_of(trainer: Mapping[str, Any]) -> torch.device:
     """The kind of device that the Trainer's settings choose."""
-    wanted = trainer["accelerator"]
-    gpu = torch.cuda.is_available() and wanted in ("gpu", "cuda", "auto")
+    gpu = torch.cuda.is_available() and trainer["accelerator"] in ("gpu", "cuda", "auto")
     return torch.device("cuda" if gpu else "cpu")
 
 

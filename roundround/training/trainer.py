@@ -193,9 +193,14 @@ def who_starts_processes() -> dict[str, Any]:
     launched = launched_from_outside()
     if launched is not None:
         host, port = address()
-        os.environ |= {"RANK": str(launched.rank), "WORLD_SIZE": str(launched.n_processes)}
-        os.environ |= {"LOCAL_RANK": str(launched.local_rank), "GROUP_RANK": str(launched.machine)}
-        os.environ |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
+        os.environ |= {
+            "RANK": str(launched.rank),
+            "WORLD_SIZE": str(launched.n_processes),
+            "LOCAL_RANK": str(launched.local_rank),
+            "GROUP_RANK": str(launched.machine),
+            "MASTER_ADDR": host,
+            "MASTER_PORT": str(port),
+        }
         n_nodes = max(1, launched.n_processes // launched.n_on_machine)
         return {"plugins": [TorchElasticEnvironment()], "num_nodes": n_nodes}
     launched = launch()
