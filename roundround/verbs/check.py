@@ -21,7 +21,7 @@ from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.check import CheckConfig
 from roundround.distributed.device import describe_device, pick_device
 from roundround.loading.models import TrainedRun, refuse_other_kinds
-from roundround.loading.performed import LayerReport, check_pretrained, check_run
+from roundround.loading.performed import check_pretrained, check_run
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 from roundround.probing import conformance
@@ -63,7 +63,7 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
         name, where = "/".join(directory.parts[-2:]), "run.json"
     with opened_run(invocation, cfg) as run:
         run.note(choices=invocation.given, device=describe_device(device), run=run_of, facts={"model": name})
-        run.results(report.records(reports), differences=count_differences(reports))
+        run.results(report.records(reports), differences=sum(len(one.differences()) for one in reports))
         if run.writes:
             report.show(reports, name, where)
 
@@ -79,10 +79,6 @@ def refuse_unread(config: CheckConfig, keys: set[str]) -> None:
     if unread:
         why = "the file of against= brings them" if config.against is not None else f"{given}= leaves it unread"
         raise UserError(f"{unread[0]}= says nothing here: {why}; leave it out")
-
-
-def count_differences(reports: list[LayerReport]) -> int:
-    return sum(len(one.differences()) for one in reports)
 
 
 # -- vectors of conformance
@@ -147,8 +143,7 @@ def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -
     path = home_expanded(config.against, "against")
     theirs, about = read_vectors(path)
     n_heads, _, head_dim = theirs["q"].shape
-    shape = shape_of(config, n_heads, len(theirs["k"]), head_dim)
-    encoding = encoding_of(config, shape)
+    encoding = encoding_of(config, shape_of(config, n_heads, len(theirs["k"]), head_dim))
     ours = conformance.made(encoding, theirs)
     for name in conformance.MADE:
         if name in theirs and name not in ours:

@@ -60,20 +60,25 @@ def evaluate_harness(
     first = None if model.first is None else tokenizer.id_to_token(model.first)
     seed = subject.config.seed if isinstance(subject, TrainedRun) else None
     with opened_run(invocation, cfg) as run:
-        versions = {name: task.VERSION for name, task in loaded["tasks"].items()}
         run.note(
             choices=choices,
             device=describe_device(model.device),
             seed=seed,
             run=str(subject.directory) if isinstance(subject, TrainedRun) else None,
             lm_eval=VERSION,
-            tasks=versions,
+            tasks={name: task.VERSION for name, task in loaded["tasks"].items()},
             first_token=first,
         )
         with warnings_as_lines(FallsBack):
             found = harness.asked(model, loaded, examples=examples, trust=config.trust)
-        common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": seed}
-        common |= {"length": model.max_length, "first_token": first, "lm_eval": VERSION}
+        common = {
+            "pe": choices.get("pe"),
+            "softmax": choices.get("softmax"),
+            "seed": seed,
+            "length": model.max_length,
+            "first_token": first,
+            "lm_eval": VERSION,
+        }
         records = report.records(found, common)
         numbers = {report.label(record): record["value"] for record in records}
         run.results(records, **numbers)

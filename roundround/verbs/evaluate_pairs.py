@@ -46,8 +46,7 @@ OF_OTHERS = ("by", "length", "stride", "max_tokens", "bos", "examples", "dispers
 def pairs_asked_for(config: EvalConfig, invocation: Invocation) -> MinimalPairs | None:
     """The minimal pairs that `data=` is, None where it is anything else. UserError for options of the other kind."""
     keys = overridden(invocation.overrides)
-    is_pairs = config.data is not None and issubclass(target_class(config.data, Source), MinimalPairs)
-    if not is_pairs:
+    if config.data is None or not issubclass(target_class(config.data, Source), MinimalPairs):
         if "prefix" in keys:
             raise UserError("prefix= is text before the sentences of minimal pairs; give data=blimp or data=zorro too")
         return None
@@ -106,11 +105,10 @@ def subject_of_pretrained(
         corpus = build(load_option("data", name), Corpus)  # type: ignore[type-abstract]
         return f"data={name}", text_for(vocabulary, corpus)
 
-    first = vocabulary.end_of_document
     return Subject(
         model=probed,
         vocabulary=vocabulary,
-        first=first,
+        first=vocabulary.end_of_document,
         longest=None,
         seed=0,
         text=text,

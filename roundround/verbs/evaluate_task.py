@@ -74,11 +74,6 @@ class Asked:
     def decoder(self) -> Decoder | None:
         return self.model if isinstance(self.model, Decoder) else None
 
-    @property
-    def most_written(self) -> int:
-        """Tokens that may be written beyond the length of an example."""
-        return self.task.written if isinstance(self.task, LengthTest) else 0
-
     @cached_property
     def writer(self) -> Writer:
         """What the model writes with."""
@@ -160,7 +155,7 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, a
     for length in lengths:
         task.check_length(length, "length")
     contexts = {length: task.context(length) for length in lengths}
-    most = contexts[lengths[-1]] + (asked.most_written if config.by == "generation" else 0)
+    most = contexts[lengths[-1]] + (task.written if config.by == "generation" and isinstance(task, LengthTest) else 0)
     if decoder is not None:
         check_lengths(decoder, most, f"length={lengths[-1]} ({most} tokens)", asked.choices.get("pe"))
     check_examples_fit(config, task, contexts, d_model=asked.d_model, device=asked.device)

@@ -45,10 +45,8 @@ def generate(cfg: DictConfig, invocation: Invocation) -> None:
     config = checked(GenerateConfig, cfg)
     device = pick_device(config.device)
     with opened_writer(config, device) as (writer, trained):
-        if trained is None:
-            choices = {"softmax": ITS_OWN, "pe": ITS_OWN, **choices}
-        else:
-            choices = trained.choices_with(choices)
+        own = {"softmax": ITS_OWN, "pe": ITS_OWN}
+        choices = {**own, **choices} if trained is None else trained.choices_with(choices)
         check_top_k(writer, config.top_k)
         tokens = prompt_tokens(config.prompt, writer)
         check_room(writer, len(tokens), config.length, choices.get("pe"))

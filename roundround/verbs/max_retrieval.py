@@ -96,8 +96,7 @@ def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConf
             raise UserError("run= evaluates again and resume= continues training; give one of them")
         if trained(directory) != directory:
             raise UserError(f"{directory} only evaluated {trained(directory)}; there is nothing to resume")
-        own = read_manifest(directory)
-        return config_of_run(cfg, own, directory, overrides, verb=VERB), None
+        return config_of_run(cfg, read_manifest(directory), directory, overrides, verb=VERB), None
     if cfg.run is None:
         return cfg, None
     source = trained(find_run(str(cfg.run), cfg.outputs, VERB, done=True))  # 5 is read as a number

@@ -117,7 +117,7 @@ def look_at_maximum(run: Run, probed: ProbedModel, style: FigureStyle) -> None:
     """Entropy of every head at the end of a question about the largest of ever more numbers."""
     check(probed, probed.tokens(APOSTROPHE))
     entropies = entropy_by_length(probed)
-    records = report.records_of_maximum(entropies)
+    records = [{**r, "n": n} for n, layers in entropies.items() for r in report.by_head("entropy", layers)]
     run.results(records)
     if run.writes:
         panels = maximum_panels(records)
@@ -156,14 +156,22 @@ def ablate(
         with probed.with_frequencies(cut):
             changed = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False, ablated=True)
         changes = report.records_of_change(seen, changed, name)
-    run.results(report.records_of_ablation(before, after, name, common) + changes)
+    run.results(
+        report.records_of_loss(before, **common, ablate="none")
+        + report.records_of_loss(after, **common, ablate=name)
+        + changes
+    )
     if not run.writes:
         return
     report.show_ablation(before, after, probed.name, name)
     print_scope(run, before, windowed)
     if seen is not None and changed is not None:
-        arrays = {f"{key}_before": value for key, value in seen.arrays().items() if key.startswith("places")}
-        arrays |= {f"{key}_after": value for key, value in changed.arrays().items() if key.startswith("places")}
+        arrays = {
+            f"{key}_{when}": value
+            for when, probe in (("before", seen), ("after", changed))
+            for key, value in probe.arrays().items()
+            if key.startswith("places")
+        }
         save_file(arrays, run.directory / "ablation.safetensors")
         usual_mode(run.directory / "ablation.safetensors")
         report.show_change(seen, changed)

@@ -69,5 +69,4 @@ def conclude(run: Run, answers: list[Answer]) -> None:
         report.write(answers, run.directory / "theory.md")
         write_json(run.directory / "curves.json", report.curves(answers))
     if failed:
-        judged = len(answers) - counts["shown"]
-        raise Refuted(f"{len(failed)} of {judged} do not hold: {', '.join(failed)}")
+        raise Refuted(f"{len(failed)} of {len(answers) - counts['shown']} do not hold: {', '.join(failed)}")
