@@ -66,8 +66,7 @@ def load(
     from roundround.loading.models import TrainedRun
     from roundround.runs.directories import find_run
 
-    source = find_run(os.fspath(run), outputs, "train", done=True)
-    trained = TrainedRun(source, trust=trust)
+    trained = TrainedRun(find_run(os.fspath(run), outputs, "train", done=True), trust=trust)
     return Loaded(trained.decoder(checkpoint), trained.vocabulary())
 
 

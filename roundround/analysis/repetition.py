@@ -212,8 +212,7 @@ class Runner:
         own = (f"device={self.device}",) if "device" in entry.keys else self.for_training
         usual = ["logger=none", f"trust={str(self.trust).lower()}"]
         words = [*overrides, *usual, *own]
-        planned = planned_config(verb, words, self.outputs, self.config_dir)
-        same = self.same(verb, planned)
+        same = self.same(verb, planned_config(verb, words, self.outputs, self.config_dir))
         done = [path for path, status in same if status == "done"]
         begun = [path for path, _ in same] if entry.trains else []
         if done:
