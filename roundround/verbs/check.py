@@ -117,7 +117,6 @@ def write_vectors(cfg: DictConfig, config: CheckConfig, invocation: Invocation) 
     encoding = encoding_of(config, shape)
     given = conformance.drawn(shape, config.positions, config.seed)
     tensors = {**given, **conformance.made(encoding, given)}
-    rotary = isinstance(encoding, RotaryEncoding)
     about = {
         "format": "roundround vectors 1",
         "made_by": f"roundround {__version__}",
@@ -125,7 +124,7 @@ def write_vectors(cfg: DictConfig, config: CheckConfig, invocation: Invocation) 
         "parameters": json.dumps(OmegaConf.to_container(config.pe, resolve=True)),
         "train_length": str(config.train_length),
         "seed": str(config.seed),
-        "pairing": "half-split" if rotary else "",
+        "pairing": "half-split" if isinstance(encoding, RotaryEncoding) else "",
         "attention_factor": repr(float(encoding.attention_factor)) if isinstance(encoding, RotaryEncoding) else "1.0",
         "logit_scale": repr(shape.scale),
     }

@@ -62,9 +62,8 @@ def show(
             print_paragraph(sentence)
         if sys.stdout.isatty():
             sheets, left_out = comparison_tables.sheets(records, comparison_tables.A_SCREEN)
-        leaving = comparison_tables.TO_LEAVE
         tables = [sheet.rich() for sheet in sheets]
-        print_table(*tables, on_output=True, first_to_leave=leaving, see="format=markdown")
+        print_table(*tables, on_output=True, first_to_leave=comparison_tables.TO_LEAVE, see="format=markdown")
     else:
         print_document(comparison_tables.as_json(rows) if form == "json" else documents[form])
     if found.baseline is not None and found.baseline.taken:

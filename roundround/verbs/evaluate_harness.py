@@ -71,14 +71,8 @@ def evaluate_harness(
         )
         with warnings_as_lines(FallsBack):
             found = harness.asked(model, loaded, examples=examples, trust=config.trust)
-        common = {
-            "pe": choices.get("pe"),
-            "softmax": choices.get("softmax"),
-            "seed": seed,
-            "length": model.max_length,
-            "first_token": first,
-            "lm_eval": VERSION,
-        }
+        common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": seed}
+        common |= {"length": model.max_length, "first_token": first, "lm_eval": VERSION}
         records = report.records(found, common)
         numbers = {report.label(record): record["value"] for record in records}
         run.results(records, **numbers)
