@@ -124,9 +124,8 @@ def usual_config(verb: str, choices: Mapping[str, str]) -> tuple[dict[str, Any],
     """
     from hydra.errors import HydraException
 
-    name = config_name(verb)
     try:
-        config = compose(name, [f"{group}={option}" for group, option in choices.items()], None)
+        config = compose(config_name(verb), [f"{group}={option}" for group, option in choices.items()], None)
         options = dict(config.hydra.runtime.choices)
         with open_dict(config):
             del config["hydra"]

@@ -87,7 +87,6 @@ def decoder_nodes(config: PreTrainedConfig) -> DecoderNodes:
     activation = config.hidden_activation if kind.endswith("_text") else config.hidden_act
     if activation not in (SWIGLU, GEGLU):
         raise UserError(f"hidden_act is {activation}, and the decoder has {SWIGLU} and {GEGLU}")
-    head_dim = head_dim_of(config, 0)
     model = {
         "kind": "architecture",
         "_target_": target(Decoder),
@@ -95,7 +94,7 @@ def decoder_nodes(config: PreTrainedConfig) -> DecoderNodes:
         "n_layers": config.num_hidden_layers,
         "n_heads": config.num_attention_heads,
         "n_key_heads": own_config(config, 0).num_key_value_heads,
-        "head_dim": head_dim,
+        "head_dim": head_dim_of(config, 0),
         "d_mlp": config.intermediate_size,
         "train_length": config.max_position_embeddings,
         "tied_embeddings": config.tie_word_embeddings,

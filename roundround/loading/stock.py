@@ -31,7 +31,6 @@ from roundround.pe.p_rope_reversed import PRoPEReversed
 from roundround.pe.partial_rope import PartialRoPE
 from roundround.pe.rope import RoPE
 from roundround.pe.rope_random import RoPERandom
-from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.softmax import Softmax
 from roundround.softmax.temperature import Temperature
 
@@ -117,8 +116,9 @@ def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConf
 def check_parts(decoder: Decoder, attentions: Sequence[Attention], sizes: Mapping[str, Any]) -> None:
     """Raises NoStockClass for a part that none of the classes has."""
     for attention, kind in zip(attentions, decoder.kinds, strict=True):
-        if not is_plain(attention.softmax):
-            raise NoStockClass(f"no class has {type(attention.softmax).__name__} in its attention")
+        softmax = attention.softmax
+        if not isinstance(softmax, Softmax) and not (isinstance(softmax, Temperature) and softmax.temperature == 1):
+            raise NoStockClass(f"no class has {type(softmax).__name__} in its attention")
         if attention.gate is not None:
             raise NoStockClass(f"no class has {type(attention.gate).__name__} behind its attention")
         if kind.chunk is not None:
@@ -219,11 +219,6 @@ def rope_parameters(encoding: PositionalEncoding) -> Rope | None:
             return {"rope_type": "default", "rope_theta": encoding.theta}
         case _:
             return None
-
-
-def is_plain(softmax: AttentionSoftmax) -> bool:
-    """Whether the normaliser is the plain softmax, also by another name."""
-    return isinstance(softmax, Softmax) or (isinstance(softmax, Temperature) and softmax.temperature == 1)
 
 
 def stock_weights(decoder: Decoder, config: PreTrainedConfig) -> dict[str, Tensor]:
