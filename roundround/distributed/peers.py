@@ -218,10 +218,9 @@ class Peers:
                 raise
             why = one_line(error) if isinstance(error, RuntimeError) else None
             handlers = on_signals(ignore)
-            left = self.who_left()
             caused = {
                 rank: leaving
-                for rank, leaving in left.items()
+                for rank, leaving in self.who_left().items()
                 if 0 < leaving["code"] < 128 and (why is None or why not in leaving["line"])  # not all alike
             }
             if not caused:
