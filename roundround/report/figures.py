@@ -327,9 +327,8 @@ def draw_cells(axis: Any, panel: HeatMap) -> None:
     values = np.asarray(panel.values, dtype=float)
     if panel.texts:
         for (row, column), value in np.ndenumerate(values):
-            place = (column - 0.5, row - 0.5)
             alpha = 0.0 if np.isnan(value) else 0.08 + 0.5 * value
-            axis.add_patch(Rectangle(place, 1, 1, facecolor=BLUE, alpha=alpha, linewidth=0))
+            axis.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=BLUE, alpha=alpha, linewidth=0))
             look = {"ha": "center", "va": "center", "fontsize": rcParams["xtick.labelsize"], "color": INK}
             axis.text(column, row, panel.texts[row][column], **look, parse_math=False).set_in_layout(False)
         axis.set(xlim=(-0.5, values.shape[1] - 0.5), ylim=(values.shape[0] - 0.5, -0.5))
@@ -375,8 +374,7 @@ def write(figure: Any, path: Path) -> None:
         ".png": {"Title": title, "Description": note},
     }
     logging.getLogger("fontTools").setLevel(logging.ERROR)  # it warns of the dates of matplotlib's own fonts
-    own = {"svg.hashsalt": path.stem}
-    with matplotlib.rc_context(own):  # without the salt its identifiers are random
+    with matplotlib.rc_context({"svg.hashsalt": path.stem}):  # without the salt its identifiers are random
         if (layout := figure.get_layout_engine()) is not None:
             FigureCanvasSVG(figure)  # letters are as wide as in this format
             layout.execute(figure)

@@ -161,14 +161,13 @@ def view(files: RunFiles, records: list[Record]) -> View:
     each = [logged(lines, name, "each seed", reference=True)[0] for name in names]
     loss = [*each, logged(lines, "loss", "mean over seeds", style=0)[0]]
     training = Panel("step", "loss (nats)", loss, title="Training loss", possible=(0.0, None), whole=True)
-    every = tables_of(records, folded=True)
     maps = maps_of(files)
     data = maps.values.pop("data", None)
     sections = [
         Section("Accuracy and dispersion by the number of items", panels=panels, tables=[table_of(measured)]),
         maps,
         Section("Training", panels=[training]),
-        Section("Every number", tables=every),
+        Section("Every number", tables=tables_of(records, folded=True)),
     ]
     return View(sections, scope(files), data=data, scripts=("draw.js", "maps.js") if data else ())
 

@@ -133,10 +133,9 @@ def write_sweep_page(directory: Path) -> None:
     if len(panels) > PANELS:
         files.remarks.append(f"{PANELS} of {len(panels):,} panels are drawn")
     curves = Section("Curves", panels=panels[:PANELS])
-    table = table_of(runs)
     pages = [run.directory.name for run in runs if (run.directory / PAGE).exists()]
     results = Section(
-        "Runs", tables=[table], part="runs.html.j2" if pages else None, values={"pages": pages, "page": PAGE}
+        "Runs", tables=[table_of(runs)], part="runs.html.j2" if pages else None, values={"pages": pages, "page": PAGE}
     )
     statuses = {run.directory.name: run.status.partition(":")[0] for run in runs}
     unfinished = [job for job, status in statuses.items() if status != "done"]
