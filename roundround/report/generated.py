@@ -19,7 +19,7 @@ from rich.table import Table as Shown
 from rich.text import Text
 from safetensors.numpy import save_file
 
-from roundround.report.page.heads import length_of, shown_word
+from roundround.report.page.heads import shown_word
 from roundround.report.page.sources import RunFiles
 from roundround.report.page.view import Section, View
 from roundround.report.tables import Record, Table, tables_of
@@ -30,7 +30,7 @@ TEXTS, ATTENTION = "texts.json", "attention.safetensors"
 MOST_ROWS = 40  # of the table in a terminal, and of the prompt's tokens in it
 FAINT = 0.02  # a weight below which a token has no colour in a terminal
 DARK, BRIGHT = (20, 40, 70), (120, 180, 240)  # what stands behind a token: red, green, blue
-DRAWN = 1_000_000  # characters of weights on a page
+MOST_WEIGHTS = 200_000  # on a page
 
 
 def leave_attention(
@@ -105,14 +105,16 @@ def attention_of(files: RunFiles) -> dict[str, Any] | None:
     weights_ST, places = arrays["weights"], arrays["places"].tolist()
     about = files.about(ATTENTION)
     words = [shown_word(word) for word in files.words(ATTENTION)]
-    steps: list[dict[str, Any]] = []
-    room = DRAWN - length_of(words)
-    for place, weights_T in zip(places, np.rint(1000 * np.nan_to_num(weights_ST)).astype(int), strict=True):
-        step = {"place": place, "weights": weights_T[:place].tolist()}
-        if (room := room - length_of(step)) < 0 and steps:
-            files.remarks.append(f"attention is shown for the first {len(steps):,} of {len(places):,} written tokens: ")
-            files.remarks[-1] += f"a page has up to 2 MB, and {ATTENTION} has all"
-            break
-        steps.append(step)
-    n_text = steps[-1]["place"] + 1
-    return {"layer": about.get("layer"), "head": about.get("head"), "words": words[:n_text], "steps": steps}
+    n_kept = max(1, int((np.cumsum(places) <= MOST_WEIGHTS).sum()))
+    if n_kept < len(places):
+        files.remarks.append(
+            f"attention is shown for the first {n_kept:,} of {len(places):,} written tokens, because a page has no "
+            f"room for more; {ATTENTION} has all"
+        )
+    thousandths_ST = np.rint(1000 * np.nan_to_num(weights_ST)).astype(int)
+    steps = [
+        {"place": place, "weights": weights_T[:place].tolist()}
+        for place, weights_T in zip(places[:n_kept], thousandths_ST, strict=False)
+    ]
+    words = words[: places[n_kept - 1] + 1]
+    return {"layer": about.get("layer"), "head": about.get("head"), "words": words, "steps": steps}

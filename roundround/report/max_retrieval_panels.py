@@ -26,7 +26,7 @@ from roundround.report.tables import Record, Table, tables_of
 from roundround.report.train_panels import logged
 from roundround.support.panels import Curve, Drawing, Mark, Panel
 
-MOST_WEIGHTS = 300_000  # of all maps, so that a page has up to two million bytes; ours have some thousands
+MOST_WEIGHTS = 300_000  # of all maps on a page; ours have some thousands
 
 
 def drawings(measured: Measured) -> list[Drawing]:
@@ -185,15 +185,14 @@ def table_of(measured: Measured) -> Table:
 
 def maps_of(files: RunFiles) -> Section:
     """The attention maps: for each normaliser and size, sets by items of highest priority."""
-    arrays, n_weights = files.arrays("attention.safetensors"), 0
+    arrays = files.arrays("attention.safetensors")
+    if sum(weights.size for weights in arrays.values()) > MOST_WEIGHTS:
+        files.remarks.append(f"attention.safetensors has more than {MOST_WEIGHTS:,} weights: no map is shown")
+        arrays = {}
     maps: dict[str, dict[str, Any]] = defaultdict(dict)
     for key, weights in arrays.items():
         name, _, n = key.rpartition(".")
         if n.isdecimal() and weights.ndim == 2:
-            n_weights += weights.size
-            if n_weights > MOST_WEIGHTS:
-                files.remarks.append(f"attention.safetensors has more than {MOST_WEIGHTS:,} weights: no map is shown")
-                return Section("Attention by size")
             maps[name][n] = {"rows": weights.shape[0], "columns": weights.shape[1], **scaled(weights)}
     if not maps:
         return Section("Attention by size")

@@ -87,15 +87,12 @@ def test_numbers_of_any_size_leave_a_page(tmp_path: Path, odd: float) -> None:
         assert "<table" in page_of(run), verb
 
 
-def test_a_page_has_up_to_two_megabytes_whatever_a_run_holds(tmp_path: Path) -> None:
+def test_maps_that_would_fill_the_page_are_left_out_and_a_line_says_so(tmp_path: Path) -> None:
     run = runs_of_every_kind(tmp_path)["max-retrieval"]
     save_file({f"softmax.{n}": np.zeros((100, 1600), np.float32) for n in (1, 2)}, run / "attention.safetensors")
     page = page_of(run)
     assert len(page) < 100_000
     assert "attention.safetensors has more than 300,000 weights: no map is shown" in page
-    long = write_run(tmp_path / "long", "theory", [], config={"words": "x" * 2_000_000})
-    with pytest.raises(UserError, match=r"its page would have 2,\d+,\d+ bytes, and a page has up to 2,000,000"):
-        page_of(long)
 
 
 def test_names_from_anywhere_stand_on_the_page_as_text(tmp_path: Path) -> None:
@@ -162,10 +159,10 @@ def test_records_of_the_same_fields_share_a_table_and_what_they_all_share_stands
     assert ["pe", "rope"] in [row for table in page.tables for row in table]
 
 
-def test_a_probe_of_a_thousand_heads_stays_below_two_megabytes_and_says_what_is_left_out(tmp_path: Path) -> None:
+def test_a_probe_of_a_thousand_heads_stays_below_four_megabytes_and_says_what_is_left_out(tmp_path: Path) -> None:
     run = write_probe(tmp_path / "run", n_layers=32, n_heads=32, n_pairs=64, n_tokens=40)
     text = page_of(run)
-    assert len(text.encode()) < 2_000_000
+    assert len(text.encode()) < 4_000_000
     page = Page(text)
     (data,) = re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)
     found = json.loads(data)
@@ -314,7 +311,7 @@ def test_panels_that_would_fill_the_page_are_counted(tmp_path: Path, monkeypatch
     run = write_run(tmp_path / "run", "eval", eval_records(PERPLEXITIES[:3]))
     assert "panels are left out" not in Page(page_of(run)).text
     monkeypatch.setattr("roundround.report.page.write.DRAWN_IN_A_SECTION", 100)
-    assert "Perplexity: 1 of 1 panels are left out, because a page has up to 2 MB" in Page(page_of(run)).text
+    assert "Perplexity: 1 of 1 panels are left out, because a page has no room for more" in Page(page_of(run)).text
 
 
 def test_of_two_records_of_the_same_place_both_are_shown(tmp_path: Path) -> None:

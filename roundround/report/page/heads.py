@@ -21,15 +21,9 @@ from roundround.report.page.sources import RunFiles
 from roundround.report.tables import Record
 from roundround.support.errors import escaped
 
-PAGE_SIZE = 1_900_000  # characters; a page has up to two million
-STYLES, OF_A_HEAD = 100_000, 470  # of them for styles and scripts, and for each head in the map and the table
+ROOM = 800_000  # characters of each part of what is kept by head
 WITHOUT = "places_without_"
 FIRST = "_without_first"
-PARTS = {
-    "norms": "norms of queries",
-    "logits": "logits by frequency",
-    "prompt": "attention on the prompt",
-}
 SHARE = "share_on_"
 MEASURES = ("entropy", "largest_weight", "logit_spread")
 BEFORE = "none"  # the `ablate` of what is measured before frequencies are set to zero
@@ -46,38 +40,28 @@ MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What the script reads of a part, by head, and of how many heads it was left out."""
-
-    by_head: dict[str, Any]
-    n_left_out: int
-
-
 def arrays_for_script(files: RunFiles, heads: Sequence[Head], places: Sequence[str]) -> dict[str, Any]:
     """What the page's script reads; `heads` with those first that are kept where not all fit."""
     probe = files.arrays("probe.safetensors", lambda key: "square" not in key)
     prompt = files.arrays("prompt.safetensors", lambda key: key == "weights")
-    sizes = n_heads_of(heads)
-    parts: dict[str, dict[str, Any]] = {
-        "norms": {h.name: norms_of(probe, h) for h in heads if fits(probe, "query_norm", h)},
-        "logits": {h.name: logits_of(probe, h) for h in heads if fits(probe, "logit_by_pair", h)},
-        "prompt": {h.name: weights_of(prompt, h) for h in heads if fits(prompt, "weights", h)},
-    }
-    found = of_all_heads(probe, heads, places, sizes)
-    if parts["prompt"]:
-        n_tokens = prompt["weights"].shape[-1]
-        words = [shown_word(word) for word in files.words("prompt.safetensors")]
-        found["words"] = words if len(words) == n_tokens else [str(place) for place in range(n_tokens)]
-    budget = PAGE_SIZE - STYLES - OF_A_HEAD * len(heads) - length_of(found)
-    found["parts"] = {}
-    for name, kept in within_budget(parts, budget).items():
-        found["parts"][name] = kept.by_head
-        if kept.n_left_out:
+    found = of_all_heads(probe, heads, places, n_heads_of(heads)) | {"parts": {}}
+    for name, title, arrays, key, numbers_of in (
+        ("norms", "norms of queries", probe, "query_norm", norms_of),
+        ("logits", "logits by frequency", probe, "logit_by_pair", logits_of),
+        ("prompt", "attention on the prompt", prompt, "weights", weights_of),
+    ):
+        known = [head for head in heads if fits(arrays, key, head)]
+        most = max(1, ROOM // len(json.dumps(numbers_of(arrays, known[0])))) if known else 0
+        found["parts"][name] = {head.name: numbers_of(arrays, head) for head in known[:most]}
+        if len(known) > most:
             files.remarks.append(
-                f"{PARTS[name]}: shown for the {len(kept.by_head):,} heads of {len(heads):,} that stand out most (each "
-                "label's largest shares in turn), because a page has up to 2 MB; the arrays of the run have all"
+                f"{title}: shown for the {most:,} heads of {len(known):,} that stand out most (each label's largest "
+                "shares in turn), because a page has no room for more; the arrays of the run have all"
             )
+    if found["parts"]["prompt"]:
+        words = [shown_word(word) for word in files.words("prompt.safetensors")]
+        n_tokens = prompt["weights"].shape[-1]
+        found["words"] = words if len(words) == n_tokens else [str(place) for place in range(n_tokens)]
     return found
 
 
@@ -171,28 +155,6 @@ def overview(norms_LHP: NDArray[Any]) -> dict[str, Any]:
 def shown_word(word: str) -> str:
     """A token as the page shows it: a space or nothing would not be seen."""
     return escaped(word.strip()) or (escaped(word.replace(" ", "_")) or "_")
-
-
-def length_of(value: Any) -> int:
-    """Characters of the value as the page carries it."""
-    return len(json.dumps(value, separators=(",", ":")))
-
-
-def within_budget(parts: dict[str, dict[str, Any]], budget: int) -> dict[str, Kept]:
-    """Each part for as many heads as fit: the smallest parts whole, the larger ones an equal share of what is left."""
-    lengths = {name: {head: length_of(value) for head, value in by_head.items()} for name, by_head in parts.items()}
-    kept: dict[str, Kept] = {}
-    order = sorted(parts, key=lambda name: sum(lengths[name].values()))
-    for place, name in enumerate(order):
-        share, used, heads = budget // (len(order) - place), 0, {}
-        for head, value in parts[name].items():
-            if used + lengths[name][head] > share:
-                break
-            used += lengths[name][head]
-            heads[head] = value
-        budget -= used
-        kept[name] = Kept(heads, len(parts[name]) - len(heads))
-    return {name: kept[name] for name in parts}
 
 
 # -- what the records say

@@ -31,16 +31,15 @@ from roundround.report.page.view import Section, View, figures_of
 from roundround.report.style import PLACE_COLOURS
 from roundround.report.tables import Record, common_fields, exact, in_words, tables_of, text
 from roundround.runs.directories import PAGE
-from roundround.support.errors import UserError, escaped, one_line
+from roundround.support.errors import escaped, one_line
 from roundround.support.files import write_atomically
 
 HERE = Path(__file__).parent
 COMMON = "page.js"  # the script of every page
 MARK = '<p class="kind">roundround</p>'  # of the template: what it stands in is a page of ours
-LARGEST = 2_000_000  # bytes of a page
 DRAWN_IN_A_SECTION = 600_000  # characters of its panels
-MOST_CELLS = 40_000  # of fifty bytes each: what fits into a page
-MOST_ROWS = (1000, 200, 40)  # of a table: as many of them as keep the page below that
+MOST_CELLS = 40_000  # of all tables, fifty bytes each
+FEWEST_ROWS, MOST_ROWS = 40, 1000  # of a table that is cut
 
 
 def write_page(directory: Path, to: Path | None = None) -> Path:
@@ -70,7 +69,7 @@ def general_view(files: RunFiles, records: list[Record]) -> View:
 
 
 def page_of(directory: Path) -> str:
-    """The page as text. What cannot be read is said on it. UserError where the directory is no run, or says more."""
+    """The page as text. What cannot be read is said on it. UserError where the directory is no run."""
     files = opened_run(directory)
     records = files.records()
     view = view_of(files, records)
@@ -92,16 +91,11 @@ def page_of(directory: Path) -> str:
         "config": config_of(run),
         "common": common_of(common),
     }
-    tables = [table for section in view.sections for table in section.tables]
-    for most_rows in MOST_ROWS:
-        for table in tables:
-            table.cut(most_rows)
-        if sum(len(table.rows) * len(table.columns) for table in tables) > MOST_CELLS and most_rows != MOST_ROWS[-1]:
-            continue  # to render it first would take as long as all the rest
-        page = html(values, view.scripts)
-        if len(page.encode()) <= LARGEST:
-            return page
-    raise UserError(f"{directory}: its page would have {len(page.encode()):,} bytes, and a page has up to {LARGEST:,}")
+    tables = [table for section in sections for table in section.tables]
+    n_columns = sum(len(table.columns) for table in tables)
+    for table in tables:
+        table.cut(max(FEWEST_ROWS, min(MOST_ROWS, MOST_CELLS // n_columns)))
+    return html(values, view.scripts)
 
 
 def pictures_of(section: Section, files: RunFiles, number: Iterator[int]) -> list[Picture]:
@@ -113,7 +107,7 @@ def pictures_of(section: Section, files: RunFiles, number: Iterator[int]) -> lis
         room -= len(picture.svg)
         if room < 0:
             left = f"{len(section.drawn) - len(found):,} of {len(section.drawn):,} panels are left out"
-            files.remarks.append(f"{section.title}: {left}, because a page has up to 2 MB")
+            files.remarks.append(f"{section.title}: {left}, because a page has no room for more")
             break
         found.append(picture)
     return found
