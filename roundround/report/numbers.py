@@ -1,4 +1,4 @@
-"""Numbers as tables print them, with as many digits as the interval can tell apart, and as a page carries them."""
+"""Numbers as tables print them, with as many digits as the interval can tell apart."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from roundround.analysis.past_run import is_number
 
 MOST_DECIMALS = 8
 LARGE = 1e15
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 DIGITS = 4  # significant ones that a table shows
-STEPS = 999  # of an integer that stands for a share of the largest value
 
 
 def shown_p(p: float | None, is_bound: bool = False) -> str:
@@ -83,31 +79,3 @@ def text_of(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {text_of(item)}" for key, item in value.items()) + "}"
     return str(value)
-
-
-def rounded(values: NDArray[Any], digits: int = 3) -> Any:
-    """Nested lists of numbers with this many significant digits; None for one that is not finite."""
-    if values.ndim > 1:
-        return [rounded(part, digits) for part in values]
-    return [short(float(value), digits) for value in values]
-
-
-def short(value: float, digits: int = 3) -> float | int | None:
-    if not math.isfinite(value):
-        return None
-    found = float(f"{value:.{digits - 1}e}")
-    if math.isinf(found):  # the largest floats, rounded up
-        return value
-    return int(found) if found == int(found) and abs(found) < 1e15 else found
-
-
-def scaled(values: NDArray[Any]) -> dict[str, Any]:
-    """A flat list of integers from -STEPS to STEPS, which stand for shares of `largest`; None for no number."""
-    flat = values.astype(np.float64).ravel()
-    finite = np.isfinite(flat)
-    largest = float(np.abs(flat[finite]).max()) if finite.any() else 0.0
-    steps = np.rint(np.where(finite, flat, 0) / (largest or 1.0) * STEPS).astype(int).tolist()
-    return {
-        "largest": short(largest, 4),
-        "steps": [step if there else None for step, there in zip(steps, finite.tolist(), strict=True)],
-    }

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from roundround.report.eval_panels import BEFORE, MOST_HEADS, by_layer, by_place, mean_of
-from roundround.report.numbers import number, short
+from roundround.report.numbers import number
 from roundround.report.page.heads import (
     LETTERS,
     MEANINGS,
@@ -21,6 +21,7 @@ from roundround.report.page.heads import (
     arrays_for_script,
     heads_of,
     places_of,
+    short,
     standing_out,
 )
 from roundround.report.page.sources import RunFiles

@@ -21,10 +21,11 @@ from roundround.analysis.load import LongTable, Number, numbers_of
 from roundround.analysis.past_run import PastRun, direction
 from roundround.config.verbs import verb_named
 from roundround.report.comparison import AXES, panels_of
+from roundround.report.facts import Fact
 from roundround.report.lab_book import relative
 from roundround.report.page.sources import RunFiles
 from roundround.report.page.view import Section
-from roundround.report.page.write import Fact, html, pictures_of
+from roundround.report.page.write import html, pictures_of
 from roundround.report.tables import Table, filled, in_words
 from roundround.report.train_panels import logged
 from roundround.runs.directories import PAGE, jobs_of_sweep
@@ -161,11 +162,11 @@ def write_sweep_page(directory: Path) -> None:
                 Fact("started", runs[0].started.isoformat(sep=" ", timespec="seconds")),
             ],
             "commands": next_commands(directory, runs),
-            "settings": {
-                "title": "Given to all runs alike",
-                "columns": ["setting", "value"],
-                "rows": [(key, value) for key, value in shared.items() if key not in (*values, "run")],
-            },
+            "settings": Table(
+                "Given to all runs alike",
+                ["setting", "value"],
+                [[key, value] for key, value in shared.items() if key not in (*values, "run")],
+            ),
             "config": [],
             "common": [],
         },

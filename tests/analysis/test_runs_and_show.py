@@ -12,6 +12,7 @@ from helpers_runs import write_run
 
 from roundround.analysis.past_run import STATUSES
 from roundround.command_line.completion import complete_reader
+from roundround.report.numbers import shown as shown_number
 
 Command = Callable[..., Done]
 
@@ -103,11 +104,11 @@ def test_show_says_what_differs_from_the_defaults(train: Command, roundround: Co
         ("optim.lr", "0.01", "0.003"),
     } <= settings
     assert shown.out.startswith(str(trained.directory.relative_to(Path.cwd())))
-    assert f"{trained.value('perplexity'):.4g}" in shown.out
+    assert shown_number(trained.value("perplexity")) in shown.out
     losses = metrics_of(trained.directory)
     losses = [line["loss"] for line in losses if "loss" in line]
     (curve,) = [line for line in shown.out.splitlines() if line.startswith("loss ")]
-    assert curve.endswith(f"{losses[0]:.4g} to {losses[-1]:.4g}")
+    assert curve.endswith(f"{shown_number(losses[0])} to {shown_number(losses[-1])}")
     bars = curve.split()[1]
     assert len(bars) == len(losses)
     assert bars[losses.index(max(losses))] == "█"
@@ -124,7 +125,7 @@ def test_show_names_a_damaged_file_and_shows_the_rest(roundround: Command) -> No
     (run / "results.json").unlink()
     (run / "metrics.jsonl").write_text('{"step": 1, "loss": 3.0}\n{"step": 2, "loss": 1.0}\n{"step": 3, "lo')
     shown = roundround("show", str(run))
-    assert "3 to 1" in shown.out
+    assert "3.000 to 1.000" in shown.out
     assert "1 line of" in shown.err
 
 

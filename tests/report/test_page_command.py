@@ -21,7 +21,7 @@ from roundround.analysis.past_run import past_run
 from roundround.analysis.repetition import changed_settings
 from roundround.command_line.launch import Job
 from roundround.config.verbs import verb_named
-from roundround.report.page.write import commands_of
+from roundround.report.facts import commands_of
 
 Command = Callable[..., Done]
 SMALL_MAXKEY = ["seeds=2", "max_steps=2", "test_sizes=[4]", "test_sets=4", "model.width=8", "device=cpu", "logger=none"]

@@ -7,6 +7,7 @@ the heads that stand out most.
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,12 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roundround.report.numbers import number, rounded, scaled
+from roundround.report.numbers import number
 from roundround.report.page.sources import RunFiles
 from roundround.report.tables import Record
 from roundround.support.errors import escaped
 
 ROOM = 800_000  # characters of each part of what is kept by head
+STEPS = 999  # of an integer that stands for a share of the largest value
 WITHOUT = "places_without_"
 FIRST = "_without_first"
 SHARE = "share_on_"
@@ -155,6 +157,37 @@ def overview(norms_LHP: NDArray[Any]) -> dict[str, Any]:
 def shown_word(word: str) -> str:
     """A token as the page shows it: a space or nothing would not be seen."""
     return escaped(word.strip()) or (escaped(word.replace(" ", "_")) or "_")
+
+
+# -- numbers as a page carries them
+
+
+def rounded(values: NDArray[Any], digits: int = 3) -> Any:
+    """Nested lists of numbers with this many significant digits; None for one that is not finite."""
+    if values.ndim > 1:
+        return [rounded(part, digits) for part in values]
+    return [short(float(value), digits) for value in values]
+
+
+def short(value: float, digits: int = 3) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    found = float(f"{value:.{digits - 1}e}")
+    if math.isinf(found):  # the largest floats, rounded up
+        return value
+    return int(found) if found == int(found) and abs(found) < 1e15 else found
+
+
+def scaled(values: NDArray[Any]) -> dict[str, Any]:
+    """A flat list of integers from -STEPS to STEPS, which stand for shares of `largest`; None for no number."""
+    flat = values.astype(np.float64).ravel()
+    finite = np.isfinite(flat)
+    largest = float(np.abs(flat[finite]).max()) if finite.any() else 0.0
+    steps = np.rint(np.where(finite, flat, 0) / (largest or 1.0) * STEPS).astype(int).tolist()
+    return {
+        "largest": short(largest, 4),
+        "steps": [step if there else None for step, there in zip(steps, finite.tolist(), strict=True)],
+    }
 
 
 # -- what the records say
