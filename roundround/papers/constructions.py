@@ -10,6 +10,7 @@ Tested by tests/papers/test_rope_claims.py and tests/loading/test_gemma3_heads.p
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -152,21 +153,13 @@ def lone_entropy(lead: float, n: float) -> float:
 
 def first_length(is_reached: Any, longest: float) -> float:
     """Smallest whole n from 2 to `longest` at which `is_reached(n)`, which stays so once it is; infinite where none."""
-    low, high = 1, int(longest)
-    if not is_reached(high):
-        return math.inf
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_reached(middle) else (middle, high)
-    return float(high)
+    n = 2 + bisect_left(range(2, int(longest) + 1), True, key=is_reached)
+    return n if n <= longest else math.inf
 
 
 def slope(x: Sequence[float], y: Sequence[float] | Tensor) -> float:
     """Of the straight line through the points, by least squares, in log-log."""
-    x_N = torch.tensor(x, dtype=torch.float64).log()
-    y_N = torch.as_tensor(y, dtype=torch.float64).log()
-    x_N = x_N - x_N.mean()
-    return float((x_N * (y_N - y_N.mean())).sum() / x_N.square().sum())
+    return float(np.polyfit(np.log(x), np.log(np.asarray(y)), 1)[0])
 
 
 FEWEST = 8  # keys of a row that is held against a bound

@@ -10,6 +10,7 @@ from typing import ClassVar, NamedTuple, final
 
 import numpy as np
 import torch
+from scipy.special import entr, softmax
 from torch import Tensor
 
 from roundround.analysis.intervals import half_width
@@ -38,8 +39,7 @@ TOLERANCE = 1e-6  # a central difference at STEP errs by STEP^2 / 6 of the third
 def slope_by_formula(beta: float, logits_K: Tensor) -> float:
     """-beta Var(e), the variance under softmax(beta e), written out."""
     e = logits_K.numpy()
-    p = np.exp(beta * e - (beta * e).max())
-    p /= p.sum()
+    p = softmax(beta * e)
     return float(-beta * (p @ e**2 - (p @ e) ** 2))
 
 
@@ -221,14 +221,12 @@ def beta_of_even_row(n: int) -> float:
 
 
 def by_listing(logits_HRK: Tensor, visible_RK: Tensor) -> Tensor:
-    """Figure 4 by numpy on rows of which not every key is visible: [H, R, K]."""
+    """Figure 4 by numpy and scipy on rows of which not every key is visible: [H, R, K]."""
     e = np.where(visible_RK.numpy(), logits_HRK.numpy(), -np.inf)
-    e = e - e.max(-1, keepdims=True)
-    p = np.exp(e) / np.exp(e).sum(-1, keepdims=True)
+    p = softmax(e, -1)
     entropy = -(p * np.log(p + 1e-9)).sum(-1, keepdims=True)
     beta = np.where(entropy > GATE, np.maximum(np.polyval(FIGURE_4, entropy), 1.0), 1.0)
-    w = np.exp(np.where(visible_RK.numpy(), e * beta, -np.inf))
-    return torch.from_numpy(w / w.sum(-1, keepdims=True))
+    return torch.from_numpy(softmax(e * beta, -1))
 
 
 LENGTHS = (256, 512, 1024, 2048)  # tokens; trained at the first
@@ -366,15 +364,9 @@ class Head(NamedTuple):
         return worst
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    p = np.exp(logits - logits.max())
-    return np.asarray(p / p.sum())
-
-
 def entropy(logits: np.ndarray) -> float:
-    """-sum p ln p, written out."""
-    p = softmax(logits)
-    return float(-(p * np.log(np.maximum(p, 1e-300))).sum())
+    """-sum p ln p, by scipy."""
+    return float(entr(softmax(logits)).sum())
 
 
 def entropy_in_tiles(logits: np.ndarray) -> float:
