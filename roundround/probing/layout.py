@@ -245,12 +245,12 @@ class PairNorms:
             for sums in self.sums
         ]
 
-    def share_of_slowest(self, kind: str, fraction: float = 0.25, *, first_token: bool = True) -> Tensor:
-        """Share of the squared norm that lies in the slowest pairs, over all heads: [L]; uniform is `fraction`."""
+    def share_of_slowest(self, kind: str, *, first_token: bool = True) -> Tensor:
+        """Share of the squared norm that lies in the slowest quarter of the pairs, over all heads: [L]."""
         shares = []
         for square_HP in self.mean(kind, "square", first_token=first_token):
             square_P = square_HP.sum(0)
-            n_slow = round(fraction * len(square_P))
+            n_slow = round(len(square_P) / 4)
             shares.append(square_P[len(square_P) - n_slow :].sum() / square_P.sum())
         return torch.stack(shares)
 

@@ -45,13 +45,12 @@ class Measured:
     of_logits: dict[str, Array] = field(default_factory=dict)
     of_heads: dict[str, Array] = field(default_factory=dict)
 
-    def put(self, seed: int, n: int, of_softmaxes: dict[str, dict[str, float]], of_logits: dict[str, float]) -> None:
-        """Store what `evaluate` gives for a seed and a size."""
-        place = self.seeds.index(seed), self.sizes.index(n)
-        tables = [(self.values.setdefault(name, {}), means) for name, means in of_softmaxes.items()]
-        for table, means in [*tables, (self.of_logits, of_logits)]:
-            for metric, value in means.items():
-                table.setdefault(metric, np.full((len(self.seeds), len(self.sizes)), np.nan))[place] = value
+    def put(self, seed: int, n: int, softmax: str | None, means: dict[str, float]) -> None:
+        """Store what was measured of a normaliser, or of the logits (None), for a seed and a size."""
+        table = self.of_logits if softmax is None else self.values.setdefault(softmax, {})
+        for metric, value in means.items():
+            values_SN = table.setdefault(metric, np.full((len(self.seeds), len(self.sizes)), np.nan))
+            values_SN[self.seeds.index(seed), self.sizes.index(n)] = value
 
     def accuracy(self, name: str) -> Array:
         """Per cent, [S, N]."""
@@ -99,9 +98,7 @@ def measured_of(records: Sequence[Record]) -> Measured:
     there = [record for record in sized if abs(number(record["value"]) or 0.0) <= MOST and is_number(record["value"])]
     found = Measured(sorted({r["seed"] for r in there}), sorted({r["n"] for r in there}))
     for record in there:
-        metrics = found.values.setdefault(record["softmax"], {}) if "softmax" in record else found.of_logits
-        table = metrics.setdefault(record["metric"], np.full((len(found.seeds), len(found.sizes)), np.nan))
-        table[found.seeds.index(record["seed"]), found.sizes.index(record["n"])] = record["value"]
+        found.put(record["seed"], record["n"], record.get("softmax"), {record["metric"]: record["value"]})
     for record in records:
         if record["metric"] in OF_HEADS and record.get("seed") in found.seeds and is_number(record["value"]):
             of_seeds = found.of_heads.setdefault(record["metric"], np.full(len(found.seeds), np.nan))

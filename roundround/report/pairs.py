@@ -22,7 +22,6 @@ from roundround.report.page.view import Section, View
 from roundround.report.tables import Record, tables_of
 from roundround.support.panels import Curve, Drawing, Panel, numbers
 
-ALL = "all"
 BEFORE = "tokens of text before the sentence"
 
 

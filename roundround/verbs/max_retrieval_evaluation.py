@@ -165,8 +165,9 @@ def measure(
                     here = at_one_temperature(softmaxes, of_plain[report.BASELINE]["entropy"])
                 own.append((seed, evaluate(model, here, sets_of_size(seed, **options))))
                 display.advance(done := done + n)
-            for seed, found in (pair for theirs in peers.gather(own) for pair in theirs):
-                measured.put(seed, n, *found)
+            for seed, (of_softmaxes, of_logits) in (pair for theirs in peers.gather(own) for pair in theirs):
+                for name, means_of_one in [*of_softmaxes.items(), (None, of_logits)]:
+                    measured.put(seed, n, name, means_of_one)
             means = {name: measured.mean_accuracy(name, n) for name in softmaxes}
             display.metrics(done, f"{n:,} items: {', '.join(f'{name} {mean:.1f} %' for name, mean in means.items())}")
             run.log(config.max_steps + n, n=n, **{f"accuracy_{name}": mean for name, mean in means.items()})
