@@ -70,12 +70,12 @@ def p_of_mean(mean: float, error: float, n_seeds: int) -> float:
     return 2 * float(scipy_special().stdtr(n_seeds - 1, -abs(mean) / error)) if error > 0 and n_seeds > 1 else math.nan
 
 
-def welch_width(error: float, n_seeds: int, other: float, n_other: int, confidence: float = 0.95) -> float:
-    """Half the interval of the difference of two means with these standard errors. Welch 1947, Biometrika 34:28."""
+def welch_width(error: float, n_seeds: int, other: float, n_other: int) -> float:
+    """Half the 95 % interval of the difference of two means with these errors. Welch 1947, Biometrika 34:28."""
     if other == 0:
-        return error * error_widths(n_seeds, confidence)
+        return error * error_widths(n_seeds)
     variance, degrees = error**2 + other**2, error**4 / (n_seeds - 1) + other**4 / (n_other - 1)
-    return math.sqrt(variance) * float(scipy_special().stdtrit(variance**2 / degrees, (1 + confidence) / 2))
+    return math.sqrt(variance) * float(scipy_special().stdtrit(variance**2 / degrees, 0.975))
 
 
 def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
@@ -117,12 +117,12 @@ def holm(p: Sequence[float]) -> list[float]:
     return corrected
 
 
-def wilson(n_hits: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
-    """The interval of a share of which `n_hits` of `n` were seen, as of `scipy.stats.binomtest`.
+def wilson(n_hits: float, n: float) -> tuple[float, float]:
+    """The 95 % interval of a share of which `n_hits` of `n` were seen, as of `scipy.stats.binomtest`.
 
     Wilson 1927, Journal of the American Statistical Association 22:209.
     """
-    z = float(scipy_special().ndtri((1 + confidence) / 2))
+    z = float(scipy_special().ndtri(0.975))
     centre, spread = n_hits + z**2 / 2, z * math.sqrt(n_hits * (n - n_hits) / n + z**2 / 4)
     return (max(0.0, (centre - spread) / (n + z**2)), min(1.0, (centre + spread) / (n + z**2)))
 

@@ -76,7 +76,7 @@ def cut(panels: Sequence[Panel | HeatMap]) -> tuple[list[Panel | HeatMap], int]:
 
 
 def lines_of(panel: Panel) -> list[Curve]:
-    """Its settings."""
+    """Its settings; the line of the baseline is a reference."""
     return [curve for curve in panel.curves if not curve.reference]
 
 
@@ -153,7 +153,7 @@ def by_length(
     options: dict[str, Any] = {
         "log": ("x" if ticks[-1] > NARROW * ticks[0] > 0 else "") + ("y" if wide and not share else ""),
         "note": note,
-        "marks": trained_marks(about) if key == "length" or (of_task and key == "distance") else [],
+        "marks": marks_of(about.get("train_lengths")) if key == "length" or (of_task and key == "distance") else [],
         "possible": (-1.0 if differences else 0.0, 1.0) if share else (None, None) if differences else (0.0, None),
         "whole": share and not differences,
         "x_ticks": ticks,
@@ -163,14 +163,6 @@ def by_length(
     labels = ("length" if of_task and key == "length" else AXES[key], label)
     panels = panels_of(curves, title, labels, own if key == "distance" else (), **options)
     return [Drawing(f"{name}_by_{key}", title, panels, str(rows[0].get("verb") or ""))]
-
-
-def trained_marks(about: Mapping[str, Any]) -> list[Mark]:
-    """The lengths of training, where all models share them."""
-    ends = about.get("train_lengths")
-    if not isinstance(ends, list | tuple) or len(ends) != 2 or None in map(number, ends):
-        return []
-    return marks_of((ends[0], ends[1]))
 
 
 def panels_of(
@@ -211,17 +203,12 @@ def panels_of(
 def training_curves(about: Mapping[str, Any]) -> list[Drawing]:
     """Held-out loss by training tokens, means over seeds."""
     curves, metric = [], ""
-    for curve in listed(about, "curves"):
-        if (
-            not isinstance(curve, dict)
-            or not isinstance(curve.get("settings"), dict)
-            or len(listed(curve, "tokens")) < 2
-        ):
-            continue
-        tokens, *bands = (numbers(map(number, listed(curve, name))) for name in ("tokens", "mean", "low", "high"))
-        mean, low, high = (band if len(band) == len(tokens) else np.full(len(tokens), np.nan) for band in bands)
-        curves.append((curve["settings"], Curve("", tokens, mean, low=low, high=high)))
-        metric = str(curve.get("metric"))
+    for curve in about.get("curves", []):
+        if len(curve["tokens"]) > 1:
+            ends = (curve["low"] or (), curve["high"] or ())  # of one seed there are none
+            tokens, mean, low, high = (numbers(map(number, x)) for x in (curve["tokens"], curve["mean"], *ends))
+            curves.append((curve["settings"], Curve("", tokens, mean, low=low, high=high)))
+            metric = curve["metric"]
     label = {"held_out_nats_per_token": "held-out loss (nats per token)"}.get(metric, in_words(metric))
     note = "Means over the seeds; the band is the 95 % interval of the mean."
     panels = panels_of(curves, "training", ("training tokens", label), note=note, possible=(0.0, None))
@@ -295,18 +282,10 @@ def texts_of(cells: Sequence[Sequence[Record | None]], *, halves: bool) -> list[
 # -- the page
 
 
-def listed(about: Mapping[str, Any], name: str) -> list[Any]:
-    """The list of this name in comparison.json; empty where there is none."""
-    value = about.get(name)
-    return value if isinstance(value, list) else []
-
-
 def view(files: RunFiles, records: list[Record]) -> View:
     """Findings first, then remarks: these say what the numbers do not support."""
-    about = files.json("comparison.json")
-    about = about if isinstance(about, dict) else {}
-    files.remarks += [str(remark) for remark in listed(about, "remarks")]
-    records = [record for record in records if isinstance(record.get("settings"), dict)]
+    about = files.json("comparison.json") or {}
+    files.remarks += about.get("remarks", [])
     sections: dict[str, Section] = {}
     for title, rows in by_metric(records).items():
         verb = str(rows[0].get("verb") or "")
@@ -335,31 +314,24 @@ def note_of(rows: Sequence[Record]) -> str:
 
 def which_runs(about: Mapping[str, Any]) -> Section:
     """The directories behind each setting, and the runs that were left out with the reason."""
-    groups = [group for group in listed(about, "groups") if isinstance(group, dict)]
     rows = [
-        [
-            text_of(group.get("verb")),
-            format_settings(group["settings"]),
-            text_of(group.get("seeds")),
-            text_of(group.get("runs")),
-        ]
-        for group in groups
-        if isinstance(group.get("settings"), dict)
+        [text_of(group["verb"]), format_settings(group["settings"]), text_of(group["seeds"]), text_of(group["runs"])]
+        for group in about.get("groups", [])
     ]
     tables = [Table("runs of each setting", ["verb", "settings", "seeds", "runs"], rows, folded=True)] if rows else []
-    skipped = [[text_of(s.get("run")), text_of(s.get("why"))] for s in listed(about, "skipped") if isinstance(s, dict)]
+    skipped = [[left_out["run"], left_out["why"]] for left_out in about.get("skipped", [])]
     if skipped:
         tables.append(Table("runs left out", ["run", "why"], skipped, folded=len(skipped) > 20))
     return Section("Which runs", tables=tables)
 
 
 def scope(about: Mapping[str, Any]) -> list[str]:
-    settings = about.get("settings")
     lines = []
-    if isinstance(settings, dict) and settings:
-        lines.append("Settings that vary: " + "; ".join(f"{key}: {text_of(v)}" for key, v in settings.items()) + ".")
-    if listed(about, "baseline"):
-        lines.append(f"Compared with the baseline {', '.join(map(str, listed(about, 'baseline')))}.")
+    if about.get("settings"):
+        varied = "; ".join(f"{key}: {text_of(values)}" for key, values in about["settings"].items())
+        lines.append(f"Settings that vary: {varied}.")
+    if about.get("baseline"):
+        lines.append(f"Compared with the baseline {', '.join(about['baseline'])}.")
     if about:
         lines.append(
             "The same numbers for other programs: comparison.csv, comparison.md and comparison.tex beside this page."

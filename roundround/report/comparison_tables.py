@@ -141,11 +141,10 @@ def sheet(title: str, rows: Sequence[Record], **options: Any) -> Table:
         return [Cell("" if x is None else fixed(x, decimals, sign), x) for x in values(name)]
 
     def interval(low: str, high: str, decimals: int, sign: str = "") -> list[Cell]:
-        ends = zip(values(low), values(high), strict=True)
-        between = [
-            None if a is None or b is None else (fixed(a, decimals, sign), fixed(b, decimals, sign)) for a, b in ends
+        return [
+            Cell("" if a is None or b is None else f"{fixed(a, decimals, sign)} to {fixed(b, decimals, sign)}")
+            for a, b in zip(values(low), values(high), strict=True)
         ]
-        return [Cell("" if pair is None else " to ".join(pair)) for pair in between]
 
     def p_values(name: str) -> list[Cell]:
         bound = [row.get("p_is_bound") is True for row in rows]
