@@ -46,7 +46,7 @@ def arrays_for_script(files: RunFiles, heads: Sequence[Head], places: Sequence[s
     """What the page's script reads; `heads` with those first that are kept where not all fit."""
     probe = files.arrays("probe.safetensors", lambda key: "square" not in key)
     prompt = files.arrays("prompt.safetensors", lambda key: key == "weights")
-    found = of_all_heads(probe, heads, places, n_heads_of(heads)) | {"parts": {}}
+    found = of_all_heads(probe, heads, places) | {"parts": {}}
     for name, title, arrays, key, numbers_of in (
         ("norms", "norms of queries", probe, "query_norm", norms_of),
         ("logits", "logits by frequency", probe, "logit_by_pair", logits_of),
@@ -67,35 +67,20 @@ def arrays_for_script(files: RunFiles, heads: Sequence[Head], places: Sequence[s
     return found
 
 
-def of_all_heads(
-    probe: dict[str, NDArray[Any]], heads: Sequence[Head], places: Sequence[str], sizes: dict[int, int]
-) -> dict[str, Any]:
+def of_all_heads(probe: dict[str, NDArray[Any]], heads: Sequence[Head], places: Sequence[str]) -> dict[str, Any]:
     """What is small enough to be there for every head."""
-    found: dict[str, Any] = {"shares": {h.name: shares_of(probe, h, places) for h in heads}}
-    if "key_norm" in probe:
-        found["keys"] = keys_of(probe, sizes)
-    if "frequencies" in probe:
-        found["frequencies"] = rounded(probe["frequencies"], 4)
+    found: dict[str, Any] = {"shares": {h.name: shares_of(probe, h, places) for h in heads}, "overview": {}}
+    if probe:
+        found |= {"keys": keys_of(probe), "frequencies": rounded(probe["frequencies"], 4)}
+        found["overview"] = {kind: overview(probe[f"{kind}_norm"]) for kind in ("query", "key", "value")}
     if "distances" in probe:
         found["distances"] = [int(d) for d in probe["distances"].tolist()]
-    norms = {kind: probe[f"{kind}_norm"] for kind in ("query", "key", "value") if f"{kind}_norm" in probe}
-    return found | {"overview": {kind: overview(norms_LHP) for kind, norms_LHP in norms.items()}}
+    return found
 
 
 def fits(arrays: dict[str, NDArray[Any]], name: str, head: Head) -> bool:
     """Whether an array knows this head."""
-    if name not in arrays or arrays[name].ndim < 3:
-        return False
-    n_layers, n_heads = arrays[name].shape[:2]
-    return bool(head.layer < n_layers and head.head < n_heads)
-
-
-def n_heads_of(heads: Sequence[Head]) -> dict[int, int]:
-    """The number of heads of each layer."""
-    sizes: dict[int, int] = {}
-    for head in heads:
-        sizes[head.layer] = max(sizes.get(head.layer, 0), head.head + 1)
-    return sizes
+    return name in arrays and head.layer < arrays[name].shape[0] and head.head < arrays[name].shape[1]
 
 
 def norms_of(probe: dict[str, NDArray[Any]], head: Head) -> dict[str, Any]:
@@ -104,14 +89,13 @@ def norms_of(probe: dict[str, NDArray[Any]], head: Head) -> dict[str, Any]:
     return {name: scaled(there(probe[name][head.layer, head.head])) for name in names}
 
 
-def keys_of(probe: dict[str, NDArray[Any]], sizes: dict[int, int]) -> dict[str, Any]:
+def keys_of(probe: dict[str, NDArray[Any]]) -> dict[str, Any]:
     """Mean key norm of each pair by layer and key head; a query head h of H reads key head h K / H."""
     found: dict[str, Any] = {}
     for name in ("key_norm", f"key_norm{FIRST}"):
-        if name in probe:
-            by_layer = [heads_KP[~np.isnan(heads_KP).all(-1)] for heads_KP in probe[name]]
-            found[name] = [[scaled(there(norms_P)) for norms_P in heads_KP] for heads_KP in by_layer]
-    return found | {"n_heads": [sizes.get(layer, 0) for layer in range(len(probe["key_norm"]))]}
+        by_layer = [heads_KP[~np.isnan(heads_KP).all(-1)] for heads_KP in probe[name]]
+        found[name] = [[scaled(there(norms_P)) for norms_P in heads_KP] for heads_KP in by_layer]
+    return found | {"n_heads": (~np.isnan(probe["query_norm"]).all(-1)).sum(1).tolist()}
 
 
 def there(values_P: NDArray[Any]) -> NDArray[Any]:

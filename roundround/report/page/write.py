@@ -75,7 +75,7 @@ def page_of(directory: Path) -> str:
     run, common, number = files.run, common_fields(records), count()
     sections = [section for section in view.sections if not section.empty]
     values = {
-        "title": title_of(run),
+        "title": verb_named(run.verb).title,
         "subject": subject_of(run, common),
         "status": run.status.partition(":")[0],
         "findings": view.findings,
@@ -87,8 +87,8 @@ def page_of(directory: Path) -> str:
         "facts": facts_of(run),
         "commands": commands_of(run),
         "settings": settings_of(run, changed_settings(run)),
-        "config": config_of(run),
-        "common": common_of(common),
+        "config": [(key, text_of(value)) for key, value in sorted(flat(run.manifest["config"]).items())],
+        "common": [(name, text_of(value)) for name, value in common.items() if value is not None],
     }
     tables = [table for section in sections for table in section.tables]
     n_columns = sum(len(table.columns) for table in tables)
@@ -148,10 +148,6 @@ def html(values: dict[str, Any], scripts: Sequence[str]) -> str:
 # -- the head of the page
 
 
-def title_of(run: PastRun) -> str:
-    return verb_named(run.verb).title
-
-
 def subject_of(run: PastRun, common: dict[str, Any]) -> str:
     """What the run is of in a few words: the model and its attention, as the results name them."""
     names = {**run.choices, **{k: v for k, v in common.items() if v is not None}}
@@ -160,16 +156,6 @@ def subject_of(run: PastRun, common: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def config_of(run: PastRun) -> list[tuple[str, str]]:
-    """Every value of the configuration by its dotted name."""
-    return [(key, text_of(value)) for key, value in sorted(flat(run.manifest["config"]).items())]
-
-
 def headline_of(run: PastRun) -> list[tuple[str, str]]:
     found = {in_words(name): shown(value) for name, value in run.manifest["headline"].items()}
     return list((found | ({"plateau": "never left"} if found.get("plateau") == "inf" else {})).items())
-
-
-def common_of(common: dict[str, Any]) -> list[tuple[str, str]]:
-    """What all results share, by name."""
-    return [(name, text_of(value)) for name, value in common.items() if value is not None]
