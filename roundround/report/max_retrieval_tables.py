@@ -85,7 +85,9 @@ class Measured:
                     for j, n in enumerate(self.sizes):
                         value = float(values[i, j])
                         found.append({"metric": metric, **which, "seed": seed, "n": n, "value": value})
-        for metric, of_seeds in (self.of_heads | distances_by_seed(self)).items():
+        apart = zip(("baseline_from_paper", "gains_from_paper"), from_paper(self) or (), strict=False)
+        by_seed = self.of_heads | {metric: np.sqrt(np.mean(values_SN**2, 1)) for metric, values_SN in apart}
+        for metric, of_seeds in by_seed.items():
             found += [
                 {"metric": metric, "seed": s, "value": float(x)} for s, x in zip(self.seeds, of_seeds, strict=True)
             ]
@@ -147,12 +149,6 @@ def from_paper(measured: Measured) -> tuple[Array, Array] | None:
     baseline = measured.accuracy(BASELINE)[:, places]
     gain = measured.accuracy(ADAPTIVE)[:, places] - baseline
     return baseline - paper[:, 0], gain - (paper[:, 1] - paper[:, 0])
-
-
-def distances_by_seed(measured: Measured) -> dict[str, Array]:
-    """The same distances of each seed's own numbers: [S], by metric."""
-    names = ("baseline_from_paper", "gains_from_paper")
-    return {name: np.sqrt(np.mean(apart**2, 1)) for name, apart in zip(names, from_paper(measured) or (), strict=False)}
 
 
 def distance(values: Array) -> Distance:

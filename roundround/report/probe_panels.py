@@ -104,9 +104,8 @@ def view(files: RunFiles, records: list[Record]) -> View:
         sections.append(explorer(heads, places, first))
     sections += [ablation(records), maximum(records)]
     rest = [record for record in records if "head" not in record or not heads]
-    tables = tables_of(rest, folded=True)
+    tables, scripts = tables_of(rest, folded=True), ("draw.js", "probe.js") if heads else ()
     note = "What is measured of each head stands in the table of heads above and in results.json." if heads else ""
-    scripts = ("draw.js", "probe.js") if data else ()
     return View([*sections, Section("Numbers", tables=tables, note=note)], scope(files, heads), data, scripts)
 
 

@@ -53,8 +53,7 @@ def records(seen: Probe) -> list[dict[str, Any]]:
     if seen.rows is not None:
         for name in ("largest_weight", "logit_spread", *(() if seen.entropies else ("entropy",))):
             found += by_head(name, seen.rows.per_row(name))
-        for number, place in enumerate(PLACES):
-            found += by_head(f"share_on_{place}", [places_H7[:, number] for places_H7 in seen.rows.places()])
+        found += by_place(seen.rows.places())
         for layer, heads in enumerate(seen.labels()):
             found += [
                 {"metric": "label", "layer": layer, "head": head, "share": share, "value": label}
@@ -70,6 +69,15 @@ def by_head(metric: str, layers: Sequence[Tensor]) -> list[dict[str, Any]]:
         {"metric": metric, "layer": layer, "head": head, "value": value}
         for layer, values_H in enumerate(layers)
         for head, value in enumerate(values_H.tolist())
+    ]
+
+
+def by_place(layers: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """Each head's shares [H, 7] of its weight, place by place."""
+    return [
+        record
+        for number, place in enumerate(PLACES)
+        for record in by_head(f"share_on_{place}", [places_H7[:, number] for places_H7 in layers])
     ]
 
 
@@ -207,13 +215,10 @@ def records_of_loss(loss: PositionLoss, **common: Any) -> list[dict[str, Any]]:
 
 def records_of_change(seen: Probe, changed: Probe, name: str) -> list[dict[str, Any]]:
     """Every head's label and the share of its weight there, before and after."""
-    found = []
-    for ablate, probe in (("none", seen), (name, changed)):
-        assert probe.rows is not None
-        for number, place in enumerate(PLACES):
-            shares_of = [places_H7[:, number] for places_H7 in probe.rows.places()]
-            found += [{**record, "ablate": ablate} for record in by_head(f"share_on_{place}", shares_of)]
-    return found
+    assert seen.rows is not None
+    assert changed.rows is not None
+    each = (("none", seen.rows.places()), (name, changed.rows.places()))
+    return [{**record, "ablate": ablate} for ablate, layers in each for record in by_place(layers)]
 
 
 def show_ablation(before: PositionLoss, after: PositionLoss, probed: str, bands: str) -> None:

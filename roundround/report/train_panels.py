@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from roundround.analysis.past_run import PastRun
-from roundround.report.numbers import number
+from roundround.report.numbers import number, shown
 from roundround.report.page.sources import RunFiles
 from roundround.report.page.view import Section, View
 from roundround.report.tables import Record, in_words, tables_of
@@ -76,10 +76,10 @@ def scope(run: PastRun) -> list[str]:
     if held_out is not None and wanted is not None:
         lines.append(
             f"Held-out loss: over {min(held_out, wanted):,.0f} of {held_out:,.0f} held-out tokens, in windows of the "
-            f"training context length, {said(length)} tokens; the best checkpoint is the one where it is least."
+            f"training context length, {shown(length)} tokens; the best checkpoint is the one where it is least."
         )
     if number(data.get("training_tokens")) is not None:
-        lines.append(f"Trained on a corpus of {said(data['training_tokens'])} tokens.")
+        lines.append(f"Trained on a corpus of {shown(data['training_tokens'])} tokens.")
     return lines + as_softmax(run)
 
 
@@ -96,7 +96,7 @@ def scope_of_task(run: PastRun) -> list[str]:
         )
     if lengths is not None:
         examples = "new examples in every batch" if n is None else f"{n:,.0f} examples"
-        context = said(run.manifest["config"]["model"].get("train_length"))
+        context = shown(run.manifest["config"]["model"].get("train_length"))
         what = f"{run.choices.get('data', 'a task')}: {examples}"
         lines.append(f"Trained on {what}, of length {lengths[0]:,} to {lengths[1]:,}, up to {context} tokens.")
     return lines
@@ -106,7 +106,3 @@ def as_softmax(run: PastRun) -> list[str]:
     if run.manifest.get("trains_as_softmax") and run.choices.get("softmax") != "softmax":
         return ["While training, this normaliser is the plain softmax; it differs at inference."]
     return []
-
-
-def said(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
