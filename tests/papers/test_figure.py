@@ -18,6 +18,7 @@ from scipy import stats
 from roundround.analysis.intervals import error_from_p, p_of_mean, welch_width
 from roundround.papers import figure_names
 from roundround.papers.claim import Comparison, at_least, at_most, near, shown
+from roundround.papers.constructions import aligned, frequencies
 from roundround.papers.figures import (
     JUDGED,
     LEARNED,
@@ -124,7 +125,7 @@ def test_few_draws_do_not_show_that_nothing_decays(name: str, few: None) -> None
 
 def test_a_smooth_decay_without_rope_is_not_figure_2(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It fits all five values that were read off the figure; it does not wander about its own mean."""
-    monkeypatch.setattr(synthetic, "aligned", lambda width, n_N: 0.28 * torch.exp(-n_N / 2200))
+    monkeypatch.setattr(synthetic, "aligned", lambda n_N, g_P: 0.28 * torch.exp(-n_N / 2200))
     made = FIGURES["rope.fig2"].make(None, None)  # type: ignore[arg-type]
     assert [c.what for c in made.comparisons if c.is_judged and verdict_of(c) == "differs"] == [
         "(a) deviation from the mean of neighbours"
@@ -133,7 +134,7 @@ def test_a_smooth_decay_without_rope_is_not_figure_2(few: None, monkeypatch: pyt
 
 @pytest.mark.parametrize(("width", "is_near"), [(256, False), (512, False), (1024, True)])
 def test_the_curve_of_a_narrower_head_wanders_more_than_figure_2(width: int, is_near: bool) -> None:
-    found = synthetic.wander(synthetic.aligned(width, torch.arange(5051.0, dtype=torch.float64)))
+    found = synthetic.wander(aligned(torch.arange(5051), frequencies(width)))
     assert (abs(found - synthetic.WANDER) <= synthetic.FOLLOWED) == is_near
 
 

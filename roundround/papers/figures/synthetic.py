@@ -22,7 +22,7 @@ from torch import Tensor
 
 from roundround.analysis.intervals import half_width
 from roundround.papers.claim import Comparison, at_least, at_most, near, shown
-from roundround.papers.constructions import frequencies, logits, random_vector, rotated, turned, weights
+from roundround.papers.constructions import aligned, frequencies, logits, random_vector, rotated, turned, weights
 from roundround.papers.figures import (
     Figure,
     Outcome,
@@ -32,8 +32,8 @@ from roundround.papers.figures import (
 from roundround.pe.rope_random import drawn_positions
 from roundround.support.panels import Curve, HeatMap, Panel
 
-DISTANCES = torch.arange(5001, dtype=torch.float64)
-DRAWN = torch.arange(0, len(DISTANCES), 10)  # of the curves
+N_DISTANCES = 5001  # from 0
+DRAWN = torch.arange(0, N_DISTANCES, 10)  # of the curves
 WIDTH = 1024  # of the vectors: the best guess, by the shape of Figure 2(a)
 WIDTHS = (256, 512, WIDTH, 2048, 4096)
 READ_OFF = {1000: 0.185, 2000: 0.111, 3000: 0.069, 4000: 0.040, 5000: 0.014}  # of Figure 2(a)
@@ -51,14 +51,8 @@ THETAS = {"theta = 10,000": 1e4, "theta = 500,000": 5e5}
 X, Y = "relative distance (tokens)", "q . k, as a share of its largest value"
 
 
-def aligned(width: int, distances_N: Tensor = DISTANCES, theta: float = 1e4) -> Tensor:
-    """The logit of all-ones queries and keys at these distances, 1 at distance 0: [N]."""
-    one_C = torch.ones(width, dtype=torch.float64)
-    return logits(one_C, one_C, distances_N, frequencies(width, theta)) / width
-
-
 def gaussian(distances_DN: Tensor, seed: int) -> Tensor:
-    """The same for Gaussian queries and keys, fresh ones at every distance, in standard deviations: [D, N]."""
+    """The logit of Gaussian queries and keys, fresh ones at every distance, in standard deviations: [D, N]."""
     pos = -distances_DN.flatten().double()
     q_NC, k_NC = random_vector(2, len(pos), WIDTH, seed=seed)
     logits_N: Tensor = (q_NC * rotated(k_NC, pos, frequencies(WIDTH))).sum(-1)
@@ -139,7 +133,7 @@ class Decay(Figure):
     """Figure 2: the logit of aligned vectors decays with the distance, that of Gaussian ones does not."""
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
-        curves = {width: aligned(width, torch.arange(5001 + AROUND, dtype=torch.float64)) for width in WIDTHS}
+        curves = {width: aligned(torch.arange(N_DISTANCES + AROUND), frequencies(width)) for width in WIDTHS}
         best = curves[WIDTH]
         comparisons = [
             near(f"(a) around {r:,}, d = {WIDTH:,}", around(best, r), value, READING, published=value)
@@ -177,9 +171,9 @@ class RandomPositions(Figure):
     """Figure 8: over randomly spaced positions aligned vectors decay faster, Gaussian ones as little as before."""
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
-        curve_N = aligned(WIDTH, torch.arange(LONGEST[-1], dtype=torch.float64))
+        curve_N = aligned(torch.arange(LONGEST[-1]), frequencies(WIDTH))
         spaced = {most: torch.stack([spacing(most, seed) for seed in range(SPACINGS)]) for most in LONGEST}
-        curves = {"RoPE": curve_N[None, : len(DISTANCES)]} | {f"L = {n:,}": curve_N[d_DN] for n, d_DN in spaced.items()}
+        curves = {"RoPE": curve_N[None, :N_DISTANCES]} | {f"L = {n:,}": curve_N[d_DN] for n, d_DN in spaced.items()}
         reach = {name: int((f_DN.mean(0) < 0.25).nonzero()[0]) for name, f_DN in curves.items()}
         comparisons = [
             at_most(f"(a) {b} falls to 0.25 sooner than {a}: share of its distance", reach[b] / reach[a], 0.9)
@@ -226,7 +220,7 @@ class OneQueryOneKey(Figure):
 
 def spacing(most: int, seed: int) -> Tensor:
     """Distances from the last of 5,001 positions drawn below `most` to those before it, nearest first: [N]."""
-    drawn_N = drawn_positions(seed, 0, most, len(DISTANCES))
+    drawn_N = drawn_positions(seed, 0, most, N_DISTANCES)
     distances_N: Tensor = drawn_N[-1] - drawn_N.flip(0)
     return distances_N
 

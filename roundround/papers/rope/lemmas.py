@@ -21,6 +21,7 @@ from roundround.papers.claim import (
 )
 from roundround.papers.constructions import (
     HEAD_DIM,
+    aligned,
     frequencies,
     ladder_by_formula,
     logits,
@@ -216,9 +217,7 @@ class Prop31(Claim):
 
 def of_equal_norms() -> list[Comparison]:
     """The same where every pair has the same norm: the logit falls fast to 0.74, and never comes back."""
-    ones = torch.ones(HEAD_DIM, dtype=torch.float64)
-    blocks = torch.split(torch.arange(FAR), LOOKED_AT)
-    f_N = torch.cat([logits(ones, ones, block, frequencies()) for block in blocks]) / HEAD_DIM
+    f_N = aligned(torch.arange(FAR), frequencies())
     values = [
         near(f"logit over |q|^2 at distance {n}, equal norms", float(f_N[n]), expected, 5e-4)
         for n, expected in enumerate(EQUAL_NORMS, start=1)
