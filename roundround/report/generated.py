@@ -82,12 +82,10 @@ def behind(weight: float) -> str:
 
 def view(files: RunFiles, records: list[Record]) -> View:
     """A row for each text, what the head looked at, then the numbers."""
-    found = files.json(TEXTS)
-    texts = found.get("texts") if isinstance(found, dict) else None
+    found = files.json(TEXTS) or {"texts": []}
     rows = [
-        [number, str(text.get("text")), text.get("tokens"), "the model" if text.get("ended") else "length"]
-        for number, text in enumerate(texts if isinstance(texts, list) else [], 1)
-        if isinstance(text, dict)
+        [number, text["text"], text["tokens"], "the model" if text["ended"] else "length"]
+        for number, text in enumerate(found["texts"], 1)
     ]
     written = [Table("texts", ["number", "text", "tokens", "ended by"], rows)] if rows else []
     data = attention_of(files)

@@ -187,7 +187,10 @@ def write_docs(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Pat
     docs = docs_folder()
     folder = docs / "reproduction"
     folder.mkdir(exist_ok=True)
-    every = newest_of([*((entry, folder) for entry in kept_in(folder)), *found.values()])
+    kept = read_entries(folder)
+    if not kept and (folder / ENTRIES).exists():
+        raise UserError(f"{folder / ENTRIES} is damaged; take it from git again, or delete it to forget the page")
+    every = newest_of([*((entry, folder) for entry in kept), *found.values()])
     every = {name: every[name] for name in items if name in every}
     for entry, figures in every.values():
         if entry.figure is not None and figures != folder:
@@ -200,14 +203,6 @@ def write_docs(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Pat
     path = docs / "reproduction.md"
     write_atomically(path, page_of(items, entries))
     return path
-
-
-def kept_in(folder: Path) -> list[Entry]:
-    """What the page shows now. Raises UserError for a damaged file, which would forget it."""
-    kept = read_entries(folder)
-    if not kept and (folder / ENTRIES).exists():
-        raise UserError(f"{folder / ENTRIES} is damaged; take it from git again, or delete it to forget the page")
-    return kept
 
 
 def page_of(items: Mapping[str, Figure], entries: Mapping[str, Entry]) -> str:

@@ -71,7 +71,8 @@ def of_all_heads(probe: dict[str, NDArray[Any]], heads: Sequence[Head], places: 
     """What is small enough to be there for every head."""
     found: dict[str, Any] = {"shares": {h.name: shares_of(probe, h, places) for h in heads}, "overview": {}}
     if probe:
-        found |= {"keys": keys_of(probe), "frequencies": rounded(probe["frequencies"], 4)}
+        found["keys"] = keys_of(probe)
+        found["frequencies"] = [[short(float(g), 4) for g in g_P] for g_P in probe["frequencies"]]
         found["overview"] = {kind: overview(probe[f"{kind}_norm"]) for kind in ("query", "key", "value")}
     if "distances" in probe:
         found["distances"] = [int(d) for d in probe["distances"].tolist()]
@@ -146,14 +147,8 @@ def shown_word(word: str) -> str:
 # -- numbers as a page carries them
 
 
-def rounded(values: NDArray[Any], digits: int = 3) -> Any:
-    """Nested lists of numbers with this many significant digits; None for one that is not finite."""
-    if values.ndim > 1:
-        return [rounded(part, digits) for part in values]
-    return [short(float(value), digits) for value in values]
-
-
 def short(value: float, digits: int = 3) -> float | int | None:
+    """A number with this many significant digits; None for one that is not finite."""
     if not math.isfinite(value):
         return None
     found = float(f"{value:.{digits - 1}e}")
