@@ -54,11 +54,6 @@ def of_mean(shares_P: NDArray[np.float64]) -> dict[str, float]:
     return {"value": mean} | ({"low": mean - half, "high": mean + half} if len(shares_P) > 1 and half > 0 else {})
 
 
-def within_one(found: dict[str, float]) -> dict[str, float]:
-    """The interval of a share, which ends at 0 and 1."""
-    return {name: min(1.0, max(0.0, value)) for name, value in found.items()}
-
-
 def records(by_prefix: Mapping[int, PairScores], common: Mapping[str, Any]) -> list[Record]:
     """For each prefix the accuracy over all and of each phenomenon, and how the first changes from the shortest prefix.
 
@@ -68,7 +63,9 @@ def records(by_prefix: Mapping[int, PairScores], common: Mapping[str, Any]) -> l
     first = by_prefix[min(by_prefix)]
     for prefix, scores in by_prefix.items():
         over_all = {**common, "prefix": prefix, "phenomena": len(scores.by_phenomenon), "pairs": scores.n}
-        found.append({"metric": "accuracy", **over_all, **within_one(of_mean(scores.shares()))})
+        mean = of_mean(scores.shares())
+        mean = {name: min(1.0, max(0.0, value)) for name, value in mean.items()}  # a share ends at 0 and 1
+        found.append({"metric": "accuracy", **over_all, **mean})
         if scores is not first:
             found.append({"metric": "accuracy_change", **over_all, **of_mean(scores.shares() - first.shares())})
     for prefix, scores in by_prefix.items():

@@ -102,7 +102,9 @@ def view(files: RunFiles, records: list[Record]) -> View:
         first = max(ordered, key=lambda head: head.change() or 0.0)  # the first of all where nothing was ablated
         data = arrays_for_script(files, ordered, places) | about_heads(heads, places, first)
         sections.append(explorer(heads, places, first))
-    sections += [ablation(records), maximum(records)]
+    about_lists = "Entropy of the last row when asked for the largest of a list; the band spans the heads."
+    asked = Section("Asked for the maximum", panels=maximum_panels(records), note=about_lists)
+    sections += [ablation(records), asked]
     rest = [record for record in records if "head" not in record or not heads]
     tables, scripts = tables_of(rest, folded=True), ("draw.js", "probe.js") if heads else ()
     note = "What is measured of each head stands in the table of heads above and in results.json." if heads else ""
@@ -188,12 +190,6 @@ def ablation(records: Sequence[Record]) -> Section:
     n_targets = next((number(r.get("targets")) for r in found if "first_position" not in r), None)
     note = "" if n_targets is None else f"{n_targets:,.0f} targets in all; a range of fewer than 100 says little."
     return Section(title, panels=kept_panels(found) if swept else [ablated_panel(found)], note=note)
-
-
-def maximum(records: Sequence[Record]) -> Section:
-    """Entropy of the last row of a question about the maximum, against the length of the list, by layer."""
-    note = "Entropy of the last row when asked for the largest of a list; the band spans the heads."
-    return Section("Asked for the maximum", panels=maximum_panels(records), note=note)
 
 
 def scope(files: RunFiles, heads: Sequence[Head]) -> list[str]:

@@ -69,11 +69,13 @@ def arrays_for_script(files: RunFiles, heads: Sequence[Head], places: Sequence[s
 
 def of_all_heads(probe: dict[str, NDArray[Any]], heads: Sequence[Head], places: Sequence[str]) -> dict[str, Any]:
     """What is small enough to be there for every head."""
-    found: dict[str, Any] = {"shares": {h.name: shares_of(probe, h, places) for h in heads}, "overview": {}}
-    if probe:
+    norms = {kind: probe[f"{kind}_norm"] for kind in ("query", "key", "value") if f"{kind}_norm" in probe}
+    found: dict[str, Any] = {"overview": {kind: overview(norms_LHP) for kind, norms_LHP in norms.items()}}
+    found["shares"] = {h.name: shares_of(probe, h, places) for h in heads}
+    if "key" in norms:
         found["keys"] = keys_of(probe)
+    if "frequencies" in probe:
         found["frequencies"] = [[short(float(g), 4) for g in g_P] for g_P in probe["frequencies"]]
-        found["overview"] = {kind: overview(probe[f"{kind}_norm"]) for kind in ("query", "key", "value")}
     if "distances" in probe:
         found["distances"] = [int(d) for d in probe["distances"].tolist()]
     return found
@@ -233,8 +235,6 @@ def heads_of(records: Sequence[Record]) -> list[Head]:
 
 
 def standing_out(heads: Sequence[Head], places: Sequence[str]) -> list[Head]:
-    """All heads, those first that a page should show: of each label in turn the one with the largest share left."""
+    """The heads in the order in which a page shows them: of each label in turn the one with the largest share left."""
     by_label = [sorted((h for h in heads if h.place() == place), key=lambda h: -h.share()) for place in places]
-    known = [head for turn in zip_longest(*by_label) for head in turn if head is not None]
-    names = {head.name for head in known}
-    return known + [head for head in heads if head.name not in names]
+    return [head for turn in zip_longest(*by_label) for head in turn if head is not None]
