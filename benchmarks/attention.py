@@ -187,7 +187,8 @@ def compare(direction: str, tensors: list[Tensor], rounds: int, only: list[str])
     attentions = implementations(n, device, only)
     times: dict[str, list[float]] = {name: [] for name in attentions}
     square, of_product = torch.randn(SIDE, SIDE, device=device, dtype=tensors[0].dtype), []
-    warm = 1 if n <= 4096 else 0  # at longer ones a first call's overhead is lost in the seconds it takes
+    # on a CPU the overhead of a first long call is lost in the seconds it takes; on a GPU it compiles kernels
+    warm = 1 if n <= 4096 or device.type == "cuda" else 0
     for i in range(rounds + warm):
         for name, attention in attentions.items():
             spent = seconds(lambda attention=attention: run(attention, tensors), device)  # type: ignore[misc]
@@ -288,7 +289,8 @@ def main() -> None:
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     rows = []
     for n in map(int, options.lengths.split(",")):
-        rounds = options.rounds if n <= 4096 else max(1, options.rounds * 4096 // n)  # fewer at 8k and beyond
+        fewest = 3 if device.type == "cuda" else 1
+        rounds = options.rounds if n <= 4096 else max(fewest, options.rounds * 4096 // n)  # fewer at 8k and beyond
         for direction in PASSES:
             tensors = inputs(n, device, dtype, options.batch, options.key_heads)
             rows += compare(direction, tensors, rounds, options.only.split(";") if options.only else [])

@@ -127,9 +127,12 @@ class LinearBias(Bias):
 
 def at_each(x: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """An element of what broadcasts to [B, H, tokens], by its indices."""
-    x_BHT = x.reshape(*(1,) * (3 - x.dim()), *x.shape)
-    batch, heads, tokens = (size > 1 for size in x_BHT.shape)
-    return lambda b, h, t: x_BHT[b if batch else 0, h if heads else 0, t if tokens else 0]
+    axes = [3 - n for n in range(x.dim(), 0, -1) if x.shape[-n] > 1]
+    values = x.reshape([n for n in x.shape if n > 1] or [1])
+    if not axes:
+        return lambda b, h, t: values[0 * b]
+    # with a number among the indices the gradient would not compile for a GPU
+    return lambda *indices: values[tuple(indices[n] for n in axes)]
 
 
 def relative_positions(keys: Keys, a: int, b: int) -> Tensor:

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from roundround.attention.bias import Bias
 from roundround.attention.keys import Keys
+from roundround.attention.precision import at_least_float32
 
 LOGITS_PER_BLOCK = 2**23  # 32 MiB of float32: large enough to keep a GPU busy, small beside a model
 LOGITS_IN_CACHE = 2**21  # on a CPU: 8 MiB stay in the allocator's reach, up to twice as fast ...
@@ -80,9 +81,14 @@ def attend_rows(
 def logits_of_rows(
     q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys, bias: Bias | None, a: int, b: int
 ) -> tuple[Tensor, Tensor]:
-    """Logits [B, H, b - a, K'] of the query rows a..b over the keys of `keys.span(a, b)`, and who is visible."""
+    """Logits [B, H, b - a, K'] of the query rows a..b over the keys of `keys.span(a, b)`, and who is visible.
+
+    They are float32 at least: half precision would make ties of neighbours, and other keys the largest.
+    """
     first, last = keys.span(a, b)
-    logits_BHQK = times_of_key_heads(q_BHQC[:, :, a:b] * scale, k_BGKC[:, :, first:last].mT)
+    with torch.autocast(q_BHQC.device.type, enabled=False):
+        q, k = at_least_float32(q_BHQC[:, :, a:b]), at_least_float32(k_BGKC[:, :, first:last])
+        logits_BHQK = times_of_key_heads(q * scale, k.mT)
     if bias is not None:
         logits_BHQK = logits_BHQK + bias.block(keys, a, b)
     return logits_BHQK, keys.visible(a, b)

@@ -6,7 +6,8 @@ Tested by tests/training/test_compile.py.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -38,6 +39,19 @@ def once_per_compilation(function: Callable[P, T]) -> Callable[P, T]:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+@contextmanager
+def uncompiled(module: nn.Module) -> Iterator[bool]:
+    """Inside, the module and its parts run as they are; whether any is compiled."""
+    kept = {part: part._compiled_call_impl for part in module.modules() if part._compiled_call_impl is not None}
+    for part in kept:
+        part._compiled_call_impl = None
+    try:
+        yield bool(kept)
+    finally:
+        for part, call in kept.items():
+            part._compiled_call_impl = call
 
 
 def compile_in_place(module: nn.Module) -> None:

@@ -125,7 +125,7 @@ def blocks_of(blocks: Tensor) -> tuple[Tensor, Tensor]:
 def mask_mod(keys: Keys) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     """`Keys.visible` of one query and key."""
     offset, valid_BK = keys.n_keys - keys.n_queries, keys.valid_BK
-    several = valid_BK is not None and len(valid_BK) > 1
+    valid_1K = None if valid_BK is None or len(valid_BK) > 1 else valid_BK[0]
 
     def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         token = i + offset
@@ -135,7 +135,7 @@ def mask_mod(keys: Keys) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
         if keys.chunk is not None:
             found = found & (j // keys.chunk == token // keys.chunk)
         if valid_BK is not None:
-            found = found & valid_BK[b if several else 0, j]
+            found = found & (valid_BK[b, j] if valid_1K is None else valid_1K[j])
         return found
 
     return seen

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.backends import cuda
 
+from roundround.attention.compilation import once_per_compilation
 from roundround.attention.documents import Documents
 from roundround.attention.precision import has_bfloat16, wide_dtype
 
@@ -52,18 +53,35 @@ def kernel_for(q_BHQC: Tensor, *, masked: bool = False, differentiable: bool = F
     if device != "cuda" or torch.version.hip is not None:
         return Kernel.SDPA if device in SDPA_ALONE and q_BHQC.dtype != torch.float64 else None
     (row,) = fitted(q_BHQC[:1, :1, :1])
-    if not differentiable:
-        return kernel_on_cuda(row, masked)
-    with torch.enable_grad():
-        return kernel_on_cuda(row.detach().requires_grad_(), masked)
+    return kernel_on_cuda(str(row.device), row.dtype, row.shape[-1], masked, differentiable or is_differentiated(row))
 
 
-def kernel_on_cuda(row_11QC: Tensor, masked: bool) -> Kernel | None:
-    """`kernel_for` on NVIDIA's GPUs, of one query that stands for all."""
-    asked = cuda.SDPAParams(row_11QC, row_11QC, row_11QC, None, 0.0, False, False)
-    if not masked and cuda.can_use_flash_attention(asked):
-        return Kernel.FLASH
-    return Kernel.EFFICIENT if cuda.can_use_efficient_attention(asked) else None
+def is_differentiated(x: Tensor) -> bool:
+    return x.requires_grad and torch.is_grad_enabled()
+
+
+@once_per_compilation  # a graph holds no question to PyTorch
+def kernel_on_cuda(
+    device: str, dtype: torch.dtype, n_channels: int, masked: bool, differentiated: bool
+) -> Kernel | None:
+    """`kernel_for` on NVIDIA's GPUs."""
+    asked = question(device, dtype, n_channels, differentiated)
+    with torch.set_grad_enabled(differentiated):
+        if not masked and cuda.can_use_flash_attention(asked):
+            return Kernel.FLASH
+        return Kernel.EFFICIENT if cuda.can_use_efficient_attention(asked) else None
+
+
+def question(
+    device: str, dtype: torch.dtype, n_channels: int, differentiated: bool, heads: tuple[int, int] = (1, 1)
+) -> cuda.SDPAParams:
+    """What PyTorch's predicates are asked about: one query and one key that stand for all."""
+    q, k = (one_row(device, dtype, n_channels, n).requires_grad_(differentiated) for n in heads)
+    return cuda.SDPAParams(q, k, k, None, 0.0, False, heads[0] != heads[1])
+
+
+def one_row(device: str, dtype: torch.dtype, n_channels: int, n_heads: int) -> Tensor:
+    return torch.empty(1, n_heads, 1, n_channels, device=device, dtype=dtype)
 
 
 def varlen_kernel_for(q_BHQC: Tensor) -> Kernel | None:
@@ -82,8 +100,16 @@ def takes_groups(q_BHQC: Tensor, k_BGKC: Tensor) -> bool:
     kernel = kernel_for(q_BHQC)
     if kernel is not Kernel.EFFICIENT:
         return kernel is Kernel.FLASH
-    q_row, k_row = q_BHQC[:, :, :1], k_BGKC[:, :, :1]
-    return bool(cuda.can_use_efficient_attention(cuda.SDPAParams(q_row, k_row, k_row, None, 0.0, False, True)))
+    heads = (q_BHQC.shape[1], k_BGKC.shape[1])
+    return efficient_takes_groups(str(q_BHQC.device), q_BHQC.dtype, q_BHQC.shape[-1], is_differentiated(q_BHQC), heads)
+
+
+@once_per_compilation
+def efficient_takes_groups(
+    device: str, dtype: torch.dtype, n_channels: int, differentiated: bool, heads: tuple[int, int]
+) -> bool:
+    with torch.set_grad_enabled(differentiated):
+        return cuda.can_use_efficient_attention(question(device, dtype, n_channels, differentiated, heads))
 
 
 def fitted(*tensors: Tensor) -> list[Tensor]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from roundround.attention.compilation import once_per_compilation
+
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """float32 for this precision and narrower ones, float64 for float64: that of angles, norms, slopes and counts."""
@@ -19,7 +21,12 @@ def has_bfloat16(device: torch.device) -> bool:
 
     Of several GPUs PyTorch answers for the current one.
     """
-    return device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type != "cuda" or cuda_has_bfloat16()
+
+
+@once_per_compilation  # a graph holds no question to the driver
+def cuda_has_bfloat16() -> bool:
+    return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def at_least_float32(x: Tensor) -> Tensor:

@@ -65,7 +65,9 @@ def passes(
         outcomes[key] = True  # a kernel that asks for others on its way does not ask for itself
         try:
             plain = torch.autocast(device.split(":")[0], enabled=False)
-            with warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad(), plain:
+            # a layer that is recomputed in the backward pass would be so for the trial's own
+            own = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
+            with warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad(), plain, own:
                 warnings.simplefilter("ignore")  # a compiler's own
                 check(attend, definition, torch.device(device), dtype, n_channels, n_tokens)
         except Exception as failure:  # whatever a compiler raises

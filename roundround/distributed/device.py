@@ -33,11 +33,15 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         launched = together()
         if launched is not None and torch.cuda.is_available():
-            return torch.device("cuda", launched.local_rank % torch.cuda.device_count())
+            device = torch.device("cuda", launched.local_rank % torch.cuda.device_count())
+            torch.cuda.set_device(device)
+            return device
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # that of kernels which are launched where the process is
     except (RuntimeError, AssertionError) as error:  # torch adds a page about backends
         why = str(error).splitlines()[0].partition(". ")[0]
         raise UserError(f"device={name} cannot be used: {why}") from error

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from roundround.attention.compilation import compile_in_place
+from roundround.attention.compilation import compile_in_place, uncompiled
 from roundround.config.verbs.train import TrainConfig
 from roundround.loading.models import decoder_of_config, planned
 from roundround.loading.start import Start
@@ -60,6 +60,9 @@ def decoder_of(
     decoder = make()
     start.load_into(decoder, past)
     return decoder, None
+
+
+SHORT = 256  # tokens of the pass in which kernels are tried
 
 
 class FullyShardedStrategy(ModelParallelStrategy):
@@ -142,6 +145,14 @@ class LanguageModel(lightning.LightningModule):
         if self.share is not None:
             assert self.device_mesh is not None, "the strategy that shards has made one"
             self.decoder = self.share(self.device_mesh["data_parallel"])
+
+    def on_fit_start(self) -> None:
+        """Kernels are tried before the first step: the compiler cannot try one while it traces a model."""
+        with uncompiled(self.decoder) as is_compiled, self.trainer.precision_plugin.forward_context():
+            if is_compiled and self.device.type == "cuda":
+                n_tokens = min(SHORT, self.decoder.longest() or SHORT)
+                tokens_1T = torch.zeros(1, n_tokens, dtype=torch.int64, device=self.device)
+                self.decoder(tokens_1T, targets_BT=tokens_1T, step=0)
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """The loss of a micro-batch; once more for the callback, since Lightning divides the one it trains with."""

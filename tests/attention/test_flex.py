@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -25,7 +26,7 @@ from helpers_attention import (
 from torch import Tensor
 
 from roundround.attention import flex, trial
-from roundround.attention.bias import LinearBias
+from roundround.attention.bias import LinearBias, at_each
 from roundround.attention.keys import Keys
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.soft_cap import SoftCap
@@ -257,3 +258,12 @@ def test_a_cpu_never_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
         out = softmax(q, k, v, scale=SCALE, keys=KEYS["plain causal"], bias=None, rows={})
     assert torch.equal(out, in_blocks(softmax, q, k, v, KEYS["plain causal"], None))
     assert out.shape[-1] == HEAD_DIM
+
+
+@pytest.mark.parametrize("shape", [(), (1, 1, 1), (4, 1), (1, 4, 1), (3, 1, 5), (3, 4, 5), (5,)])
+def test_an_element_is_found_by_the_axes_that_there_are(shape: tuple[int, ...]) -> None:
+    x = torch.arange(float(math.prod(shape))).reshape(shape)
+    whole = x.expand(3, 4, 5) if x.dim() < 3 else x.broadcast_to(3, 4, 5)
+    for b, h, t in ((0, 0, 0), (2, 3, 4), (1, 2, 3)):
+        found = at_each(x)(*map(torch.tensor, (b, h, t)))
+        assert float(found) == float(whole[b, h, t])

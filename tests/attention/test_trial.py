@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from roundround.attention import trial
 from roundround.attention.kernels import repeated
@@ -123,3 +124,14 @@ def test_a_compiled_model_asks_as_it_is_compiled() -> None:
     compiled(torch.zeros(3))
     assert seen == ["cpu"]
     torch.compiler.reset()
+
+
+def test_a_trial_inside_a_layer_that_is_recomputed_is_no_part_of_it() -> None:
+    """Its own backward pass would else recompute the layer, in which the kernel was not tried."""
+
+    def layer(x: Tensor) -> Tensor:
+        return x.exp() if tried(definition) else x.cos()
+
+    x = torch.ones(3, requires_grad=True)
+    checkpoint(layer, x, use_reentrant=False).sum().backward()
+    torch.testing.assert_close(x.grad, x.detach().exp())

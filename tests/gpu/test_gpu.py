@@ -8,6 +8,7 @@ Without one these tests are skipped, and a few run on the CPU instead, to show t
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -16,6 +17,7 @@ from helpers_attention import CHOSEN, D_MODEL, NAMES, attention_shape, build, ke
 from helpers_pe import noise
 from torch import Tensor
 
+from roundround.attention import flex
 from roundround.attention.bias import LinearBias
 from roundround.attention.documents import documents_of
 from roundround.attention.keys import Keys
@@ -128,6 +130,15 @@ CASES = [  # all on CUDA, some of them on the CPU
     for device in ("cuda", "cpu")
     if device == "cuda" or (name in ON_CPU and dtype != torch.float16)
 ]
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """PyTorch keeps so many graphs of one function and then refuses the next."""
+    yield
+    if torch.cuda.is_available():
+        torch._dynamo.reset()
+        flex.compiled_function.cache_clear()
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())

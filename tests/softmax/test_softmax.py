@@ -377,3 +377,14 @@ def test_documents_are_narrowed_one_by_one() -> None:
 def test_forward_is_final() -> None:
     with pytest.raises(TypeError, match="Narrow overrides forward, which is final; it may set window"):
         type("Narrow", (AttentionSoftmax,), {"forward": lambda self, *args: None})
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_logits_are_not_rounded_to_half_precision(autocast: bool) -> None:
+    """Two keys whose logits differ by less than bfloat16 can say are no tie."""
+    pos_1T = torch.arange(4)[None]
+    q, k = (torch.randn(1, 2, 4, 16, generator=torch.Generator().manual_seed(n)).bfloat16() for n in (0, 1))
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        logits, _ = blocks.logits_of_rows(q, k, 0.25, Keys(q_pos_BQ=pos_1T, k_pos_BK=pos_1T), None, 0, 4)
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits.double(), q.double() @ k.double().mT / 4, rtol=1e-5, atol=1e-5)

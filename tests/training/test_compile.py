@@ -10,7 +10,7 @@ from conftest import ROOT, Done, option
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from roundround.attention.compilation import compile_in_place
+from roundround.attention.compilation import compile_in_place, uncompiled
 from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
 
@@ -145,3 +145,20 @@ class Scaled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.scale * x
+
+
+def test_a_module_can_be_run_as_it_is_before_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph.code)
+        return graph
+
+    outer = nn.Sequential(Scaled(2.0))
+    outer[0].compile(backend=backend)
+    with uncompiled(outer) as is_compiled:
+        assert is_compiled
+        assert float(outer(torch.ones(()))) == 2
+    assert not graphs
+    assert float(outer(torch.ones(()))) == 2
+    assert len(graphs) == 1
