@@ -26,7 +26,7 @@ def has_bfloat16(device: torch.device) -> bool:
 
 @once_per_compilation  # a graph holds no question to the driver
 def cuda_has_bfloat16() -> bool:
-    return torch.cuda.is_bf16_supported(including_emulation=False)
+    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 def at_least_float32(x: Tensor) -> Tensor:
