@@ -281,7 +281,7 @@ def check_symbols(prompt: str, vocabulary: Vocabulary) -> None:
     unknown = next((word for word in prompt.split() if word not in known), None)
     if unknown is not None:
         some = ", ".join(sorted(known, key=known.__getitem__)[FIRST:][:8])
-        raise UserError(f"prompt= has '{unknown}', and this task knows {some}, ... alone")
+        raise UserError(f"the task has no symbol '{unknown}', which the prompt has (it has {some}, ...)")
 
 
 def examples_of(task: Task, length: int | None) -> Iterator[list[int]]:

@@ -203,7 +203,7 @@ def test_a_task_takes_its_symbols_alone(roundround: Callable[..., Done]) -> None
     assert run.code == 0, run.err
     done = typed("generate", f"run={run.directory}", "prompt=hello")
     assert done.code == 2
-    assert "prompt= has 'hello', and this task knows" in done.err
+    assert "the task has no symbol 'hello', which the prompt has (it has 0, 1," in done.err
 
 
 def test_a_prompt_that_the_tokenizer_cannot_read_is_refused(here: Path, tmp_path: Path) -> None:
