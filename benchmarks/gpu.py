@@ -73,10 +73,10 @@ def steps(folder: Path) -> list[Step]:
     few = "softmax and plain and cpu"
     tiny = ["trainer.max_steps=2", "model.n_layers=1", "model.d_model=32", "model.d_mlp=48", "tokenizer=bytes"]
     compiled = ["compile=true", "model=small", "batch_size=16", "trainer.max_steps=60", "trainer.precision=bf16-mixed"]
-    compiled_for = "(softmax- or sigmoid or sink or adaptive_temperature- or entmax15)"  # a form of each kind
+    of_each_form = "(softmax- or sigmoid or sink or adaptive_temperature- or entmax15)"
     found = [
-        tests("gpu/test_gpu.py", f"bfloat16 and {compiled_for}", f"{few} and bfloat16", 190, "parity in bfloat16"),
-        tests("gpu/test_gpu.py", f"float32 and {compiled_for}", f"{few} and float32", 120, "parity in float32"),
+        tests("gpu/test_gpu.py", f"bfloat16 and {of_each_form}", f"{few} and bfloat16", 190, "parity in bfloat16"),
+        tests("gpu/test_gpu.py", f"float32 and {of_each_form}", f"{few} and float32", 120, "parity in float32"),
         tests("gpu/test_gpu.py", "float16 and not bfloat16 and (softmax- or sink)", f"{few} and float32", 80,
               "parity in float16"),
         tests("runs/test_peak_memory.py", "memory", "gpus or forgotten", 40, "tests of memory"),

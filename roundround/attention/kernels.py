@@ -76,12 +76,8 @@ def question(
     device: str, dtype: torch.dtype, n_channels: int, differentiated: bool, heads: tuple[int, int] = (1, 1)
 ) -> cuda.SDPAParams:
     """What PyTorch's predicates are asked about: one query and one key that stand for all."""
-    q, k = (one_row(device, dtype, n_channels, n).requires_grad_(differentiated) for n in heads)
+    q, k = (torch.empty(1, n, 1, n_channels, device=device, dtype=dtype, requires_grad=differentiated) for n in heads)
     return cuda.SDPAParams(q, k, k, None, 0.0, False, heads[0] != heads[1])
-
-
-def one_row(device: str, dtype: torch.dtype, n_channels: int, n_heads: int) -> Tensor:
-    return torch.empty(1, n_heads, 1, n_channels, device=device, dtype=dtype)
 
 
 def varlen_kernel_for(q_BHQC: Tensor) -> Kernel | None:

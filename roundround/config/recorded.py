@@ -155,13 +155,12 @@ def config_of_run(
     changed = [
         f"{key} ({before.get(key)} -> {after.get(key)})"
         for key in sorted(before.keys() | after.keys())
-        if typed != recorded  # else what differs was settled when the run began, such as init=last
-        and before.get(key) != after.get(key)
+        if before.get(key) != after.get(key)
         and (everything or any(key == k or key.startswith(k + ".") for k in keys))
         and not is_below(key, free)
         and not (is_below(key, settled) and key not in keys)
     ]
-    if changed:
+    if changed and typed != recorded:  # else what differs was settled when the run began, such as init=last
         raise UserError(f"a resumed run keeps its settings; leave out what changes: {', '.join(changed)}")
     for name in free:
         whole = everything or name in OF_THE_COMMAND

@@ -31,16 +31,14 @@ def pick_device(name: str) -> torch.device:
     import torch
 
     if name == "auto":
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
         launched = together()
-        if launched is not None and torch.cuda.is_available():
-            device = torch.device("cuda", launched.local_rank % torch.cuda.device_count())
-            torch.cuda.set_device(device)
-            return device
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if launched is None else f"cuda:{launched.local_rank % torch.cuda.device_count()}"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-        if device.type == "cuda":
+        if device.type == "cuda" and device.index is not None:
             torch.cuda.set_device(device)  # that of kernels which are launched where the process is
     except (RuntimeError, AssertionError) as error:  # torch adds a page about backends
         why = str(error).splitlines()[0].partition(". ")[0]

@@ -44,9 +44,8 @@ def imitate(capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> tup
         aligned = asked.query.shape[-1] % alignment == asked.value.shape[-1] % alignment == 0
         return asked.query.dtype in dtypes and asked.query.shape[1] == asked.key.shape[1] and aligned
 
-    monkeypatch.setattr(
-        kernels, "one_row", lambda device, dtype, c, n: torch.empty(1, n, 1, c, dtype=dtype).as_subclass(OnCuda)
-    )
+    question = kernels.question
+    monkeypatch.setattr(kernels, "question", lambda device, *others: question("cpu", *others))
     monkeypatch.setattr(torch.backends.cuda, "can_use_flash_attention", flash)
     monkeypatch.setattr(torch.backends.cuda, "can_use_efficient_attention", efficient)
     monkeypatch.setattr(

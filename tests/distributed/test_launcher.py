@@ -16,11 +16,13 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import torch
 from conftest import Done, shell
 from helpers_manifest import a_manifest
 
 from roundround.config.verbs import VERBS
 from roundround.distributed import launcher
+from roundround.distributed.device import pick_device
 from roundround.distributed.peers import Peers
 from roundround.runs.directories import remove_scratch, run_directory, sweep_directory
 from roundround.runs.loggers.none import NoLogger
@@ -445,3 +447,28 @@ def test_processes_of_srun_share_a_run(here: Path, fast: list[str]) -> None:
     assert len(runs) == 1
     assert json.loads((runs[0] / "run.json").read_text())["status"] == "done"
     assert not list(here.glob("roundround-rank-*"))
+
+
+@pytest.mark.parametrize(("name", "expected"), [("cuda", []), ("auto", []), ("cuda:1", [1])])
+def test_kernels_are_launched_on_the_gpu_that_is_asked_for(
+    name: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton takes the current GPU of a process, whichever has the tensors."""
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "empty", lambda *sizes, device: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch._C, "_cuda_setDevice", chosen.append, raising=False)
+    assert pick_device(name) == torch.device("cuda" if name == "auto" else name)
+    assert chosen == expected
+
+
+@pytest.mark.parametrize(("rank", "n_gpus"), [("1", 4), ("5", 4)])
+def test_each_process_that_is_launched_has_a_gpu(rank: str, n_gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_all(monkeypatch, {**TORCHRUN, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"})
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "empty", lambda *sizes, device: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
+    monkeypatch.setattr(torch._C, "_cuda_setDevice", chosen.append, raising=False)
+    assert pick_device("auto") == torch.device("cuda", 1)
+    assert chosen == [1]
