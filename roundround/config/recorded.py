@@ -118,6 +118,7 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 # -- a run that resumes, or starts from a checkpoint that brings its model
 
+ABSENT = object()  # in no yaml
 OF_THE_COMMAND = {"run", "resume", "outputs", "trust"}  # never taken from another run's config
 OF_THE_WEIGHTS = {"model", "tokenizer", "pattern", "qk_norm", "gate"}
 NOT_IN_WEIGHTS = {"model.train_length", "model.initializer_range"}  # may be given beside init=
@@ -165,7 +166,9 @@ def config_of_run(
     for name in free:
         whole = everything or name in OF_THE_COMMAND
         for key in [name] if whole else [k for k in keys if k == name or k.startswith(name + ".")]:
-            OmegaConf.update(own, key, literal(plain(OmegaConf.select(cfg, key))), merge=False)
+            value = OmegaConf.select(cfg, key, default=ABSENT)
+            if value is not ABSENT:  # such as trainer.num_nodes, which stands in no yaml
+                OmegaConf.update(own, key, literal(plain(value)), merge=False)
     return own
 
 

@@ -595,6 +595,7 @@ def test_a_job_that_slurm_puts_back_into_the_queue_resumes_its_task(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["train", *TINY, "trainer.max_steps=4", "validate_every=4", "checkpoint_every=4"]
+    words += ["experiment=length/reverse", "hydra.mode=RUN"]
     for name, value in {"SLURM_JOB_ID": "4711", "SLURM_CLUSTER_NAME": "big"}.items():
         monkeypatch.setenv(name, value)
     first = typed(*words)
