@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -277,10 +276,14 @@ class Standing:
         return joined(replace(self, seeds=[]), self, but=seeds)
 
     def values(self, column: Column) -> dict[int, float]:
-        """The value of each seed that has one."""
         return self.series(column.part, column.number)
 
+    def mean(self, column: Column) -> float | None:
+        numbers = self.values(column).values()
+        return statistics.fmean(numbers) if numbers else None
+
     def series(self, part: str, number: str) -> dict[int, float]:
+        """The value of each seed that has one."""
         some = self.numbers.get(part, {}).get(number, [])
         return {seed: value for seed, value in zip(self.seeds, some, strict=False) if value is not None}
 
@@ -361,8 +364,8 @@ class Comparison:
 def priors(baseline: Standing, found: Sequence[Standing], columns: Sequence[Column]) -> list[tuple[float, float]]:
     """For each column what the differences of all variants from the baseline say of how such differences vary."""
     others = [standing for standing in found if standing is not baseline]
-    found_priors = [fitted_prior([paired(other, baseline, column) for other in others]) for column in columns]
-    return [(variance, min(degrees, MOST_DEGREES)) for variance, degrees in found_priors]
+    fitted = (fitted_prior([paired(other, baseline, column) for other in others]) for column in columns)
+    return [(variance, min(degrees, MOST_DEGREES)) for variance, degrees in fitted]
 
 
 def compared(
@@ -375,18 +378,13 @@ def compared(
     corrected = dict(zip(judged, holm([tests[n].p for n in judged]), strict=True))
     found = []
     for n, (column, values, test) in enumerate(zip(columns, pairs, tests, strict=True)):
-        numbers = list(own.values(column).values())
-        mean = float(np.mean(numbers)) if numbers else None
-        if own is baseline or not len(values):
+        mean = own.mean(column)
+        if own is baseline or not values:
             found.append(Comparison(column, mean, verdict=NO_VALUE if mean is None else NOT_JUDGED))
             continue
         p = corrected.get(n, math.nan)
-        found.append(
-            Comparison(
-                column, mean, test.mean, finite(test.low), finite(test.high), finite(test.p), finite(p), len(values),
-                column.verdict(test.mean, p),
-            )
-        )  # fmt: skip
+        told = (test.mean, finite(test.low), finite(test.high), finite(test.p), finite(p), len(values))
+        found.append(Comparison(column, mean, *told, column.verdict(test.mean, p)))
     return found
 
 

@@ -25,7 +25,6 @@ from roundround.analysis.standings import (
     NOT_TOLD_APART,
     SIGNIFICANT,
     WORSE,
-    Column,
     Comparison,
     Part,
     StandardSet,
@@ -99,8 +98,7 @@ class Standings:
     def leave(self, directory: Path) -> None:
         records = self.records()
         write_json(directory / ABOUT, self.about())
-        lines = io.StringIO(newline="")
-        writer = csv.DictWriter(lines, list(records[0]), lineterminator="\n")
+        writer = csv.DictWriter(lines := io.StringIO(newline=""), list(records[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(records)
         write_atomically(directory / CSV, lines.getvalue())
@@ -114,7 +112,7 @@ class Standings:
             "hash": self.set.hash,
             "standard": self.set.is_standard,
             "baseline": self.label(self.baseline),
-            "spread": {c.name: self.spread(c) for c in self.set.columns},
+            "spread": self.spread,
             "remarks": self.remarks(),
             "parts": [
                 {
@@ -143,7 +141,7 @@ class Standings:
         if len(self.rows) <= MOST_CURVES:
             return [standing for standing, _ in self.rows]
         sized = [
-            (abs(c.difference or 0.0) / (self.spread(c.column) or 1.0), n)
+            (abs(c.difference or 0.0) / (self.spread[c.column.name] or 1.0), n)
             for n, (_, some) in enumerate(self.rows)
             for c in some
             if c.column.part == part.name and c.verdict in MARKS
@@ -151,12 +149,15 @@ class Standings:
         most = list(dict.fromkeys(n for _, n in sorted(sized, reverse=True)))[: MOST_CURVES - 1]
         return [self.baseline, *(self.rows[n][0] for n in most)]
 
-    def spread(self, column: Column) -> float:
-        """The size of a large difference in this column: that which a tenth of all variants exceed."""
-        means = [np.mean(list(s.values(column).values())) for s in self.found if s.values(column)]
-        own = list(self.baseline.values(column).values())
-        sizes = [abs(mean - np.mean(own)) for mean in means] if own else []
-        return float(np.quantile(sizes, 0.9)) if sizes else 0.0
+    @cached_property
+    def spread(self) -> dict[str, float]:
+        """The size of a large difference in each column: that which a tenth of all variants exceed."""
+        found = {}
+        for column in self.set.columns:
+            own, means = self.baseline.mean(column), [s.mean(column) for s in self.found]
+            sizes = [abs(mean - own) for mean in means if own is not None and mean is not None] or [0.0]
+            found[column.name] = float(np.quantile(sizes, 0.9))
+        return found
 
     def remarks(self) -> list[str]:
         changed = [f"not the standard set: {self.set.name} was changed (hash {self.set.hash})"]
@@ -183,17 +184,15 @@ class Standings:
     def methods(self, command: str) -> str:
         seeds = sorted({len(standing.seeds) for standing, _ in self.rows})
         n = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))) + " seed" + "s" * (seeds[-1] > 1)
-        judged = [column for column in self.set.columns if column.better != "none"]
         parts = ", ".join(part.name for part in self.set.parts)
         return (
             f"Variants were run on version {self.set.name} (size {self.set.size}, hash {self.set.hash}) of "
             f"roundround's standard set, whose parts are {parts}, with {n} each. All variants of a seed begin with the "
             "same weights where shapes agree and see the same batches. Differences from "
             f"{self.label(self.baseline)} are paired by seed; their t-test has a variance moderated by those of the "
-            f"{len(self.found)} variants with stored values (Smyth 2004), and Holm's correction over {len(judged)} "
-            f"numbers; a difference counts as one below p = {SIGNIFICANT}. Command: `{command}`.\n\n"
-            + "\n\n".join(self.sentences())
-            + "\n"
+            f"{len(self.found)} variants with stored values (Smyth 2004), and Holm's correction over "
+            f"{sum(c.better != 'none' for c in self.set.columns)} numbers; a difference counts as one below "
+            f"p = {SIGNIFICANT}. Command: `{command}`.\n\n" + "\n\n".join(self.sentences()) + "\n"
         )
 
     # -- in words and tables
