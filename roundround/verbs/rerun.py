@@ -73,6 +73,7 @@ def rerun(cfg: DictConfig, invocation: Invocation) -> None:
         print_status(line)
     own = [
         "logger=none",
+        "hydra.mode=RUN",  # an experiment may be a sweep, of which this is one run
         f"trust={str(config.trust).lower()}",
         f"hydra.run.dir={as_value(invocation.directory / FOLDER)}",
     ]

@@ -118,6 +118,23 @@ def test_a_run_comes_out_equal_from_another_folder(
     assert [run["verb"] for run in json.loads(listed.out)] == ["rerun"], "the repetition is no run of its own"
 
 
+def test_a_run_of_an_experiment_is_repeated_alone_though_the_experiment_is_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Forkserver, env: dict[str, str], streams: Path
+) -> None:
+    def start(words: list[str], folder: Path) -> Path:
+        return Path(server.run(words, folder, streams, env=env).out.splitlines()[-1])
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(task, "start", start)
+    words = ["experiment=length/reverse", "hydra.mode=RUN", "model.n_layers=1", "batch_size=4", "logger=none"]
+    words += ["trainer.max_steps=1", "trainer.accelerator=cpu", "schedule.warmup_steps=0", "data.validation_examples=4"]
+    first = typed("train", *words)
+    assert first.code == 0, first.err
+    done = typed("rerun", str(first.directory))
+    assert done.code == 0, done.err
+    assert f"{first.directory}: 10 numbers: 10 equal" in done.err
+
+
 def test_what_is_typed_again_are_the_overrides_where_they_were_typed(trained: Path, origin: Path, again: Again) -> None:
     done = typed("rerun", str(trained), "trust=true")
     assert done.code == 0, done.err
