@@ -191,11 +191,18 @@ def test_the_rate_does_not_decide_sorting() -> None:
 
 
 def test_reversal_is_not_told_apart() -> None:
-    best = [REVERSE["as_entmax_nape", rate, "exact_match", 24].max() for rate in RATES]
-    others = [np.sort(REVERSE["as_entmax_nape", rate, "exact_match", 24])[-2] for rate in RATES]
-    assert max(*others, best[0]) < 0.02
-    assert max(REVERSE["softmax", rate, "exact_match", 24].max() for rate in RATES) < 0.01
-    check_claim("length", "Which of the two reverses", [f"({best[2]:.2f} and {best[1]:.2f})"])
+    ours = {
+        (rate, n): np.sort(REVERSE["as_entmax_nape", rate, "exact_match", n]) for rate in RATES for n in (24, 32, 64)
+    }
+    plain = [REVERSE["softmax", rate, "exact_match", n].max() for rate in RATES for n in (24, 32, 64)]
+    best = [ours["0.004", 24][-1], ours["0.002", 24][-1], ours["0.004", 32][-1]]
+    rest = [value for values in ours.values() for value in values if value not in best]
+    most = max(*plain, *rest)
+    check_claim(
+        "length",
+        "Which of the two reverses",
+        [f"at most {most:.3f} of", f"({best[0]:.2f} and {best[1]:.2f} at 1.5", f"the first {best[2]:.2f} at twice"],
+    )
 
 
 def test_reversal_by_symbols() -> None:
