@@ -352,7 +352,7 @@ def train(*words: str) -> Run:
     for word in words:
         if word.startswith("-") and not word.startswith("--config-dir="):
             raise UserError(f"{word}: rr.train makes one run of overrides such as pe=rope; a sweep is for the terminal")
-    return run(run_shown("train", words))
+    return run(run_shown("train", [*words, "hydra.mode=RUN"]))  # one run of an experiment, not its sweep
 
 
 # -- figures

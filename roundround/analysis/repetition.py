@@ -22,7 +22,7 @@ from omegaconf import OmegaConf, open_dict
 
 from roundround.analysis.past_run import PastRun, is_held, is_number
 from roundround.config.options import as_value, compose, config_name, usual_config
-from roundround.config.recorded import as_dict, flat, overridden, own_options
+from roundround.config.recorded import RUN, as_dict, flat, overridden, own_options
 from roundround.config.verbs import VERBS, WHERE, keys_of, verb_named
 from roundround.config.verbs.probe import SubjectConfig
 from roundround.distributed.child import start, start_warm
@@ -271,14 +271,14 @@ def overrides_of(run: PastRun) -> list[str]:
 
     UserError for an override that nobody can have typed as one, and for a run that is not there any more.
     """
-    kept = []
+    kept, init = [], str(run.manifest["config"].get("init"))
     for word in run.manifest["overrides"]:
         (key,) = overridden([word])
         group = key.partition(".")[0]
         if word.startswith("-") or not group or group == "hydra":
             raise UserError(f"{run.directory / MANIFEST} has an override '{word}', which rerun does not take")
         if group not in keys_of(WHERE):
-            kept.append(word)
+            kept.append(f"init={as_value(init)}" if key == "init" and init.startswith(RUN) else word)
     source = run.manifest.get("run")
     if source is None or "run" not in verb_named(run.verb).keys:
         return kept

@@ -197,7 +197,7 @@ def expand_aliases(overrides: list[str], verb: str) -> list[str]:
         if key == "text":
             expanded += ["data=text", f"data.path={value}"]
         elif key == "preset":
-            expanded.append(f"experiment={verb}/{value}")
+            expanded.append(f"experiment={','.join(f'{verb}/{name}' for name in value.split(','))}")
         else:
             expanded.append(override)
     return expanded
@@ -325,7 +325,8 @@ def read_commas(overrides: list[str], name: str, config_dir: str | None, *, jobs
         is_list = isinstance(OmegaConf.select(config, keys[override].replace("/", ".")), ListConfig)
         if override in with_commas and (is_list or (key == "prompt" and not jobs)):
             value = f"[{value}]" if is_list else in_quotes(value)
-        of_job = jobs and value and keys[override].startswith(tuple(f"{keys[group]}." for group in groups))
+        swept = tuple("" if keys[group] == "experiment" else f"{keys[group]}." for group in groups)
+        of_job = jobs and value and "." in keys[override] and keys[override].startswith(swept)
         if of_job and (is_list or override not in sweeps):
             value = f"choice({value})"  # a sweep over one value
         found.append(f"{key}={value}" if value else override)

@@ -29,7 +29,7 @@ from hydra.types import RunMode
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from roundround.command_line.arguments import read_command_line
+from roundround.command_line.arguments import parse, read_command_line
 from roundround.command_line.complaint import complain, outcome
 from roundround.command_line.messages import EXPLAINED, explain
 from roundround.command_line.places import (
@@ -49,8 +49,9 @@ from roundround.distributed.peers import Peers
 from roundround.runs import directories
 from roundround.runs.directories import MANIFEST
 from roundround.runs.loggers.base import Logger
+from roundround.runs.provenance import is_done
 from roundround.runs.run import Invocation
-from roundround.support.console import print_passing, print_result, quiet
+from roundround.support.console import print_passing, print_result, print_status, quiet
 from roundround.support.errors import Interrupted, OutputError, UserError, one_line, printable
 from roundround.support.files import check_current_folder
 
@@ -125,6 +126,11 @@ class Job:
             check_alone(self.verb.name, [verb.name for verb in VERBS if verb.parallel])
             function = self.function(cfg, directory, log_name, handlers)
             on_signals(interrupt)
+            again = self.verb.measures and self.has_begun(directory)
+            if again and is_done(directory, self.verb.name, typed_overrides()):
+                print_status("finished before, and kept")
+                print_result(str(directory))
+                return 0, ""
             self.join(cfg, peers, directory)
             function(cfg, self.invocation(peers))
             self.leave_page(directory)
@@ -145,13 +151,17 @@ class Job:
             return explain(error, self.config_dir)
         return of_the_place(error, directory) if isinstance(error, OSError) else None
 
+    def has_begun(self, directory: Path) -> bool:
+        """Whether a job of Slurm's or of a sweep is started again: its run lies in its directory."""
+        again = started_again() or HydraConfig.get().mode == RunMode.MULTIRUN
+        return again and (directory / MANIFEST).exists()
+
     def join(self, cfg: DictConfig, peers: Peers, directory: Path) -> None:
         """Meet the other processes of the run, whose configs must be the same.
 
         A job of Slurm's or of a sweep that was stopped and is started again resumes the run in its directory.
         """
-        begun = started_again() or HydraConfig.get().mode == RunMode.MULTIRUN
-        own = str(directory) if begun and (directory / MANIFEST).exists() and "resume" in cfg else None
+        own = str(directory) if self.has_begun(directory) and "resume" in cfg else None
         if self.verb.parallel:
             from roundround.config.recorded import as_dict, flat  # the verb needs it too
 
@@ -246,7 +256,14 @@ def import_first(logger: DictConfig | None) -> None:
 def typed_overrides() -> list[str]:
     """The overrides as text: an interpolation in one stays what was typed."""
     overrides: list[str] = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)  # type: ignore
-    return overrides
+    return [without_escapes(override) for override in overrides]
+
+
+def without_escapes(override: str) -> str:
+    """A word of a job, in which Hydra escapes signs such as a space and a colon, as one that can be typed."""
+    key, _, text = override.partition("=")
+    value = parse(override).value() if "\\" in text else text
+    return f"{key}={in_quotes(value)}" if isinstance(value, str) and value != text else override
 
 
 def leave(verb: str, peers: Peers | None, code: int, line: str) -> int:

@@ -70,7 +70,7 @@ class ClaimDirectory(Callback):
             elif past is None:
                 found = directories.sweep_directory(outputs, verb)
             else:
-                raise UserError("resume= continues one run; leave out -m")
+                raise UserError(directories.ONE_RUN)
         except Exception as error:
             raise NotClaimed(error) from error
         if past is None:

@@ -16,6 +16,7 @@ from roundround.config.build import literal, plain
 from roundround.config.verbs import HOW, WHERE, is_below, verb_named
 from roundround.support.errors import UserError
 
+RUN = "run:"  # in init=, before the directory of a run to begin from
 ITS_OWN = "its own"  # of a pretrained model: no option of a group
 THETA = 10_000.0  # the base of RoPE in a model that brings none, as `AttentionShape` has it
 

@@ -105,7 +105,8 @@ def checkpoint_folder(reference: object) -> Path:
         return packaged[name]
     if not given.startswith(PREFIX) or given == PREFIX:
         names = " or ".join(packaged)
-        raise UserError(f"init={given} must be {PREFIX}DIR, the folder of a Llama-type checkpoint, or {names}")
+        kinds = f"run:DIR, run:last, {PREFIX}DIR with a Llama-type checkpoint in it"
+        raise UserError(f"init={given} must be one of {kinds}, or {names}")
     return folder_named(given.removeprefix(PREFIX)).absolute()
 
 

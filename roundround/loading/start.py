@@ -18,7 +18,14 @@ from torch import Tensor
 
 from roundround.config.build import build, literal, plain, target_class
 from roundround.config.options import load_option
-from roundround.config.recorded import config_from_checkpoint, config_of_run, give_theta, overridden, refuse_own_model
+from roundround.config.recorded import (
+    RUN,
+    config_from_checkpoint,
+    config_of_run,
+    give_theta,
+    overridden,
+    refuse_own_model,
+)
 from roundround.config.verbs.train import TrainConfig
 from roundround.data.corpora import Source
 from roundround.data.minimal_pairs import MinimalPairs
@@ -33,7 +40,7 @@ from roundround.loading.patterns import PARTS, close_unread_parts, replaced_in_p
 from roundround.model.decoder import Decoder, belongs_to_a_variant
 from roundround.model.shards import fill, is_sharded
 from roundround.runs import checkpoints
-from roundround.runs.directories import find_run, read_manifest
+from roundround.runs.directories import ONE_RUN, find_run, read_manifest
 from roundround.runs.run import Invocation
 from roundround.support.errors import UserError
 from roundround.support.files import sha256
@@ -41,7 +48,6 @@ from roundround.support.files import sha256
 if TYPE_CHECKING:
     from roundround.loading.llama import LlamaCheckpoint
 
-RUN = "run:"  # before the directory of a run to begin from
 Data = TypeVar("Data", TokenData, TaskData)
 OF_TEXT = {  # keys that mean nothing beside a task, and what says it there
     "tokenizer": "a task has its own vocabulary",
@@ -270,7 +276,8 @@ def fresh_or_from_checkpoint(
 
 def from_run(cfg: DictConfig, invocation: Invocation, choices: dict[str, str | None]) -> tuple[DictConfig, Start]:
     """`starting_point` of a new run that begins with the weights of a finished one, perhaps with another encoding."""
-    directory = find_run(str(cfg.init).removeprefix(RUN), cfg.outputs, "train", done=True)
+    name = str(cfg.init).removeprefix(RUN)
+    directory = find_run(name, cfg.outputs, "train", done=True, sweep=invocation.sweep)
     start = FromRun(directory, trust=cfg.trust, choices=choices)
     of_kinds = {override for override in invocation.overrides if PART_OF_KIND.search(override.partition("=")[0])}
     refuse_own_model([override for override in invocation.overrides if override not in of_kinds])
@@ -291,7 +298,7 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Resume
     """`starting_point` of a run that continues in its own directory."""
     directory = invocation.directory
     if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job resumes its own
-        raise UserError("resume= continues one run; leave out -m")
+        raise UserError(ONE_RUN)
     manifest = read_manifest(directory)
     if (given := cfg.init) is not None:
         recorded = manifest["config"].get("init")

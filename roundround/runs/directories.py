@@ -180,6 +180,14 @@ SCRATCH = "roundround-rank-"
 LARGEST = 16 << 20  # bytes of a manifest; most have a few thousand
 
 
+def is_of(manifest: Mapping[str, Any], verb: str, overrides: Sequence[str]) -> bool:
+    """Whether a run is what these words make, in any order."""
+    return manifest["verb"] == verb and sorted(manifest["overrides"]) == sorted(overrides)
+
+
+ONE_RUN = "resume= continues one run; leave out -m, and an experiment= that is a sweep"
+
+
 def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequence[str] = ()) -> str:
     """Hydra's run directory: the resumed run's own, or a new one claimed under `outputs`.
 
@@ -196,7 +204,7 @@ def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequen
         return str(directory)
     if started_again():
         runs = all_runs(runs_of(outputs, verb), verb, done=False)
-        own = [run for run in runs if run[1].get("job") == job() and sorted(run[1]["overrides"]) == sorted(overrides)]
+        own = [run for run in runs if run[1].get("job") == job() and is_of(run[1], verb, overrides)]
         if own:  # else it had not begun
             return str(max((time_of(manifest["started"]), path) for path, manifest in own)[1])
     if rank() != 0:
@@ -236,10 +244,11 @@ def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
     raise UserError(f"10,000 runs were started in {day} this second; wait for the next one")
 
 
-def find_run(reference: str, outputs: str, verb: str, *, done: bool) -> Path:
+def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path | None = None) -> Path:
     """The run directory that `reference` means: a path, or `last` for the latest started one under `outputs`.
 
-    last~N: the Nth before it. `done` asks for a finished run. Raises UserError where there is none.
+    last~N: the Nth before it. `done` asks for a finished run, else it is one to be resumed: none that only looked at
+    another. sweep: whose jobs are not meant, since one of them asks. Raises UserError where there is none.
     """
     named = re.fullmatch(r"last(?:~(\d{1,9}))?", reference)
     if named is None or (os.path.lexists(reference) and reference != "last"):
@@ -247,7 +256,8 @@ def find_run(reference: str, outputs: str, verb: str, *, done: bool) -> Path:
         read_manifest(path)
         return path
     folder = runs_of(outputs, verb)
-    found = sorted((time_of(manifest["started"]), path) for path, manifest in all_runs(folder, verb, done=done))
+    runs = [(path, run) for path, run in all_runs(folder, verb, done=done) if path.parent != sweep]
+    found = sorted((time_of(run["started"]), path) for path, run in runs if done or run.get("run") is None)
     kind, before = "finished " if done else "", int(named[1] or 0)
     if not found:
         raise UserError(f"no {kind}{verb} run under {folder}; start one with: roundround {verb}")

@@ -32,6 +32,7 @@ from roundround.runs.directories import (
     MANIFEST,
     METRICS,
     RESULTS,
+    is_of,
     read_manifest,
 )
 from roundround.runs.loggers.base import Logger
@@ -79,7 +80,7 @@ def opened(
         earlier, patch = None, None
         if (directory / MANIFEST).exists():
             manifest = read_manifest(directory)
-            if not is_its_own(manifest, invocation, config):
+            if writes and not is_its_own(manifest, invocation, config):  # another rank finds what the first one wrote
                 raise UserError(f"{directory} holds a run of {manifest['verb']} already; choose another folder")
             earlier = (directory / MANIFEST).read_text(encoding="utf-8")
             for line in refuse_changed(directory, manifest):
@@ -111,8 +112,7 @@ def is_its_own(manifest: Mapping[str, Any], invocation: Invocation, config: Mapp
     """Whether what starts here is the run that lies there: resumed, or the same command of a verb that starts over."""
     if "resume" in config:
         return config["resume"] is not None
-    words = [sorted(overrides) for overrides in (manifest["overrides"], invocation.overrides)]
-    return manifest["verb"] == invocation.verb and words[0] == words[1]
+    return is_of(manifest, invocation.verb, invocation.overrides)
 
 
 def opened_run(

@@ -19,12 +19,14 @@ import platform
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from roundround.config.recorded import foreign_targets, overridden
+from roundround.runs.directories import is_of, read_manifest
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, printable
 from roundround.support.files import sha256
@@ -272,6 +274,15 @@ def difference(now: Path | None, copy: Path, kept_hash: str | None) -> tuple[str
     n_lines = sum(max(block[2] - block[1], block[4] - block[3]) for block in blocks)
     many = f", {n_lines} lines in all" if n_lines > 1 else ""
     return f"line {b + 1}: '{printable(was, 60)}' -> '{printable(is_now, 60)}'{many}", not same_code
+
+
+def is_done(directory: Path, verb: str, overrides: Sequence[str]) -> bool:
+    """Whether a finished run of these words lies there. UserError where the code of one of its classes has changed."""
+    manifest = read_manifest(directory)
+    if manifest["status"] != "done" or not is_of(manifest, verb, overrides):
+        return False
+    refuse_changed(directory, manifest)
+    return True
 
 
 def refuse_changed(directory: Path, manifest: dict[str, Any]) -> list[str]:

@@ -131,6 +131,16 @@ class Invocation:
         """What the command line chose of the groups."""
         return {group: choice for group, choice in self.choices.items() if choice is not None}
 
+    @property
+    def resume_line(self) -> str:
+        """What to type after an interruption; a sweep goes on by what was typed, in its folder."""
+        own = f"resume with: roundround {self.verb} resume={self.directory}"
+        return (
+            own
+            if self.sweep is None
+            else f"{own}; the sweep goes on by the same words and hydra.sweep.dir={self.sweep}"
+        )
+
 
 # -- what tells its records from those of other runs
 

@@ -22,7 +22,7 @@ from roundround.papers.max_retrieval.evaluation import bytes_of_one_set
 from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape, joined, seeds_of, share_of, train
 from roundround.papers.max_retrieval.sets import TrainingSets, bytes_of_training
 from roundround.runs import checkpoints
-from roundround.runs.directories import find_run, read_manifest
+from roundround.runs.directories import ONE_RUN, find_run, read_manifest
 from roundround.runs.opening import opened_run
 from roundround.runs.provenance import taken_over, tell_changes
 from roundround.runs.run import Invocation, Run
@@ -82,7 +82,7 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
             report_on(run, config, seeds[mine], model, softmaxes, peers)
         except Interrupted:
             if source is None:
-                print_status(f"resume with: roundround {VERB} resume={run.directory}")
+                print_status(invocation.resume_line)
             raise
 
 
@@ -91,7 +91,7 @@ def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConf
     directory, overrides = invocation.directory, invocation.overrides
     if cfg.resume is not None:
         if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job resumes its own
-            raise UserError("resume= continues one run; leave out -m")
+            raise UserError(ONE_RUN)
         if cfg.run is not None:
             raise UserError("run= evaluates again and resume= continues training; give one of them")
         if trained(directory) != directory:

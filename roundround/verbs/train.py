@@ -111,7 +111,7 @@ def fit(
                 raise RuntimeError(f"Lightning ended the run at step {module.step} of {n_steps}")
     except Interrupted:
         if run.writes:
-            print_status(f"resume with: roundround train resume={run.directory}")
+            print_status(invocation.resume_line)
         raise
     if first_step < n_steps:
         run.note(seconds_of_training=callback.training_seconds)

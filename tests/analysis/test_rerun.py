@@ -307,6 +307,10 @@ def test_a_look_at_another_run_is_one_at_the_same_run_again(trained: Path, tmp_p
     words = {"overrides": ["run=last", "length=[16]"], "verb": "eval", "run": str(trained), "command": "roundround"}
     edit(looked, "run.json", lambda manifest: manifest | words)
     assert overrides_of(past_run(looked)) == ["length=[16]", f"run={trained}"]
+    began = shutil.copytree(trained, tmp_path / "began")
+    words = {"overrides": ["init=run:last", "pe=nope"]}
+    edit(began, "run.json", lambda manifest: manifest | words | {"config": manifest["config"] | {"init": "run:/a/b"}})
+    assert overrides_of(past_run(began)) == ["init='run:/a/b'", "pe=nope"]
     shutil.rmtree(trained)
     with pytest.raises(task.UserError, match="which is not there any more"):
         overrides_of(past_run(looked))

@@ -21,6 +21,7 @@ from roundround.command_line.arguments import (
     split_flags,
 )
 from roundround.command_line.completion import complete_override, complete_reader
+from roundround.command_line.launch import without_escapes
 from roundround.config.verbs import verb_named
 from roundround.support.errors import UserError
 
@@ -121,6 +122,26 @@ def test_what_is_given_of_a_swept_group_belongs_to_its_jobs() -> None:
         "batch_size=4",
     ]
     assert read_commas(overrides, "train", None)[1] == "data.validation_examples=32"
+
+
+def test_what_is_given_beside_swept_experiments_belongs_to_their_jobs() -> None:
+    overrides = ["experiment=length/copy,length/sort", "data.n_symbols=8", "seed=1,2", "batch_size=4"]
+    found = read_commas(overrides, "train", None, jobs=True)
+    assert found == [overrides[0], "data.n_symbols=choice(8)", "seed=1,2", "batch_size=4"]
+
+
+@pytest.mark.parametrize(
+    ("word", "typed"),
+    [
+        (r"init=run\:/a/b", "init='run:/a/b'"),
+        (r"data.path=my\ data", "data.path='my data'"),
+        ("data.split_regex='a\\s+b'", "data.split_regex='a\\s+b'"),
+        ("pe=rope", "pe=rope"),
+    ],
+)
+def test_a_word_of_a_job_can_be_typed(word: str, typed: str) -> None:
+    """Hydra escapes a space and a colon in the words of a sweep's jobs."""
+    assert without_escapes(word) == typed
 
 
 def test_a_sweep_over_tasks_takes_what_all_of_them_have(roundround: Callable[..., Done]) -> None:
@@ -291,6 +312,7 @@ def test_a_tilde_in_a_flag_is_the_home_folder(mine: Path, monkeypatch: pytest.Mo
 
 
 def test_aliases_are_plain_overrides() -> None:
+    assert expand_aliases(["preset=a,b"], "max-retrieval") == ["experiment=max-retrieval/a,max-retrieval/b"]
     assert expand_aliases(["text=a.txt", "preset=quick", "seed=1"], "train") == [
         "data=text",
         "data.path=a.txt",

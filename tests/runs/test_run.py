@@ -272,6 +272,28 @@ def test_other_ranks_write_nothing(directory: Path, monkeypatch: pytest.MonkeyPa
     assert capsys.readouterr().out == ""
 
 
+def test_another_rank_joins_the_run_that_the_first_has_begun(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning starts its other ranks with the first one's directory."""
+    write_json(directory / "run.json", a_manifest(status="running"))
+    monkeypatch.setattr("roundround.runs.opening.rank", lambda: 1)
+    with opened(
+        Invocation(verb="train", directory=directory, overrides=[], choices={}),
+        config={"resume": None},
+        logger=Logger(),
+    ):
+        pass
+    monkeypatch.setattr("roundround.runs.opening.rank", lambda: 0)
+    with (
+        pytest.raises(UserError, match="holds a run of train already"),
+        opened(
+            Invocation(verb="train", directory=directory, overrides=[], choices={}),
+            config={"resume": None},
+            logger=Logger(),
+        ),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("by", ["the main thread", "another thread"])
 def test_where_the_first_process_is_killed_the_next_records_it(
     directory: Path, monkeypatch: pytest.MonkeyPatch, by: str
@@ -549,6 +571,19 @@ def test_last_is_the_latest_started_run_that_is_done_jobs_of_sweeps_included(out
 
 def test_last_to_go_on_with_need_not_be_done(outputs: Path) -> None:
     assert find_run("last", str(outputs), "train", done=False) == outputs / "train/2026-01-03/13-00-00"
+
+
+def test_last_to_go_on_with_did_not_only_look_at_another(outputs: Path) -> None:
+    looked = leave_run(outputs / "train/2026-01-03/15-00-00", "2026-01-03T15:00:00.000000+00:00", "interrupted")
+    write_json(looked / "run.json", read_manifest(looked) | {"run": "elsewhere"})
+    assert find_run("last", str(outputs), "train", done=False).name == "13-00-00"
+    write_json(looked / "run.json", read_manifest(looked) | {"status": "done"})
+    assert find_run("last", str(outputs), "train", done=True) == looked
+
+
+def test_last_of_a_job_is_none_of_its_own_sweep(outputs: Path) -> None:
+    own = outputs / "train/2026-01-03/09-00-00-sweep"
+    assert find_run("last", str(outputs), "train", done=True, sweep=own).name == "10-00-00"
 
 
 def test_last_passes_over_what_is_no_manifest(outputs: Path) -> None:

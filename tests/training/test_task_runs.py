@@ -584,7 +584,16 @@ def test_a_sweep_that_is_typed_again_keeps_what_is_done_and_one_typed_otherwise_
     assert again.code == 0, again.err
     after = [json.loads((tmp_path / f"sweep/{job}/run.json").read_text()) for job in "01"]
     assert after[1]["config"] == before[1]["config"]
-    assert after[0]["seconds_of_training"] == before[0]["seconds_of_training"] > 0
+    assert after[0] == before[0]  # it was done, and is not touched
+    assert "finished before, and kept" in again.err
+    looks = ["eval", "run=sweep", "length=2", "examples=8", "logger=none", "device=cpu", "hydra.sweep.dir=looks"]
+    assert typed(*looks).code == 0
+    look = (tmp_path / "looks/1/run.json").read_text()
+    shutil.rmtree(tmp_path / "looks/0")
+    repeated = typed(*looks)
+    assert repeated.code == 0, repeated.err
+    assert (tmp_path / "looks/1/run.json").read_text() == look
+    assert (tmp_path / "looks/0/results.json").exists()
     otherwise = typed(*words, "optim=muon")
     assert otherwise.code == 2
     assert "holds a run that was started with other settings: give optim.lr=0.01; leave out optim=muon" in otherwise.err
@@ -601,6 +610,8 @@ def test_a_job_that_slurm_puts_back_into_the_queue_resumes_its_task(
     first = typed(*words)
     assert first.code == 0, first.err
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    manifest = first.directory / "run.json"
+    manifest.write_text(manifest.read_text().replace('"status": "done"', '"status": "interrupted"'))
     second = typed(*words)
     assert second.code == 0, second.err
     assert second.directory == first.directory
