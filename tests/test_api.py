@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import matplotlib
 import numpy as np
@@ -386,12 +387,12 @@ def test_train_leaves_the_directory_that_the_verb_leaves(
     assert len(rr.compare([run, rr.run(done.directory)]).table) > 0
 
 
-def test_an_experiment_is_one_run_and_not_its_sweep(here: Path, fast: list[str]) -> None:
-    words = ["experiment=length/reverse", "data.validation_examples=4", "batch_size=4", "softmax=softmax", "pe=nope"]
-    kept = ("trainer", "logger", "validate_every", "checkpoint_every", "schedule")
-    run = rr.train(*words, "model.n_layers=1", *(word for word in fast if word.startswith(kept)))
-    assert run.status == "done"
-    assert [path.name for path in (here / "outputs/train").glob("*/*")] == [run.directory.name]
+def test_an_experiment_is_one_run_and_not_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Mock(side_effect=UserError("not today"))
+    monkeypatch.setattr("roundround.report.notebook.run_shown", asked)
+    with pytest.raises(UserError, match="not today"):
+        rr.train("experiment=length/reverse", "seed=1")
+    asked.assert_called_once_with("train", ["experiment=length/reverse", "seed=1", "hydra.mode=RUN"])
 
 
 def test_what_train_refuses_is_raised_with_its_line(here: Path, fast: list[str]) -> None:

@@ -342,7 +342,7 @@ def test_a_wrong_command_costs_one_line(
     checkpoint: Path, begin: Callable[..., Done], roundround: Callable[..., Done]
 ) -> None:
     refused(begin("nowhere"), "init=hf:nowhere: there is no such folder")
-    message = "must be hf:DIR, the folder of a Llama-type checkpoint, or stories260k"
+    message = "must be one of run:DIR, run:last, hf:DIR with a Llama-type checkpoint in it, or stories260k"
     refused(roundround("train", f"init={checkpoint}"), message)
     refused(roundround("train", "init=5"), f"init=5 {message}")
     refused(begin("~nobody-of-this-name/model"), "no home folder is known for '~nobody-of-this-name/model'")
