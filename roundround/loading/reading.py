@@ -28,7 +28,7 @@ from roundround.data.corpora import Corpus
 from roundround.data.encoding import Encoder
 from roundround.data.prepared import TokenData
 from roundround.data.stream import Mix
-from roundround.data.tasks.base import FIRST, Examples, Task
+from roundround.data.tasks.base import FIRST, SPECIAL, Examples, Task
 from roundround.data.tokenizers import Vocabulary, content_hash
 from roundround.distributed.peers import Peers
 from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
@@ -274,10 +274,10 @@ def prompt_for(prompt: str | None, probed: ProbedModel, trained: TrainedRun | No
 
 
 def check_symbols(prompt: str, vocabulary: Vocabulary) -> None:
-    """Raises UserError for a word that a task's vocabulary lacks."""
-    if vocabulary.first is None:  # of text
-        return
+    """Raises UserError for a word that a task's vocabulary lacks; of text every word can be written."""
     known = vocabulary.tokenizer.get_vocab()
+    if any(known.get(name) != number for number, name in enumerate(SPECIAL)):
+        return
     unknown = next((word for word in prompt.split() if word not in known), None)
     if unknown is not None:
         some = ", ".join(sorted(known, key=known.__getitem__)[FIRST:][:8])

@@ -81,7 +81,7 @@ OF_LLAMA = {
 PLACES = [
     "''",
     "nope/nope",
-    "/",
+    "/dev",
     "/dev/null",
     "a b",
     "../../..",
@@ -105,7 +105,7 @@ OF_EXPORT = {
 RUNS = [
     "nope",
     "''",
-    "/",
+    "/dev",
     "/dev/null",
     "5",
     "~/nope",

@@ -204,6 +204,9 @@ def test_a_task_takes_its_symbols_alone(roundround: Callable[..., Done]) -> None
     done = typed("generate", f"run={run.directory}", "prompt=hello")
     assert done.code == 2
     assert "the task has no symbol 'hello', which the prompt has (it has 0, 1," in done.err
+    looked = typed("probe", f"run={run.directory}", "prompt='Once upon'", "logger=none", "device=cpu")
+    assert looked.code == 2
+    assert "the task has no symbol 'Once', which the prompt has (it has 0, 1," in looked.err
 
 
 def test_a_prompt_that_the_tokenizer_cannot_read_is_refused(here: Path, tmp_path: Path) -> None:
