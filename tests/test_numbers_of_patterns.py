@@ -286,6 +286,7 @@ def test_encodings_of_the_global_layer() -> None:
         f"by {min(ahead):.3f} to",
         f"{max(ahead):.3f} nats",
         f"{p[own]:.3f} at 128 bytes, {holm(p)[own]:.2f} after",
+        f"difference is {signed(pairs[one][0])}",
     ]
     check_claim("patterns", "Which encoding the global layer has", numbers)
 

@@ -128,8 +128,9 @@ class Job:
             on_signals(interrupt)
             again = self.verb.measures and self.has_begun(directory)
             if again and is_done(directory, self.verb.name, typed_overrides()):
-                print_status("finished before, and kept")
-                print_result(str(directory))
+                if rank() == 0:
+                    print_status("finished before, and kept")
+                    print_result(str(directory))
                 return 0, ""
             self.join(cfg, peers, directory)
             function(cfg, self.invocation(peers))

@@ -28,6 +28,7 @@ MOST_TYPED = 100_000  # a word may have 128 kB, all together two MB
 MOST_TOKENS = 2**31
 OLDEST = (0, 2)  # version whose runs are read
 RELEASE = re.compile(r"(\d{1,9})\.(\d{1,9})", re.ASCII)  # what a version begins with
+ONE_RUN = "resume= continues one run; leave out -m, and an experiment= that is a sweep"
 
 
 class Kind(NamedTuple):
@@ -180,12 +181,9 @@ SCRATCH = "roundround-rank-"
 LARGEST = 16 << 20  # bytes of a manifest; most have a few thousand
 
 
-def is_of(manifest: Mapping[str, Any], verb: str, overrides: Sequence[str]) -> bool:
+def has_words(manifest: Mapping[str, Any], verb: str, overrides: Sequence[str]) -> bool:
     """Whether a run is what these words make, in any order."""
     return manifest["verb"] == verb and sorted(manifest["overrides"]) == sorted(overrides)
-
-
-ONE_RUN = "resume= continues one run; leave out -m, and an experiment= that is a sweep"
 
 
 def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequence[str] = ()) -> str:
@@ -204,7 +202,7 @@ def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequen
         return str(directory)
     if started_again():
         runs = all_runs(runs_of(outputs, verb), verb, done=False)
-        own = [run for run in runs if run[1].get("job") == job() and is_of(run[1], verb, overrides)]
+        own = [run for run in runs if run[1].get("job") == job() and has_words(run[1], verb, overrides)]
         if own:  # else it had not begun
             return str(max((time_of(manifest["started"]), path) for path, manifest in own)[1])
     if rank() != 0:

@@ -32,7 +32,7 @@ from roundround.runs.directories import (
     MANIFEST,
     METRICS,
     RESULTS,
-    is_of,
+    has_words,
     read_manifest,
 )
 from roundround.runs.loggers.base import Logger
@@ -112,7 +112,7 @@ def is_its_own(manifest: Mapping[str, Any], invocation: Invocation, config: Mapp
     """Whether what starts here is the run that lies there: resumed, or the same command of a verb that starts over."""
     if "resume" in config:
         return config["resume"] is not None
-    return is_of(manifest, invocation.verb, invocation.overrides)
+    return has_words(manifest, invocation.verb, invocation.overrides)
 
 
 def opened_run(

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from roundround.config.recorded import foreign_targets, overridden
-from roundround.runs.directories import is_of, read_manifest
+from roundround.runs.directories import has_words, read_manifest
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, printable
 from roundround.support.files import sha256
@@ -279,7 +279,7 @@ def difference(now: Path | None, copy: Path, kept_hash: str | None) -> tuple[str
 def is_done(directory: Path, verb: str, overrides: Sequence[str]) -> bool:
     """Whether a finished run of these words lies there. UserError where the code of one of its classes has changed."""
     manifest = read_manifest(directory)
-    if manifest["status"] != "done" or not is_of(manifest, verb, overrides):
+    if manifest["status"] != "done" or not has_words(manifest, verb, overrides):
         return False
     refuse_changed(directory, manifest)
     return True

@@ -275,23 +275,11 @@ def test_other_ranks_write_nothing(directory: Path, monkeypatch: pytest.MonkeyPa
 def test_another_rank_joins_the_run_that_the_first_has_begun(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lightning starts its other ranks with the first one's directory."""
     write_json(directory / "run.json", a_manifest(status="running"))
-    monkeypatch.setattr("roundround.runs.opening.rank", lambda: 1)
-    with opened(
-        Invocation(verb="train", directory=directory, overrides=[], choices={}),
-        config={"resume": None},
-        logger=Logger(),
-    ):
-        pass
-    monkeypatch.setattr("roundround.runs.opening.rank", lambda: 0)
-    with (
-        pytest.raises(UserError, match="holds a run of train already"),
-        opened(
-            Invocation(verb="train", directory=directory, overrides=[], choices={}),
-            config={"resume": None},
-            logger=Logger(),
-        ),
-    ):
-        pass
+    invocation = Invocation(verb="train", directory=directory, overrides=[], choices={})
+    for rank, answer in ((1, nullcontext()), (0, pytest.raises(UserError, match="holds a run of train already"))):
+        monkeypatch.setattr("roundround.runs.opening.rank", lambda rank=rank: rank)
+        with answer, opened(invocation, config={"resume": None}, logger=Logger()):
+            pass
 
 
 @pytest.mark.parametrize("by", ["the main thread", "another thread"])
