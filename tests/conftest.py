@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import importlib
 import inspect
 import io
@@ -66,6 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Find the modules of --config-dir before the contract tests read which variants there are."""
+    gc.disable()  # twenty thousand tests are collected and stay: to look through them again takes a third of the time
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # by `pytest &` in a script: runs would ignore it as well
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -136,6 +138,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ]
         config.hook.pytest_deselected(items=[item for item in items if item not in about_own])
         items[:] = about_own
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
