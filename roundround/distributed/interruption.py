@@ -58,6 +58,19 @@ def signals_ignored() -> Iterator[None]:
         put_back(handlers)
 
 
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Inside, stop signals wait: native code that calls Python, matplotlib's, raises its own error in their place."""
+    held: list[int] = []
+    handlers = on_signals(lambda signum, frame: held.append(signum))
+    try:
+        yield
+    finally:
+        put_back(handlers)
+        for signum in held:
+            signal.raise_signal(signum)
+
+
 def pass_on(signum: int, handlers: dict[int, Any]) -> None:
     """Inside a job of submitit, let its handler have the signal too: it puts the job back into the queue, and exits."""
     handler = handlers.get(signum)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundround.config.verbs import FigureStyle
+from roundround.distributed.interruption import signals_held
 from roundround.report.style import (
     BLUE,
     DASHES,
@@ -374,13 +375,14 @@ def write(figure: Any, path: Path) -> None:
         ".png": {"Title": title, "Description": note},
     }
     logging.getLogger("fontTools").setLevel(logging.ERROR)  # it warns of the dates of matplotlib's own fonts
-    with matplotlib.rc_context({"svg.hashsalt": path.stem}):  # without the salt its identifiers are random
+    salted = {"svg.hashsalt": path.stem}  # otherwise its identifiers are random
+    with signals_held(), matplotlib.rc_context(salted):
         if (layout := figure.get_layout_engine()) is not None:
             FigureCanvasSVG(figure)  # letters are as wide as in this format
             layout.execute(figure)
             figure.set_layout_engine(None)
         figure.savefig(drawn, format=path.suffix[1:], metadata=about.get(path.suffix))
-    write_atomically(path, drawn.getvalue())
+        write_atomically(path, drawn.getvalue())
 
 
 def save(figure: Any, folder: Path, name: str, kinds: Sequence[str] = KINDS) -> list[Path]:

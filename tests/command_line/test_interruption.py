@@ -7,10 +7,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.transforms import BboxBase
 
 from roundround.distributed.interruption import StopSignal, interrupt, on_signals, put_back
+from roundround.report.figures import figure_of, save
+from roundround.report.style import SCREEN, styled
+from roundround.support.errors import Interrupted
+from roundround.support.panels import Curve, Drawing, Panel
 
 STOPPED = """
 import os, sys
@@ -76,6 +82,31 @@ def test_a_signal_in_a_callback_whose_errors_python_drops_still_stops_the_run(he
         [sys.executable, "-c", program, "train", "logger=none"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (143, "roundround train: interrupted by SIGTERM\n")
+
+
+@pytest.mark.pictures
+def test_a_signal_while_matplotlib_draws_waits_for_the_picture(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is raised in Python code that its native part calls, it makes an error of its own."""
+    panel = Panel("x", "y", [Curve("a line", [0.0, 1.0], [1.0, 2.0])])
+    with styled(SCREEN) as sizes:
+        figure = figure_of(Drawing("line", "a line", [panel]), sizes)
+    extents = BboxBase.extents.fget
+    asked = iter([signal.SIGTERM])
+
+    def stopped(box: BboxBase) -> Any:
+        for signum in asked:
+            signal.raise_signal(signum)
+        return extents(box)
+
+    monkeypatch.setattr(BboxBase, "extents", property(stopped))
+    handlers = on_signals(interrupt)
+    try:
+        with pytest.raises(Interrupted):
+            save(figure, here, "line", ("png",))
+    finally:
+        put_back(handlers)
+    assert next(asked, None) is None
+    assert [path.name for path in here.iterdir()] == ["line.png"]
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import numpy as np
 from markupsafe import Markup
 
+from roundround.distributed.interruption import signals_held
 from roundround.report.figures import MOST_MARKERS, draw_panel, look_of, slanted
 from roundround.report.numbers import shown
 from roundround.report.style import DASHES, GREY, INK, LINE, PALETTE, SCREEN, SHADE, SOFT, styled
@@ -76,7 +77,7 @@ def inline(figure: Any, titles: dict[str, list[str]], salt: str) -> Markup:
     import matplotlib
 
     drawn = io.BytesIO()
-    with warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": salt}):
+    with signals_held(), warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": salt}):
         warnings.simplefilter("ignore")  # a letter that the font lacks: the browser has another
         figure.savefig(drawn, format="svg", dpi=72, metadata={"Date": None})
     root = ElementTree.fromstring(drawn.getvalue())
