@@ -73,9 +73,9 @@ def some_tokens(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(3, N_VOCAB, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def saved_llama(path: Path, *, begins_texts: bool = True, **changes: Any) -> Path:
+def saved_llama(path: Path, *, begins_texts: bool = True, name: str = "llama", **changes: Any) -> Path:
     """A folder with a tiny random Llama and a byte tokenizer, which puts <s> before every text or nothing."""
-    tiny("llama", vocab_size=260, **changes).save_pretrained(path)
+    tiny(name, vocab_size=260, **changes).save_pretrained(path)
     letters = {c: i + 3 for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     backend = Tokenizer(models.BPE({"<unk>": 0, "<s>": 1, "</s>": 2, **letters}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

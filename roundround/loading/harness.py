@@ -76,6 +76,8 @@ class HarnessModel(TemplateLM):
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
     ) -> HarnessModel:
         device = (additional_config or {}).get("device") or "auto"
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            device = "auto"  # the harness' own default is cuda:0, whatever there is
         unknown = sorted(arg_dict.keys() - {"run", "checkpoint", "outputs", "max_length", "batch_tokens", "trust"})
         if unknown:
             raise UserError(f"--model_args: no {unknown[0]}; give run=, checkpoint=, max_length=, batch_tokens=")

@@ -43,7 +43,7 @@ from roundround.loading.llama import (
 )
 from roundround.loading.patching.attention import normalisers_of, text_decoder
 from roundround.loading.patching.frequencies import (
-    frequency_tables,
+    follows_length,
     replace_frequencies,
     replace_rotations,
     rotary_tables,
@@ -238,7 +238,7 @@ class ProbedHuggingFaceModel(ProbedModel):
     """A model inside `attention.installed`, with its tokenizer.
 
     Every text begins with the beginning-of-sequence token where the tokenizer puts one by itself. Text that spells a
-    special token is that token, as in transformers, unless `reads_special_tokens` is False.
+    special token is that token, as in transformers, unless `reads_special_tokens` is False or the tokenizer splits it.
     """
 
     def __init__(self, name: str, model: PreTrainedModel, tokenizer: Any, *, reads_special_tokens: bool = True) -> None:
@@ -248,9 +248,8 @@ class ProbedHuggingFaceModel(ProbedModel):
             first_token = None  # it does not put that before a text by itself
         super().__init__(name, model, normalisers, first_token, normalisers[0].shape.train_length)
         self.pretrained, self.tokenizer, self.decoder = model, tokenizer, text_decoder(model)
-        self.reads_special_tokens = reads_special_tokens
-        if not frequency_tables(model):
-            raise UserError(f"{name} ({type(model).__name__}) has no RoPE; there are no frequencies to probe")
+        self.follows_length = follows_length(model) is not None
+        self.reads_special_tokens = reads_special_tokens and not getattr(tokenizer, "split_special_tokens", False)
 
     @property
     def device(self) -> torch.device:
@@ -258,12 +257,16 @@ class ProbedHuggingFaceModel(ProbedModel):
         return torch.device("cpu") if device.type == "meta" else device
 
     def tables(self) -> list[Tensor]:
-        return [table.detach().double().cpu() for table in frequency_tables(self.pretrained)]
+        tables = rotary_tables(self.pretrained)
+        if not tables:
+            name = type(self.pretrained).__name__
+            raise UserError(f"{self.name} ({name}) has no RoPE; there are no frequencies to probe")
+        return [table.within_context_P.detach().double().cpu() for table in tables]
 
     @property
     def theta(self) -> float | list[float]:
         bases = list(dict.fromkeys(table.theta for table in rotary_tables(self.pretrained)))
-        return bases if len(bases) > 1 else bases[0]
+        return bases if len(bases) > 1 else next(iter(bases), 10_000.0)
 
     def windows(self) -> list[int | None]:
         config = self.pretrained.config.get_text_config().to_dict()
@@ -302,7 +305,11 @@ class ProbedHuggingFaceModel(ProbedModel):
 
     def decoded(self, tokens_BT: Tensor, pos_BT: Tensor) -> Any:
         """What the decoder returns for tokens at these positions; UserError where it cannot take our mask."""
-        return self.decoder(input_ids=tokens_BT, position_ids=pos_BT.expand_as(tokens_BT), use_cache=False)
+        try:
+            return self.decoder(input_ids=tokens_BT, position_ids=pos_BT.expand_as(tokens_BT), use_cache=False)
+        except IndexError as error:  # positions are learned
+            most = getattr(self.pretrained.config.get_text_config(), "max_position_embeddings", "fewer")
+            raise UserError(f"{self.name} has {most} positions, and {tokens_BT.shape[1]:,} tokens are read") from error
 
     def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
         return torch.cat([nats_of(logits, targets_BT[:, rows]) for rows, logits in self.logits(tokens_BT)], 1)

@@ -243,8 +243,8 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
             found = read_layers(layers, normalisers, forward, n_vocab=len(weight), trained=trained)
         except (IndexError, TypeError) as error:
             raise UserError(
-                f"{type(model).__name__} takes no tokens at positions of one's choice ({one_line(error)[:80]}); "
-                "roundround cannot look inside"
+                f"{type(model).__name__} takes no tokens at any positions, however far ({one_line(error)[:80]}; some "
+                "look them up in a table); roundround cannot look inside"
             ) from error
         finally:
             AttentionMaskInterface.register(NAME, mask)

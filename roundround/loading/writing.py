@@ -134,7 +134,7 @@ class PretrainedWriter(Writer):
 
     def __init__(self, name: str, model: Any, tokenizer: Any, *, reads_special_tokens: bool) -> None:
         self.name, self.model, self.tokenizer = name, model, tokenizer
-        self.reads_special_tokens = reads_special_tokens
+        self.reads_special_tokens = reads_special_tokens and not getattr(tokenizer, "split_special_tokens", False)
         self.device, self.n_vocab = model.device, model.get_input_embeddings().num_embeddings
         ends = model.generation_config.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])

@@ -73,6 +73,8 @@ def order_of_layers(
         names[-1] = last
     unused = [name for name in kinds if name not in names]
     if unused:
+        if unused[0] not in (*order, last):
+            raise ValueError(f"its order names no kind {unused[0]}; it has {', '.join(dict.fromkeys(order))}")
         raise ValueError(
             f"no layer of n_layers={n_layers} is of the kind {unused[0]}; give model.n_layers={len(order)} or more"
         )

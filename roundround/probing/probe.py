@@ -145,8 +145,9 @@ def observe(
     seen = Watch(len(probed.normalisers), longest, rows=rows, entropy=entropy)
     test = SelfTest([token for text in texts for token in text], probed.tables(), probed.name)
     extra_rows = [*test.rows, *([] if prompt is None else [(prompt, None)])]
+    apart = longest > SHARED_BATCH_MAX_TOKENS or probed.follows_length  # rows of the self-test are filled up
     with watching(probed.normalisers, seen.add):
-        for number, batch in enumerate(batches(texts, batch_tokens, apart=longest > SHARED_BATCH_MAX_TOKENS)):
+        for number, batch in enumerate(batches(texts, batch_tokens, apart=apart)):
             seen.begin(batch, None if number else test, None if number else prompt)
             hidden_BTD = run(probed, [*([] if number else extra_rows), *((text, None) for text in batch)])
             if not number:
@@ -265,7 +266,8 @@ def key_heads(softmax: AttentionSoftmax, q: Tensor, k: Tensor) -> Iterator[tuple
 def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Queries [H, n, C] and keys [G, n, C] of one text of a call, and the options of its `attend`."""
     q, k, _ = (x[number, :, :n] for x in qkv)
-    rows = {name: value[number : number + 1, :, :n] for name, value in options["rows"].items()}
+    each = {name: value.expand(len(qkv[0]), *value.shape[1:]) for name, value in options["rows"].items()}
+    rows = {name: value[number : number + 1, :, :n] for name, value in each.items()}
     return q, k, {"scale": options["scale"], "keys": first_tokens(options["keys"], n), "rows": rows}
 
 

@@ -30,8 +30,11 @@ class ProbedModel(ABC):
 
     name: what tables and figures call it. model: the module. normalisers: those of its attention layers, by layer.
     first_token: the token before every text (beginning of sequence); None where the model has none.
-    longest: context in tokens that the model was trained on.
+    longest: context in tokens that the model was trained on. follows_length: whether its frequencies change with the
+    length of what is read.
     """
+
+    follows_length = False
 
     def __init__(
         self, name: str, model: nn.Module, normalisers: list[AttentionSoftmax], first_token: int | None, longest: int

@@ -57,7 +57,10 @@ def evaluate_harness(
         OmegaConf.update(cfg, "length", [model.max_length])
     if examples is None:
         OmegaConf.update(cfg, "examples", None)
-    first = None if model.first is None else tokenizer.id_to_token(model.first)
+    begins = model.first is not None and model.tok_encode("a")[:1] == [
+        model.first
+    ]  # else it is there for no context alone
+    first = tokenizer.id_to_token(model.first) if begins else None
     seed = subject.config.seed if isinstance(subject, TrainedRun) else None
     with opened_run(invocation, cfg) as run:
         run.note(

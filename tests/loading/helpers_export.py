@@ -66,6 +66,9 @@ while folders + saved:
     calls = {
         "generate": lambda: model.generate(input_ids=tokens[:, :9], cache_implementation="static", **own),
         "generate_batch": lambda: model.generate_batch([[1, 2]]),
+        "hidden": lambda: model(input_ids=tokens[:, :9], output_hidden_states=True),
+        "tuple": lambda: model(input_ids=tokens[:, :9], return_dict=False),
+        "embeddings": lambda: model(inputs_embeds=torch.zeros(1, 2, 3)),
     }
     for call in calls.values() if trust else ():
         try:

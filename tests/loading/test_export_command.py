@@ -58,6 +58,8 @@ def test_a_run_becomes_a_stock_llama(roundround: Callable[..., Done], run: Path)
     assert done.value("largest_difference") <= 1e-5 * done.value("largest_logit")
     model = AutoModelForCausalLM.from_pretrained(place)
     assert type(model) is LlamaForCausalLM
+    assert model.get_input_embeddings().padding_idx is None  # its row would learn nothing when the model is trained on
+    assert model.generation_config.pad_token_id == model.generation_config.eos_token_id
     assert [path.name for path in place.parent.iterdir()] == ["model"]
     assert (place / "model.safetensors").stat().st_mode & 0o077 == 0o044
     best = saved_weights(run, "best")

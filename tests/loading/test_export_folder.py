@@ -246,10 +246,13 @@ def test_a_cache_changes_no_text(name: str, answers: dict[str, dict[str, Any]]) 
 
 
 @each_with_its_code
-def test_a_static_cache_and_paged_batches_are_refused(name: str, answers: dict[str, dict[str, Any]]) -> None:
-    static, paged = answers[name]["refused"]
+def test_what_its_code_has_no_place_for_is_refused(name: str, answers: dict[str, dict[str, Any]]) -> None:
+    static, paged, hidden, as_tuple, embeddings = answers[name]["refused"]
     assert static.startswith("this model keeps its keys in a dynamic cache alone: leave out cache_implementation=")
     assert paged.startswith("this model's attention takes no paged batches")
+    assert hidden.startswith("output_hidden_states is not taken")
+    assert as_tuple.startswith("return_dict=False is not taken")
+    assert embeddings.startswith("inputs_embeds is not taken")
 
 
 def test_the_tokenizer_gives_the_runs_tokens(

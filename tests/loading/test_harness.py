@@ -438,7 +438,7 @@ def test_the_harness_finds_the_model_by_name(
 def test_its_command_line_knows_the_model(run: Path, export: Path, folder: Path) -> None:
     words = ["--model", "roundround", "--model_args", f"run={run}", "--include_path", ".", "--tasks", "pairs"]
     module = [sys.executable, "-m", "roundround.loading.harness"]
-    done = subprocess.run([*module, *words, "--device", "cpu"], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run([*module, *words], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"{expected_accuracy(export):.4f}" in done.stdout
     words[3] = "run=nowhere"

@@ -221,12 +221,15 @@ def test_losses_in_blocks_of_positions_are_the_same(name: str, monkeypatch: pyte
 @pytest.mark.parametrize("name", ["longrope", "dynamic"])
 def test_frequencies_that_follow_the_length_are_read_and_not_replaced(name: str) -> None:
     rope = {"rope_type": name, "rope_theta": 1e4, "factor": 2.0}
+    length = 128 if name == "dynamic" else 512
     if name == "longrope":
         rope |= {"short_factor": [1.0] * 6, "long_factor": [2.0] * 6, "original_max_position_embeddings": 128}
-    model = tiny("phi3" if name == "longrope" else "llama", rope_parameters=rope)
+    model = tiny("phi3" if name == "longrope" else "llama", rope_parameters=rope, max_position_embeddings=length)
     with installed(model):
         subject = ProbedHuggingFaceModel(name, model, None)
-        assert observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False).layouts[0].n_rotated > 5
+        for n in (12, 120):  # rows of the self-test begin 31 positions on, and are as long as the longest text
+            model(some_tokens(1, 300))  # after which its frequencies are those of a longer text
+            assert observe(subject, [some_tokens(n).tolist()], rows=False, entropy=False).layouts[0].n_rotated > 5
         with (
             pytest.raises(UserError, match="can be looked at, not replaced"),
             subject.with_frequencies(subject.tables()),
@@ -373,7 +376,7 @@ def test_a_call_without_our_mask_is_refused() -> None:
 def test_a_model_without_rope_is_refused_in_one_line() -> None:
     model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=50)).eval()
     with pytest.raises(UserError) as error, installed(model):
-        ProbedHuggingFaceModel("gpt2", model, None)
+        ProbedHuggingFaceModel("gpt2", model, None).tables()
     assert "\n" not in str(error.value)
 
 

@@ -149,6 +149,13 @@ def test_another_normaliser_is_probed_too(probe: Callable[..., Done]) -> None:
     assert entropies[1] < entropies[0] / 2
 
 
+def test_rows_of_several_texts_are_taken_where_a_normaliser_counts_positions(probe: Callable[..., Done]) -> None:
+    plain, scaled = probe(), probe("softmax=llama4")  # which scales queries from position 8,192 on
+    shares = [[r["value"] for r in done.results if r["metric"] == "share_on_previous"] for done in (plain, scaled)]
+    assert len(shares[0]) > 4
+    assert shares[0] == shares[1]
+
+
 def test_a_run_is_probed(roundround: Callable[..., Done], train: Callable[..., Done]) -> None:
     assert train("pe=p_rope").code == 0
     done = roundround("probe", "run=last", "logger=none")

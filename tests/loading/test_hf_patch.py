@@ -360,6 +360,7 @@ class Letters:
     [
         ("gemma2", {"softmax": "entmax15"}, "caps its logits at 2 inside its softmax; Entmax15 would drop the cap"),
         ("gpt_oss", {"softmax": "adaptive_temperature"}, "learned a sink for every head"),
+        ("gpt_oss", {"softmax": "sink", "init_logit": 2.0}, "learned its sinks, which softmax=sink keeps"),
         ("llama", {"pe": "alibi"}, "ALiBi is no RoPE"),
         ("llama", {"pe": "xpos"}, "XPos is no RoPE that its frequencies determine"),
         ("llama", {"pe": "rope_random"}, "RoPERandom draws positions, which a loaded model does not take"),

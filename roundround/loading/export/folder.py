@@ -194,11 +194,12 @@ def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
         classes |= {name: of for kind in trained.kinds.values() for name, of in kind.classes.items()}
         for name, text in source_files(modeling.__name__, classes, main_file=MODELING).items():
             write_atomically(folder / name, text)
-    ends = dict.fromkeys(("eos_token_id", "pad_token_id"), trained.end_of_document)
-    ends["bos_token_id"] = trained.first_token
+    ends = {"eos_token_id": trained.end_of_document, "bos_token_id": trained.first_token}
     config.update(ends | ({"separate_documents": True} if trained.separate_documents else {}))
     config.save_pretrained(folder)
-    GenerationConfig(**ends, use_cache=config.use_cache).save_pretrained(folder)
+    # not in the config: a padding token learns nothing as an input, and this one joins documents
+    generation = GenerationConfig(**ends, pad_token_id=trained.end_of_document, use_cache=config.use_cache)
+    generation.save_pretrained(folder)
     shared = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
     save_file(shared, folder / "model.safetensors", metadata={"format": "pt"})
     # the tokenizer as the run used it: it adds no token by itself, and reads no special token out of a text

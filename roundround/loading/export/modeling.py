@@ -166,7 +166,7 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         logits_to_keep: int | Tensor = 0,
@@ -181,7 +181,12 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         `logits_to_keep` asks for the last so many rows, or for those of a tensor. `use_cache` makes a cache where
         `past_key_values` is none. Raises ValueError for what the decoder has no place for.
         """
-        if options.pop("inputs_embeds", None) is not None:
+        for name in ("output_hidden_states", "output_attentions"):
+            if options.get(name):
+                raise ValueError(f"{name} is not taken: this model returns logits, a loss and its cache alone")
+        if options.get("return_dict") is False:
+            raise ValueError("return_dict=False is not taken: read .logits and .loss of what is returned")
+        if options.get("inputs_embeds") is not None or input_ids is None:
             raise ValueError("inputs_embeds is not taken: give input_ids, and attention_mask where there is padding")
         if past_key_values is None and use_cache:
             past_key_values = DynamicCache()

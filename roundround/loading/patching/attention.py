@@ -104,8 +104,9 @@ def attention_layers(model: nn.Module) -> list[nn.Module]:
         if hasattr(m, "layer_idx") and hasattr(m, "scaling") and hasattr(m, "config") and size_of_head(m)
     ]
     if not found:
+        own = "; ask the run that this was exported from: run=DIR" if hasattr(model, "own_cache") else ""
         raise UserError(
-            f"{type(model).__name__} has no attention layers of a known form; roundround cannot look inside"
+            f"{type(model).__name__} has no attention layers of a known form; roundround cannot look inside{own}"
         )
     return sorted(found, key=lambda m: int(m.layer_idx))  # type: ignore[arg-type]
 
@@ -168,6 +169,8 @@ def replacement(layer: Any, number: int, *, make_softmax: MakeSoftmax) -> Attent
             f"this model has learned a sink for every head; {type(softmax).__name__} would drop it, so it is refused"
         )
     if isinstance(own, Sink) and isinstance(softmax, Sink):
+        if softmax.logit.any():
+            raise UserError("this model has learned its sinks, which softmax=sink keeps; leave out softmax.init_logit")
         softmax.logit = own.logit
     return softmax
 

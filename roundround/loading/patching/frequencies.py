@@ -57,6 +57,14 @@ class RotaryTable:
         return self.module.get_buffer(self.name)
 
     @property
+    def within_context_P(self) -> Tensor:
+        """Those within the trained context, whatever was read last: some models change them with the length."""
+        of_kind = self.name.removesuffix(TABLE)
+        changes = follows_length_in(self.module) is not None
+        original = getattr(self.module, f"{of_kind}original_{TABLE}", None) if changes else None
+        return self.frequencies_P if original is None else original
+
+    @property
     def factor_name(self) -> str:
         return self.name.removesuffix(TABLE) + FACTOR
 
@@ -106,12 +114,15 @@ def frequency_tables(model: PreTrainedModel) -> list[Tensor]:
 
 def follows_length(model: PreTrainedModel) -> str | None:
     """The kind of RoPE by which the model computes its frequencies anew for every length; None where it does not."""
-    for module in text_decoder(model).modules():
-        kinds = getattr(module, "rope_type", None)
-        for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
-            if kind in CHANGING:
-                return str(kind)
-    return None
+    return next(filter(None, map(follows_length_in, text_decoder(model).modules())), None)
+
+
+def follows_length_in(module: nn.Module) -> str | None:
+    """The same of a rotary module."""
+    kinds = getattr(module, "rope_type", None)
+    return next(
+        (str(kind) for kind in (kinds.values() if isinstance(kinds, dict) else [kinds]) if kind in CHANGING), None
+    )
 
 
 def replace_frequencies(model: PreTrainedModel, tables: Sequence[Tensor]) -> list[Rotation]:

@@ -174,7 +174,7 @@ def rotations_of(
         if not isinstance(encoding, RotaryEncoding) or not is_said_by_frequencies(encoding):
             raise UserError(
                 f"{name} is no RoPE that its frequencies determine; "
-                "a loaded model takes RoPE, p-RoPE in its forms and NoPE"
+                "a loaded model takes RoPE, p-RoPE in its forms, ladders, scalings such as YaRN, and NoPE"
             )
         if next(encoding.parameters(), None) is not None:
             raise UserError(f"{name} learns parameters, which a loaded model lacks; train with it")
