@@ -123,6 +123,11 @@ def grouped(numbers: DataFrame) -> tuple[list[Group], DataFrame]:
     differs = earlier["value"].notna() & (earlier["value"] != numbers["value"])
     again = zip(numbers["group"][differs], earlier["replicate"][differs], numbers["replicate"][differs], strict=True)
     for group, before, after in dict.fromkeys(again):
+        if before.started is None and after.started is None:
+            raise UserError(
+                f"{before.origin} and {after.origin} have different numbers of {groups[group].name}, seed "
+                f"{after.seed}; leave one out"
+            )
         groups[group].replaced.append((before, after))
     return groups, numbers.drop_duplicates(same, keep="last").sort_values(same, ignore_index=True)
 

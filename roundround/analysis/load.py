@@ -123,7 +123,8 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
     table.numbers = frame_of(numbers)
     for key in [key for key in where if key in COORDINATES]:
         values = [dict(coordinates).get(key) for coordinates in table.numbers["coordinates"]]
-        is_wanted = [any(is_same(value, text) for text in where[key].split(",")) for value in values]
+        wanted = {where[key], *where[key].split(",")}  # a name may have a comma
+        is_wanted = [any(is_same(value, text) for text in wanted) for value in values]
         if not any(is_wanted):
             measured = {str(value) for value in values if value is not None}
             raise UserError(f"nothing was measured at {key}={where[key]}{nearest(where[key], measured)}")

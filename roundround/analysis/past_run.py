@@ -23,7 +23,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from roundround.config.recorded import flat
-from roundround.config.verbs import verb_named
+from roundround.config.verbs import VERBS, verb_named
 from roundround.runs.directories import LOCK, MANIFEST, METRICS, RESULTS, is_date, read_manifest, time_of
 from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import home_expanded, parse_json, read_text
@@ -328,14 +328,15 @@ class Filters:
 
     def __init__(self, given: Mapping[str, str], of_records: Sequence[str] = ()) -> None:
         texts = {key: text.split(",") for key, text in given.items()}
-        self.settings, self.of_records = {key: some for key, some in texts.items() if key not in OF_RUNS}, of_records
+        self.settings = {key: {given[key].strip("[]"), *texts[key]} for key in given if key not in OF_RUNS}  # lists
         self.known: set[str] = set()  # settings that the runs have, for a misspelt one
         self.verbs = [verb_named(verb).name for verb in texts["verb"]] if "verb" in texts else None  # None for all
-        self.statuses = texts.get("status")
+        self.statuses, self.of_records = texts.get("status"), of_records
         self.since = time_since(given["since"]) if "since" in given else None
-        for status in self.statuses or ():
-            if status not in STATUSES:
-                raise UserError(f"no status={status}{nearest(status, STATUSES)}")
+        for verb in [verb for verb in texts.get("verb", ()) if not verb_named(verb).run]:
+            raise UserError(f"no verb={verb}{nearest(verb, [one.name for one in VERBS])}")
+        for status in {*texts.get("status", ())} - {*STATUSES}:
+            raise UserError(f"no status={status}{nearest(status, STATUSES)}")
 
     def take(self, run: PastRun) -> bool:
         """Whether a run is one of those that are meant."""
@@ -380,10 +381,9 @@ def is_same(value: Any, text: str) -> bool:
     if value is None or isinstance(value, bool):
         return text.lower() == {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int | float):
-        try:
+        with suppress(ValueError):
             return math.isclose(float(text), value, rel_tol=1e-12)
-        except ValueError:
-            return False
+        return False
     word = str(value)  # of a file True is one too
     return text in (word, {"None": "null", "True": "true", "False": "false"}.get(word))
 

@@ -42,6 +42,7 @@ MOST_JOBS = 10_000  # of a sweep; each is composed before the first one runs
 ALONE = {"none", "several"}  # options that stand in no list
 TEXTS = {"prompt", "outputs", "run", "resume", "to"}  # keys whose value is a text, also where it is like a number
 OUTSIDE = r",(?![^\[]*\])"  # a comma in no list
+NEXT_PAIR = r",(?=[^,=]+=)"  # a comma before key=value
 MODES = ("--run", "--multirun", "--cfg", "--info")  # what Hydra does, one at a time
 FLAG_CHOICES = {
     "--cfg": ["job", "hydra", "all"],
@@ -175,7 +176,8 @@ def expand_paths(args: list[str], values: set[int], verb: Verb) -> list[str]:
         elif verb.filters and key not in own:
             filters.append(arg)
         elif key in verb.pairs:
-            rest.append(f"{key}=[{','.join(map(in_quotes, arg.partition('=')[2].strip('[]').split(',')))}]")
+            given = re.sub(r"^\[(.*)\]$", r"\1", arg.partition("=")[2])
+            rest.append(f"{key}=[{','.join(map(in_quotes, re.split(NEXT_PAIR, given)))}]")
         else:
             rest.append(arg)
     if filters and verb.sweeps_filters and {"-m", "--multirun"} & {*args}:  # a job for each combination of their values
@@ -334,13 +336,11 @@ def read_commas(overrides: list[str], name: str, config_dir: str | None, *, jobs
 
 
 def has_plain_commas(override: str) -> bool:
-    if not may_sweep(override):
-        return False
-    try:
-        value = parse(override).value()
-    except HydraException:
-        return False
-    return isinstance(value, ChoiceSweep) and value.simple_form
+    """Whether it is `a,b`, but for `[1,2],[3,4]`, which is a list for each job."""
+    with suppress(HydraException):
+        value = parse(override).value() if may_sweep(override) else None
+        return isinstance(value, ChoiceSweep) and value.simple_form and not isinstance(value.list[0], list)
+    return False
 
 
 def is_sweep(override: str) -> bool:

@@ -151,6 +151,8 @@ def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, need
     for split in needs:
         if counts[split] == 0:
             purpose = {"train": "train on", "held_out": "hold out"}[split]
+            if isinstance(corpus, Prepared):
+                raise UserError(f"{corpus.path} was prepared with no document to {purpose}; prepare it again")
             raise UserError(
                 f"the corpus has {sum(counts.values())} documents and none to {purpose} at data.held_out="
                 f"{corpus.held_out}; change that fraction, or cut the text into more documents (data=text: "

@@ -108,6 +108,8 @@ def join_columns(where: str, row: Mapping[str, object], columns: Sequence[str]) 
 def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) -> None:
     """UserError that lists the columns there are, where one is missing."""
     for name in columns:
+        if list(present).count(name) > 1:
+            raise UserError(f"{where}: the column '{name}' is there twice; name each column once")
         if name not in present:
             names = ", ".join(column if len(column) <= SHOWN else f"{column[:SHOWN]}..." for column in present)
             numbers = "; where the first line is no header, data.column=0" if where.endswith(("csv", "tsv")) else ""
@@ -115,14 +117,14 @@ def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) ->
 
 
 def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """One object a line, or one array of objects, which has to fit in memory."""
+    """One object a line; or one object or array of objects over several lines, which has to fit in memory."""
     numbered = ((n, line) for n, line in enumerate(lines(decoded(path)), 1) if not line.isspace())
     first = next(numbered, None)
     if first is None:
         return
-    if first[1].lstrip().startswith("["):
-        array = _json(path, first[0], first[1] + "".join(line for _, line in numbered))
-        items = ((f", item {n}", item) for n, item in enumerate(array, 1))
+    if first[1].lstrip().startswith("[") or not first[1].rstrip().endswith("}"):
+        whole = _json(path, first[0], first[1] + "".join(line for _, line in numbered))
+        items = ((f", item {n}", item) for n, item in enumerate(whole if isinstance(whole, list) else [whole], 1))
     else:
         items = ((f", line {n}", _json(path, n, line)) for n, line in itertools.chain([first], numbered))
     for where, item in items:

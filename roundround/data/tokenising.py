@@ -188,7 +188,7 @@ def _write_corpus(
             whole[number] = _write_shard((part for _, part in parts), number, store, scratch)
     shards = [whole[number] for number in sorted(whole)]
     if not shards:
-        raise UserError("the corpus holds no text: check data.path or data.column")
+        raise UserError("the corpus holds no text: check data.path, data.column and what data.keep_chars leaves out")
     meta = begun | summed(shards) | {"shards": shards}
     write_sealed(store, META, meta)
     return meta

@@ -49,7 +49,7 @@ class Cosine(Schedule):
 
 @final
 class WarmupStableDecay(Schedule):
-    """Linear warm-up, a plateau at the peak, then a linear decay over the last share of the steps.
+    """Linear warm-up, a plateau at the peak, then a linear decay over the last share of the steps after the warm-up.
 
     1 until t = 1 - d, then linear down to f at t = 1
 

@@ -67,6 +67,8 @@ def corpus_of(config: PrepareConfig) -> Corpus:
         raise UserError(f"data= is {what}; prepare is for text")
     if isinstance(source, Prepared):
         raise UserError(f"{source.path} is prepared already; train data=prepared data.path={source.path} reads it")
+    if source.separate_documents:
+        raise UserError("data.separate_documents is for train data=prepared, which reads the tokens; leave it out here")
     return source
 
 

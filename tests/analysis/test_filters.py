@@ -43,6 +43,11 @@ def test_a_filter_takes_what_it_says(tmp_path: Path, key: str, value: str, is_me
     assert Filters({key: value}).take(run_with(tmp_path)) is is_meant
 
 
+@pytest.mark.parametrize(("typed", "is_meant"), [("0.9,0.95", True), ("[0.9,0.95]", True), ("[0.8,0.95]", False)])
+def test_a_list_is_asked_for_as_it_is_recorded_or_typed(typed: str, is_meant: bool) -> None:
+    assert Filters({"optim.betas": typed}).admit({"optim.betas": "0.9,0.95"}) is is_meant
+
+
 def test_since_counts_from_now(tmp_path: Path) -> None:
     began = datetime.now().astimezone() - timedelta(hours=3)
     run = run_with(tmp_path, started=began.isoformat())
@@ -84,6 +89,7 @@ def test_a_run_that_was_killed_has_died(tmp_path: Path) -> None:
     ("given", "message"),
     [
         ({"status": "faild"}, "no status=faild; did you mean 'failed'?"),
+        ({"verb": "evla"}, "no verb=evla; did you mean 'eval'?"),
         ({"since": "2x"}, "since=2x: give 30m, 12h, 2d, 1w, or a date such as 2026-01-31"),
         ({"since": ""}, "since=: give"),
         ({"since": "999999w"}, "since=999999w: give"),

@@ -107,6 +107,18 @@ def test_filters_choose_among_rows_by_their_settings_and_places(tmp_path: Path) 
             compare(path, where=where)
 
 
+def test_a_place_may_have_a_comma(tmp_path: Path) -> None:
+    path = write(tmp_path, 'pe,task,value\nrope,"a,b",1\nrope,copy,2\n')
+    assert [row.coordinates for row in compare(path, where={"task": "a,b"}).table] == [{"task": "a,b"}]
+
+
+def test_two_files_that_disagree_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    paths = [write(tmp_path, "pe,seed,value\nrope,1,2\n"), write(tmp_path / "b", "pe,seed,value\nrope,1,3\n")]
+    with pytest.raises(UserError, match="have different numbers of pe=rope, seed 1; leave one out"):
+        compare(paths)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

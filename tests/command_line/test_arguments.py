@@ -102,6 +102,18 @@ def test_commas_make_a_list_where_the_yaml_has_one() -> None:
     assert read_commas(["length=128,256", "length=512"], "eval", None) == ["length=[128,256]", "length=512"]
 
 
+def test_lists_with_commas_between_are_a_list_for_each_job() -> None:
+    override = "optim.betas=[0.9,0.95],[0.8,0.9]"
+    assert read_commas([override, "seed=1,2"], "train", None, jobs=True) == [override, "seed=1,2"]
+
+
+@pytest.mark.parametrize("given", ["optim.betas=0.8,0.9,pe=rope", "[optim.betas=0.8,0.9,pe=rope]"])
+def test_a_value_of_a_baseline_may_have_commas(given: str) -> None:
+    assert read_command_line([f"baseline={given}"], verb_named("compare")).overrides == [
+        "baseline=['optim.betas=0.8,0.9','pe=rope']"
+    ]
+
+
 def test_commas_make_a_sweep_everywhere_else() -> None:
     overrides = ["pe=rope,nope", "seed=1,2", "optim.betas=[0.8,0.9]"]
     assert read_commas(overrides, "train", None) == overrides

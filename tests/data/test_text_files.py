@@ -96,6 +96,10 @@ def test_json_may_be_one_array(tmp_path: Path) -> None:
     assert texts(path) == ["p\n\nq", "r"]  # rows stay whole: split_regex is for plain text
 
 
+def test_json_may_be_one_object_over_several_lines(tmp_path: Path) -> None:
+    assert texts(write(tmp_path / "a.json", json.dumps({"text": "p\n\nq"}, indent=1))) == ["p\n\nq"]
+
+
 def test_columns_are_joined_by_a_newline_and_missing_values_left_out(tmp_path: Path) -> None:
     rows = [{"q": "why", "a": "so"}, {"q": None, "a": "alone"}]
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
@@ -184,6 +188,7 @@ def test_the_identity_follows_every_byte_and_option_but_no_name(tmp_path: Path) 
         ),
         ("a.csv", "text,n\na,1\nb,2,3\n", r"a.csv, line 3: 3 fields, where the first row has 2"),
         ("a.csv", 'text\n"a\n', r"a.csv, line 2: not a valid table \(unexpected end of data\)"),
+        ("a.csv", "text,n,text\na,1,b\n", r"a.csv: the column 'text' is there twice"),
         ("a.csv", "txt\na\n", r"a.csv: no column 'text'.*: txt; where"),
         ("a.parquet", b"PAR1 nonsense", r"a.parquet: not a readable parquet file \(Parquet magic bytes"),
         ("a.txt", b"ok\xff", r"a.txt: byte 2 \(0xff\) is not UTF-8"),

@@ -290,7 +290,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("texts", "held_out", "message"),
     [
-        ([], 0.1, "the corpus holds no text: check data.path or data.column"),
+        ([], 0.1, "the corpus holds no text: check data.path, data.column and what data.keep_chars"),
         (["only one"], 0.001, r"has 1 documents and none to hold out at data.held_out=0.001; .*data.split_regex"),
         (["only one"], 0.999, r"has 1 documents and none to train on at data.held_out=0.999"),
     ],

@@ -34,8 +34,8 @@ def made_head(slopes: list[float]) -> MaxRetrieval:
 
 
 def test_the_numbers_of_a_made_head_are_read_off() -> None:
-    slope_S, spread_S = slope_and_spread(made_head([260.0, 100.0]))
-    assert slope_S.tolist() == pytest.approx([260.0, 100.0], rel=1e-4)
+    slope_S, spread_S = slope_and_spread(made_head([260.0, -100.0]))
+    assert slope_S.tolist() == pytest.approx([260.0, -100.0], rel=1e-4)
     assert spread_S.tolist() == pytest.approx([float(OFFSETS.std())] * 2, rel=1e-2)
 
 

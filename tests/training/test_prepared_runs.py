@@ -108,6 +108,8 @@ def test_what_prepare_cannot_do_is_one_line(roundround: Command) -> None:
     assert_refused(roundround("prepare", "data=copy"), "data= is a task")
     assert_refused(roundround("prepare", "to=s3://key:open-sesame@bucket/x"), "credentials")
     assert_refused(roundround("prepare", "data=prepared", "data.path=x"), "is prepared already")
+    apart = "data.separate_documents is for train data=prepared"
+    assert_refused(roundround("prepare", "data=stories", "data.separate_documents=true"), apart)
     assert_refused(
         roundround("train", "data=mixture", "data.weights.flan_v2=-1", "logger=none"), "weights.flan_v2 is -1"
     )

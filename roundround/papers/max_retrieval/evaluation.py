@@ -230,4 +230,4 @@ def slope_and_spread(model: MaxRetrieval) -> tuple[Tensor, Tensor]:
     e_SKN = model.attended(sets.to(model.device))[0].double().cpu()
     centred_N = priority_N.double() - priority_N.double().mean()
     slope_S = ((e_SKN * centred_N).sum(-1) / centred_N.square().sum()).mean(1)
-    return slope_S, e_SKN.mean(-1).std(1) / slope_S
+    return slope_S, e_SKN.mean(-1).std(1) / slope_S.abs()
