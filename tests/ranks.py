@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import multiprocessing
 import os
@@ -28,7 +29,7 @@ def on_ranks(n: int, folder: Path, task: Callable[..., Any], *args: Any) -> list
     answers = []
     for receiving, _ in pipes:
         try:
-            answers.append(receiving.recv() if receiving.poll(120) else (False, "no answer in two minutes"))
+            answers.append(receiving.recv() if receiving.poll(120) else (False, f"no answer yet:\n{stacks(store)}"))
         except EOFError:
             answers.append((False, "the process died"))
     for child in children:
@@ -39,7 +40,13 @@ def on_ranks(n: int, folder: Path, task: Callable[..., Any], *args: Any) -> list
     return [torch.load(io.BytesIO(found)) for _, found in answers]
 
 
+def stacks(store: Path) -> str:
+    """Where the processes stand that have not answered for a hundred seconds."""
+    return "\n".join(file.read_text() for file in store.parent.glob(f"{store.name}-rank-*"))
+
+
 def one_rank(rank: int, n: int, store: Path, pipe: Any, task: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    faulthandler.dump_traceback_later(100, file=store.with_name(f"{store.name}-rank-{rank}").open("w"))
     try:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=n)
         mesh: DeviceMesh = init_device_mesh("cpu", (n,))

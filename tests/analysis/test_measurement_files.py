@@ -115,7 +115,7 @@ def test_a_place_may_have_a_comma(tmp_path: Path) -> None:
 def test_two_files_that_disagree_are_refused(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     paths = [write(tmp_path, "pe,seed,value\nrope,1,2\n"), write(tmp_path / "b", "pe,seed,value\nrope,1,3\n")]
-    with pytest.raises(UserError, match="have different numbers of pe=rope, seed 1; leave one out"):
+    with pytest.raises(UserError, match="have different numbers of all runs, seed 1; leave one out"):
         compare(paths)
 
 
