@@ -70,7 +70,8 @@ def test_the_order_repeats_and_the_last_layer_may_be_fixed() -> None:
         ({"order": ["a", "c"]}, "order names 'c', and the kinds are a, b"),
         ({"order": []}, "order is empty"),
         ({"order": ["a", "a", "b"], "whole": True}, "its order of 3 layers does not divide n_layers=7"),
-        ({"order": ["a"]}, "no layer of n_layers=7 is of the kind b"),
+        ({"order": ["a"]}, "its order names no kind b; it has a"),
+        ({"order": ["a"] * 9 + ["b"]}, "no layer of n_layers=7 is of the kind b"),
     ):
         with pytest.raises(ValueError, match=message):
             order_of_layers(kinds, **({"last": None, "whole": False, "n_layers": 7} | wrong))

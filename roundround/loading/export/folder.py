@@ -195,9 +195,9 @@ def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
         for name, text in source_files(modeling.__name__, classes, main_file=MODELING).items():
             write_atomically(folder / name, text)
     ends = {"eos_token_id": trained.end_of_document, "bos_token_id": trained.first_token}
-    config.update(ends | ({"separate_documents": True} if trained.separate_documents else {}))
+    # no token for padding: it would learn nothing as an input, and the only one there is joins documents
+    config.update(ends | {"pad_token_id": None} | ({"separate_documents": True} if trained.separate_documents else {}))
     config.save_pretrained(folder)
-    # not in the config: a padding token learns nothing as an input, and this one joins documents
     generation = GenerationConfig(**ends, pad_token_id=trained.end_of_document, use_cache=config.use_cache)
     generation.save_pretrained(folder)
     shared = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
