@@ -7,7 +7,7 @@ import csv
 import numpy as np
 import pytest
 import table2_tables
-from helpers_stored import DOCS, Values, check_claim, check_listed, text_of
+from helpers_stored import DOCS, Array, Values, check_claim, check_listed, stored, text_of
 from scipy import stats
 from table2_tables import excludes_zero
 
@@ -263,10 +263,63 @@ def test_four_slow_pairs_hardly_turn() -> None:
     check_claim("table2", "What 0.75-RoPE leaves out", turns)
 
 
+# -- table2_turning.md
+
+TURNING = stored("table2/turning", "pe.theta", "pe.p")
+
+
+def resting(theta: str, p: str, length: int) -> Array:
+    """Nats that resting costs at this base, by seed."""
+    return TURNING[theta, p, "nats_per_token", length] - TURNING[theta, "1", "nats_per_token", length]
+
+
+def nats(values: Array, *, bold: bool = True) -> str:
+    mean, half = values.mean(), float(half_width(values))
+    text = f"{mean:+.4f} ({mean - half:+.4f} to {mean + half:+.4f})"
+    return f"**{text}**" if bold and abs(mean) > half else text
+
+
+def ends_of(values: Array) -> str:
+    """A difference without its sign, and its interval."""
+    mean, half = abs(values.mean()), float(half_width(values))
+    return f"{mean:.4f} ({mean - half:.4f} to {mean + half:.4f})"
+
+
+def test_table_of_turning() -> None:
+    for length in LENGTHS:
+        found = [(resting("98", p, length), resting("10000", p, length)) for p in ("0.75", "0.5")]
+        cells = [nats(values) for slow, fast in found for values in (slow, fast, slow - fast)]
+        assert f"| {length:,} | {' | '.join(cells)} |" in text_of("table2")
+
+
+def test_resting_costs_where_the_pairs_turn() -> None:
+    contrasts = [resting("98", p, 256) - resting("10000", p, 256) for p in ("0.75", "0.5")]
+    assert all((one > 0).all() and len(one) == 8 for one in contrasts)
+    p = holm([stats.ttest_1samp(one, 0).pvalue for one in contrasts])
+    numbers = [f"{nats(one, bold=False)}" for one in contrasts]
+    check_claim("table2", "Resting matters where the pairs", [*numbers, f"p {p[0]:.3f} after Holm", f"(p {p[1]:.3f})"])
+    here, there = resting("98", "0.75", 256), resting("10000", "0.75", 256)
+    assert here.mean() - half_width(here) > 0 > -MARGIN
+    check_claim("table2", "At base 98 0.75-RoPE is worse", [ends_of(here), f"{there.mean():.4f} (", f"{MARGIN}"])
+
+
+def test_the_sign_changes_beyond() -> None:
+    three = resting("98", "0.75", 2048)
+    assert three.mean() + half_width(three) < 0
+    halves = [abs(resting(theta, "0.5", 2048).mean()) for theta in ("98", "10000")]
+    numbers = [ends_of(three), f"base 98 {halves[0]:.4f} behind", f"base 10,000 {halves[1]:.4f} ahead"]
+    check_claim("table2", "Beyond the training context the sign", numbers)
+
+
 # headings, and sentences without a number of their own
 NOT_CLAIMS = {
     "encodings_by_normalisers": ["from the softmax of the same encoding"],
-    "table2": ["A missing difference between", "The hard cut or the number", "WikiText-2, five seeds"],
+    "table2": [
+        "A missing difference between",
+        "The rule, fixed",
+        "The hard cut or the number",
+        "WikiText-2, five seeds",
+    ],
 }
 
 

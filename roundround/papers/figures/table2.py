@@ -36,7 +36,8 @@ ABOUT = (
     f"A model of a million parameters in place of Gemma 2B: {len(SEEDS)} seeds, paired, differences in nats per token "
     "with 95 % t intervals. Judged are all six differences from RoPE at the context of training, beside Wikipedia, "
     f"with a margin of {MARGIN} nats, by which 0.75-RoPE is ahead in the paper; its single runs have no known "
-    "error. docs/results/table2.md has what these seeds say."
+    "error. docs/results/table2.md has what these seeds say, and table2_turning.md what resting costs where the pairs "
+    "turn as far as in the paper."
 )
 
 # option of `pe`: (the paper's name, validation perplexity on Wikipedia, on FLAN v2)
