@@ -307,7 +307,9 @@ class ProbedHuggingFaceModel(ProbedModel):
         """What the decoder returns for tokens at these positions; UserError where it cannot take our mask."""
         try:
             return self.decoder(input_ids=tokens_BT, position_ids=pos_BT.expand_as(tokens_BT), use_cache=False)
-        except IndexError as error:  # positions are learned
+        except IndexError as error:
+            if rotary_tables(self.pretrained):
+                raise  # else positions are learned, in a table
             most = getattr(self.pretrained.config.get_text_config(), "max_position_embeddings", "fewer")
             raise UserError(f"{self.name} has {most} positions, and {tokens_BT.shape[1]:,} tokens are read") from error
 
