@@ -57,9 +57,7 @@ def evaluate_harness(
         OmegaConf.update(cfg, "length", [model.max_length])
     if examples is None:
         OmegaConf.update(cfg, "examples", None)
-    begins = model.first is not None and model.tok_encode("a")[:1] == [
-        model.first
-    ]  # else it is there for no context alone
+    begins = model.tok_encode("a")[:1] == [model.first]  # else it stands there alone where there is no context
     first = tokenizer.id_to_token(model.first) if begins else None
     seed = subject.config.seed if isinstance(subject, TrainedRun) else None
     with opened_run(invocation, cfg) as run:
