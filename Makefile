@@ -87,7 +87,7 @@ wheel: $(INSTALLED)
 
 # On a machine with one NVIDIA GPU, whose torch PYTHON brings: no environment is made, nothing is downloaded.
 gpu:
-	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) benchmarks/gpu.py $(if $(DRY),--dry)
+	PYTHONPATH=$(CURDIR):$$PYTHONPATH $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) benchmarks/gpu.py $(if $(DRY),--dry)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'

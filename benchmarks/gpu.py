@@ -12,6 +12,7 @@ code is 1 where a step failed.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -67,7 +68,10 @@ def steps(folder: Path) -> list[Step]:
         return Step(title, limit, [*common, *gpu], [*common, *dry], says=says)
 
     def tests(what: str, gpu: str, dry: str, limit: int, title: str) -> Step:
-        common = ["-m", "pytest", "-p", "no:cacheprovider", "--maxfail=25", "--tb=line", str(ROOT / "tests" / what)]
+        common = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "no:benchmark", "--maxfail=25", "--tb=line"]
+        if importlib.util.find_spec("xdist"):  # most of the time is the compiler's
+            common += ["-n", str(min(14, max(1, (os.cpu_count() or 2) - 2)))]
+        common.append(str(ROOT / "tests" / what))
         return Step(title, limit, [*common, "-m", "cuda", "-k", gpu], [*common, "-k", dry])
 
     few = "softmax and plain and cpu"
@@ -107,7 +111,7 @@ def steps(folder: Path) -> list[Step]:
 def run(step: Step, folder: Path, *, dry: bool) -> dict[str, Any]:
     """What came of it: status, seconds, the end of what it printed, and its numbers."""
     begin = time.monotonic()
-    environment = dict(os.environ)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     if dry:
         environment["CUDA_VISIBLE_DEVICES"] = ""
     if step.numbers is not None:

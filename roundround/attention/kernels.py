@@ -207,16 +207,18 @@ def gradients_on_cuda(
     mask: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`gradients` by the kernel of the forward pass, which stands in its state."""
-    out_BHQC, log_sum_exp_BHQ = out_BHQC.contiguous(), log_sum_exp_BHQ.contiguous()
     kernel, state = state
     if kernel is Kernel.FLASH:
+        out_BHQC, log_sum_exp_BHQ = out_BHQC.contiguous(), log_sum_exp_BHQ.contiguous()
         cum_q, cum_k, max_q, max_k, seed, offset = state
         return aten._scaled_dot_product_flash_attention_backward(  # type: ignore[no-any-return]
             grad_BHQC.contiguous(), q_BHQC, k_BGKC, v_BGKC, out_BHQC, log_sum_exp_BHQ,
             cum_q, cum_k, max_q, max_k, 0.0, causal, seed, offset, scale=scale,
         )  # fmt: skip
     seed, offset = state
-    padded = F.pad(log_sum_exp_BHQ, (0, -log_sum_exp_BHQ.shape[-1] % 32))
+    # in half precision the kernel reads the output as lying [B, Q, H, C], as it made it, whatever the strides say
+    out_BHQC = out_BHQC.transpose(1, 2).contiguous().transpose(1, 2)
+    padded = F.pad(log_sum_exp_BHQ, (0, -log_sum_exp_BHQ.shape[-1] % 32), value=torch.inf)
     k_BHKC, v_BHKC = (repeated(x, q_BHQC) for x in (k_BGKC, v_BGKC))
     dq, dk, dv, _ = aten._scaled_dot_product_efficient_attention_backward(
         grad_BHQC.contiguous(), q_BHQC, k_BHKC, v_BHKC, aligned(mask, q_BHQC, k_BHKC), out_BHQC, padded,

@@ -120,7 +120,11 @@ class Decoder(nn.Module):
 
     def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
         """What an evaluation of these tokens takes its mean over: see `PositionalEncoding.draws`."""
-        return max((self.all_encodings[own].draws(tokens_BT) for own in set(self.leaders)), key=len)
+        longest: Sequence[Any] = ()
+        for own in self.leaders:  # no max(key=len), where PyTorch's compiler breaks a graph before 2.13
+            draws = self.all_encodings[own].draws(tokens_BT)
+            longest = draws if len(draws) > len(longest) else longest
+        return longest
 
     @property
     def draws_positions(self) -> bool:

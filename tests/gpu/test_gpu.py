@@ -91,20 +91,23 @@ def definition(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """sum_j weights(scale q . k + bias)_j v_j over one matrix of logits, the logits, and what is visible."""
     k, v = (x.repeat_interleave(N_HEADS // x.shape[1], 1) for x in (k, v))
-    # [B, 1, Q, K], True where visible: queries are the last of the tokens
+    # [B, 1, Q, K], True where visible, and where it would be without a window: queries are the last of the tokens
     valid_BK = None if way.documents else way.keys("cpu").valid_BK
-    visible = torch.zeros(N_BATCH, 1, way.n_queries, N_TOKENS, dtype=torch.bool)
+    visible, unwindowed = torch.zeros(2, N_BATCH, 1, way.n_queries, N_TOKENS, dtype=torch.bool)
     for i in range(way.n_queries):
         token = N_TOKENS - way.n_queries + i
-        for j in range(max(0, token + 1 - (way.window or N_TOKENS)), token + 1):
-            visible[:, 0, i, j] = True if valid_BK is None else valid_BK[:, j]
+        for j in range(token + 1):
+            unwindowed[:, 0, i, j] = True if valid_BK is None else valid_BK[:, j]
         for text, ends in enumerate(ENDS if way.documents else ()):
-            visible[text, 0, i, : max([end + 1 for end in ends if end < token], default=0)] = False
-    logits, visible = q @ k.mT * q.shape[-1] ** -0.5, visible
+            unwindowed[text, 0, i, : max([end + 1 for end in ends if end < token], default=0)] = False
+        visible[:, :, i] = unwindowed[:, :, i]
+        visible[:, :, i, : max(0, token + 1 - (way.window or N_TOKENS))] = False
+    counted = row_counts(unwindowed if softmax.count == "position" else visible)
+    logits = q @ k.mT * q.shape[-1] ** -0.5
     if way.alibi:
         token_Q, token_K = torch.arange(N_TOKENS - way.n_queries, N_TOKENS), torch.arange(N_TOKENS)
         logits = logits - SLOPES_H[:, None, None] * (token_Q[:, None] - token_K)
-    return softmax.weights(logits, visible, rows | row_counts(visible)) @ v, logits, visible
+    return softmax.weights(logits, visible, rows | counted) @ v, logits, visible
 
 
 def assert_close(found: Tensor, expected: Tensor, bound: float, what: str) -> None:
@@ -112,9 +115,11 @@ def assert_close(found: Tensor, expected: Tensor, bound: float, what: str) -> No
     assert error <= bound, f"{what}: off by {error:.1e} of its size"
 
 
-# of PyTorch's compiler, about itself
+# of PyTorch's compiler, about itself, and of its thread for gradients
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor that is not"
+    "ignore::DeprecationWarning",
+    "ignore:The .grad attribute of a Tensor that is not",
+    "ignore:Attempting to run cuBLAS, but there was no current CUDA context",
 )
 HERE = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU, and there is none")
 CASES = [  # all on CUDA, some of them on the CPU

@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers_attention import SCALE, in_blocks, keys_of, shape_of
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from roundround.attention import kernels, trial, whole_rows
 from roundround.attention.kernels import Kernel
@@ -17,6 +18,18 @@ from roundround.softmax.alpha_entmax import AlphaEntmax
 from roundround.softmax.entmax15 import Entmax15
 from roundround.softmax.projection import entmax_of
 from roundround.softmax.sparsemax import Sparsemax
+
+
+class Calls(TorchDispatchMode):
+    """The operators that are called inside, and their arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[tuple[str, Any]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.made.append((str(function), args))
+        return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -31,8 +44,13 @@ def test_the_calls_for_cuda_have_the_signatures_of_its_kernels(dtype: torch.dtyp
     out, log_sum_exp, state = kernels.attend_on_cuda(kernel, q, k, v, 0.1, causal, mask)
     assert (out.shape, out.dtype) == (q.shape, dtype)
     assert (log_sum_exp.shape, log_sum_exp.dtype) == (q.shape[:3], torch.float32)
-    grads = kernels.gradients_on_cuda(torch.empty_like(out), q, k, v, out, log_sum_exp, state, 0.1, causal, mask)
+    merged = out.contiguous()  # as outputs are that come from several calls
+    with Calls() as calls:
+        grads = kernels.gradients_on_cuda(torch.empty_like(out), q, k, v, merged, log_sum_exp, state, 0.1, causal, mask)
     assert [grad.shape for grad in grads] == [q.shape, k.shape, v.shape]
+    if kernel is Kernel.EFFICIENT:
+        [args] = [args for name, args in calls.made if "efficient_attention_backward" in name]
+        assert args[5].transpose(1, 2).is_contiguous(), "in half precision it reads [B, Q, H, C] whatever the strides"
 
 
 def test_a_mask_for_cuda_starts_each_row_on_a_boundary() -> None:
