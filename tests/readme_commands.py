@@ -74,7 +74,8 @@ def check(command: Command, folder: Path) -> list[str]:
     """What is wrong with a command: its exit code, and the printed lines that it does not print."""
     environment = os.environ | {"HOME": str(folder / "home"), "WANDB_MODE": "offline", "COLUMNS": "120"}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    environment = {key: value for key, value in environment.items() if key not in ("ROUNDROUND_CACHE", "XDG_CACHE_HOME")}
+    for of_caches in ("ROUNDROUND_CACHE", "XDG_CACHE_HOME"):
+        environment.pop(of_caches, None)
     shell = ["bash", "-c", command.typed if not command.is_killed else f"exec {command.typed}"]
     with open(folder / "output.txt", "w+") as output:
         process = subprocess.Popen(shell, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
