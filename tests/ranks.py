@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import io
 import multiprocessing
 import os
@@ -46,6 +47,7 @@ def stacks(store: Path) -> str:
 
 
 def one_rank(rank: int, n: int, store: Path, pipe: Any, task: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    gc.freeze()  # a process group that the parent has left to its collector waits for threads that are not here
     faulthandler.dump_traceback_later(100, file=store.with_name(f"{store.name}-rank-{rank}").open("w"))
     try:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=n)
