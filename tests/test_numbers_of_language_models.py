@@ -265,12 +265,12 @@ def test_four_slow_pairs_hardly_turn() -> None:
 
 # -- table2_turning.md
 
-TURNING = stored("table2/turning", "pe.theta", "pe.p")
+TURNING, MORE_TURNING = (stored(f"table2/{name}", "pe.theta", "pe.p") for name in ("turning", "turning_more"))
 
 
-def resting(theta: str, p: str, length: int) -> Array:
+def resting(theta: str, p: str, length: int, values: Values = TURNING) -> Array:
     """Nats that resting costs at this base, by seed."""
-    return TURNING[theta, p, "nats_per_token", length] - TURNING[theta, "1", "nats_per_token", length]
+    return values[theta, p, "nats_per_token", length] - values[theta, "1", "nats_per_token", length]
 
 
 def nats(values: Array, *, bold: bool = True) -> str:
@@ -309,6 +309,28 @@ def test_the_sign_changes_beyond() -> None:
     halves = [abs(resting(theta, "0.5", 2048).mean()) for theta in ("98", "10000")]
     numbers = [unsigned(three), f"base 98 {halves[0]:.4f} behind", f"base 10,000 {halves[1]:.4f} ahead"]
     check_claim("table2", "Beyond the training context the sign", numbers)
+
+
+def forty(length: int) -> tuple[Array, Array]:
+    """What resting costs at base 98 over all seeds, and over those that came later."""
+    more = resting("98", "0.75", length, MORE_TURNING)
+    return np.concatenate([resting("98", "0.75", length), more]), more
+
+
+def test_table_of_forty_seeds() -> None:
+    for length in LENGTHS:
+        whole, more = forty(length)
+        assert (len(whole), len(more)) == (40, 32)
+        assert f"| {length:,} | {nats(whole)} | {nats(more)} |" in text_of("table2")
+
+
+def test_over_forty_seeds_resting_costs_and_is_ahead_beyond() -> None:
+    (whole, more), (beyond, more_beyond) = forty(256), forty(2048)
+    p, n = stats.ttest_1samp(whole, 0).pvalue, (whole > 0).sum()
+    assert 1.5 < resting("98", "0.75", 256).mean() / more.mean() < 1.6
+    assert whole.mean() > 0 > beyond.mean()
+    check_claim("table2", "Over forty seeds", [unsigned(whole), f"(p {p:.4f})", f"{n} of the forty", unsigned(more)])
+    check_claim("table2", "Ahead at eight times", [unsigned(beyond), unsigned(more_beyond)])
 
 
 # headings, and sentences without a number of their own
