@@ -43,34 +43,6 @@ SECONDS_BETWEEN_LOOKS = 2.0  # at a run that another process is at
 # -- what has changed
 
 
-@dataclass(frozen=True)
-class Change:
-    """A setting of a run: its key, its value, and the default that it replaces."""
-
-    key: str
-    value: Any
-    default: Any
-
-
-def changed_settings(run: PastRun) -> list[Change] | None:
-    """What a run's config says that the defaults of its verb do not.
-
-    Options of groups first, then the values that are not those of these options. None where today's program lacks the
-    verb or an option, so that nothing can be compared.
-    """
-    usual = usual_config(run.verb, {})
-    if usual is None:
-        return None
-    options = [Change(group, option, usual[1].get(group)) for group, option in own_options(run.manifest).items()]
-    options = [change for change in options if change.value != change.default and not change.key.startswith("hydra/")]
-    chosen = usual_config(run.verb, {change.key: change.value for change in options}) if options else usual
-    if chosen is None:
-        return None
-    own, default = flat(run.manifest["config"]), flat(chosen[0])
-    values = [Change(key, value, default.get(key)) for key, value in own.items() if key not in ("outputs", "resume")]
-    return options + [change for change in values if change.value != change.default]
-
-
 def code_changes(directory: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
     """A line where the code is not that of the run: its commit, or what was not committed then or is not now."""
     kept, (state, patch) = directory / "code.patch", git_state()

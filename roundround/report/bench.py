@@ -35,8 +35,7 @@ from roundround.analysis.standings import (
 from roundround.config.verbs import FigureStyle
 from roundround.report.figures import save_drawing
 from roundround.report.numbers import fixed, number, shown_p
-from roundround.report.page.sources import RunFiles
-from roundround.report.page.view import Section, View
+from roundround.report.page.view import RunFiles, Section, View
 from roundround.report.page.write import write_page
 from roundround.report.tables import Cell, Record, Table
 from roundround.runs.directories import PAGE

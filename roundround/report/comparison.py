@@ -27,8 +27,7 @@ from roundround.report.eval_panels import marks_of
 from roundround.report.figures import figure_of, save
 from roundround.report.findings import findings
 from roundround.report.numbers import decimals_of, fixed, number, text_of
-from roundround.report.page.sources import RunFiles
-from roundround.report.page.view import Section, View
+from roundround.report.page.view import RunFiles, Section, View
 from roundround.report.style import Sizes, styled
 from roundround.report.tables import Record, Table, in_words
 from roundround.support.errors import escaped

@@ -11,8 +11,7 @@ from typing import Any
 
 from roundround.report import harness, pairs
 from roundround.report.numbers import number
-from roundround.report.page.sources import RunFiles
-from roundround.report.page.view import Section, View
+from roundround.report.page.view import RunFiles, Section, View
 from roundround.report.tables import Record, Table, in_words, tables_of
 from roundround.support.panels import Curve, Drawing, Mark, Panel, numbers
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundround.analysis.past_run import PastRun
-from roundround.analysis.repetition import Change
+from roundround.config.options import Change
 from roundround.config.verbs import verb_named
 from roundround.report.numbers import shown, text_of
 from roundround.report.tables import Table, in_words

@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table
 
 from roundround.analysis.past_run import PastRun
-from roundround.analysis.repetition import Change
+from roundround.config.options import Change
 from roundround.report.facts import commands_of, duration, facts_of, settings_of
 from roundround.report.numbers import shown
 from roundround.report.tables import tables_of

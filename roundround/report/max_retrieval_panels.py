@@ -19,8 +19,7 @@ from roundround.papers.max_retrieval import PAPER, SECOND_HAND, SLOPE, SPREAD
 from roundround.report.figures import colour_map, finish, save, subplots, tick_words
 from roundround.report.max_retrieval_tables import OF_HEADS, Array, Measured, measured_of, shown_name
 from roundround.report.page.heads import scaled
-from roundround.report.page.sources import RunFiles
-from roundround.report.page.view import Section, View
+from roundround.report.page.view import RunFiles, Section, View
 from roundround.report.style import HEAT, styled
 from roundround.report.tables import Record, Table, tables_of
 from roundround.report.train_panels import logged

@@ -40,7 +40,7 @@ def of_comparison(found: Comparison) -> Pictures:
 
 def of_run(directory: Path) -> Pictures:
     """The curves of the run's page, by the titles of its sections. UserError where the directory is no run."""
-    from roundround.report.page.sources import opened_run
+    from roundround.report.page.view import opened_run
     from roundround.report.page.write import view_of
 
     files = opened_run(directory)

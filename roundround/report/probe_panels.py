@@ -24,8 +24,7 @@ from roundround.report.page.heads import (
     short,
     standing_out,
 )
-from roundround.report.page.sources import RunFiles
-from roundround.report.page.view import Section, View
+from roundround.report.page.view import RunFiles, Section, View
 from roundround.report.tables import Record, Table, tables_of
 from roundround.support.panels import Curve, Panel, numbers
 

@@ -23,8 +23,7 @@ from roundround.config.verbs import verb_named
 from roundround.report.comparison import AXES, panels_of
 from roundround.report.facts import Fact
 from roundround.report.lab_book import relative
-from roundround.report.page.sources import RunFiles
-from roundround.report.page.view import Section
+from roundround.report.page.view import RunFiles, Section
 from roundround.report.page.write import html, pictures_of
 from roundround.report.tables import Table, filled, in_words
 from roundround.report.train_panels import logged

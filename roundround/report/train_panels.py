@@ -9,8 +9,7 @@ import numpy as np
 
 from roundround.analysis.past_run import PastRun
 from roundround.report.numbers import number, shown
-from roundround.report.page.sources import RunFiles
-from roundround.report.page.view import Section, View
+from roundround.report.page.view import RunFiles, Section, View
 from roundround.report.tables import Record, in_words, tables_of
 from roundround.support.panels import Curve, Panel, numbers
 

@@ -6,7 +6,7 @@ Tested by tests/analysis/test_runs_and_show.py.
 from __future__ import annotations
 
 from roundround.analysis.past_run import directories_of, last, past_run
-from roundround.analysis.repetition import changed_settings
+from roundround.config.options import changed_settings
 from roundround.config.verbs.show import VERB
 from roundround.report import lab_book as report
 from roundround.support.errors import UserError, nearest
@@ -24,4 +24,4 @@ def show(names: list[str], values: dict[str, str]) -> None:
     if len(directories) > 1:
         raise UserError(f"{names[0]} holds {len(directories)} runs, and show takes one; roundround runs lists them")
     run = past_run(directories[0])
-    report.show_run(run, changed_settings(run))
+    report.show_run(run, changed_settings(run.manifest))

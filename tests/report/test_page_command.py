@@ -18,8 +18,8 @@ from conftest import FAST, Done, assert_refused
 from helpers_page import Page, eval_records, write_run
 
 from roundround.analysis.past_run import past_run
-from roundround.analysis.repetition import changed_settings
 from roundround.command_line.launch import Job
+from roundround.config.options import changed_settings
 from roundround.config.verbs import verb_named
 from roundround.report.facts import commands_of
 
@@ -46,7 +46,7 @@ def test_a_run_leaves_its_page_with_its_numbers_and_what_differs_from_the_defaul
     evaluated = roundround("eval", "run=last", "length=16,32", "logger=none", "device=cpu")
     page = Page((evaluated.directory / "report.html").read_text())
     assert [float(cell) for cell in page.column("length")] == [16, 32]
-    changes = changed_settings(past_run(evaluated.directory))
+    changes = changed_settings(past_run(evaluated.directory).manifest)
     assert changes is not None
     assert {change.key for change in changes} == {"logger", "length", "device"}
 

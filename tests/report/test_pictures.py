@@ -15,8 +15,7 @@ from helpers_page import Page, write_run
 
 from roundround.report.figures import ends_of, look_of, tick_label, y_ends
 from roundround.report.page.pictures import VARIABLES, picture_of
-from roundround.report.page.sources import opened_run
-from roundround.report.page.view import figures_of
+from roundround.report.page.view import figures_of, opened_run
 from roundround.report.page.write import page_of
 from roundround.report.style import MARKERS, PALETTE
 from roundround.report.train_panels import logged

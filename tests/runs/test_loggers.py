@@ -17,9 +17,10 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from roundround.analysis.past_run import past_run
-from roundround.analysis.repetition import changed_settings, overrides_of
+from roundround.analysis.repetition import overrides_of
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.completion import complete_override
+from roundround.config.options import changed_settings
 from roundround.config.verbs import verb_named
 from roundround.runs.loggers.base import Logger
 from roundround.runs.loggers.csv import CSV
@@ -124,7 +125,7 @@ def test_a_run_with_several_loggers_is_repeated_without_them_and_compared_with_t
     run = past_run(sweep / "1")
     assert [word for word in run.manifest["overrides"] if "logger" in word]
     assert [word for word in overrides_of(run) if "logger" in word] == []
-    changed = changed_settings(run)
+    changed = changed_settings(run.manifest)
     assert changed is not None
     assert [change.value for change in changed if change.key == "logger"] == ["several"]
 

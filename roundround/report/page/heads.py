@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundround.report.numbers import number
-from roundround.report.page.sources import RunFiles
+from roundround.report.page.view import RunFiles
 from roundround.report.tables import Record
 from roundround.support.errors import escaped
 

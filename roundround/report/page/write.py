@@ -19,14 +19,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from roundround.analysis.past_run import PastRun
-from roundround.analysis.repetition import changed_settings
+from roundround.config.options import changed_settings
 from roundround.config.recorded import flat
 from roundround.config.verbs import verb_named
 from roundround.report.facts import commands_of, facts_of, settings_of
 from roundround.report.numbers import shown, text_of
 from roundround.report.page.pictures import VARIABLES, Picture, picture_of
-from roundround.report.page.sources import RunFiles, opened_run
-from roundround.report.page.view import Section, View, figures_of
+from roundround.report.page.view import RunFiles, Section, View, figures_of, opened_run
 from roundround.report.style import PLACE_COLOURS
 from roundround.report.tables import Record, common_fields, exact, in_words, tables_of, text
 from roundround.runs.directories import PAGE
@@ -86,7 +85,7 @@ def page_of(directory: Path) -> str:
         "data": view.data,
         "facts": facts_of(run),
         "commands": commands_of(run),
-        "settings": settings_of(run, changed_settings(run)),
+        "settings": settings_of(run, changed_settings(run.manifest)),
         "config": [(key, text_of(value)) for key, value in sorted(flat(run.manifest["config"]).items())],
         "common": [(name, text_of(value)) for name, value in common.items() if value is not None],
     }
