@@ -111,7 +111,7 @@ def steps(folder: Path) -> list[Step]:
 def run(step: Step, folder: Path, *, dry: bool) -> dict[str, Any]:
     """What came of it: status, seconds, the end of what it printed, and its numbers."""
     begin = time.monotonic()
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment = dict(os.environ)
     if dry:
         environment["CUDA_VISIBLE_DEVICES"] = ""
     if step.numbers is not None:

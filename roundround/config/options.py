@@ -1,6 +1,6 @@
 """The yamls: where they lie, options of a group, one as a node, what Hydra composes, and what a run has instead.
 
-Tested by tests/command_line/test_arguments.py and tests/test_own_contract.py.
+Tested by tests/command_line/test_arguments.py, tests/test_own_contract.py and tests/report/test_page_command.py.
 """
 
 from __future__ import annotations

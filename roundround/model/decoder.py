@@ -121,7 +121,7 @@ class Decoder(nn.Module):
     def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
         """What an evaluation of these tokens takes its mean over: see `PositionalEncoding.draws`."""
         longest: Sequence[Any] = ()
-        for own in self.leaders:  # no max(key=len), where PyTorch's compiler breaks a graph before 2.13
+        for own in set(self.leaders):  # max(key=len) would break the graph of PyTorch's compiler before 2.13
             draws = self.all_encodings[own].draws(tokens_BT)
             longest = draws if len(draws) > len(longest) else longest
         return longest
