@@ -250,7 +250,7 @@ def directories_of(word: str, outputs: str, *verbs: str | None, levels: float = 
     path = home_expanded(word, "the run")
     is_there = word and os.path.exists(path)
     if not is_there and not glob.has_magic(word):
-        raise UserError(f"'{word}' is no folder; give a run directory, a sweep, a pattern in quotes, last or last~3")
+        raise UserError(f"there is no '{word}'; give a run directory, a sweep, a pattern in quotes, last or last~3")
     matches = [str(path)] if is_there else sorted(glob.glob(str(path), recursive=True))
     found = dict.fromkeys(run for match in matches for run in runs_below(Path(match).absolute(), levels))
     if not found:

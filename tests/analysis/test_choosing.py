@@ -76,12 +76,12 @@ def test_a_run_meant_twice_is_there_once(outputs: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("nowhere", "'nowhere' is no folder; give a run directory, a sweep, a pattern in quotes, last or last~3"),
-        ("", "'' is no folder"),
+        ("nowhere", "there is no 'nowhere'; give a run directory, a sweep, a pattern in quotes, last or last~3"),
+        ("", "there is no ''"),
         ("*.txt", "holds no run"),
         ("last~4", "last~4: 4 runs are there, under"),
         ("last~999999999", "last~999999999: 4 runs are there"),
-        ("last~99999999999999999999", "'last~99999999999999999999' is no folder"),
+        ("last~99999999999999999999", "there is no 'last~99999999999999999999'"),
     ],
 )
 def test_what_means_no_run_is_refused(outputs: Path, monkeypatch: pytest.MonkeyPatch, word: str, message: str) -> None:

@@ -401,7 +401,7 @@ def test_what_cannot_be_compared_is_refused(outputs: Path) -> None:
     (outputs / "empty").mkdir()
     with pytest.raises(UserError, match="holds no run"):
         compare(outputs / "empty")
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="there is no"):
         compare(outputs / "not there")
     failed = write_train(outputs / "failed", "rope", 1, status="failed: no luck")
     with pytest.raises(UserError, match=r"no finished run has results to compare .*failed: no luck"):

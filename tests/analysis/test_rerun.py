@@ -289,7 +289,7 @@ def test_a_class_from_outside_needs_trust(trained: Path, again: Again) -> None:
 def test_one_run_is_to_be_named(trained: Path, tmp_path: Path) -> None:
     assert "give one run: a run directory, last, or last~3" in refused()
     assert "given are 2" in refused("run", "run/")
-    assert "'nowhere' is no folder" in refused("nowhere")
+    assert "there is no 'nowhere'" in refused("nowhere")
     shutil.copytree(trained, tmp_path / "both" / "0")
     shutil.copytree(trained, tmp_path / "both" / "1")
     assert "both holds 2 runs; rerun repeats one" in refused("both")

@@ -146,7 +146,7 @@ def test_report_leaves_what_is_no_page_of_its_own(roundround: Command) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere"], "'nowhere' is no folder"),
+        (["nowhere"], "there is no 'nowhere'"),
         (["."], "holds no run"),
         (["run", "to=page.txt"], "to=page.txt: give the name of a file that ends in .html"),
         (["run", "to=no/page.html"], "there is no folder"),
