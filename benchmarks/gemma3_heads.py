@@ -1,9 +1,9 @@
-"""What docs/results/gemma3.md says of single heads: python benchmarks/gemma3_heads.py google/gemma-3-270m [FOLDER]
+"""What docs/results/gemma3.md says of single heads: python benchmarks/gemma3_heads.py google/gemma-3-270m
 
 First the heads that look for an earlier copy of the token and rest on what came after it, then the head that looks for
 an apostrophe before the token: who they are, on which pairs they depend, and what else they answer to. It takes a few
-minutes on a CPU. With a folder it also draws them there, on the default prompt of `roundround probe`.
-Shapes: L layers, H heads, B rows of text, T tokens, R rows of attention, C head channels, P pairs.
+minutes on a CPU. A number is a mean over texts, and its brackets are Student's 95 % interval over them.
+Shapes: N texts, L layers, H heads, B rows of text, T tokens, R rows of attention, C head channels, P pairs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from gemma3_windows import mean_with_ends
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
@@ -21,10 +22,6 @@ from transformers.utils.logging import disable_progress_bar
 from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import attention_layers, installed
 from roundround.papers.constructions import Call, calls
-from roundround.probing.probe import observe
-from roundround.probing.texts import APOSTROPHE as PROMPT
-from roundround.probing.texts import texts_of
-from roundround.report.probe_figures import draw_prompt
 
 COPIED, SEQUENCES = 64, 8  # random tokens that come twice, and how many such texts
 IDS = (1000, 50_000)  # from which they are drawn: words and parts of words
@@ -32,7 +29,6 @@ LENGTHS = (16, 64, 256, 1024)
 SILENCED = ([(2, 3)], [(4, 1)], [(10, 1)], [(2, 1)], [(4, 0)])  # previous-token heads, and two others
 BANDS = {"no pair": (0, 0), "fastest": (0, 1), "fast": (1, 2), "slow": (2, 3), "slowest": (3, 4)}  # quarters
 
-DRAWN = [(0, 0, "apostrophes"), (5, 1, "copies"), (4, 1, "previous")]
 COPY = "weight after the first copy, on the first token"
 MARK = "weight on the mark, on the first token"
 LOGIT = "logit over the mean of all other keys, by quarter of the pairs, the fastest first"
@@ -93,19 +89,30 @@ def heads_of(of_layers: Sequence[Call]) -> list[tuple[int, int]]:
     return [(layer, head) for layer, call in enumerate(of_layers) for head in range(call.q_BHTC.shape[1])]
 
 
-def at(alpha_RT: Tensor, key_R: Tensor) -> float:
-    """Mean weight on one key of each row."""
-    return float(alpha_RT[torch.arange(len(key_R)), key_R].mean())
+def at(alpha_RT: Tensor, key_R: Tensor) -> Tensor:
+    """[R, 2]: each row's weight on one key of its own, and on the first token."""
+    return torch.stack([alpha_RT[torch.arange(len(key_R)), key_R], alpha_RT[:, 0]], dim=-1)
 
 
-def parts(added_RP: Tensor) -> str:
-    """A mean over rows: the sum, each quarter of the pairs, and the strongest pairs."""
-    added_P = added_RP.mean(0)
-    quarters = " ".join(f"{float(part.sum()):5.1f}" for part in added_P.chunk(4))
+def told(values_N: Tensor, digits: int = 2) -> str:
+    """The mean over texts and its interval."""
+    ends = mean_with_ends(values_N.tolist())
+    value, low, high = (f"{ends[name]:.{digits}f}" for name in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
+
+
+def all_told(values_NK: Tensor) -> str:
+    return "  ".join(map(told, values_NK.unbind(-1)))
+
+
+def parts(added_NRP: Sequence[Tensor]) -> str:
+    """Means over the rows of each text [R, P]: the sum, each quarter of the pairs, and the strongest pairs."""
+    added_NP = torch.stack([added_RP.mean(0) for added_RP in added_NRP])
+    quarters = ", ".join(told(part.sum(-1), 1) for part in added_NP.chunk(4, -1))
     strongest = ", ".join(
-        f"{pair}: {float(added_P[pair]):.1f}" for pair in added_P.abs().argsort(descending=True)[:4].tolist()
+        f"{pair}: {told(added_NP[:, pair], 1)}" for pair in added_NP.mean(0).abs().argsort(descending=True)[:4].tolist()
     )
-    return f"{float(added_P.sum()):5.1f} = {quarters}; strongest pairs {strongest}"
+    return f"{told(added_NP.sum(-1), 1)} = {quarters}; strongest pairs {strongest}"
 
 
 @contextmanager
@@ -144,46 +151,43 @@ def copied(probed: ProbedHuggingFaceModel, n: int, seed: int) -> tuple[list[Call
 
 
 def copy_scores(
-    probed: ProbedHuggingFaceModel, n: int, sequences: int, heads: Sequence[tuple[int, int]] | None = None
-) -> dict[tuple[int, int], tuple[float, float]]:
-    """Mean weight of each head on the token after the first copy, and on the first token of the text."""
-    sums: dict[tuple[int, int], Tensor] = {}
-    for seed in range(sequences):
+    probed: ProbedHuggingFaceModel, n: int, heads: Sequence[tuple[int, int]] | None = None
+) -> dict[tuple[int, int], Tensor]:
+    """[N, 2] of each head: mean weight on the token after the first copy, and on the first token of the text."""
+    found: dict[tuple[int, int], list[Tensor]] = {}
+    for seed in range(SEQUENCES):
         of_layers, rows = copied(probed, n, seed)
         for layer, head in heads or heads_of(of_layers):
             alpha = Rows(of_layers[layer], head, rows_R=rows).weights()
-            found = torch.tensor([at(alpha, rows - n + 1), float(alpha[:, 0].mean())]) / sequences
-            sums[layer, head] = sums.get((layer, head), torch.zeros(2)) + found
-    return {head: (float(after), float(first)) for head, (after, first) in sums.items()}
+            found.setdefault((layer, head), []).append(at(alpha, rows - n + 1).mean(0))
+    return {head: torch.stack(own) for head, own in found.items()}
 
 
 def show_copies(probed: ProbedHuggingFaceModel) -> None:
-    scores = copy_scores(probed, COPIED, SEQUENCES)
-    best = sorted(scores, key=lambda head: -scores[head][0])[:6]
+    scores = copy_scores(probed, COPIED)
+    best = sorted(scores, key=lambda head: -float(scores[head][:, 0].mean()))[:6]
     print(f"\n{COPIED} random tokens twice, {SEQUENCES} texts, {SEQUENCES * (COPIED - 1)} rows: {COPY}")
     for layer, head in best:
-        print(f"  {layer}.{head}  {scores[layer, head][0]:.2f}  {scores[layer, head][1]:.2f}")
+        print(f"  {layer}.{head}  {all_told(scores[layer, head])}")
     layer, head = best[0]
     found = [copied(probed, COPIED, seed) for seed in range(SEQUENCES)]
     some = [Rows(of_layers[layer], head, rows_R=rows) for of_layers, rows in found]
     print(f"\n{layer}.{head} without a quarter of its pairs: {COPY}")
     for band in BANDS:
-        alphas = [rows.weights(band) for rows in some]
-        after = sum(at(alpha, rows.rows - COPIED + 1) for alpha, rows in zip(alphas, some, strict=True)) / len(some)
-        print(f"  {band:8} {after:.2f}  {sum(float(alpha[:, 0].mean()) for alpha in alphas) / len(some):.2f}")
+        found_N2 = torch.stack([at(rows.weights(band), rows.rows - COPIED + 1).mean(0) for rows in some])
+        print(f"  {band:8} {all_told(found_N2)}")
     print(LOGIT)
     for name, key in (("after the first copy", 1 - COPIED), ("first token", None)):
         added = [rows.by_pair(rows.rows * 0 if key is None else rows.rows + key) - rows.mean_by_pair() for rows in some]
-        print(f"  {name:20} {parts(torch.cat(added))}")
-    print(f"other lengths, 2 texts each: {COPY}")
+        print(f"  {name:20} {parts(added)}")
+    print(f"other lengths: {COPY}")
     for n in LENGTHS:
-        after, first = copy_scores(probed, n, 2, [(layer, head)])[layer, head]
-        print(f"  {n:5} tokens twice: {after:.2f}  {first:.2f}")
+        print(f"  {n:5} tokens twice: {all_told(copy_scores(probed, n, [best[0]])[best[0]])}")
     print(f"{layer}.{head} with another head silenced: {COPY}")
     for heads in SILENCED:
         with silenced(probed, heads):
-            after, first = copy_scores(probed, COPIED, SEQUENCES, [(layer, head)])[layer, head]
-        print(f"  {', '.join(f'{a}.{b}' for a, b in heads)}: {after:.2f}  {first:.2f}")
+            scores = copy_scores(probed, COPIED, [best[0]])
+        print(f"  {', '.join(f'{a}.{b}' for a, b in heads)}: {all_told(scores[best[0]])}")
 
 
 # -- apostrophes
@@ -199,34 +203,31 @@ def show_apostrophes(probed: ProbedHuggingFaceModel) -> None:
     ]
     n_after, n_others = sum(map(len, after)), sum(map(len, others))
 
-    def means(layer: int, head: int, which: Sequence[Tensor], band: str = "no pair") -> tuple[float, float]:
-        """Weight on the token before, and on the first."""
-        some = [Rows(of_layers[layer], head, rows_R=rows) for of_layers, rows in zip(found, which, strict=True)]
-        before = torch.cat([rows.weights(band)[torch.arange(len(rows.rows)), rows.rows - 1] for rows in some])
-        first = torch.cat([rows.weights(band)[:, 0] for rows in some])
-        return float(before.mean()), float(first.mean())
+    def means(layer: int, head: int, band: str = "no pair") -> Tensor:
+        """[N, 4]: weight on the token before and on the first, in rows behind an apostrophe and in others."""
+        of_kinds = [
+            [
+                at(rows.weights(band), rows.rows - 1).mean(0)
+                for rows in (Rows(call[layer], head, rows_R=own) for call, own in zip(found, which, strict=True))
+            ]
+            for which in (after, others)
+        ]
+        return torch.cat([torch.stack(kind) for kind in of_kinds], dim=-1)
 
-    scores = {
-        (layer, head): (*means(layer, head, after), *means(layer, head, others)) for layer, head in heads_of(found[0])
-    }
-    best = sorted(scores, key=lambda head: scores[head][2] - scores[head][0])
+    scores = {(layer, head): means(layer, head) for layer, head in heads_of(found[0])}
+    best = sorted(scores, key=lambda head: float((scores[head][:, 2] - scores[head][:, 0]).mean()))
     print(f"\n{len(texts)} sentences, {n_after} tokens after an apostrophe: {MARK}")
     print(f"and {n_others} others: weight on the token before, on the first token")
     for layer, head in [*best[:3], (5, 1)]:
-        print(f"  {layer}.{head}  " + "  ".join(f"{value:.2f}" for value in scores[layer, head]))
+        print(f"  {layer}.{head}  {all_told(scores[layer, head])}")
     layer, head = best[0]
     print(f"\n{layer}.{head} without a quarter of its pairs: the same four")
     for band in BANDS:
-        print(
-            f"  {band:8} "
-            + "  ".join(
-                f"{value:.2f}" for value in (*means(layer, head, after, band), *means(layer, head, others, band))
-            )
-        )
+        print(f"  {band:8} {all_told(means(layer, head, band))}")
     some = [Rows(of_layers[layer], head, rows_R=rows) for of_layers, rows in zip(found, after, strict=True)]
     print(f"{LOGIT}, in the rows after an apostrophe")
-    print(f"  apostrophe  {parts(torch.cat([rows.by_pair(rows.rows - 1) - rows.mean_by_pair() for rows in some]))}")
-    print(f"  first token {parts(torch.cat([rows.by_pair(rows.rows * 0) - rows.mean_by_pair() for rows in some]))}")
+    print(f"  apostrophe  {parts([rows.by_pair(rows.rows - 1) - rows.mean_by_pair() for rows in some])}")
+    print(f"  first token {parts([rows.by_pair(rows.rows * 0) - rows.mean_by_pair() for rows in some])}")
     show_marks(probed, layer, head)
 
 
@@ -251,23 +252,12 @@ def show_marks(probed: ProbedHuggingFaceModel, layer: int, head: int) -> None:
         last = torch.tensor([len(tokens) - 1 for tokens in texts])
         assert len(set(last.tolist())) == 1, "every mark and every ending must be one token"
         alpha = Rows(calls(probed, [(tokens, 0) for tokens in texts])[layer], head, row_B=last).weights()
-        return f"{at(alpha, last - distance):.2f} {float(alpha[:, 0].mean()):.2f}"
+        return all_told(at(alpha, last - distance))
 
     for mark in MARKS:
-        print(f"  {mark!r:7} endings {weight(mark, ENDINGS)}   words {weight(mark, WORDS)}")
+        print(f"  {mark!r:7} endings {weight(mark, ENDINGS)};  words {weight(mark, WORDS)}")
     for distance in (2, 3, 4):
         print(f"  {APOSTROPHE!r} {distance} tokens before: endings {weight(APOSTROPHE, ENDINGS, distance)}")
-
-
-# -- the picture
-
-
-def draw(probed: ProbedHuggingFaceModel, folder: Path) -> None:
-    """The heads in DRAWN, in the layout of figures 7 and 14 to 18 of arXiv:2410.06205."""
-    texts = [probed.tokens(text) for text in texts_of("shakespeare")]
-    seen = observe(probed, texts, rows=False, entropy=False, prompt=probed.tokens(PROMPT))
-    assert seen.prompt is not None
-    draw_prompt(seen.prompt, DRAWN, seen, folder)
 
 
 if __name__ == "__main__":
@@ -278,5 +268,3 @@ if __name__ == "__main__":
         probed = ProbedHuggingFaceModel(name, model, AutoTokenizer.from_pretrained(sys.argv[1]))
         show_copies(probed)
         show_apostrophes(probed)
-        if len(sys.argv) > 2:
-            draw(probed, Path(sys.argv[2]))

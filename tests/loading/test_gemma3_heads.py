@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from typing import Any
 
 import pytest
@@ -20,12 +20,9 @@ TOKENS = some_tokens(30).tolist()
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    found = importlib.util.spec_from_file_location("gemma3_heads", ROOT / "benchmarks" / "gemma3_heads.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        return importlib.import_module("gemma3_heads")
 
 
 @pytest.fixture(scope="module")
