@@ -7,6 +7,7 @@ writes FOLDER/PART.csv:
     curve         the loss with slow or fast pairs at rest, in global layers or in all: 1,024, 8,192 and 32,768 tokens
     distance      the weight of an induction head on what it looks for, by the distance between the two copies
     temperature   the loss with the adaptive temperature, by length
+    lists         the entropy of the last row behind ever more numbers whose largest is asked for
 
 Texts are the units. Each is read by itself; the mean over texts has Student's interval, and a number that is computed
 of all texts together has the jackknife's (each text left out in turn, n - 1 degrees of freedom). Counts of heads have
@@ -42,8 +43,9 @@ from roundround.probing.ablation import parse_band, without
 from roundround.probing.layout import KINDS, PairNorms
 from roundround.probing.probe import Probe, observe
 from roundround.probing.probed_model import filled_up, watching
+from roundround.probing.prompt import N_ELEMENTS, last_row_entropy
 from roundround.probing.rows import BANDS, PLACES, RowStatistics
-from roundround.probing.texts import texts_of
+from roundround.probing.texts import maximum_prompt, texts_of
 from roundround.softmax.base import AttentionSoftmax
 
 LENGTH, N_WINDOWS = 2048, 20
@@ -56,6 +58,7 @@ CURVE: dict[int, tuple[int, list[tuple[str, str]]]] = {
 SCORED = (512, 2048, 8192)  # tokens that `temperature` reads at once
 BLOCK, N_BLOCKS = 8192, 5  # its units: the same tokens at every length
 HEAD = (5, 1)  # the induction head
+N_LISTS, GLOBAL = 8, (5, 11, 17)  # lists of each length; global layers
 COPIED = 64  # random tokens that come twice
 IDS = (1000, 50_000)  # from which tokens are drawn: words and parts of words
 DISTANCES = {64: 8, 256: 8, 1024: 8, 4096: 8, 8192: 6, 16384: 4, 32768: 4, 49152: 4}  # tokens apart, and how many texts
@@ -292,6 +295,21 @@ def temperature(opened: Opened, stream: Sequence[int], book: Sequence[int]) -> I
         yield {"length": length, "softmax": "adaptive_temperature minus softmax", **mean_with_ends(change)}
 
 
+def lists(opened: Opened, stream: Sequence[int], book: Sequence[int]) -> Iterator[Record]:
+    """Nats, the mean over the heads of the first layer and of the global ones, and of HEAD."""
+    with opened() as probed:
+        for n in N_ELEMENTS:
+            prompts = [probed.tokens(maximum_prompt(n, seed)) for seed in range(N_LISTS)]
+            found = [last_row_entropy(probed, prompt) for prompt in prompts]
+            of_lists = {
+                "layer 0": [float(layers[0].mean()) for layers in found],
+                "global layers": [float(torch.cat([layers[layer] for layer in GLOBAL]).mean()) for layers in found],
+                f"{HEAD[0]}.{HEAD[1]}": [float(layers[HEAD[0]][HEAD[1]]) for layers in found],
+            }
+            for where, entropies in of_lists.items():
+                yield {"numbers": n, "where": where} | mean_with_ends(entropies)
+
+
 # -- one head by distance
 
 
@@ -373,7 +391,7 @@ def cut(probed: ProbedHuggingFaceModel, stream: Sequence[int], length: int, n: i
     return [[*first, *stream[i * step : i * step + length]] for i in range(n or len(stream) // length)]
 
 
-PARTS = {part.__name__: part for part in (short, long, curve, distance, temperature)}
+PARTS = {part.__name__: part for part in (short, long, curve, distance, temperature, lists)}
 
 
 def main(path: str, text: str, book: str, folder: str, *parts: str) -> None:
