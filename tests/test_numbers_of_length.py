@@ -16,11 +16,13 @@ COPY = stored("length/copy", "pe", "softmax")
 SORT = stored("length/sort", "softmax", "optim.lr")
 REVERSE = stored("length/reverse", "softmax", "optim.lr")
 RANDOM = stored("length/random_positions", "data", "pe")
+MQAR = stored("length/mqar_control", "data.train_examples", "optim.lr")
 CLRS = stored("length/clrs_text_small", "softmax", "task")
 ENCODINGS = ("nope", "rope", "p_rope", "alibi", "t5_bias", "learned", "nape")
 NORMALISERS = ("softmax", "ssmax", "entmax15", "as_entmax")
 RATES = ("0.001", "0.002", "0.004")
 METRICS = ("exact_match", "token_accuracy")
+CELLS = (("8192", "0.0001"), ("8192", "0.0022"), ("100000", "0.0001"), ("100000", "0.0022"))  # of recall
 FURTHER = (("copy", 24), ("reverse", 20))  # 1.2 and 1.25 times the trained length
 
 
@@ -62,6 +64,12 @@ def test_table_of_random_positions() -> None:
         assert row in text_of("length")
 
 
+def test_table_of_recall() -> None:
+    for (n, rate), typed in zip(CELLS, 2 * ("1e-4", "2.2e-3"), strict=True):
+        cells = [share(MQAR[n, rate, metric, 64]) for metric in ("token_accuracy", "exact_match")]
+        assert f"| {int(n):,}, {typed} | {' | '.join(cells)} |" in text_of("length")
+
+
 def test_table_of_algorithms() -> None:
     for metric, name in zip(METRICS, ("exact match", "tokens"), strict=True):
         for length in (4, 8, 10, 12, 16):
@@ -80,6 +88,26 @@ def test_published_scores_of_copying_are_divided_by_their_ceiling() -> None:
         cells = [f"{score / 0.99**length:.2f}" for score, length in zip(scores, (20, 24, 28, 32), strict=True)]
         (row,) = re.findall(rf"^\| {name} \|(?: [\d.]+ \|){{14}}$", text_of("length"), re.M)
         assert [cell.strip() for cell in row.split("|")[6:10]] == cells
+
+
+def test_the_rate_decides_recall_and_the_number_of_examples_does_not() -> None:
+    few_slow, few, many_slow, many = (MQAR[*cell, "token_accuracy", 64] for cell in CELLS)
+    p = holm([float(paired_p(mine[:, None], theirs[:, None])[0][0]) for mine, theirs in ((few, few_slow), (many, few))])
+    check_claim(
+        "length",
+        "The rate decides",
+        [
+            f"{difference(few, few_slow)} with 8,192 examples, p {p[0]:.3f}",
+            f"100,000 it is {difference(many, many_slow)}",
+        ],
+    )
+    assert np.abs(many - few).max() + half_width(many - few) < 0.05
+    check_claim("length", "Twelve times the examples", [f"{difference(many, few, 3)}, within", f"(p {p[1]:.3f} after"])
+    published = "| {:.3f}, {:.3f} and {:.3f} of the values are right".format(*many)
+    assert published in text_of("length")
+    assert "| {:.2f}, {:.2f} and {:.2f} of the values there, {:.2f} at".format(*few_slow, few.mean()) in text_of(
+        "length"
+    )
 
 
 def test_nope_comes_first() -> None:
@@ -254,6 +282,7 @@ def test_algorithms_at_twice_the_length() -> None:
 
 def test_every_bold_sentence_with_a_number_is_checked_here() -> None:
     not_claims = [
+        "The rule, fixed before the runs",
         "a single symbol as often as it stood there",
         "The scores of random symbols are divided",
         "One repeated symbol",
