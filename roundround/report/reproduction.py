@@ -42,13 +42,13 @@ PAPERS = {
     "rope": "Round and Round We Go! What makes Rotary Positional Encodings useful? (arXiv 2410.06205)",
     "softmax": "softmax is not enough (for sharp out-of-distribution) (arXiv 2410.01104)",
 }
-STAND_IN = "stories260k"  # the model in the package
 HEAD = """# The papers' figures and tables, made again
 
 This page is written by `roundround reproduce --write-docs` from what was run; do not edit it. `roundround reproduce`
 lists the same, `roundround reproduce NAME` makes an item again by the other verbs, `roundround reproduce all`
 everything that a machine can do. A figure of Gemma or Llama uses their weights if they are in the cache of the
-Hugging Face hub; otherwise it uses another model (`model=`), and says so.
+Hugging Face hub; otherwise it uses another model (`model=`), and says so. That model is here Gemma 3 270M, whose
+weights had been rounded to 4 bits once ([gemma3.md](gemma3.md)).
 """
 
 
@@ -76,11 +76,8 @@ def show_all(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Path]
 
 
 def last_of(item: Figure, entry: Entry | None) -> tuple[str, str]:
-    """What was found last of an item, and its verdict; of another Gemma where one was measured, and no better model."""
-    if entry is None:
-        return "", NOT_RUN
-    ours = f"{item.relative} (of Gemma 3 270M)" if entry.model == STAND_IN and item.relative else told(entry)
-    return ours, entry.verdict
+    """What was found last of an item, and its verdict."""
+    return ("", NOT_RUN) if entry is None else (told(entry), entry.verdict)
 
 
 def summary(items: Mapping[str, Figure], entries: Mapping[str, Entry]) -> str:
@@ -230,8 +227,6 @@ def section(name: str, item: Figure, entry: Entry | None) -> str:
     parts = [f"\n### {name}: {entry.verdict}\n\n{item.shows[0].upper()}{item.shows[1:]}.\n"]
     if entry.untested:
         parts.append(f"\nNot tested: {entry.untested}.\n")
-    if entry.model == STAND_IN and item.relative:
-        parts.append(f"\nIn Gemma 3 270M, a relative ([gemma3.md](gemma3.md)): {item.relative}.\n")
     if entry.remark:
         parts.append(f"\n{entry.remark}\n")
     command = f"roundround reproduce {name}" + ("" if entry.is_the_papers else f" model={entry.model}")

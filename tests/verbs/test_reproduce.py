@@ -190,15 +190,6 @@ def test_the_other_pages_say_the_counts_of_the_page() -> None:
     assert summary.partition(".")[0] in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 
 
-def test_what_is_said_of_gemma_3_stands_on_its_page() -> None:
-    page = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "results").glob("gemma3*.md"))
-    relatives = {name: figure.relative for name, figure in FIGURES.items() if figure.relative}
-    assert len(relatives) == 11
-    for name, text in relatives.items():
-        assert FIGURES[name].model is not None
-        assert [n for n in re.findall(r"\d+\.\d+", text) if n not in page] == [], name
-
-
 def test_the_page_says_how_many_were_made_of_the_papers_own_models() -> None:
     (entry,) = [e for e in read_entries(ROOT / "docs" / "results" / "reproduction") if e.name == "rope.fig3"]
     assert report.summary(FIGURES, {"rope.fig3": entry}).endswith("measured on the paper's own model: none.")

@@ -78,10 +78,8 @@ class Figure(ABC):
 
     shows: what it is about. published: the paper's most telling number or two, as text. command: the verb that does
     the work; "" where this program's own functions are called directly. minutes: of two CPU cores, without a model.
-    model: the pretrained model that it is about, by its name in `model=`; None for none. relative: what
-    docs/results/gemma3.md found in Gemma 3 270M, 4-bit weights, on the package's quotations where a text matters.
-    needs: what no machine like this has; "" where it can be made here, given the model. trains: whether it reads
-    `data=`, a text to train on.
+    model: the pretrained model that it is about, by its name in `model=`; None for none. needs: what no machine like
+    this has; "" where it can be made here, given the model. trains: whether it reads `data=`, a text to train on.
     """
 
     shows: str
@@ -89,7 +87,6 @@ class Figure(ABC):
     command: str = ""
     minutes: float = 0.2
     model: str | None = None
-    relative: str = ""
     needs: str = ""
     trains: bool = False
 

@@ -237,7 +237,6 @@ FIGURES: dict[str, Figure] = {
         published="share of the slowest quarter: queries 0.50, keys 0.42",
         command="roundround probe model=gemma-7b texts=shakespeare",
         model="gemma-7b",
-        relative="share of the slowest quarter: queries 0.19, keys 0.53",
         maps={"query": "G7B_Fig3a_query_layer", "key": "G7B_Fig3b_key_layer"},
     ),
     "rope.fig10": LayerNorms(
@@ -252,7 +251,6 @@ FIGURES: dict[str, Figure] = {
         published="share of the slowest quarter: values 0.25",
         command="roundround probe model=gemma-7b texts=shakespeare",
         model="gemma-7b",
-        relative="share of the slowest quarter: values 0.27",
         maps={"value": "G7B_Fig13c_value_layer"},
     ),
     "rope.fig19": DomainNorms(
@@ -260,7 +258,6 @@ FIGURES: dict[str, Figure] = {
         published="the maps are nearly identical",
         command="roundround probe model=gemma-7b texts=italian (chinese, code, sums)",
         model="gemma-7b",
-        relative="correlation with the map of Shakespeare 0.93 at least",
         maps={
             "italian": "Fig19a_Italian_q",
             "chinese": "Fig19b_Chinese_q",

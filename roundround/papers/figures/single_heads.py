@@ -297,7 +297,6 @@ FIGURES: dict[str, Figure] = {
         published="layer 27, head 8 and layer 1, head 8",
         command="roundround probe model=gemma-7b texts=shakespeare",
         model="gemma-7b",
-        relative="diagonal: 0.50; previous: 0.65",
         heads=(LATE_DIAGONAL, PREVIOUS),
     ),
     "rope.fig7": AttentionMaps(
@@ -305,7 +304,6 @@ FIGURES: dict[str, Figure] = {
         published="layer 1, head 10: the apostrophe from the token behind it, else the first token",
         command="roundround probe model=gemma-7b texts=shakespeare",
         model="gemma-7b",
-        relative="layer 0, head 0: 0.83 on the apostrophe from the token behind it, else 0.59 on the first token",
         heads=(APOSTROPHE,),
     ),
     "rope.fig12": Logits(
@@ -313,7 +311,6 @@ FIGURES: dict[str, Figure] = {
         published="about 2 on the first token, 7 on an apostrophe",
         command="roundround probe model=gemma-7b texts=shakespeare",
         model="gemma-7b",
-        relative="3.1 to 6.9 on the first token, 7.5 to 8.0 on an apostrophe",
     ),
 }
 for number, named, strongest in (
