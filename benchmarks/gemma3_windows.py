@@ -146,16 +146,22 @@ def kinds_of(seen: Probe) -> dict[str, list[int]]:
     }
 
 
+def products_of_norms(seen: Probe) -> list[Tensor]:
+    """What can reach a logit: mean query norm times mean key norm, [H, P] of each layer, which has one key head."""
+    query, key = (seen.norms.mean(kind, "norm", first_token=False) for kind in ("query", "key"))
+    return [q_HP * k_1P for q_HP, k_1P in zip(query, key, strict=True)]
+
+
 def counts(seen: Probe) -> dict[tuple[str, str], float]:
     """How many heads there are of a sort, by name and by the kind of their layers."""
     assert seen.rows is not None
     labels, places = seen.labels(), {band: seen.rows.places(band) for band in BANDS}
-    strongest, sink = seen.norms.mean("query", "square"), PLACES.index("sink")
+    products, sink = products_of_norms(seen), PLACES.index("sink")
     found: dict[tuple[str, str], float] = {}
     for where, layers in kinds_of(seen).items():
         own = [label for layer in layers for label, _ in labels[layer]]
         found |= {(f"heads labelled {place}", where): float(own.count(place)) for place in PLACES}
-        pairs = torch.cat([strongest[layer].argmax(-1) for layer in layers])
+        pairs = torch.cat([products[layer].argmax(-1) for layer in layers])
         for first, last in ((70, 79), (85, 88)):
             found[f"heads strongest on pairs {first} to {last}", where] = float(
                 ((pairs >= first) & (pairs <= last)).sum()
@@ -174,14 +180,14 @@ def measures(seen: Probe) -> dict[tuple[str, str], float]:
     assert seen.rows is not None
     places, spread = {band: seen.rows.places(band) for band in BANDS}, seen.rows.per_row("logit_spread")
     by_pair, distances = seen.rows.split(), seen.rows.distances
-    norms = {kind: seen.norms.mean(kind, "norm", first_token=False) for kind in ("query", "key")}
+    products = products_of_norms(seen)
     found: dict[tuple[str, str], float] = {}
     for where, layers in kinds_of(seen).items():
         for kind in KINDS:
             found[f"{kind} share of the slowest quarter", where] = float(
                 seen.norms.share_of_slowest(kind)[layers].mean()
             )
-        product = [norms["query"][layer] * norms["key"][layer] for layer in layers]  # [H, P], of one key head
+        product = [products[layer] for layer in layers]
         quarters = torch.stack([torch.stack([q.sum() for q in p.chunk(4, -1)]) / p.sum() for p in product]).mean(0)
         for name, share in zip(BANDS[1:], quarters.tolist(), strict=True):
             found[f"product of norms in the {name} quarter", where] = share
@@ -227,6 +233,8 @@ def of_texts(probed: ProbedHuggingFaceModel, texts: Sequence[list[int]]) -> Iter
     for measure in (measures, counts):
         others = [measure(seen) for seen in less]
         for (name, where), value in measure(whole).items():
+            if math.isnan(value):  # a distance beyond the window
+                continue
             ends = jackknifed(value, [one[name, where] for one in others], count=measure is counts)
             yield {"measure": name, "where": where} | ends
     labels = [seen.labels() for seen in less]
