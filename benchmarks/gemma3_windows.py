@@ -46,7 +46,9 @@ from roundround.probing.probed_model import filled_up, watching
 from roundround.probing.prompt import N_ELEMENTS, last_row_entropy
 from roundround.probing.rows import BANDS, PLACES, RowStatistics
 from roundround.probing.texts import maximum_prompt, texts_of
+from roundround.report.figures import save_drawing
 from roundround.softmax.base import AttentionSoftmax
+from roundround.support.panels import Curve, Drawing, Mark, Panel
 
 LENGTH, N_WINDOWS = 2048, 20
 # of `curve`: windows by their length, and which frequencies rest in which layers
@@ -388,6 +390,26 @@ def looked_up(
     }
 
 
+def draw_distance(path: Path) -> None:
+    """The weights in distance.csv, beside it."""
+    with path.open() as file:
+        found = list(csv.DictReader(file))
+    panels = []
+    for measure, label in (("target", "weight on what is looked up"), ("first token", "weight on the first token")):
+        curves = []
+        for word in ("none", *AT_REST):
+            rows = [row for row in found if (row["at rest"], row["measure"]) == (word, measure)]
+            x, y, low, high = ([float(row[name]) for row in rows] for name in ("distance", "value", "low", "high"))
+            share = word.removeprefix("lowest:")
+            name = "all pairs turn" if word == "none" else f"the slowest {share} of the pairs at rest"
+            curves.append(Curve(name, x, y, low=low, high=high))
+        marks = [Mark("trained context", 32768, 32768)]
+        ticks = [64, 256, 1024, 4096, 16384, 49152]
+        panels.append(Panel("tokens apart", label, curves, "x", marks=marks, possible=(0, 1), x_ticks=ticks))
+    title = f"Head {HEAD[0]}.{HEAD[1]} of Gemma 3 270M, {COPIED} random tokens that come twice"
+    save_drawing(Drawing("distance", title, panels), path.parent, kinds=["svg"])
+
+
 # -- running
 
 
@@ -427,6 +449,8 @@ def main(path: str, text: str, book: str, folder: str, *parts: str) -> None:
             writer.writerows(
                 {name: f"{x:.5g}" if isinstance(x, float) else x for name, x in record.items()} for record in records
             )
+        if part == "distance":
+            draw_distance(Path(folder) / "distance.csv")
         print(f"{part}: {len(records)} numbers, {(time.monotonic() - began) / 60:.1f} minutes")
 
 
