@@ -424,6 +424,16 @@ def cut(probed: ProbedHuggingFaceModel, stream: Sequence[int], length: int, n: i
 PARTS = {part.__name__: part for part in (short, long, curve, distance, temperature, lists)}
 
 
+def write(path: Path, records: Sequence[Record]) -> None:
+    columns = list(dict.fromkeys(name for record in records for name in record))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(
+            {name: f"{x:.5g}" if isinstance(x, float) else x for name, x in record.items()} for record in records
+        )
+
+
 def main(path: str, text: str, book: str, folder: str, *parts: str) -> None:
     disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval().requires_grad_(False)
@@ -441,14 +451,10 @@ def main(path: str, text: str, book: str, folder: str, *parts: str) -> None:
 
     for part in parts or PARTS:
         began = time.monotonic()
-        records = list(PARTS[part](opened, *streams))
-        columns = list(dict.fromkeys(name for record in records for name in record))
-        with (Path(folder) / f"{part}.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(
-                {name: f"{x:.5g}" if isinstance(x, float) else x for name, x in record.items()} for record in records
-            )
+        records: list[Record] = []
+        for record in PARTS[part](opened, *streams):
+            records.append(record)
+            write(Path(folder) / f"{part}.csv", records)  # each time: some parts take hours
         if part == "distance":
             draw_distance(Path(folder) / "distance.csv")
         print(f"{part}: {len(records)} numbers, {(time.monotonic() - began) / 60:.1f} minutes")
