@@ -144,7 +144,7 @@ def kinds_of(seen: Probe) -> dict[str, list[int]]:
     """Layers by kind, and all of them."""
     names = [KINDS_OF_LAYERS[kind] for kind in seen.kinds]
     return {"all": [*range(len(names))]} | {
-        kind: [n for n, own in enumerate(names) if own == kind] for kind in set(names)
+        kind: [n for n, own in enumerate(names) if own == kind] for kind in dict.fromkeys(names)
     }
 
 
