@@ -12,6 +12,7 @@ OF_A_PROMPT = "## Alignment"  # of its tokens: from alignment.json of a run
 
 
 def printed(number: str) -> str:
+    """Without its sign: a page says that a head loses 0.6 where a change of -0.6 is stored."""
     return number.replace(",", "").lstrip("+-")
 
 
