@@ -48,7 +48,7 @@ JOBS = {  # what a sweep of one seed and one learning rate trains, in order: pat
     "rope/drope": [("uniform", pe, "none") for pe in ("nope", "rope")],
     "rope/grammar": [("uniform", pe, "none") for pe in ("rope", "p_rope", "nope", "alibi")],
     "rope/turning": [("uniform", "p_rope", "none")] * 6,  # two bases by three shares of pairs
-    "rope/distance": [("uniform", "p_rope", "none")] * 2,  # of sixteen
+    "rope/distance": [("uniform", "p_rope", "none")] * 2,  # of twelve
     "rope/norm_band": [("uniform", "rope", "none")] * 2,  # of four bases
 }
 
