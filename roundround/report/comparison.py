@@ -171,7 +171,7 @@ def panels_of(
     own_marks: Sequence[tuple[dict[str, Any], Mark]] = (),
     **options: Any,
 ) -> list[Panel]:
-    """One panel, or one for each value of all settings but the first where one would be crowded.
+    """One panel, or one for each value of all settings but the first where one would be crowded, numbers by their size.
 
     A curve that has a name belongs to all; one of the same name looks the same in all panels. own_marks: those of some
     settings.
@@ -183,9 +183,11 @@ def panels_of(
     panels: dict[str, list[Curve]] = {}
     names: dict[str, int] = {}
     marks: dict[str, list[Mark]] = {}
+    places: dict[str, list[float]] = {}
     for settings, curve in own:
         panel = format_settings({key: settings.get(key) for key in apart}) if apart else title
         marks[panel] = [*options.get("marks", [])]
+        places[panel] = [number(settings.get(key)) or 0 for key in apart]
         for its, mark in own_marks:
             if all(its.get(key) == settings.get(key) for key in apart):
                 rest = format_settings({key: value for key, value in its.items() if key not in apart})
@@ -194,8 +196,8 @@ def panels_of(
         style = names.setdefault(name, len(names))
         panels.setdefault(panel, []).append(replace(curve, name=name, style=style))
     return [
-        Panel(*labels, [*some, *common], title=panel, **{**options, "marks": marks[panel]})
-        for panel, some in panels.items()
+        Panel(*labels, [*panels[panel], *common], title=panel, **{**options, "marks": marks[panel]})
+        for panel in sorted(panels, key=places.__getitem__)
     ]
 
 

@@ -120,6 +120,13 @@ def test_a_grid_of_two_encodings_and_five_normalisers_is_drawn_whole() -> None:
     assert (len(panels), n_more) == (2, 10), "of too many the first are drawn"
 
 
+def test_panels_of_numbers_come_by_their_size() -> None:
+    lines = [({"pe.p": p, "pe.theta": t}, Curve("", [1], [0.0])) for p in (0, 0.5, 1) for t in (10000, 100, 1000)]
+    panels = report.panels_of(lines, "", ("distance", "exact match"))
+    assert [panel.title for panel in panels] == [f"pe.theta={t}" for t in (100, 1000, 10000)]
+    assert [curve.name for curve in panels[0].curves] == ["pe.p=0", "pe.p=0.5", "pe.p=1"]
+
+
 def test_the_page_of_a_comparison_says_length_and_not_tokens(outputs: Path) -> None:
     found = compare(outputs / "eval")
     run = write_run(outputs / "compare", verb="compare", config={"outputs": "outputs"})
