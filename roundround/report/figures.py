@@ -153,6 +153,9 @@ def figure_of(drawing: Drawing, sizes: Sizes, *, alike: bool = False) -> Any:
     handles: dict[str, Any] = {}
     for axis in axes:
         handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    curves = [curve for panel in panels if isinstance(panel, Panel) for curve in panel.curves]
+    styles = {escaped(curve.name): curve.style for curve in curves if curve.style is not None}
+    handles = dict(sorted(handles.items(), key=lambda item: styles.get(item[0], len(styles))))
     if len(handles) < 2 and not any(isinstance(panel, Panel) and panel.marks for panel in panels):
         handles = {}
     notes = dict.fromkeys([drawing.note, *(panel.note for panel in panels)])
