@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from roundround.analysis.past_run import direction, is_share
 from roundround.report import comparison as report
 from roundround.report import comparison_tables
 from roundround.report.page.write import page_of
-from roundround.report.style import SCREEN
-from roundround.support.panels import Curve
+from roundround.report.style import SCREEN, styled
+from roundround.support.panels import Curve, Drawing
 
 TRAIN_LENGTHS, LENGTHS = [1, 20], (20, 40)
 
@@ -125,6 +126,10 @@ def test_panels_of_numbers_come_by_their_size() -> None:
     panels = report.panels_of(lines, "", ("distance", "exact match"))
     assert [panel.title for panel in panels] == [f"pe.theta={t}" for t in (100, 1000, 10000)]
     assert [curve.name for curve in panels[0].curves] == ["pe.p=0", "pe.p=0.5", "pe.p=1"]
+    some = [replace(panels[0], curves=panels[0].curves[1:]), *panels[1:]]  # of the first panel a line is missing
+    with styled(SCREEN) as sizes:
+        (legend,) = report.picture_of(Drawing("name", "title", some), sizes).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["pe.p=0", "pe.p=0.5", "pe.p=1"]
 
 
 def test_the_page_of_a_comparison_says_length_and_not_tokens(outputs: Path) -> None:
