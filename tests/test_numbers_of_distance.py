@@ -17,20 +17,21 @@ SETTINGS = [(theta, p) for theta in (100, 1_000, 10_000, 500_000) for p in (1, 0
 ]
 SHOWN = (4, 16, 64, 128, 256, 512, 1024, 2032)
 DISTANCES = (4, 8, 16, 32, 64, 96, 128, 256, 384, 512, 768, 1_024, 1_536, 2_032)
+NEW = [(3_000, 0.75), (30_000, 0.75)]
 NEAR, FAR = DISTANCES[:7], (1_024, 1_536, 2_032)  # distances within training, and beyond it
 CONTRASTS = [(100, 16), (100, 256), (1_000, 64), (1_000, 1_024), (10_000, 384), (10_000, 2_032), (500_000, 2_032)]
 
 
-def values() -> dict[tuple[float, float, int, int | None], Array]:
+def values(file: str) -> dict[tuple[float, float, int, int | None], Array]:
     """The exact match of each seed, [S], by theta, p, length and distance; None: over all distances."""
     found: dict[tuple[float, float, int, int | None], dict[int, float]] = defaultdict(dict)
-    for _, row in rows_of(DOCS / "distance" / "distance.csv"):
+    for _, row in rows_of(DOCS / "distance" / file):
         if row["metric"] == "exact_match":
             found[row["pe.theta"], row["pe.p"], row["length"], row.get("distance")][row["seed"]] = row["value"]
     return {place: np.array([by_seed[seed] for seed in sorted(by_seed)]) for place, by_seed in found.items()}
 
 
-VALUES = values()
+VALUES = values("distance.csv") | values("resting.csv")
 
 
 def mean(values: Array) -> str:
@@ -161,6 +162,29 @@ def test_rope_breaks_at_the_quarter_turn_of_the_first_pair_that_makes_it_beyond_
     check_claim("distance", "RoPE breaks at the quarter turn", [places, *falls])
 
 
+def test_new_bases_lose_more_where_a_pair_turns_a_quarter_beyond_training() -> None:
+    change = {}
+    for theta, p in NEW:
+        near, far = at(theta, p, NEAR), at(theta, p, FAR)
+        assert len(near) == 5  # all have solved their own lengths
+        change[theta], apart = far - near, difference(far, near)
+        away = abs(change[theta].mean()) > half_width(change[theta])
+        cells = [f"{theta:,}", f"{quarter_turn(theta, p):,.0f}", mean(near), mean(far)]
+        assert f"| {' | '.join(cells)} | {f'**{apart}**' if away else apart} |" in text_of("distance")
+    old, new = change[3_000], change[30_000]
+    p_value = float(paired_p(new[:, None], old[:, None])[0][0])
+    check_claim("distance", "The search loses more", [f"{difference(new, old)}, p {p_value:.3f}"])
+    assert (new - old).mean() + half_width(new - old) > -0.1 > old.mean() - half_width(old)
+
+
+def test_a_quarter_turn_just_within_training_may_not_be_enough() -> None:
+    here, there, back = (VALUES[3_000, 0.75, 2048, d] for d in (64, 256, 384))
+    numbers = [f"{mean(here)} is right at 64", f"{mean(there)} at 256 ({difference(there, here)})"]
+    slowest = max(quarter_turn(*place) for place in SETTINGS if place[1] < 1 and quarter_turn(*place) <= 128)
+    numbers += [f"{mean(back)} at 384", f"within {slowest:.0f} of the 128"]
+    check_claim("distance", "A quarter turn just within", numbers)
+
+
 def test_every_claim_of_the_page_is_checked() -> None:
-    not_claims = ["The task", "The models", "The rule", "This suggests how", "A task of search alone"]
+    not_claims = ["The task", "The models", "The rule", "The new rule", "This suggests how", "A task of search alone"]
     check_listed("distance", __file__, not_claims)
