@@ -82,21 +82,22 @@ def lines_of(panel: Panel) -> list[Curve]:
 def drawings(records: Sequence[Record], about: Mapping[str, Any]) -> list[Drawing]:
     """Quality against context length and its differences to the baseline, two settings crossed, training curves."""
     found: list[Drawing] = []
-    for title, rows in telling(records).items():
+    for title, rows in (telling(records) or telling(records, judged=False)).items():
         name = re.sub(r"[^\w.-]+", "_", title.replace(": ", "_"))
         whole = [row for row in rows if "distance" not in row]
         turns = [row for row in records if row["metric"] == "quarter_turn"]
         for some in (whole, [row for row in rows if "distance" in row]):
             found += by_length(some, about, title, name, turns, differences=False)
             found += by_length(some, about, title, name, turns, differences=True)
-        found += matrices(whole, title, f"{name}_matrix") if whole else []
+        found += matrices(whole, title, f"{name}_matrix") if whole and direction(rows[0]["metric"]) else []
     return found + training_curves(about)
 
 
-def telling(records: Sequence[Record]) -> dict[str, list[Record]]:
+def telling(records: Sequence[Record], *, judged: bool = True) -> dict[str, list[Record]]:
     """The records of the first metric of each verb that says how good a model is; of a file those of every such metric.
 
-    Not of training where models were evaluated: its held-out loss is in the training curves.
+    Not judged: of those that do not say it, such as a wavelength. Not of training where models were evaluated: its
+    held-out loss is in the training curves.
     """
     chosen: dict[str, list[Record]] = {}
     evaluated = any(record.get("verb") == "eval" for record in records)
@@ -104,7 +105,7 @@ def telling(records: Sequence[Record]) -> dict[str, list[Record]]:
         verb = rows[0].get("verb")
         first = verb is None or all(other[0].get("verb") != verb for other in chosen.values())
         coarse = [row for row in rows if set(place_of(row)) <= {*AXES, "task", "depth", "texts"}]
-        if coarse and first and direction(rows[0]["metric"]) and not (verb == "train" and evaluated):
+        if coarse and first and (direction(rows[0]["metric"]) != 0) == judged and not (verb == "train" and evaluated):
             chosen[title] = coarse
     return chosen
 

@@ -212,3 +212,12 @@ def test_what_is_not_drawn_is_counted_and_the_baselines_line_stays(tmp_path: Pat
     records = [{**record, "metric": "accuracy"} for record in found.records()]
     [matrix] = [drawing for drawing in drawings(records, {}) if drawing.name.endswith("matrix")]
     assert "36 more cells are not drawn." in matrix.note
+
+
+def test_what_says_nothing_of_quality_is_drawn_where_nothing_else_is_there(tmp_path: Path) -> None:
+    text = [f"{a},{length},{seed},{a * length + seed}" for a in (1, 2) for length in (8, 16) for seed in (1, 2)]
+    found = compare(written(tmp_path, "\n".join(["a,length,seed,value", *text]))).records()
+    records = [{**record, "metric": "wavelength_of_strongest_pair"} for record in found]
+    assert [drawing.name for drawing in drawings(records, {})] == ["wavelength_of_strongest_pair_by_length"]
+    both = records + [{**record, "metric": "accuracy"} for record in found]
+    assert {drawing.name.split("_")[0] for drawing in drawings(both, {})} == {"accuracy"}

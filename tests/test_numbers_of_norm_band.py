@@ -1,0 +1,121 @@
+"""The tables and claims of docs/results/norm_band.md, from the values of each seed in docs/results/norm_band."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers_stored import DOCS, Array, check_claim, check_listed, stored, text_of
+
+from roundround.analysis.intervals import half_width, holm, paired_p
+from roundround.analysis.load import rows_of
+
+BASES, LENGTHS = (100, 1_000, 10_000, 500_000), (128, 256, 512)
+ASKED, SEEDS = (10_000, 500_000), (1, 2, 3)
+CONTEXTS = stored("norm_band/contexts", "pe.theta", "trained")
+PAIRS = [row for _, row in rows_of(DOCS / "norm_band" / "pairs.csv")]  # a row for each seed, layer, queries and keys
+
+
+def contexts(theta: int, length: int, trained: str = "yes") -> Array:
+    """Wavelength of the strongest pair in trained lengths, the median over layers, queries and keys, [S]."""
+    return CONTEXTS[str(theta), trained, "wavelength_over_trained_length", length]
+
+
+def interval(values: Array, digits: int = 2) -> str:
+    mean, half = values.mean(), float(half_width(values))
+    return f"{mean:.{digits}f} ({mean - half:.{digits}f} to {mean + half:.{digits}f})"
+
+
+def slopes(theta: int) -> Array:
+    """Of ln wavelength in ln L, by least squares within a seed, [S]."""
+    logs = np.log([contexts(theta, length) * length for length in LENGTHS])
+    return np.asarray(np.polyfit(np.log(LENGTHS), logs, 1)[0])
+
+
+def slope_p() -> list[float]:
+    """p of each slope against 0 after Holm."""
+    return holm([float(paired_p(slopes(theta)[:, None], np.zeros((3, 1)))[0][0]) for theta in ASKED])
+
+
+def log_ratios() -> Array:
+    """ln of the wavelength at base 500,000 over that at 10,000, the mean over L, [S]."""
+    return np.asarray(np.log([contexts(500_000, length) / contexts(10_000, length) for length in LENGTHS]).mean(0))
+
+
+def ratio() -> str:
+    ratios, half = log_ratios(), float(half_width(log_ratios()))
+    low, middle, high = np.exp([ratios.mean() - half, ratios.mean(), ratios.mean() + half])
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
+def of_layers(metric: str, theta: int, length: int, trained: str = "yes") -> Array:
+    """Each layer's queries and keys by seed, [S, 8]."""
+    wanted = {"metric": metric, "pe.theta": theta, "length": length, "trained": trained}
+    rows = [row for row in PAIRS if wanted.items() <= row.items()]
+    return np.array([[row["value"] for row in rows if row["seed"] == seed] for seed in SEEDS])
+
+
+def scatter(trained: str) -> tuple[float, float]:
+    """Share of the strongest pair, and deviation of ln wavelength within a model; mean, asked bases, L = 256."""
+    shares = [of_layers("share_of_strongest_pair", theta, 256, trained).mean() for theta in ASKED]
+    logs = [np.log(of_layers("wavelength_of_strongest_pair", theta, 256, trained)).std(1).mean() for theta in ASKED]
+    return float(np.mean(shares)), float(np.mean(logs))
+
+
+def row_of(theta: int, length: int) -> str:
+    cells = [f"{theta:,}", str(length)]
+    for trained in ("yes", "no"):
+        if (str(theta), trained, "wavelength_over_trained_length", length) not in CONTEXTS:
+            cells += ["-", "-"] if trained == "no" else ["-", "-", "-"]
+            continue
+        values = contexts(theta, length, trained)
+        each = ", ".join(f"{value:.2f}" for value in values)
+        cells += [each, f"{values.mean():.2f}"] if trained == "yes" else [each]
+        cells.append(f"{of_layers('share_of_strongest_pair', theta, length, trained).mean():.2f}")
+    return f"| {' | '.join(cells)} |"
+
+
+def test_every_setting_has_three_seeds() -> None:
+    assert all(values.shape == (3,) for values in CONTEXTS.values())
+
+
+@pytest.mark.parametrize("theta", BASES)
+def test_table(theta: int) -> None:
+    for length in LENGTHS:
+        if (str(theta), "yes", "wavelength_over_trained_length", length) in CONTEXTS:
+            assert row_of(theta, length) in text_of("norm_band")
+
+
+def test_a_number_is_the_median_over_layers_of_queries_and_keys() -> None:
+    for (theta, trained, _, length), values in CONTEXTS.items():
+        waves = of_layers("wavelength_of_strongest_pair", int(theta), int(length), str(trained))
+        np.testing.assert_allclose(np.median(waves, axis=1) / length, values, rtol=1e-9)
+
+
+def test_the_band_follows_the_trained_length() -> None:
+    (one, other), (p_one, p_other) = (interval(slopes(theta)) for theta in ASKED), slope_p()
+    assert f"{p_one:.3f}" == f"{p_other:.3f}"
+    check_claim("norm_band", "The band follows the trained length", [one, other, f"p {p_one:.3f} for both"])
+    assert abs(slopes(10_000).mean() - 1) + half_width(slopes(10_000)) < 0.5
+
+
+def test_the_base_has_no_part_in_it() -> None:
+    ratios, half = log_ratios(), float(half_width(log_ratios()))
+    assert abs(ratios).max() + half < np.log(2)
+    check_claim("norm_band", "The base has no part", [ratio()])
+
+
+def test_place_of_the_band() -> None:
+    values = np.concatenate([contexts(theta, length) for theta in ASKED for length in LENGTHS])
+    numbers = [f"{values.min():.1f} to {values.max():.1f} trained lengths", f"median {np.median(values):.1f}"]
+    numbers.append(f"{1 / values.max():.1f} to {1 / values.min():.1f} of a turn")
+    check_claim("norm_band", "It lies at", numbers)
+
+
+def test_training_makes_the_band() -> None:
+    (share, spread), (share_before, spread_before) = scatter("yes"), scatter("no")
+    numbers = [f"{share_before:.2f} before and {share:.2f} after", f"{spread_before:.1f} to {spread:.1f}"]
+    check_claim("norm_band", "Training makes it", numbers)
+
+
+def test_every_claim_of_the_page_is_checked() -> None:
+    check_listed("norm_band", __file__, ["The models", "The rule"])
