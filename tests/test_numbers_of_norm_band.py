@@ -111,6 +111,13 @@ def test_place_of_the_band() -> None:
     check_claim("norm_band", "It lies at", numbers)
 
 
+def test_controls() -> None:
+    values = np.concatenate([contexts(theta, 256) for theta in (100, 1_000)])
+    check_claim("norm_band", "At the other bases", [f"{values.min():.1f} to {values.max():.1f} trained lengths"])
+    slowest_pairs = [2 * np.pi * 100 ** (pair / 16) / 256 for pair in (14, 15)]
+    assert contexts(100, 256).min() > slowest_pairs[0] - 1e-6
+
+
 def test_training_makes_the_band() -> None:
     (share, spread), (share_before, spread_before) = scatter("yes"), scatter("no")
     numbers = [f"{share_before:.2f} before and {share:.2f} after", f"{spread_before:.1f} to {spread:.1f}"]
