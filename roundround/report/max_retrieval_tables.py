@@ -29,6 +29,7 @@ MARK = "*"  # of SECOND_HAND
 FEWEST_TO_RESAMPLE = 5  # seeds; a bootstrap interval of fewer means nothing
 BASELINE, ADAPTIVE = "softmax", "adaptive_temperature"
 OF_HEADS = ("logit_slope", "class_offset_spread")
+BY_WEIGHT = "heaviest_class_is_right"
 EQUAL = 5e-4  # of accuracy, which is printed in tenths of a per cent, and of the other measures' size
 
 
@@ -52,9 +53,9 @@ class Measured:
             values_SN = table.setdefault(metric, np.full((len(self.seeds), len(self.sizes)), np.nan))
             values_SN[self.seeds.index(seed), self.sizes.index(n)] = value
 
-    def accuracy(self, name: str) -> Array:
+    def accuracy(self, name: str, metric: str = "accuracy") -> Array:
         """Per cent, [S, N]."""
-        return 100 * self.values[name]["accuracy"]
+        return 100 * self.values[name][metric]
 
     def mean_accuracy(self, name: str, n: int) -> float:
         """Per cent, over seeds."""
@@ -131,23 +132,23 @@ class Distance:
         return f"{self.value:.1f}{interval}"
 
 
-def distances(measured: Measured) -> tuple[Distance, Distance] | None:
+def distances(measured: Measured, metric: str = "accuracy") -> tuple[Distance, Distance] | None:
     """From the paper's baseline, and from its gains by the adaptive temperature; None unless both were measured.
 
     The intervals are bootstrap percentiles over seeds, none below five of them.
     """
-    apart = from_paper(measured)
+    apart = from_paper(measured, metric)
     return None if apart is None else (distance(apart[0]), distance(apart[1]))
 
 
-def from_paper(measured: Measured) -> tuple[Array, Array] | None:
+def from_paper(measured: Measured, metric: str = "accuracy") -> tuple[Array, Array] | None:
     """Baseline and gains minus the paper's, in percentage points: [S, N] each."""
     places = [j for j, n in enumerate(measured.sizes) if n in PAPER]
-    if not places or ADAPTIVE not in measured.values:
+    if not places or metric not in measured.values.get(ADAPTIVE, {}):
         return None
     paper = np.array([PAPER[measured.sizes[j]] for j in places])
-    baseline = measured.accuracy(BASELINE)[:, places]
-    gain = measured.accuracy(ADAPTIVE)[:, places] - baseline
+    baseline = measured.accuracy(BASELINE, metric)[:, places]
+    gain = measured.accuracy(ADAPTIVE, metric)[:, places] - baseline
     return baseline - paper[:, 0], gain - (paper[:, 1] - paper[:, 0])
 
 
@@ -228,6 +229,12 @@ def notes(measured: Measured, fit_sizes: Sequence[int]) -> list[str]:
     if apart is not None:
         lines.append(
             f"root mean square distance from the paper's table: baseline {apart[0]} points, gains {apart[1]} points"
+        )
+    by_weight = distances(measured, BY_WEIGHT)
+    if by_weight is not None:
+        lines.append(
+            f"were the class with the most weight the answer, without the layers that read it: baseline {by_weight[0]} "
+            f"points, gains {by_weight[1]} points"
         )
     if measured.of_heads:
         slope, spread = (measured.of_heads[name].mean() for name in OF_HEADS)

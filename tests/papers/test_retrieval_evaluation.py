@@ -59,6 +59,11 @@ def test_the_stream_gives_what_the_definition_gives_on_all_sets_at_once(model: M
     assert means["softmax"]["entropy"] == pytest.approx(float(-(p_BN * p_BN.log()).nansum(-1).mean()), rel=1e-5)
     assert means["softmax"]["largest_weight"] == pytest.approx(float(p_BN.amax(-1).mean()), rel=1e-5)
     assert means["hard"]["entropy"] == pytest.approx(0, abs=1e-7)
+    of_class_BK = torch.stack([torch.where(whole.classes_SBN[0] == k, p_BN, 0.0).sum(-1) for k in range(4)], -1)
+    heaviest = of_class_BK.argmax(-1) == whole.answers_SB[0]
+    assert means["softmax"]["heaviest_class_is_right"] == pytest.approx(float(heaviest.double().mean()), abs=1e-12)
+    of_largest = whole.classes_SBN[0].gather(-1, e_BN.argmax(-1, keepdim=True))[:, 0] == whole.answers_SB[0]
+    assert means["hard"]["heaviest_class_is_right"] == pytest.approx(float(of_largest.double().mean()), abs=1e-12)
     spread = e_BN.amax(-1) - e_BN.amin(-1)
     assert of_logits["logit_spread"] == pytest.approx(float(spread.mean()), rel=1e-6)
     assert of_logits["entropy_bound"] == pytest.approx(float((np.log(600) - spread).clamp(min=0).mean()), rel=1e-5)

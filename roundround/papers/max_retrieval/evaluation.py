@@ -1,7 +1,7 @@
 """What trained models of max retrieval are asked: every size by every normaliser, and two numbers of each head.
 
-The two, how steep its logits are in the priority and how far apart its classes lie, are nearly all that a head's
-accuracies depend on: one that is not trained at all has the paper's, with SLOPE and SPREAD.
+The two are how steep its logits are in the priority and how far apart its classes lie. A head that is not trained at
+all has the paper's accuracies with SLOPE and SPREAD; a trained one also loses some in the layers that read its answer.
 
 Shapes: S seeds, B sets, N items, D width, K classes, M normalisers.
 
@@ -69,10 +69,11 @@ def evaluate(
 ) -> tuple[dict[str, Means], Means]:
     """Means over the sets of one seed, for each normaliser and of the logits themselves.
 
-    Of each normaliser: `accuracy`, `entropy` in nats and `largest_weight`. Of the logits: `logit_spread` delta, largest
-    minus smallest of a set; what Lemma 2.1 of arXiv:2410.01104 makes of it for the plain softmax, `entropy_bound`
-    max(ln n - delta, 0) and `largest_weight_bound` min(exp(delta) / n, 1); and `largest_logit_is_right`, how often the
-    largest is that of the item of the largest priority.
+    Of each normaliser: `accuracy`, `entropy` in nats, `largest_weight`, and `heaviest_class_is_right`, how often the
+    class with the most weight is the right one, whatever the layers that read the answer make of it. Of the logits:
+    `logit_spread` delta, largest minus smallest of a set; what Lemma 2.1 of arXiv:2410.01104 makes of it for the plain
+    softmax, `entropy_bound` max(ln n - delta, 0) and `largest_weight_bound` min(exp(delta) / n, 1); and
+    `largest_logit_is_right`, how often the largest is that of the item of the largest priority.
     """
     totals: dict[str, Tensor] = {}
     n_sets = 0
@@ -82,10 +83,14 @@ def evaluate(
         alpha_SBMN = torch.stack([weights_of(softmax, e_SBN, None) for softmax in softmaxes.values()], 2)
         mean_SBMD, total_SBM = alpha_SBMN.to(a_SBND.dtype) @ a_SBND, alpha_SBMN.sum(-1)
         logits = model.answer_from(mean_SBMD.flatten(1, 2), total_SBM.flatten(1, 2)).view(*total_SBM.shape, -1)
+        classes_SBMN = sets.classes_SBN[:, :, None].expand_as(alpha_SBMN)
+        of_class_SBMK = alpha_SBMN.new_zeros(logits.shape).scatter_add_(-1, classes_SBMN, alpha_SBMN)
+        answers_SB1 = sets.answers_SB[..., None]
         spread_SB = e_SBN.amax(-1) - e_SBN.amin(-1)
         ln_n = math.log(e_SBN.shape[-1])
         measured = {
-            "accuracy": logits.argmax(-1) == sets.answers_SB[..., None],
+            "accuracy": logits.argmax(-1) == answers_SB1,
+            "heaviest_class_is_right": of_class_SBMK.argmax(-1) == answers_SB1,
             "entropy": shannon_entropy(alpha_SBMN),
             "largest_weight": alpha_SBMN.amax(-1),
             "logit_spread": spread_SB,
