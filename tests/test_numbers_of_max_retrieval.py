@@ -55,7 +55,12 @@ def around(values: Array, digits: int) -> str:
 
 def between(values: Array) -> str:
     mean, half = values.mean(), float(half_width(values))
-    return f"{mean:.1f} ({mean - half:.1f} to {mean + half:.1f})"
+    middle, low, high = (round(float(value), 1) + 0.0 for value in (mean, mean - half, mean + half))  # no -0.0
+    return f"{middle} ({low} to {high})"
+
+
+def gained(setting: str, metric: str = "accuracy") -> str:
+    return ", ".join(f"{round(float(gains(setting, n, metric).mean()), 1) + 0.0:+.1f}" for n in ASKED)
 
 
 def typed(setting: str) -> str:
@@ -65,7 +70,7 @@ def typed(setting: str) -> str:
 def row_of(setting: str) -> str:
     cells = [around(slope(setting), 0), around(heads(setting).of_heads["class_offset_spread"], 4)]
     cells += map(str, distances(setting))
-    cells.append(", ".join(f"{gains(setting, n).mean():+.1f}" for n in ASKED))
+    cells.append(gained(setting))
     cells.append(", ".join(f"{welch(setting, n):.2g}" for n in ASKED if n in P))
     return f"| {' | '.join([typed(setting), *cells])} |"
 
@@ -77,7 +82,7 @@ def by_weight() -> list[str]:
 
 def row_by_weight(setting: str) -> str:
     cells = [*map(str, distances(setting, BY_WEIGHT))]
-    cells.append(", ".join(f"{gains(setting, n, BY_WEIGHT).mean():+.1f}" for n in ASKED))
+    cells.append(gained(setting, BY_WEIGHT))
     lost = [gains(setting, n) - gains(setting, n, BY_WEIGHT) for n in ASKED]
     return f"| {' | '.join([typed(setting), *cells, *map(between, lost)])} |"
 
@@ -127,11 +132,8 @@ def test_rounding_in_training() -> None:
 
 def test_adamw() -> None:
     numbers = [f"{slope('optim=adamw').mean():.0f} nats", f"{distances('optim=adamw')[0].value:.1f} points"]
-    for rounded in ("true",):
-        baseline, gain = distances(f"optim=adamw, then bfloat16={rounded}")
-        numbers.append(
-            f"`bfloat16={rounded}`) the baseline is {baseline.value:.1f} away and the gains {gain.value:.1f}"
-        )
+    rounded = [distances(f"optim=adamw, then bfloat16={how}") for how in ("true", "factors")]
+    numbers += [" and ".join(f"{of.value:.1f}" for of in both) for both in zip(*rounded, strict=True)]
     check_claim("max_retrieval_heads", "AdamW", numbers)
 
 
