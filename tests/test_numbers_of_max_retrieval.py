@@ -9,7 +9,8 @@ from scipy import stats
 from roundround.analysis.intervals import half_width, holm
 from roundround.analysis.load import rows_of
 from roundround.papers.max_retrieval import PAPER, SEEDS, P
-from roundround.report.max_retrieval_tables import BY_WEIGHT, Distance, Measured, distance, from_paper, measured_of
+from roundround.report import max_retrieval_tables
+from roundround.report.max_retrieval_tables import BY_WEIGHT, Distance, Measured, measured_of
 
 PAGE = "max_retrieval_heads"
 ROWS = [row for _, row in rows_of(DOCS / "max_retrieval" / "heads.csv")]
@@ -25,9 +26,9 @@ def heads(setting: str) -> Measured:
 
 def distances(setting: str, metric: str = "accuracy") -> tuple[Distance, Distance]:
     """Of the baseline and of the gains from the paper's, in points."""
-    apart = from_paper(heads(setting), metric)
-    assert apart is not None
-    return distance(apart[0]), distance(apart[1])
+    found = max_retrieval_tables.distances(heads(setting), metric)
+    assert found is not None
+    return found
 
 
 def gains(setting: str, n: int, metric: str = "accuracy") -> Array:
