@@ -282,8 +282,11 @@ def test_an_entry_of_comparisons_is_read_back(tmp_path: Path) -> None:
         ("repeat", "the same: NoPE first", {"pe": "nope"}, "20"),
         ("repeat", "the same: T5's bias before ALiBi", {"pe": "t5_bias"}, "20"),
         *(("copy", "copying", {"pe": pe, "softmax": "softmax"}, "20") for pe in ("nope", "t5_bias", "alibi", "rope")),
-        *(("solved", "sorting", {"data": "sort", "softmax": name}, "16") for name in ("softmax", "as_entmax_nape")),
-        *(("solved", "reversing", {"data": "reverse", "softmax": name}, "16") for name in ("softmax", "as_entmax_nape")),
+        *(
+            ("solved", begins, {"data": task, "softmax": name}, "16")
+            for task, begins in (("sort", "sorting"), ("reverse", "reversing"))
+            for name in ("softmax", "as_entmax_nape")
+        ),
         ("random_positions", "random positions", {"data": "copy", "pe": "rope_random"}, "20"),
         ("random_positions", "random positions", {"data": "reverse", "pe": "rope_random"}, "16"),
         ("clrs_text_small", "CLRS-Text", {"task": "all", "softmax": "softmax"}, "4"),
