@@ -103,6 +103,7 @@ def test_sorting_where_the_trained_lengths_are_solved() -> None:
 
 def test_reversal_where_the_trained_lengths_are_solved() -> None:
     assert min(values.mean() for values in solved("reverse", 16)) >= 0.99
+    assert min(p_solved("reverse")) > 0.05
     mine = [solved("reverse", length)[0] for length in (24, 32)]
     assert (np.array(mine) > 0.005).sum(1).tolist() == [1, 1]
     assert np.max(solved("reverse", 24)[1]) < 0.005
