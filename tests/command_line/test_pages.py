@@ -289,9 +289,9 @@ def test_a_pattern_shows_its_layers_its_parts_and_its_keys() -> None:
 
 
 def test_lines_of_a_shell_stay_lines() -> None:
-    lines = typed("list", "experiment", "softmax/needles").out.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("    roundround eval run=SWEEP data=needle "))
-    assert lines[start].endswith(" length=224,512,1024,2048 examples=200")  # not broken: it is there to be copied
+    lines = typed("list", "experiment", "softmax/recall").out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("    roundround eval run=SWEEP "))
+    assert lines[start].endswith(" length=128 examples=200")  # not broken: it is there to be copied
     assert lines[start + 1].startswith("    roundround compare ")
 
 
