@@ -14,9 +14,10 @@ from roundround.analysis.load import rows_of
 LENGTHS, FAR, DISTANCES = (128, 512, 2_048, 8_192), (512, 2_048, 8_192), (16, 96, 384, 1_536, 6_144)
 AT_INFERENCE = ("log_n", "adaptive_temperature")  # on the softmax's runs
 TRAINED = ("ssmax", "as_entmax_nape", "adaptive_temperature_trained")
-RATES = {"softmax": 1e-2} | dict.fromkeys(AT_INFERENCE, 1e-2) | dict.fromkeys(TRAINED, 2e-2)
 SHORT, LONG = 3_000, 6_000  # steps
-CHOSEN = dict.fromkeys(("softmax", *AT_INFERENCE), LONG) | dict.fromkeys(TRAINED, SHORT)  # by the rule
+# rate and steps of each normaliser: those that the rule gave, and the same for all
+CHOSEN = dict.fromkeys(("softmax", *AT_INFERENCE), (1e-2, LONG)) | dict.fromkeys(TRAINED, (2e-2, SHORT))
+SAME = dict.fromkeys(("softmax", *TRAINED), (2e-2, LONG))
 NAMES = {
     "softmax": "softmax",
     "log_n": "log n, at inference",
@@ -25,6 +26,7 @@ NAMES = {
     "ssmax": "SSMax",
     "as_entmax_nape": "ASEntmax",
 }
+Settings = dict[str, tuple[float, int]]
 
 
 def values() -> dict[tuple[str, float, int, str, int, int | None], Array]:
@@ -40,38 +42,35 @@ def values() -> dict[tuple[str, float, int, str, int, int | None], Array]:
 VALUES = values()
 
 
-def at(name: str, steps: int, length: int, distance: int | None = None) -> Array:
-    of = "softmax" if name in AT_INFERENCE and length == 128 else name  # log n changes nothing that long
-    return VALUES[of, RATES[name], steps, "exact_match", length, distance]
+def at(name: str, length: int, distance: int | None = None, of: Settings = CHOSEN) -> Array:
+    runs = "softmax" if name in AT_INFERENCE and length == 128 else name  # log n changes nothing that long
+    return VALUES[runs, *of[name], "exact_match", length, distance]
 
 
 def printed(p: float) -> str:
     return f"{p:.3f}" if p >= 0.0005 else "below 0.001"
 
 
-def contrasts(steps: dict[str, int], length: int) -> dict[str, tuple[Array, Array, float]]:
+def contrasts(length: int, of: Settings = CHOSEN) -> dict[str, tuple[Array, Array, float]]:
     """Values, the softmax's, and p after Holm over all of them, of each normaliser at this length."""
-    softmax = at("softmax", LONG, length)
-    pairs = {name: at(name, steps[name], length) for name in steps if name != "softmax"}
+    softmax = at("softmax", length, of=of)
+    pairs = {name: at(name, length, of=of) for name in of if name != "softmax"}
     p = holm([float(paired_p(mine[:, None], softmax[:, None])[0][0]) for mine in pairs.values()])
     return {name: (mine, softmax, corrected) for (name, mine), corrected in zip(pairs.items(), p, strict=True)}
 
 
-SAME = dict.fromkeys(NAMES, LONG)
-
-
-def row_of_lengths(name: str, steps: dict[str, int]) -> str:
-    cells = [f"{at(name, steps[name], length).mean():.2f}" for length in LENGTHS]
+def row_of_lengths(name: str, of: Settings = CHOSEN) -> str:
+    cells = [f"{at(name, length, of=of).mean():.2f}" for length in LENGTHS]
     if name == "softmax":
         return f"| softmax | {' | '.join(cells)} | | |"
-    mine, softmax, p = contrasts(steps, 8_192)[name]
+    mine, softmax, p = contrasts(8_192, of)[name]
     apart = difference(mine, softmax)
     away = abs((mine - softmax).mean()) > half_width(mine - softmax)
     return f"| {NAMES[name]} | {' | '.join(cells)} | {f'**{apart}**' if away else apart} | {printed(p)} |"
 
 
 def row_of_distances(name: str) -> str:
-    cells = [f"{at(name, CHOSEN[name], 8_192, distance).mean():.2f}" for distance in DISTANCES]
+    cells = [f"{at(name, 8_192, distance).mean():.2f}" for distance in DISTANCES]
     return f"| {NAMES[name]} | {' | '.join(cells)} |"
 
 
@@ -94,45 +93,45 @@ def test_the_rule_chose_rates_and_steps() -> None:
         }
         solved = {rate: nats for rate, (right, nats) in of_rates.items() if right >= 0.99}
         best = min(solved, key=solved.__getitem__) if solved else max(of_rates, key=lambda rate: of_rates[rate][0])
-        assert (best, SHORT if solved else LONG) == (RATES[name], CHOSEN[name])
-    assert at("softmax", LONG, 128).mean() >= 0.99
+        assert (best, SHORT if solved else LONG) == CHOSEN[name]
+    assert at("softmax", 128).mean() >= 0.99
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tables_by_length_and_distance(name: str) -> None:
-    assert row_of_lengths(name, CHOSEN) in text_of("needles")
+    assert row_of_lengths(name) in text_of("needles")
     assert row_of_distances(name) in text_of("needles")
 
 
-def told(name: str, length: int, steps: dict[str, int] = CHOSEN) -> tuple[str, str]:
-    mine, softmax, p = contrasts(steps, length)[name]
+def told(name: str, length: int, of: Settings = CHOSEN) -> tuple[str, str]:
+    mine, softmax, p = contrasts(length, of)[name]
     return difference(mine, softmax), f"p {printed(p)}"
 
 
 def test_by_the_rule_as_entmax_loses_more() -> None:
     check_claim("needles", "By the rule ASEntmax", [*told("as_entmax_nape", 2_048), *told("as_entmax_nape", 8_192)])
-    assert all(contrasts(CHOSEN, length)["as_entmax_nape"][2] < 0.05 for length in (2_048, 8_192))
+    assert all(contrasts(length)["as_entmax_nape"][2] < 0.05 for length in (2_048, 8_192))
 
 
 def test_log_n_may_keep_more() -> None:
     check_claim("needles", "Log n may keep", [*told("log_n", 8_192)])
-    assert contrasts(CHOSEN, 8_192)["log_n"][2] > 0.05
+    assert contrasts(8_192)["log_n"][2] > 0.05
 
 
 def test_adaptive_temperature_at_inference_changes_nothing() -> None:
     apart = [told("adaptive_temperature", length)[0] for length in (2_048, 8_192)]
     check_claim("needles", "The adaptive temperature at inference", apart)
-    mine, softmax, _ = contrasts(CHOSEN, 8_192)["adaptive_temperature"]
+    mine, softmax, _ = contrasts(8_192)["adaptive_temperature"]
     assert (mine == softmax).all()
 
 
 def test_two_are_not_told_apart() -> None:
     (one, p), (other, same_p) = (told(name, 8_192) for name in ("ssmax", "adaptive_temperature_trained"))
     assert p == same_p
-    lowest = f"({at('adaptive_temperature_trained', SHORT, 128).min():.2f} at 128"
+    lowest = f"({at('adaptive_temperature_trained', 128).min():.2f} at 128"
     check_claim("needles", "SSMax and the adaptive temperature in training", [one, other, p, lowest])
     assert all(
-        contrasts(CHOSEN, length)[name][2] > 0.05
+        contrasts(length)[name][2] > 0.05
         for length in FAR
         for name in NAMES
         if name not in ("softmax", "as_entmax_nape")
@@ -143,7 +142,7 @@ def test_as_entmax_loses_far_items() -> None:
     numbers = []
     for name in ("as_entmax_nape", "softmax"):
         near, far = (
-            np.mean([at(name, CHOSEN[name], 8_192, distance) for distance in distances], axis=0)
+            np.mean([at(name, 8_192, distance) for distance in distances], axis=0)
             for distances in (DISTANCES[:2], DISTANCES[3:])
         )
         numbers += [f"{near.mean():.2f}", f"{far.mean():.2f}", difference(far, near)]
