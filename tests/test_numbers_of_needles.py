@@ -70,7 +70,7 @@ def row_of_lengths(name: str, of: Settings = CHOSEN) -> str:
 
 
 def row_of_distances(name: str) -> str:
-    cells = [f"{at(name, 8_192, distance).mean():.2f}" for distance in DISTANCES]
+    cells = [f"{at(name, 8_192, distance, SAME).mean():.2f}" for distance in DISTANCES]
     return f"| {NAMES[name]} | {' | '.join(cells)} |"
 
 
@@ -98,9 +98,8 @@ def test_the_rule_chose_rates_and_steps() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_tables_by_length_and_distance(name: str) -> None:
+def test_table_of_the_rule(name: str) -> None:
     assert row_of_lengths(name) in text_of("needles")
-    assert row_of_distances(name) in text_of("needles")
 
 
 def told(name: str, length: int, of: Settings = CHOSEN) -> tuple[str, str]:
@@ -138,15 +137,49 @@ def test_two_are_not_told_apart() -> None:
     )
 
 
+@pytest.mark.parametrize("name", SAME)
+def test_tables_of_the_same_steps_and_rate(name: str) -> None:
+    assert row_of_lengths(name, SAME) in text_of("needles")
+    assert row_of_distances(name) in text_of("needles")
+    assert at(name, 128, of=SAME).mean() >= 0.99
+
+
+def test_with_the_same_steps_and_rate_none_is_told_apart() -> None:
+    apart = {name: told(name, 8_192, SAME) for name in TRAINED}
+    ((_, p),) = {("p", p) for _, p in apart.values()}
+    fast, slow = at("softmax", 8_192, of=SAME), at("softmax", 8_192)
+    numbers = [f"{slow.mean():.2f} at 1e-2 and {fast.mean():.2f} at 2e-2, {difference(fast, slow)}"]
+    check_claim("needles", "With the same steps and rate", [*(shown for shown, _ in apart.values()), p, *numbers])
+    assert all(contrasts(length, SAME)[name][2] > 0.05 for name in TRAINED for length in FAR)
+
+
+def test_seeds_differ_more_than_normalisers() -> None:
+    lost = {name: sorted(1 - at(name, 8_192, of=SAME)) for name in SAME}
+    assert lost["ssmax"][:2] == [0, 0]
+    numbers = [f"three lose {lost['ssmax'][2]:.2f} to {lost['ssmax'][4]:.2f}"]
+    numbers += [f"{lost[name][0]:.2f} to {lost[name][4]:.2f}" for name in ("softmax", "as_entmax_nape")]
+    check_claim("needles", "Seeds differ more", [number.split(" to ")[1] for number in numbers])
+    means = [at(name, 8_192, of=SAME).mean() for name in SAME]
+    assert all(max(of) - min(of) > max(means) - min(means) for of in lost.values())
+
+
+def near_and_far(name: str, of: Settings) -> tuple[Array, Array]:
+    """Exact match at the two nearest and the two farthest places in rows of 8,192 tokens, [S]."""
+    near, far = (
+        np.mean([at(name, 8_192, distance, of) for distance in places], axis=0)
+        for places in (DISTANCES[:2], DISTANCES[3:])
+    )
+    return near, far
+
+
 def test_as_entmax_loses_far_items() -> None:
-    numbers = []
-    for name in ("as_entmax_nape", "softmax"):
-        near, far = (
-            np.mean([at(name, 8_192, distance) for distance in distances], axis=0)
-            for distances in (DISTANCES[:2], DISTANCES[3:])
-        )
-        numbers += [f"{near.mean():.2f}", f"{far.mean():.2f}", difference(far, near)]
-    check_claim("needles", "ASEntmax loses the far items", numbers)
+    near, far = near_and_far("as_entmax_nape", SAME)
+    numbers = [f"{near.mean():.2f} is right at 16 and 96 tokens, {far.mean():.2f} at", difference(far, near)]
+    assert (far - near).mean() + half_width(far - near) < 0
+    for of in (SAME, CHOSEN):
+        near, far = near_and_far("softmax", of)
+        numbers.append(difference(far, near))
+    check_claim("needles", "ASEntmax loses far items", numbers)
 
 
 def large(**asked: object) -> list[tuple[int, float]]:
