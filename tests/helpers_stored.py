@@ -51,6 +51,10 @@ def difference(values: Array, baseline: Array, digits: int = 2) -> str:
     return f"{mean:+.{digits}f} ({mean - half:.{digits}f} to {mean + half:.{digits}f})"
 
 
+def printed(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.0005 else "below 0.001"
+
+
 def claims_of(page: str) -> dict[str, str]:
     """Paragraphs and bullets with bold words and a number, in one line each, by their first bold words."""
     text = re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL)

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from helpers_stored import DOCS, Array, check_claim, check_listed, difference, text_of
+from helpers_stored import DOCS, Array, check_claim, check_listed, difference, printed, text_of
 
 from roundround.analysis.intervals import half_width, holm, paired_p
 from roundround.analysis.load import rows_of
@@ -71,10 +71,6 @@ def contrasts() -> dict[tuple[int, int], tuple[str, float]]:
     pairs = [(VALUES[theta, 1, 2048, d], VALUES[theta, 0.5, 2048, d]) for theta, d in CONTRASTS]
     p = holm([float(paired_p(mine[:, None], theirs[:, None])[0][0]) for mine, theirs in pairs])
     return {place: (difference(*pair), corrected) for place, pair, corrected in zip(CONTRASTS, pairs, p, strict=True)}
-
-
-def printed(p: float) -> str:
-    return f"{p:.3f}" if p >= 0.0005 else "below 0.001"
 
 
 def told(places: list[tuple[int, int]]) -> list[str]:
