@@ -160,7 +160,7 @@ def by_length(
     }
     turn = "a quarter turn of the slowest pair"
     own = [({**row["settings"], **place_of(row)}, Mark(turn, row["mean"], row["mean"])) for row in turns]
-    labels = ("length" if of_task and key == "length" else AXES[key], label)
+    labels = ("length" if (of_task or share) and key == "length" else AXES[key], label)  # of a task, perhaps symbols
     panels = panels_of(curves, title, labels, own if key == "distance" else (), **options)
     return [Drawing(f"{name}_by_{key}", title, panels, str(rows[0].get("verb") or ""))]
 
