@@ -24,7 +24,6 @@ NORMALISERS = ("softmax", "ssmax", "entmax15", "as_entmax")
 RATES = ("0.001", "0.002", "0.004")
 METRICS = ("exact_match", "token_accuracy")
 CELLS = (("8192", "0.0001"), ("8192", "0.0022"), ("100000", "0.0001"), ("100000", "0.0022"))  # of recall
-FURTHER = (("copy", 24), ("reverse", 20))  # 1.2 and 1.25 times the trained length
 
 
 def p_holm(name: str, metric: str, length: int, baseline: str) -> dict[str, float]:
@@ -132,13 +131,20 @@ def test_seeds_differ_more_than_normalisers() -> None:
     )
 
 
+def random_positions(task: str, length: int, metric: str = "exact_match") -> tuple[Array, Array]:
+    """Of rope_random and of rope, [S] each."""
+    drawn, plain = (RANDOM[task, pe, metric, length] for pe in ("rope_random", "rope"))
+    return drawn, plain
+
+
 def test_table_of_random_positions() -> None:
-    pairs = {(data, length) for data, _, _, length in RANDOM if (data, length) != ("copy", 32)}
-    for data, length in pairs:
-        cells = [share(RANDOM[data, pe, m, length]) for m in METRICS for pe in ("rope", "rope_random")]
-        tokens = [RANDOM[data, pe, "token_accuracy", length] for pe in ("rope_random", "rope")]
-        row = f"| `{data}`, {length} | {' | '.join(cells)} | {difference(*tokens, digits=3)} |"
-        assert row in text_of("length")
+    for task in ("copy", "reverse"):
+        for length in (16, 20, 24, 32):
+            drawn, plain = random_positions(task, length)
+            apart = "-" if length == 16 else difference(drawn, plain, 3) if (drawn != plain).any() else "0"
+            cells = [share(plain), share(drawn), apart]
+            cells += [f"{of.mean():.2f}" for of in reversed(random_positions(task, length, "token_accuracy"))]
+            assert f"| {task} | {length} | {' | '.join(cells)} |" in text_of("length")
 
 
 def test_table_of_recall() -> None:
@@ -335,15 +341,37 @@ def test_reversal_within_the_trained_lengths() -> None:
 
 
 def test_random_positions_beyond_the_trained_lengths() -> None:
-    beyond = {
-        (data, pe): RANDOM[data, pe, "token_accuracy", n] for data, n in FURTHER for pe in ("rope_random", "rope")
-    }
-    shares = [f"{values.mean():.2f}" for values in beyond.values()]
-    check_claim("length", "Random positions carry copying", shares)
-    best = [RANDOM[data, "rope_random", "exact_match", n].max() for data, n in FURTHER]
-    check_claim("length", "Whole sequences stay wrong", [f"{value:.2f} in the best" for value in best])
-    within = [RANDOM[data, "rope_random", "exact_match", n] for data, n in (("copy", 20), ("reverse", 16))]
-    assert (np.concatenate(within) < 0.99).sum() == 9
+    tasks = ("copy", "reverse")
+    assert min(of.mean() for task in tasks for of in random_positions(task, 16)) >= 0.99
+    assert not any(of.any() for task in tasks for n in (24, 32) for of in random_positions(task, n))
+    pairs = [random_positions(task, 20) for task in tasks]
+    assert all((drawn > plain).all() and not plain.any() for drawn, plain in pairs)
+    # after Holm over three lengths, two of which have no difference
+    p = [holm([float(paired_p(drawn[:, None], plain[:, None])[0][0]), 1.0, 1.0])[0] for drawn, plain in pairs]
+    numbers = [f"{difference(*pairs[0], 3)} in copying and {difference(*pairs[1], 3)} in reversal"]
+    (a, b), (c, d) = ((drawn.min(), drawn.max()) for drawn, _ in pairs)
+    numbers += [f"({a:.2f} to {b:.2f}, and {c:.2f} to {d:.2f})", "p {:.3f} and {:.3f}".format(*p)]
+    check_claim("length", "Both solve their own lengths, and", numbers)
+
+
+def test_symbols_of_random_positions() -> None:
+    numbers = []
+    for task, of in (("copy", "a copy are"), ("reverse", "a reversal")):
+        drawn, plain = random_positions(task, 20, "token_accuracy")
+        numbers.append(f"{drawn.mean():.2f} of {of}")
+        numbers += [f"against {plain.mean():.2f}, {difference(drawn, plain, 3)}"]
+        numbers.append(difference(*random_positions(task, 32, "token_accuracy"), 3))
+    check_claim("length", "Single symbols show it clearly", numbers)
+
+
+def test_positions_have_to_be_random_in_tests_too() -> None:
+    copied, singly, reversed_ = (
+        RANDOM[task, "rope_random at consecutive positions", metric, 16].mean()
+        for task, metric in (("copy", "exact_match"), ("copy", "token_accuracy"), ("reverse", "exact_match"))
+    )
+    assert copied == 0
+    numbers = [f"{singly:.2f} of them singly", f"reverse {reversed_:.2f}", f"{2048 // 35} or more"]
+    check_claim("length", "The positions have to be random", numbers)  # 35 tokens: the longest row in training
 
 
 def test_final_answers_of_algorithms_beyond_the_trained_lengths() -> None:

@@ -287,7 +287,7 @@ def test_an_entry_of_comparisons_is_read_back(tmp_path: Path) -> None:
             for task, begins in (("sort", "sorting"), ("reverse", "reversing"))
             for name in ("softmax", "as_entmax_nape")
         ),
-        ("random_positions", "random positions", {"data": "copy", "pe": "rope_random"}, "20"),
+        ("random_positions", "random positions", {"data": "copy", "pe": "rope_random"}, "16"),
         ("random_positions", "random positions", {"data": "reverse", "pe": "rope_random"}, "16"),
         ("clrs_text_small", "CLRS-Text", {"task": "all", "softmax": "softmax"}, "4"),
     ],
