@@ -87,6 +87,8 @@ def wrong_key(cause: OmegaConfBaseException, error: BaseException) -> str:
     key = str(cause.full_key)
     parent = cause.parent_node
     if "not in struct" in str(cause) and parent is not None:
+        if key in group_names():
+            return f"'{key}' has no keys until its option is named too: {key}=NAME; roundround list {key} has the names"
         choices = [str(name) for name in parent if name not in NO_KEYS]
         name = key.rpartition(".")[2]
         advice, deeper = nearest(name, choices), nested_key(name, parent._get_root())

@@ -155,3 +155,7 @@ def test_a_wrong_verb_is_one_line(roundround: Callable[..., Done]) -> None:
 )
 def test_a_short_key_finds_the_nested_one(train: Callable[..., Done], typed: str, meant: str) -> None:
     assert_refused(train(typed), f"no config key '{typed.partition('=')[0]}'; did you mean '{meant}'?")
+
+
+def test_a_key_of_an_option_that_is_not_named_says_to_name_it(roundround: Callable[..., Done]) -> None:
+    assert_refused(roundround("eval", "run=x", "pe.positions=consecutive"), "named too: pe=NAME")
