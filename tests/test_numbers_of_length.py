@@ -74,11 +74,14 @@ def row_of_solved(task: str, length: int) -> str:
     return f"| {task} | {length} | {' | '.join(cells)} |"
 
 
+def p_of(pairs: list[tuple[Array, Array]]) -> list[float]:
+    """p of each difference after Holm over all; 1 where no two values differ."""
+    return holm([float(paired_p(a[:, None], b[:, None])[0][0]) if (a != b).any() else 1.0 for a, b in pairs])
+
+
 def p_solved(task: str) -> list[float]:
-    """p of exact match at 24, 32 and 64 symbols after Holm over the three; 1 where no run has any right."""
-    pairs = [solved(task, length) for length in (24, 32, 64)]
-    p = [float(paired_p(a[:, None], b[:, None])[0][0]) if (a != b).any() else 1.0 for a, b in pairs]
-    return holm(p)
+    """p of exact match at 24, 32 and 64 symbols."""
+    return p_of([solved(task, length) for length in (24, 32, 64)])
 
 
 @pytest.mark.parametrize("task", ["sort", "reverse", "copy"])
@@ -346,8 +349,7 @@ def test_random_positions_beyond_the_trained_lengths() -> None:
     assert not any(of.any() for task in tasks for n in (24, 32) for of in random_positions(task, n))
     pairs = [random_positions(task, 20) for task in tasks]
     assert all((drawn > plain).all() and not plain.any() for drawn, plain in pairs)
-    # after Holm over three lengths, two of which have no difference
-    p = [holm([float(paired_p(drawn[:, None], plain[:, None])[0][0]), 1.0, 1.0])[0] for drawn, plain in pairs]
+    p = [p_of([random_positions(task, n) for n in (20, 24, 32)])[0] for task in tasks]
     numbers = [f"{difference(*pairs[0], 3)} in copying and {difference(*pairs[1], 3)} in reversal"]
     (a, b), (c, d) = ((drawn.min(), drawn.max()) for drawn, _ in pairs)
     numbers += [f"({a:.2f} to {b:.2f}, and {c:.2f} to {d:.2f})", "p {:.3f} and {:.3f}".format(*p)]
@@ -377,7 +379,7 @@ def test_positions_have_to_be_random_in_tests_too() -> None:
 def test_final_answers_of_algorithms_beyond_the_trained_lengths() -> None:
     pairs = {n: of_algorithms("output_match", n) for n in (10, 12, 16)}
     assert all((mine > theirs).all() for mine, theirs in pairs.values())
-    p = holm([float(paired_p(mine[:, None], theirs[:, None])[0][0]) for mine, theirs in pairs.values()])
+    p = p_of([*pairs.values()])
     assert min(p) > 0.05
     numbers = [f"{n} {difference(*pair, 3)}" for n, pair in pairs.items()]
     numbers.append("p {:.3f}, {:.3f} and {:.3f}".format(*p))
