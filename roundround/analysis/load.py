@@ -119,7 +119,9 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
     filters.check()
     if not numbers:
         example = f"{len(table.skipped):,} named, such as {': '.join(table.skipped[0])}" if table.skipped else ""
-        raise UserError(f"no finished run has results to compare ({example or 'none chosen'})")
+        asked = " ".join(f"{key}={text}" for key, text in where.items())
+        none = f"none with {asked}" if asked else "none chosen"
+        raise UserError(f"no finished run has results to compare ({example or none})")
     table.numbers = frame_of(numbers)
     for key in [key for key in where if key in COORDINATES]:
         values = [dict(coordinates).get(key) for coordinates in table.numbers["coordinates"]]

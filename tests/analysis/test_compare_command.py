@@ -153,7 +153,7 @@ def test_last_is_the_last_that_measured_and_a_pattern_is_many(crossed: Path, rou
         (["outputs/eval", "format=xml"], "no format=xml"),
         (["outputs/eval", "metric=accuracy"], "metric=accuracy was not measured"),
         (["nowhere"], "there is no 'nowhere'"),
-        (["outputs/eval", "pe=alibi"], "no finished run has results to compare"),
+        (["outputs/eval", "pe=alibi"], "no finished run has results to compare (none with pe=alibi)"),
         (["outputs/eval", "nonsense=1"], "no run has a setting 'nonsense'"),
         (["bad.csv"], "bad.csv has no column 'value'"),
     ],
