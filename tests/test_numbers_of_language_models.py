@@ -331,13 +331,14 @@ def test_table_of_forty_seeds() -> None:
         assert f"| {length:,} | {nats(whole)} | {nats(more)} |" in text_of("table2")
 
 
-def test_over_forty_seeds_resting_costs_and_is_ahead_beyond() -> None:
+def test_over_forty_seeds_resting_costs_and_may_be_ahead_beyond() -> None:
     (whole, more), (beyond, more_beyond) = forty(256), forty(2048)
     p, n = stats.ttest_1samp(whole, 0).pvalue, (whole > 0).sum()
-    assert 1.4 < resting("98", "0.75", 256).mean() / more.mean() < 1.6
-    assert whole.mean() > 0 > beyond.mean()
+    assert 1.55 < resting("98", "0.75", 256).mean() / more.mean() < 1.65
+    assert whole.mean() > 0 > beyond.mean() + half_width(beyond)
+    assert abs(more_beyond.mean()) < half_width(more_beyond)
     check_claim("table2", "Over forty seeds", [unsigned(whole), f"(p {p:.4f})", f"{n} of the forty", unsigned(more)])
-    check_claim("table2", "Ahead at eight times", [unsigned(beyond), unsigned(more_beyond)])
+    check_claim("table2", "Beyond it the sign may change", [unsigned(beyond), unsigned(more_beyond)])
 
 
 # headings, and sentences without a number of their own
@@ -346,7 +347,7 @@ NOT_CLAIMS = {
     "table2": [
         "A missing difference between",
         "The rule, fixed",
-        "The 48 runs were made twice",
+        "All runs were made twice",
         "The hard cut or the number",
         "WikiText-2, five seeds",
     ],
