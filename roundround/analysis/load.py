@@ -119,8 +119,8 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
     filters.check()
     if not numbers:
         example = f"{len(table.skipped):,} named, such as {': '.join(table.skipped[0])}" if table.skipped else ""
-        asked = " ".join(f"{key}={text}" for key, text in where.items())
-        none = f"none with {asked}" if asked else "none chosen"
+        choices = " ".join(f"{key}={text}" for key, text in where.items())
+        none = f"none with {choices}" if choices else "none chosen"
         raise UserError(f"no finished run has results to compare ({example or none})")
     table.numbers = frame_of(numbers)
     for key in [key for key in where if key in COORDINATES]:
