@@ -346,16 +346,11 @@ def test_the_common_rate_is_best() -> None:
     assert len(of(one, 128, 0.006)) == 3
     behind = of(one, 128, 0.006) - of(one, 128)
     numbers = [f"seed 1 by {-behind[0]:.3f} nats", f"behind by {behind[1]:.3f} and {behind[2]:.3f}"]
-    common, by_rule = (
-        dict(
-            zip(
-                settings()[1:],
-                holm(p_of([(of(s, 1024, rate if s == one else COMMON), of(BASELINE, 1024)) for s in settings()[1:]])),
-                strict=True,
-            )
-        )
-        for rate in (COMMON, 0.006)
-    )
+    common, by_rule = {}, {}
+    others = settings()[1:]
+    for found, rate in ((common, COMMON), (by_rule, 0.006)):
+        pairs = [(of(other, 1024, rate if other == one else COMMON), of(BASELINE, 1024)) for other in others]
+        found.update(zip(others, holm(p_of(pairs)), strict=True))
     bare, windowed = ("uniform", "p_rope_25", "rms"), ("local_global", "rope", "none")
     numbers += [f"would be {by_rule[bare]:.3f} after Holm in place of {common[bare]:.3f}"]
     numbers += [f"windows with RoPE {by_rule[windowed]:.3f} in place of {common[windowed]:.3f}"]
