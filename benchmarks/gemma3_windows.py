@@ -55,7 +55,7 @@ LENGTH, N_WINDOWS = 2048, 20
 CURVE: dict[int, tuple[int, list[tuple[str, str]]]] = {
     1024: (40, [(word, "all") for word in ("lowest:0.25", "lowest:0.375", "lowest:0.5", "highest:0.125")]),
     8192: (6, [(f"lowest:{share}", "global") for share in (0.25, 0.375, 0.5)] + [("lowest:0.375", "all")]),
-    32768: (4, [("lowest:0.375", "global")]),
+    32768: (4, [(f"lowest:{share}", "global") for share in (0.25, 0.375)]),
 }
 SCORED = (512, 2048, 8192)  # tokens that `temperature` reads at once
 BLOCK, N_BLOCKS = 8192, 5  # its units: the same tokens at every length
