@@ -71,26 +71,37 @@ def nodes_in(value: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]
         yield from nodes_in(item, f"{name}.{key}" if name else str(key))
 
 
+def kinds_in(config: DictConfig) -> dict[str, DictConfig]:
+    """The kinds of layers of a config's pattern, by name; none where there is no pattern."""
+    pattern: Any = config._get_node("pattern", validate_access=False)
+    if not isinstance(pattern, DictConfig) or pattern._is_none():
+        return {}
+    return {str(name): pattern[name] for name in pattern if isinstance(pattern._get_node(name), DictConfig)}
+
+
 def encodings_in(config: DictConfig) -> dict[str, DictConfig]:
     """The encodings that a config names, by their dotted keys: the run's own, and those of kinds of layers."""
-    pattern: Any = config._get_node("pattern", validate_access=False)
-    there = isinstance(pattern, DictConfig) and not pattern._is_none()
-    kinds = [str(name) for name in pattern if isinstance(pattern._get_node(name), DictConfig)] if there else []
     nodes: dict[str, Any] = {"pe": config._get_node("pe", validate_access=False)}
-    nodes |= {f"pattern.{name}.pe": pattern[name]._get_node("pe", validate_access=False) for name in kinds}
+    kinds = kinds_in(config).items()
+    nodes |= {f"pattern.{name}.pe": kind._get_node("pe", validate_access=False) for name, kind in kinds}
     return {key: node for key, node in nodes.items() if isinstance(node, DictConfig) and not node._is_none()}
 
 
-def give_theta(config: DictConfig, theta: Any = THETA) -> None:
-    """Put the base of RoPE, in one number or one for each kind of layer, where `theta` is null for the model's own.
+def give_theta(config: DictConfig, theta: Any = None) -> None:
+    """Put the base of RoPE where an encoding's `theta` is null, so that a run's config says everything about its model.
 
-    A run records the number, so that its config says everything about its model.
+    theta: the base of the model at hand, one number or one for each kind of layer; None if it brings none: then a
+    kind's own, else THETA. `pe.theta` stays null where kinds of layers that use `pe` bring their bases.
     """
+    by_kinds = theta is None and any(
+        kind.get("pe") is None and kind.get("theta") is not None for kind in kinds_in(config).values()
+    )
     for key, node in encodings_in(config).items():
         given: Any = node._get_node("theta", validate_access=False)
-        if given is not None and given._is_none():
+        if given is not None and given._is_none() and not (by_kinds and key == "pe"):
             of_kind = None if key == "pe" else OmegaConf.select(config, f"{key.rpartition('.')[0]}.theta")
-            OmegaConf.update(config, f"{key}.theta", theta if of_kind is None else of_kind)
+            bases = (of_kind, theta, THETA)
+            OmegaConf.update(config, f"{key}.theta", next(base for base in bases if base is not None))
 
 
 def overridden(overrides: list[str]) -> set[str]:
@@ -151,8 +162,7 @@ def config_of_run(
         told = "; ".join(word for word, some in zip(words, (recorded - typed, typed - recorded), strict=True) if some)
         raise UserError(f"{directory} holds a run that was started with other settings: {told}")
     settled = {"model.train_length", "tokenizer"} if own.get("tokenizer") is None else set()  # by a task
-    theta = OmegaConf.select(own, "pe.theta")
-    give_theta(cfg, THETA if theta is None else theta)
+    give_theta(cfg, OmegaConf.select(own, "pe.theta"))
     before, after = flat(as_dict(own)), flat(as_dict(cfg))
     changed = [
         f"{key} ({before.get(key)} -> {after.get(key)})"
@@ -202,9 +212,9 @@ def config_from_checkpoint(
     kept = {part for part in ("pe", "softmax") if part in given and part in brought}
     typed = {key.partition(".")[2]: OmegaConf.select(cfg, key) for key in NOT_IN_WEIGHTS & keys}
     nodes = {key: value for key, value in brought.items() if key not in kept} | {"model": {**brought["model"], **typed}}
-    if "pe" in kept and brought["pe"] is not None and "theta" in brought["pe"]:
-        give_theta(cfg, brought["pe"]["theta"])
     with open_dict(cfg):
         for key, node in nodes.items():
             OmegaConf.update(cfg, key, literal(node), merge=False)
+    if "pe" in kept and brought["pe"] is not None and "theta" in brought["pe"]:
+        give_theta(cfg, brought["pe"]["theta"])
     return cfg, {**choices, **{key: name for key, name in names.items() if key not in kept}}

@@ -17,7 +17,7 @@ from torch import nn
 
 from roundround.config.build import build, checked_values, constructed, maker
 from roundround.config.options import load_option, options_of
-from roundround.config.recorded import THETA, flat, give_theta, own_config
+from roundround.config.recorded import flat, give_theta, own_config
 from roundround.data.corpora import Corpus, Source
 from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.tasks.base import BOS, Task
@@ -124,7 +124,7 @@ class TrainedRun:
         else:
             for part in self.replaced:
                 refuse_unread_part(part, self.config.get("pattern"))
-        give_theta(self.config, flat(self.manifest["config"]).get("pe.theta") or THETA)
+        give_theta(self.config, flat(self.manifest["config"]).get("pe.theta"))
         given = self.replaced | ({"data"} if data is not None else set())
         own = {name: self.manifest["config"].get(name, {}) for name in REBUILT if name not in given}
         tell_changes(directory, self.manifest, own)

@@ -142,13 +142,21 @@ def maker_of(part: str, node: DictConfig | None) -> Callable[..., Any] | None:
 
 
 def close_unread_parts(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]) -> None:
-    """Take away the parts of a config that every kind of its pattern names itself, and their choices.
+    """Take away what no layer reads, and its choice: a part that every kind of the pattern names itself, and the base
+    of a kind whose encoding has another.
 
     UserError for one that the command line gives.
     """
     if not cfg.get("pattern"):
         return
     kinds, _ = split_pattern(cfg.pattern)
+    for name, kind in kinds.items():
+        encoding = cfg.pe if kind.pe is None else kind.pe
+        own = encoding.get("theta") if encoding else None
+        if own is not None and kind.theta is not None and own != kind.theta:
+            if f"pattern.{name}.theta" in overridden(overrides):
+                raise UserError(f"pattern.{name}.theta={kind.theta:g}, and its encoding has theta={own:g}; give one")
+            cfg.pattern[name].theta = None
     for part in FAMILIES:
         closed = all(getattr(kind, part) is not None for kind in kinds.values())
         if closed and part in {key.partition(".")[0] for key in overridden(overrides)}:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from roundround.attention.trial import FallsBack
 from roundround.config.build import build, checked
@@ -82,8 +82,7 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         pattern=config.pattern,
         whole_pattern=invocation.given.get("pattern") is not None,
     )
-    record_pattern(cfg, trained)
-    give_theta(cfg, OmegaConf.select(trained.config, "pe.theta"))
+    record_encodings(cfg, trained)
     if config.tasks:
         evaluate_harness(cfg, config, invocation, trained)
         return
@@ -117,8 +116,10 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
     )
 
 
-def record_pattern(cfg: DictConfig, trained: TrainedRun) -> None:
-    """Put the whole of what replaces an encoding of the run's kinds of layers into the config that is recorded."""
+def record_encodings(cfg: DictConfig, trained: TrainedRun) -> None:
+    """Put the whole of what replaces the run's encodings, bases included, into the config that is recorded."""
+    if cfg.get("pe") is not None:
+        cfg.pe = trained.config.pe
     for kind, given in (cfg.get("pattern") or {}).items():
         if isinstance(given, DictConfig) and given.get("pe") is not None:
             given.pe = trained.config.pattern[kind].pe

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from roundround.command_line.catalogue import options
 from roundround.config.options import conf_dir, load_option
 from roundround.loading.models import build_decoder
 from roundround.loading.patterns import layer_lines, parts_of
-from roundround.loading.start import same_part
+from roundround.loading.start import same_part, starting_point
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import order_of_layers
+from roundround.runs.run import Invocation
 
 SMALL = {"d_model": 32, "n_heads": 4, "n_key_heads": 2, "d_mlp": 24, "train_length": 16, "initializer_range": 0.3}
 PATTERNS = {  # as `roundround list pattern` draws them
@@ -39,8 +41,12 @@ PATTERNS = {  # as `roundround list pattern` draws them
 
 
 def config_of(*overrides: str) -> DictConfig:
+    """The config with which `train` builds its decoder."""
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return compose("train", list(overrides))
+        config = compose("train", list(overrides))
+    return starting_point(
+        config, Invocation(verb="train", directory=Path("run"), overrides=list(overrides), choices={})
+    )[0]
 
 
 def decoder_of(*overrides: str, n_layers: int = 6, **sizes: Any) -> Decoder:
@@ -151,7 +157,30 @@ def test_at_four_layers_local_global_is_a_shipped_pattern(shipped: str, words: l
     assert not torch.allclose(logits(other, TOKENS), logits(theirs, TOKENS))
 
 
+@pytest.mark.parametrize(
+    ("words", "bases"),
+    [
+        ([], (10_000.0, 1_000_000.0)),
+        (["pattern.global.theta=500"], (10_000.0, 500.0)),
+        (["pattern.global.theta=null"], (10_000.0, 10_000.0)),
+        (["pe.theta=500"], (10_000.0, 500.0)),
+        (["pattern.local.pe=null"], (10_000.0, 1_000_000.0)),
+        (["pattern.local.pe=null", "pattern.local.theta=null"], (10_000.0, 1_000_000.0)),
+        (["pattern.local.theta=500"], (500.0, 1_000_000.0)),
+        (["pattern.local.pe.theta=500"], (500.0, 1_000_000.0)),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_a_kind_that_leaves_pe_open_rotates_by_its_own_base(words: list[str], bases: tuple[float, float]) -> None:
+    words = ["pattern=local_global", "pe=rope", *words]
+    config = config_of(*words)
+    assert tuple(encoding.theta for encoding in decoder_of(*words, n_layers=4).all_encodings) == bases
+    recorded = [config.pattern[kind].theta for kind in ("local", "global")]
+    assert all(theta in (None, base) for theta, base in zip(recorded, bases, strict=True))  # run.json names no other
+
+
 WRONG = [
+    ("pattern=local_global pe.theta=500 pattern.global.theta=300", "pattern.global.theta=300, and its encoding has"),
     ("pattern=gemma4 pattern.local.window=0", "pattern: local: window=0 must be at least 1"),
     ("pattern=gemma4 pattern.local.windw=3", "no config key 'pattern.local.windw'; did you mean 'window'?"),
     ("pattern=gemma4 pattern.order=[local,globl]", "pattern: order names 'globl', and the kinds are local, global"),
@@ -230,6 +259,24 @@ def test_parts_of_a_runs_kinds_are_replaced_at_inference(
     assert whole == pytest.approx(own, rel=1e-6)
     for words, message in UNREPLACED:
         assert_refused_beside(roundround("eval", "run=last", "length=32", "logger=none", *words.split()), message)
+
+
+def test_an_encoding_that_replaces_the_runs_rotates_by_the_base_of_its_kind(
+    train: Callable[..., Done], roundround: Callable[..., Done], fast: list[str]
+) -> None:
+    first = train("pattern=local_global", "pe=rope", "model.n_layers=4", "trainer.max_steps=1")
+    assert first.manifest["config"]["pe"]["theta"] is None
+    losses = []
+    for words in (["pe=rope"], ["pe=rope", "pe.theta=1e6"], ["pe=rope", "pe.theta=1e4"]):
+        done = roundround("eval", "run=last", "length=32", "logger=none", *words)
+        assert done.code == 0, done.err
+        losses.append(done.manifest["headline"]["perplexity_32"])
+    assert losses[0] == losses[1] != losses[2]
+    checked = roundround("check", "run=last")
+    assert "base 1,000,000" in checked.err, checked
+    same = [word for word in fast if not word.startswith(("model.", "tokenizer"))]
+    continued = roundround("train", *same, "init=run:last", "pe=p_rope", "trainer.max_steps=1")
+    assert "PRoPE (rotated pairs 3, pairs 4, slowest wavelength 6,283)" in continued.err  # 2 pi 1,000,000^(2/4)
 
 
 def test_rope_is_dropped_from_the_kinds_of_a_run(
