@@ -11,7 +11,7 @@ from helpers_export import CARD, MANIFEST, SMALL
 from omegaconf import OmegaConf
 
 from roundround.config.options import load_option
-from roundround.loading.export.card import card_of, code, model_card, shown
+from roundround.loading.export.card import card_of, code, model_card, shown, with_arguments
 from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
 
@@ -99,3 +99,9 @@ def test_a_model_without_mlps_says_so(decoder: Decoder) -> None:
     cards = [model_card(CARD, each, stock=None, needs=[]) for each in (bare, decoder)]
     assert ["a Llama-type decoder without MLPs, with `pe=a` as" in card for card in cards] == [True, False]
     assert "a Llama-type decoder with `pe=a` as" in cards[1]
+
+
+def test_a_number_that_the_pattern_gives_is_not_shown_as_none() -> None:
+    node = {"_target_": "roundround.pe.p_rope.PRoPE", "p": 0.25, "theta": None}
+    assert with_arguments("p_rope_25", node) == "p_rope_25 (p=0.25)"
+    assert with_arguments("p_rope_25", node | {"theta": 500.0}) == "p_rope_25 (p=0.25, theta=500.0)"

@@ -203,7 +203,7 @@ def with_arguments(choice: str | None, node: dict[str, Any] | None) -> str:
     """An option and its numbers, such as `p_rope (p=0.75, theta=10000.0)`; None: each kind of layer has its own."""
     if node is None:
         return "of each kind of layer its own"
-    numbers = ", ".join(f"{name}={value}" for name, value in node.items() if name != "_target_")
+    numbers = ", ".join(f"{name}={value}" for name, value in node.items() if name != "_target_" and value is not None)
     return f"{choice} ({numbers})" if numbers else str(choice)
 
 
