@@ -138,11 +138,14 @@ class PretrainedWriter(Writer):
         self.device, self.n_vocab = model.device, model.get_input_embeddings().num_embeddings
         ends = model.generation_config.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
-        from roundround.loading.patching.frequencies import frequency_tables  # transformers takes a second to import
+        from roundround.loading.patching.frequencies import rotary_tables  # transformers takes a second to import
 
-        if not frequency_tables(model):  # positions are learned
+        tables = rotary_tables(model)
+        if not tables:  # positions are learned
             self.most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self.turning_lengths = {table.turning_length for table in tables} - {None}
         self.cache: Any = None
+        self.read_BT = torch.empty(1, 0, dtype=torch.int64, device=self.device)
 
     def tokens(self, text: str, *, first: bool) -> list[int]:
         plain = not self.reads_special_tokens
@@ -172,9 +175,12 @@ class PretrainedWriter(Writer):
         return [self.tokenizer.decode([token]) for token in tokens]
 
     def begin(self, length: int | None) -> None:
-        self.cache = None
+        self.cache, self.read_BT = None, self.read_BT[:1, :0]
 
     def read(self, tokens_BT: Tensor) -> Tensor:
+        before, self.read_BT = self.read_BT.shape[1], torch.cat([self.read_BT, tokens_BT], 1)
+        if any(before <= length < self.read_BT.shape[1] for length in self.turning_lengths):
+            self.cache, tokens_BT = None, self.read_BT  # cached keys are rotated by the short factors
         options = {} if self.cache is None else {"past_key_values": self.cache}
         found = self.model(input_ids=tokens_BT, use_cache=True, logits_to_keep=1, **options)
         self.cache = getattr(found, "past_key_values", None)
@@ -184,6 +190,7 @@ class PretrainedWriter(Writer):
         return logits_BV
 
     def repeat(self, n: int) -> None:
+        self.read_BT = self.read_BT.expand(n, -1)
         if n > 1:
             self.cache.batch_repeat_interleave(n)
 

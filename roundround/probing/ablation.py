@@ -128,7 +128,7 @@ def text_loss(
     check_texts(texts)
     loss = PositionLoss(max(map(len, texts)) - 1)
     counted = iter([[True] * len(text) for text in texts] if scored is None else scored)
-    for batch in batches(texts, batch_tokens, alike=probed.draws):
+    for batch in batches(texts, batch_tokens, alike=probed.draws or probed.follows_length):
         tokens_BT = filled_up(batch)
         counted_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
         for row, text in enumerate(batch):

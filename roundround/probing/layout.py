@@ -22,7 +22,7 @@ from roundround.attention.precision import at_least_float32
 from roundround.pe.rotary import RotaryEncoding, apply_rotation, rotation
 from roundround.support.errors import UserError
 
-SHIFT = 31  # positions: enough to distinguish one base from another, and within every model's context
+SHIFT = 16  # positions: enough to distinguish one base from another, and within every model's context
 PAIRINGS = ("half-split", "interleaved")
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}  # mean relative error of a pair
 MARGIN = 0.6  # in half precision rounding adds up over the layers: the best layout must beat all others by this factor

@@ -144,12 +144,16 @@ def observe(
         check_prompt(prompt)
     seen = Watch(len(probed.normalisers), longest, rows=rows, entropy=entropy)
     test = SelfTest([token for text in texts for token in text], probed.tables(), probed.name)
-    extra_rows = [*test.rows, *([] if prompt is None else [(prompt, None)])]
-    apart = longest > SHARED_BATCH_MAX_TOKENS or probed.follows_length  # rows of the self-test are filled up
+    n_apart = int(longest > SHARED_BATCH_MAX_TOKENS)  # batches without a text: rows of the self-test are filled up
+    if probed.follows_length:  # then all rows of a batch rotate as the longest one does
+        n_apart = 1 if prompt is None else 2
     with watching(probed.normalisers, seen.add):
-        for number, batch in enumerate(batches(texts, batch_tokens, apart=apart)):
-            seen.begin(batch, None if number else test, None if number else prompt)
-            hidden_BTD = run(probed, [*([] if number else extra_rows), *((text, None) for text in batch)])
+        for number, batch in enumerate(batches(texts, batch_tokens, apart=n_apart, alike=probed.follows_length)):
+            own_test = None if number else test
+            own_prompt = prompt if number == max(0, n_apart - 1) else None
+            seen.begin(batch, own_test, own_prompt)
+            extra_rows = [*([] if number else test.rows), *([] if own_prompt is None else [(own_prompt, None)])]
+            hidden_BTD = run(probed, [*extra_rows, *((text, None) for text in batch)])
             if not number:
                 test.check_causality(hidden_BTD)
     layouts = [layout for layout in seen.layouts if layout is not None]
@@ -272,14 +276,13 @@ def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -
 
 
 def batches(
-    texts: Sequence[Sequence[int]], batch_tokens: int, *, apart: bool = False, alike: bool = False
+    texts: Sequence[Sequence[int]], batch_tokens: int, *, apart: int = 0, alike: bool = False
 ) -> Iterator[list[Sequence[int]]]:
     """Texts in their order, as many at once as hold `batch_tokens` tokens when filled up; at least one.
 
-    apart: an empty batch first. alike: only texts of one length together.
+    apart: empty batches first. alike: only texts of one length together.
     """
-    if apart:
-        yield []
+    yield from ([] for _ in range(apart))
     batch: list[Sequence[int]] = []
     for text in texts:
         full = (len(batch) + 1) * max(map(len, [*batch, text])) > batch_tokens

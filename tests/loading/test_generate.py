@@ -9,12 +9,14 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from conftest import STORIES, Done, assert_refused, typed
+from helpers_hf import saved_llama
 from helpers_manifest import CONFIG, a_manifest
 from omegaconf import DictConfig
 from safetensors.torch import load_file
@@ -29,6 +31,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+import roundround as rr
 from roundround.config.options import load_option
 from roundround.data.tokenizers import Bytes as ByteTokens
 from roundround.loading import writing
@@ -93,6 +96,18 @@ def test_greedy_text_is_transformers(here: Path) -> None:
     expected = model.generate(ids, max_new_tokens=24, do_sample=False, pad_token_id=0)[0]
     done = typed("generate", f"prompt={prompt}", "temperature=0", "length=24", "device=cpu")
     assert text_of(done) == tokenizer.decode(expected, skip_special_tokens=True)
+
+
+def test_text_beyond_the_original_length_of_longrope_is_transformers(tmp_path: Path) -> None:
+    factors = {"short_factor": [1.0] * 6, "long_factor": [4.0] * 6}
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0} | factors
+    lengths = {"max_position_embeddings": 128, "original_max_position_embeddings": 32}
+    folder = saved_llama(tmp_path / "phi", name="phi3", rope_parameters=rope, **lengths)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer("abcdefghijklmnopqrstuvw", return_tensors="pt").input_ids
+    expected = model.generate(ids, max_new_tokens=60, do_sample=False, pad_token_id=0)[0]
+    texts = rr.generate(model, tokenizer, "abcdefghijklmnopqrstuvw", length=60, temperature=0, n=2)
+    assert texts == [tokenizer.decode(expected, skip_special_tokens=True)] * 2
 
 
 @pytest.mark.usefixtures("checked_here")
@@ -380,7 +395,8 @@ def test_a_tokenizer_whose_unknown_token_is_another_one_too_reads_prompts(of: st
     tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<s>" if of == "bos_token" else "</s>"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("roundround.loading.patching.frequencies.frequency_tables", lambda model: [1])
+        tables = [SimpleNamespace(turning_length=None)]
+        patch.setattr("roundround.loading.patching.frequencies.rotary_tables", lambda model: tables)
         fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
         writer = PretrainedWriter("it", Model(), fast, reads_special_tokens=True)
     writer.check("a b")

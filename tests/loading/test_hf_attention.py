@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers_hf import ARCHITECTURES, N_VOCAB, SCALED_ROPE, SIZES, WINDOW, some_tokens, tiny
 from torch import nn
 from transformers import (
@@ -14,6 +15,7 @@ from transformers import (
     Gemma3ForConditionalGeneration,
     GPT2Config,
     GPT2LMHeadModel,
+    PreTrainedModel,
     T5GemmaConfig,
     T5GemmaForConditionalGeneration,
 )
@@ -25,6 +27,7 @@ from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import INPUT, attention, configs_of, installed, mask
 from roundround.loading.patching.frequencies import frequency_tables
 from roundround.papers.constructions import calls
+from roundround.probing.ablation import text_loss
 from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout, rotated
 from roundround.probing.probe import observe
 from roundround.softmax.sink import Sink
@@ -218,16 +221,22 @@ def test_losses_in_blocks_of_positions_are_the_same(name: str, monkeypatch: pyte
 # -- what is refused
 
 
+def following(name: str, original: int = 128) -> PreTrainedModel:
+    """A model whose frequencies change with the length, beyond `original` tokens."""
+    rope = {"rope_type": name, "rope_theta": 1e4, "factor": 4.0}
+    if name == "dynamic":
+        return tiny("llama", rope_parameters=rope, max_position_embeddings=original)
+    rope |= {"short_factor": [1.0] * 6, "long_factor": [2.0] * 6}
+    own = {"max_position_embeddings": 4 * original, "original_max_position_embeddings": original}
+    return tiny("phi3", rope_parameters=rope, **own)
+
+
 @pytest.mark.parametrize("name", ["longrope", "dynamic"])
 def test_frequencies_that_follow_the_length_are_read_and_not_replaced(name: str) -> None:
-    rope = {"rope_type": name, "rope_theta": 1e4, "factor": 2.0}
-    length = 128 if name == "dynamic" else 512
-    if name == "longrope":
-        rope |= {"short_factor": [1.0] * 6, "long_factor": [2.0] * 6, "original_max_position_embeddings": 128}
-    model = tiny("phi3" if name == "longrope" else "llama", rope_parameters=rope, max_position_embeddings=length)
+    model = following(name)
     with installed(model):
         subject = ProbedHuggingFaceModel(name, model, None)
-        for n in (12, 120):  # rows of the self-test begin 31 positions on, and are as long as the longest text
+        for n in (12, 120):  # rows of the self-test begin SHIFT positions on, and are as long as the longest text
             model(some_tokens(1, 300))  # after which its frequencies are those of a longer text
             assert observe(subject, [some_tokens(n).tolist()], rows=False, entropy=False).layouts[0].n_rotated > 5
         with (
@@ -235,6 +244,38 @@ def test_frequencies_that_follow_the_length_are_read_and_not_replaced(name: str)
             subject.with_frequencies(subject.tables()),
         ):
             pass
+
+
+@pytest.mark.parametrize("name", ["longrope", "dynamic"])
+def test_the_loss_of_a_text_depends_on_that_text_alone(name: str) -> None:
+    lengths = (20, 34, 70, 48, 24)  # on both sides of 32
+    texts = [some_tokens(n, seed=n) for n in lengths]
+    model = following(name, 32)
+    alone = []
+    for text in texts:
+        logits = following(name, 32)(text[None, :-1]).logits[0]  # of a model that has read nothing before
+        alone.append(F.cross_entropy(logits, text[1:], reduction="none"))
+    with installed(model):
+        subject = ProbedHuggingFaceModel(name, model, None)
+        for text, loss in zip(texts, alone, strict=True):
+            torch.testing.assert_close(
+                subject.token_loss(text[None, :-1], text[None, 1:])[0], loss, rtol=1e-4, atol=1e-4
+            )
+        together = text_loss(subject, [text.tolist() for text in texts], batch_tokens=10_000)
+    assert float(together.sum_T.sum()) == pytest.approx(float(torch.cat(alone).sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["longrope", "dynamic"])
+def test_a_probe_reads_texts_and_prompts_beyond_the_original_length(name: str) -> None:
+    model, prompt = following(name, 32), some_tokens(60, seed=1).tolist()
+    with installed(model):
+        subject = ProbedHuggingFaceModel(name, model, None)
+        subject.words = lambda tokens: [str(token) for token in tokens]  # it has no tokenizer
+        found = observe(subject, [some_tokens(40).tolist(), some_tokens(20).tolist()], rows=False, prompt=prompt)
+    assert all(layout.pairing == "half-split" and layout.n_rotated == layout.n_pairs for layout in found.layouts)
+    own = following(name, 32)(torch.tensor([prompt]), output_attentions=True).attentions
+    for record, alpha_BHQK in zip(found.prompt.layers, own, strict=True):
+        torch.testing.assert_close(record.weights, alpha_BHQK[0], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ PATCHED = "the model is patched already; take that patch off first"
 SLOT = "roundround_softmax"  # of the submodule of each attention layer
 INPUT = "roundround_input"  # of what an attention layer was called with, until its attention is
 ASKED = "roundround_asked"  # of whether the weights of attention are asked for in this pass
+CHANGING = {"dynamic", "longrope"}  # kinds of RoPE whose frequencies follow the length
 AT_RANDOM = 8  # keys of every query in the sample of a long mask
 ALL_PAIRS = 2**18  # of query and key, up to which a mask is compared whole; longer ones by a few hundred keys a query
 
@@ -73,6 +74,8 @@ def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> 
                 undo.callback(layer.__dict__.pop, name, None)
             undo.callback(layer.register_forward_pre_hook(remember_input, with_kwargs=True).remove)
             undo.callback(layer.register_forward_hook(check_input_taken).remove)
+        for module in filter(follows_length_in, text_decoder(model).modules()):
+            undo.callback(module.register_forward_pre_hook(forget_length).remove)
         undo.callback(model.register_forward_pre_hook(partial(ask_for_weights, layers), with_kwargs=True).remove)
         undo.callback(model.register_forward_hook(partial(check_weights_given, layers)).remove)
         AttentionInterface.register(NAME, attention)
@@ -114,6 +117,28 @@ def attention_layers(model: nn.Module) -> list[nn.Module]:
 def normalisers_of(model: nn.Module) -> list[AttentionSoftmax]:
     """The normalisers of a model with an installed attention, by layer."""
     return [m for layer in attention_layers(model) if isinstance(m := getattr(layer, SLOT, None), AttentionSoftmax)]
+
+
+def follows_length_in(module: nn.Module) -> str | None:
+    """The kind of RoPE by which a rotary module computes its frequencies anew for every length; None if it does not."""
+    return next((kind for kind in rope_types(module).values() if kind in CHANGING), None)
+
+
+def rope_types(module: nn.Module) -> dict[str, str]:
+    """The kinds of RoPE of a rotary module by what stands in front of the names of their tables; else none."""
+    kinds = getattr(module, "rope_type", None) or {}
+    return {f"{layer}_": kind for layer, kind in kinds.items()} if isinstance(kinds, dict) else {"": str(kinds)}
+
+
+def forget_length(module: nn.Module, args: tuple[Any, ...]) -> None:
+    """Give dynamic NTK its own frequencies back before a call, so that they follow the length of this call alone.
+
+    transformers keeps those of the longest text so far.
+    """
+    for name in (name for name, kind in rope_types(module).items() if kind == "dynamic"):
+        own_P = getattr(module, f"{name}original_inv_freq").clone()
+        module.register_buffer(f"{name}inv_freq", own_P, persistent=False)
+        setattr(module, f"{name}max_seq_len_cached", module.original_max_seq_len)
 
 
 def is_patched(model: nn.Module) -> bool:

@@ -21,10 +21,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from roundround.loading.patching.attention import attention_layers, text_decoder
+from roundround.loading.patching.attention import attention_layers, follows_length_in, text_decoder
 from roundround.support.errors import UserError
 
-CHANGING = {"dynamic", "longrope"}  # kinds of RoPE whose frequencies follow the length
 TABLE, FACTOR = "inv_freq", "attention_scaling"  # how names end; in front the kind of layer, where it has its own
 FARTHEST = 2**20  # position at which a change of frequencies must show
 COPY = "roundround_copy_"  # of a rotary module, inside it; a number follows
@@ -63,6 +62,13 @@ class RotaryTable:
         changes = follows_length_in(self.module) is not None
         original = getattr(self.module, f"{of_kind}original_{TABLE}", None) if changes else None
         return self.frequencies_P if original is None else original
+
+    @property
+    def turning_length(self) -> int | None:
+        """Tokens up to which LongRoPE rotates by its short factors, beyond them by its long ones; None of others."""
+        rope = self.module.config.rope_parameters  # type: ignore[union-attr]
+        rope = rope.get(self.name.removesuffix("_" + TABLE), rope)
+        return rope["original_max_position_embeddings"] if rope.get("rope_type") == "longrope" else None
 
     @property
     def factor_name(self) -> str:
@@ -115,14 +121,6 @@ def frequency_tables(model: PreTrainedModel) -> list[Tensor]:
 def follows_length(model: PreTrainedModel) -> str | None:
     """The kind of RoPE by which the model computes its frequencies anew for every length; None where it does not."""
     return next(filter(None, map(follows_length_in, text_decoder(model).modules())), None)
-
-
-def follows_length_in(module: nn.Module) -> str | None:
-    """The same of a rotary module."""
-    kinds = getattr(module, "rope_type", None)
-    return next(
-        (str(kind) for kind in (kinds.values() if isinstance(kinds, dict) else [kinds]) if kind in CHANGING), None
-    )
 
 
 def replace_frequencies(model: PreTrainedModel, tables: Sequence[Tensor]) -> list[Rotation]:
