@@ -62,7 +62,7 @@ def seconds_of(model: PreTrainedModel, length: int) -> dict[str, Callable[[], fl
         with installed(model):
             subject = ProbedHuggingFaceModel("small", model, None)
             layouts = observe(subject, [text[0][:20]], rows=False, entropy=False).layouts
-            seen = Watch(len(layouts), length, rows=False, entropy=entropy)
+            seen = Watch(subject.layers, length, rows=False, entropy=entropy)
             seen.layouts = list(layouts)
             seen.begin(text, None, None)
             with watching(subject.normalisers, seen.add):

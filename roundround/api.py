@@ -103,7 +103,8 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
         check_fits(n_bytes, torch.device("cpu"), f"attention over {len(tokens):,} tokens", "give a shorter text")
         tokens_1T = torch.tensor([tokens], device=writer.device)
         layers = weights_of_layers(normalisers, lambda: writer.log_probabilities(tokens_1T, 1))
-        return AttentionWeights(writer.name, writer.words(tokens), tokens, layers)
+        numbers = [softmax.shape.layer for softmax in normalisers]
+        return AttentionWeights(writer.name, writer.words(tokens), tokens, layers, numbers)
 
 
 def generate(

@@ -273,16 +273,15 @@ class ProbedHuggingFaceModel(ProbedModel):
         window, kinds = config.get("sliding_window"), config.get("layer_types")
         found = [window] * len(self.normalisers)
         if kinds is not None:
-            found = [window if kind == "sliding_attention" else None for kind in kinds[: len(self.normalisers)]]
+            found = [window if kinds[n] == "sliding_attention" else None for n in self.layers]
         both = [[w for w in (own, s.window) if w is not None] for own, s in zip(found, self.normalisers, strict=True)]
         return [min(windows, default=None) for windows in both]
 
     def kinds(self) -> list[str]:
         config = self.pretrained.config.get_text_config()
-        n, types = len(self.normalisers), getattr(config, "layer_types", None) or []
-        rotates = getattr(config, "no_rope_layers", None) or [1] * n  # 1 where RoPE is used
-        names = [kind.removesuffix("_attention") for kind in types[:n]] or ["full"] * n
-        names = [name if rotate else f"{name} nope" for name, rotate in zip(names, rotates, strict=False)]
+        types = getattr(config, "layer_types", None) or ["full"] * (1 + max(self.layers))
+        rotates = getattr(config, "no_rope_layers", None) or [1] * len(types)  # 1 where RoPE is used
+        names = [types[n].removesuffix("_attention") + ("" if rotates[n] else " nope") for n in self.layers]
         return names if len(set(names)) > 1 else []
 
     def text_tokens(self, text: str) -> list[int]:

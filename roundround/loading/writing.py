@@ -19,6 +19,7 @@ from roundround.attention.precision import at_least_float32
 from roundround.config.verbs.generate import GenerateConfig, check_sampling
 from roundround.data.tokenizers import Vocabulary
 from roundround.loading.models import TrainedRun, opened_pretrained
+from roundround.loading.patterns import runs_of
 from roundround.loading.reading import check_symbols, run_of
 from roundround.model.cache import Cache
 from roundround.model.decoder import Decoder
@@ -143,7 +144,7 @@ class PretrainedWriter(Writer):
         tables = rotary_tables(model)
         if not tables:  # positions are learned
             self.most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self.turning_lengths = {table.turning_length for table in tables} - {None}
+        self.turning_lengths = {table.turning_length for table in tables if table.turning_length is not None}
         self.cache: Any = None
         self.read_BT = torch.empty(1, 0, dtype=torch.int64, device=self.device)
 
@@ -338,14 +339,15 @@ class WatchedHead:
     it, of which the model made it; 0 where a window hides one. Raises ValueError where the model has no such head.
     """
 
-    def __init__(self, writer: Writer, layer: int, head: int) -> None:
-        normalisers = writer.normalisers()
-        n_layers = len(normalisers)
-        if not 0 <= layer < n_layers:
-            raise ValueError(f"layer={layer}: {writer.name} has the layers 0 to {n_layers - 1}")
-        if not 0 <= head < (n_heads := normalisers[layer].shape.n_heads):
-            raise ValueError(f"head={head}: layer {layer} of {writer.name} has the heads 0 to {n_heads - 1}")
-        self.softmax, self.layer, self.head = normalisers[layer], layer, head
+    def __init__(self, writer: Writer, layer: int | None, head: int) -> None:
+        normalisers = {softmax.shape.layer: softmax for softmax in writer.normalisers()}
+        self.layer = next(iter(normalisers)) if layer is None else layer
+        if self.layer not in normalisers:
+            raise ValueError(f"layer={layer}: {writer.name} has attention in {runs_of(list(normalisers))}")
+        self.softmax, self.head = normalisers[self.layer], head
+        n_heads = self.softmax.shape.n_heads
+        if not 0 <= head < n_heads:
+            raise ValueError(f"head={head}: layer {self.layer} of {writer.name} has the heads 0 to {n_heads - 1}")
         self.steps: list[tuple[int, Tensor]] = []
         self._last = torch.empty(0)
 

@@ -7,7 +7,7 @@ Shapes: L layers, H heads, N bins, B batch, Q queries, K keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -49,12 +49,13 @@ class Dispersion:
     softmax after its temperature or cap, and for any other normaliser the logarithms of its weights.
     """
 
-    def __init__(self, beta_at: Callable[[Tensor], Tensor], n_layers: int, n_heads: int, longest: int) -> None:
-        self.beta_at = beta_at
+    def __init__(self, beta_at: Callable[[Tensor], Tensor], layers: Sequence[int], n_heads: int, longest: int) -> None:
+        """layers: the numbers of the attention layers in the model, in their order. longest: keys of a row at most."""
+        self.beta_at, self.layers = beta_at, layers
         self.largest_n = [2**i for i in range((longest - 1).bit_length() + 1)]  # of each bin
-        shape = (n_layers, n_heads, len(self.largest_n))
+        shape = (len(layers), n_heads, len(self.largest_n))
         self.sums_LHN = {name: torch.zeros(shape, dtype=torch.float64) for name in MEASURES}
-        self.n_rows_LN = torch.zeros(n_layers, len(self.largest_n), dtype=torch.float64)
+        self.n_rows_LN = torch.zeros(len(layers), len(self.largest_n), dtype=torch.float64)
 
     @torch.no_grad()
     def add(
@@ -69,7 +70,7 @@ class Dispersion:
         rows: Mapping[str, Tensor],
     ) -> None:
         """Take in the rows of one call of attention."""
-        layer = softmax.shape.layer
+        layer = self.layers.index(softmax.shape.layer)
         n_visible = keys.counts(0, keys.n_queries)[:, 0, :, 0].expand(q_BHQC.shape[0], -1).contiguous()
         bins_BQ = torch.bucketize(n_visible, torch.tensor(self.largest_n, device=n_visible.device))
         place_BQN = nn.functional.one_hot(bins_BQ, len(self.largest_n)).double() * (n_visible > 0)[..., None]
@@ -178,8 +179,8 @@ def watched(model: nn.Module, longest: int) -> Iterator[Dispersion]:
     normalisers = [module for module in model.modules() if isinstance(module, AttentionSoftmax)]
     adaptive = [module for module in normalisers if isinstance(module, AdaptiveTemperature)]
     beta_at = adaptive[0].beta_at if adaptive else inverse_temperature
-    n_layers = 1 + max(module.shape.layer for module in normalisers)
-    dispersion = Dispersion(beta_at, n_layers, normalisers[0].shape.n_heads, longest)
+    layers = sorted({module.shape.layer for module in normalisers})
+    dispersion = Dispersion(beta_at, layers, normalisers[0].shape.n_heads, longest)
 
     with watching(normalisers, lambda softmax, qkv, options: dispersion.add(softmax, qkv[0], qkv[1], **options)):
         yield dispersion

@@ -261,10 +261,10 @@ def add_to(sums: dict[Any, Tensor], key: object, value: Tensor) -> None:
     sums[key] = sums[key] + value if key in sums else value
 
 
-def stacked(layers: Sequence[Tensor]) -> Tensor:
-    """Layers as one float32 array, the smaller ones filled up with NaN."""
+def stacked(layers: Sequence[Tensor], numbers: Sequence[int]) -> Tensor:
+    """Layers at their numbers in one float32 array, which is NaN elsewhere and where a layer is smaller."""
     size = [max(sizes) for sizes in zip(*(layer.shape for layer in layers), strict=True)]
-    out = torch.full((len(layers), *size), torch.nan)
-    for place, layer in zip(out, layers, strict=True):
-        place[tuple(slice(n) for n in layer.shape)] = layer
+    out = torch.full((1 + max(numbers), *size), torch.nan)
+    for number, layer in zip(numbers, layers, strict=True):
+        out[number][tuple(slice(n) for n in layer.shape)] = layer
     return out

@@ -39,6 +39,7 @@ class Probe:
     goes, from sampled rows; None where not asked for.
     entropies: nats, mean over all rows, [H] for every layer; None where no fused kernel gives it; then the sampled rows
     give it. prompt: a prompt token by token. kinds: the kind of each layer; empty where all are alike.
+    layers: the numbers of these layers, which are those with attention, among all layers of the model.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Probe:
     n_texts: int
     n_tokens: int
     layouts: list[Layout]
+    layers: list[int]
     norms: PairNorms
     rows: RowStatistics | None
     entropies: list[Tensor] | None = None
@@ -74,7 +76,8 @@ class Probe:
 
     def layer_name(self, layer: int) -> str:
         """A layer with its kind, where there are several: `layer 3, global`."""
-        return ", ".join([f"layer {layer}", *self.kinds[layer : layer + 1]])
+        own = dict(zip(self.layers, self.kinds, strict=False))
+        return f"layer {layer}, {own[layer]}" if layer in own else f"layer {layer}"
 
     def contexts(self) -> list[int]:
         """Tokens that each layer sees of the training context."""
@@ -89,12 +92,16 @@ class Probe:
         return found
 
     def labels(self) -> list[list[tuple[str, float]]]:
-        """The label of every head and its score, the share of its weight behind that: `[layer][head]`."""
+        """The label of every head and its score, the share of its weight behind that: `[layer][head]`.
+
+        A layer without attention has none.
+        """
         assert self.rows is not None, "labels come from sampled rows"
-        return self.rows.labels()
+        found = dict(zip(self.layers, self.rows.labels(), strict=True))
+        return [found.get(layer, []) for layer in range(1 + max(self.layers))]
 
     def arrays(self) -> dict[str, Tensor]:
-        """Everything as arrays, float32; layers of another size are filled up with NaN.
+        """Everything as arrays, float32; layers of another size, or without attention, are filled up with NaN.
 
         frequencies [L, P] in radians per token; {query,key,value}_{norm,square} [L, heads, P] with the first token of
         each text, and the same without it under `..._without_first`; places [L, H, 7] and places_without_<band>;
@@ -112,7 +119,7 @@ class Probe:
             found |= {name: self.rows.per_row(name) for name in ("entropy", "largest_weight", "logit_spread", "ln_n")}
         if self.entropies is not None:
             found["entropy"] = self.entropies
-        arrays = {name: stacked(layers) for name, layers in found.items()}
+        arrays = {name: stacked(layers, self.layers) for name, layers in found.items()}
         if self.rows is not None:
             arrays["distances"] = torch.tensor(self.rows.distances, dtype=torch.float32)
         return arrays
@@ -142,7 +149,7 @@ def observe(
         raise UserError(f"no text has more than {FIRST_ROW} tokens, too few to see where heads look; give rows=false")
     if prompt is not None:
         check_prompt(prompt)
-    seen = Watch(len(probed.normalisers), longest, rows=rows, entropy=entropy)
+    seen = Watch(probed.layers, longest, rows=rows, entropy=entropy)
     test = SelfTest([token for text in texts for token in text], probed.tables(), probed.name)
     n_apart = int(longest > SHARED_BATCH_MAX_TOKENS)  # batches without a text: rows of the self-test are filled up
     if probed.follows_length:  # then all rows of a batch rotate as the longest one does
@@ -170,12 +177,11 @@ def observe(
         n_texts=len(texts),
         n_tokens=sum(map(len, texts)),
         layouts=layouts,
+        layers=probed.layers,
         norms=seen.norms,
         rows=seen.rows,
         entropies=entropies if len(entropies) == len(layouts) else None,
-        prompt=None
-        if prompt is None
-        else PromptRecord(probed.words(prompt), [seen.records[layer] for layer in sorted(seen.records)]),
+        prompt=None if prompt is None else PromptRecord(probed.words(prompt), seen.records),
     )
 
 
@@ -190,7 +196,8 @@ def check(probed: ProbedModel, tokens: Sequence[int], *, ablated: bool = False) 
 class Watch:
     """Takes in every call of attention, once a layer and batch."""
 
-    def __init__(self, n_layers: int, longest: int, *, rows: bool, entropy: bool) -> None:
+    def __init__(self, layers: Sequence[int], longest: int, *, rows: bool, entropy: bool) -> None:
+        n_layers, self.place_of = len(layers), {layer: place for place, layer in enumerate(layers)}
         self.layouts: list[Layout | None] = [None] * n_layers
         self.norms = PairNorms(n_layers)
         self.rows = RowStatistics(n_layers, longest) if rows else None
@@ -207,7 +214,7 @@ class Watch:
         self.norms.count(len(batch), sum(map(len, batch)))
 
     def add(self, softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
-        layer, first = softmax.shape.layer, 0
+        layer, first = self.place_of[softmax.shape.layer], 0
         if layer in self.called:
             raise UserError("the model calls an attention layer twice in a pass, which roundround does not know")
         self.called.add(layer)
@@ -218,7 +225,7 @@ class Watch:
         assert layout is not None
         if self.prompt is not None:
             q, k, own = alone(first, len(self.prompt), qkv, options)
-            self.records[layer] = record_layer(softmax, layout, q, k, **own)
+            self.records[softmax.shape.layer] = record_layer(softmax, layout, q, k, **own)
             first += 1
         if not self.batch:
             return
@@ -230,7 +237,7 @@ class Watch:
         if self.rows is not None:
             for number, text in enumerate(self.batch, first):
                 q, k, own = alone(number, len(text), qkv, options)
-                self.rows.add(layout, softmax, q, k, **own)
+                self.rows.add(layer, layout, softmax, q, k, **own)
 
     def add_entropy(
         self, softmax: AttentionSoftmax, q: Tensor, k: Tensor, options: dict[str, Any], valid_BT: Tensor | None
@@ -247,7 +254,7 @@ class Watch:
             if valid_BT is not None:
                 entropy_BHT = entropy_BHT.masked_fill(~valid_BT[:, None], 0.0)
             sums.append(entropy_BHT.sum((0, 2)).cpu().double())
-        layer, sum_H = softmax.shape.layer, torch.cat(sums)
+        layer, sum_H = self.place_of[softmax.shape.layer], torch.cat(sums)
         before = self.entropy_sums[layer]
         self.entropy_sums[layer] = sum_H if before is None else before + sum_H
 

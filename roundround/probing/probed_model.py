@@ -43,6 +43,11 @@ class ProbedModel(ABC):
         self.first_token, self.longest = first_token, longest
 
     @property
+    def layers(self) -> list[int]:
+        """The numbers of its attention layers among all layers: a hybrid has others between them."""
+        return [softmax.shape.layer for softmax in self.normalisers]
+
+    @property
     @abstractmethod
     def device(self) -> torch.device:
         """Where its inputs belong."""

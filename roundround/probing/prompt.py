@@ -44,10 +44,10 @@ class LayerRecord:
 
 @dataclass(frozen=True)
 class PromptRecord:
-    """A prompt's tokens as words, and what every layer does with them."""
+    """A prompt's tokens as words, and what every layer does with them, by the layer's number."""
 
     words: list[str]
-    layers: list[LayerRecord]
+    layers: dict[int, LayerRecord]
 
     def alignment(self, layer: int, head: int) -> dict[str, list[float | None]]:
         """How near to their bounds a head's logits on itself and on the token before come, token by token.
@@ -70,7 +70,8 @@ class PromptRecord:
     def arrays(self) -> dict[str, Tensor]:
         """query_norms [L, H, T, P], key_norms [L, G, T, P], logits and weights [L, H, T, T], float32."""
         names = ("query_norms", "key_norms", "logits", "weights", "bound")
-        return {name: stacked([getattr(layer, name) for layer in self.layers]) for name in names}
+        numbers, records = list(self.layers), self.layers.values()
+        return {name: stacked([getattr(record, name) for record in records], numbers) for name in names}
 
 
 def check_prompt(tokens: Sequence[int]) -> None:

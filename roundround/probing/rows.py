@@ -180,6 +180,7 @@ class RowStatistics:
 
     def add(
         self,
+        place: int,
         layout: Layout,
         softmax: AttentionSoftmax,
         q_HTC: Tensor,
@@ -189,7 +190,10 @@ class RowStatistics:
         keys: Keys,
         rows: Mapping[str, Tensor],
     ) -> None:
-        """Take in one text of one call of attention; `rows` are its row parameters, [1, H, T, 1]."""
+        """Take in one text of one call of attention, that of the place-th layer.
+
+        rows: its row parameters, [1, H, T, 1].
+        """
         n = q_HTC.shape[1]
         sampled = torch.linspace(0, n - 1, min(n, ROWS)).round().long().to(q_HTC.device)
         blocks = torch.split(sampled, max(1, ELEMENTS // (q_HTC.shape[0] * n)))
@@ -199,10 +203,10 @@ class RowStatistics:
         votes_HK, seen_K = (torch.stack(parts).sum(0) for parts in zip(*counted, strict=True))
         sink_HK = sinks(votes_HK, seen_K, len(sampled))
         for block in sampled_rows:
-            self.add_rows(layout, block, sink_HK, keys)
+            self.add_rows(place, layout, block, sink_HK, keys)
 
-    def add_rows(self, layout: Layout, block: SampledRows, sink_HK: Tensor, keys: Keys) -> None:
-        sums, rows_R = self.sums[block.softmax.shape.layer], block.rows_R
+    def add_rows(self, place: int, layout: Layout, block: SampledRows, sink_HK: Tensor, keys: Keys) -> None:
+        sums, rows_R = self.sums[place], block.rows_R
         q_HRC, k_HKC, visible_RK = block.queries(), block.k_HKC, block.visible_RK
         logits_HRK = block.logits()
         late_R = (rows_R >= FIRST_ROW).to(logits_HRK.dtype)

@@ -25,16 +25,20 @@ WORDS_SHOWN = 40  # of a text
 class AttentionWeights:
     """Weights `[layer][head]` of one text, each [Q, K] on the CPU, at least float32.
 
-    name: the model's. words: what each token reads as. tokens: their ids. layers: the weights of each layer, [H, Q, K].
+    name: the model's. words: what each token reads as. tokens: their ids. layers: the weights of each layer with
+    attention, [H, Q, K]. numbers: which layers of the model these are.
     """
 
     name: str
     words: list[str]
     tokens: list[int]
     layers: list[Tensor]
+    numbers: list[int]
 
     def __getitem__(self, layer: int) -> Tensor:
-        return self.layers[layer]
+        if layer >= 0 and layer not in self.numbers:
+            raise IndexError(f"layer {layer} of {self.name} has no attention; those that have: {self.numbers}")
+        return self.layers[layer if layer < 0 else self.numbers.index(layer)]
 
     def __len__(self) -> int:
         return len(self.layers)

@@ -33,7 +33,7 @@ def records(
     for length, dispersion in by_length.items():
         context = {} if contexts is None else {"context": contexts[length]}
         for name in MEASURES:
-            for layer, heads in enumerate(dispersion.means_LH(name).tolist()):
+            for layer, heads in zip(dispersion.layers, dispersion.means_LH(name).tolist(), strict=True):
                 for head, value in enumerate(heads):
                     where = {"length": length, **context, "layer": layer, "head": head}
                     found.append({"metric": name, **common, **where, "value": value})
@@ -45,9 +45,13 @@ def numbers_or_none(x_N: Tensor) -> list[float | None]:
 
 
 def by_visible_keys(by_length: Mapping[int, Dispersion]) -> dict[str, Any]:
-    """Every measure as [layer][head][bin] for each context length, None where there are no rows; and their numbers."""
+    """Every measure as [layer][head][bin] for each context length, None where there are no rows; and their numbers.
+
+    layers: which of the model's layers these are.
+    """
     return {
         str(length): {
+            "layers": list(dispersion.layers),
             "largest_n": dispersion.largest_n,
             "rows": dispersion.n_rows_LN.long().tolist(),
             **{
@@ -94,9 +98,9 @@ def table(by_length: Mapping[int, Dispersion], *, name: str, title: str) -> Tabl
             (means["logit_spread"], "{:.1f}"),
             (means["in_active_range"], "{:.0%}"),
         ]
-        for layer in range(len(share_LH)):
-            cells = [extremes(values_LH[layer].tolist(), form) for values_LH, form in columns]
-            shown.add_row("" if layer else f"{length:,}", str(layer), *cells)
+        for place, layer in enumerate(dispersion.layers):
+            cells = [extremes(values_LH[place].tolist(), form) for values_LH, form in columns]
+            shown.add_row("" if place else f"{length:,}", str(layer), *cells)
     return shown
 
 
@@ -122,8 +126,8 @@ def warning(dispersion: Dispersion, context: int) -> str | None:
 def drawing(dispersion: Dispersion, *, context: int, title: str) -> Drawing:
     """Each head against the number of keys it sees, beside Lemma 2.1 of the widest head and what is uniform."""
     n = [*dispersion.largest_n[:-1], min(dispersion.largest_n[-1], context)]
-    n_layers = len(dispersion.n_rows_LN)
-    layers = range(n_layers) if n_layers <= MOST_LAYERS else (0, n_layers // 2, n_layers - 1)
+    n_layers = len(dispersion.layers)
+    places = range(n_layers) if n_layers <= MOST_LAYERS else (0, n_layers // 2, n_layers - 1)
     reach = dispersion.active_range()
     acts = [] if reach is None else [Mark("the temperature's polynomial acts", *reach, axis="y")]
     ln_n = dispersion.means_LHN("ln_n")[dispersion.n_rows_LN.argmax(0), 0, torch.arange(len(n))]  # of a layer with rows
@@ -136,9 +140,9 @@ def drawing(dispersion: Dispersion, *, context: int, title: str) -> Drawing:
     panels = []
     for name, label in DISPERSION.items():
         curves = [
-            Curve(f"layer {layer}", n, heads_N, style=style)
-            for style, layer in enumerate(layers)
-            for heads_N in dispersion.means_LHN(name)[layer]
+            Curve(f"layer {dispersion.layers[place]}", n, heads_N, style=style)
+            for style, place in enumerate(places)
+            for heads_N in dispersion.means_LHN(name)[place]
         ]
         if name in uniform:
             curves += [

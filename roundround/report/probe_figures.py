@@ -85,7 +85,8 @@ def context_note(seen: Probe) -> str:
 
 def of_layer(seen: Probe, layer: int) -> tuple[list[Layout], list[int]]:
     """The pairs of one layer and the tokens that it sees."""
-    return [seen.layouts[layer]], [seen.contexts()[layer]]
+    place = seen.layers.index(layer)
+    return [seen.layouts[place]], [seen.contexts()[place]]
 
 
 def draw_layers(seen: Probe, sizes: Sizes) -> Any:
@@ -93,9 +94,10 @@ def draw_layers(seen: Probe, sizes: Sizes) -> Any:
     figure, axes, _ = panels_for(len(KINDS), sizes)
     for axis, kind in zip(axes, KINDS, strict=True):
         by_layer = [norm_HP.mean(0) for norm_HP in seen.norms.mean(kind, "norm")]
-        add_heat(axis, stacked(by_layer).T.numpy(), "mean norm", vmin=0, vmax=darkest(stacked(by_layer)))
+        norms_LP = stacked(by_layer, seen.layers)
+        add_heat(axis, norms_LP.T.numpy(), "mean norm", vmin=0, vmax=darkest(norms_LP))
         axis.set(title=f"{kind} norms")
-        number_columns(axis, len(by_layer), "layer")
+        number_columns(axis, len(norms_LP), "layer")
         n_pairs = max(len(norm_P) for norm_P in by_layer)
         if kind in ROTATED:
             pairs = [pair for pair, _ in seen.strongest_pairs(kind)]
@@ -109,15 +111,15 @@ def draw_layers(seen: Probe, sizes: Sizes) -> Any:
 
 def draw_heads(seen: Probe, sizes: Sizes) -> Any:
     """Figures 4 and 11: mean norm of every pair in every head of the first, the middle and the last layer."""
-    layers = sorted({0, len(seen.layouts) // 2, len(seen.layouts) - 1})
-    figure, axes, _ = panels_for(2 * len(layers), sizes, most=len(layers))
-    panels = [(kind, layer) for kind in ("query", "key") for layer in layers]
-    for axis, (kind, layer) in zip(axes, panels, strict=True):
-        norms = seen.norms.mean(kind, "norm")
-        add_heat(axis, norms[layer].T.numpy(), "mean norm", vmin=0)
+    places = sorted({0, len(seen.layouts) // 2, len(seen.layouts) - 1})
+    figure, axes, _ = panels_for(2 * len(places), sizes, most=len(places))
+    panels = [(kind, place) for kind in ("query", "key") for place in places]
+    for axis, (kind, place) in zip(axes, panels, strict=True):
+        norms_HP, layer = seen.norms.mean(kind, "norm")[place], seen.layers[place]
+        add_heat(axis, norms_HP.T.numpy(), "mean norm", vmin=0)
         axis.set(title=f"{seen.layer_name(layer)}, {kind} norms")
-        number_columns(axis, len(norms[layer]), "head" if kind == "query" else "key head")
-        name_pairs(axis, norms[layer].shape[1], *of_layer(seen, layer), seen.strongest_pairs(kind)[layer][0])
+        number_columns(axis, len(norms_HP), "head" if kind == "query" else "key head")
+        name_pairs(axis, norms_HP.shape[1], *of_layer(seen, layer), seen.strongest_pairs(kind)[place][0])
     finish(figure, sizes, f"{seen.name}: norms of 2-D chunks by head", context_note(seen))
     return figure
 
@@ -125,9 +127,9 @@ def draw_heads(seen: Probe, sizes: Sizes) -> Any:
 def draw_plane(seen: Probe, folder: Path, style: FigureStyle = SCREEN) -> list[Path]:
     """Each kind of layer as a point: how many of its pairs rotate, and how slow the slowest of them is."""
     layers_at: dict[tuple[float, float, str], list[int]] = {}
-    for layer, layout in enumerate(seen.layouts):
+    for place, (layer, layout) in enumerate(zip(seen.layers, seen.layouts, strict=True)):
         slowest = max((layout.wavelength(pair) for pair in range(layout.n_pairs)), key=lambda n: (n < math.inf, n))
-        kind = seen.kinds[layer] if seen.kinds else seen.name
+        kind = seen.kinds[place] if seen.kinds else seen.name
         layers_at.setdefault((layout.n_rotated / layout.n_pairs, slowest, kind), []).append(layer)
     curves = []
     for number, ((share, slowest, kind), layers) in enumerate(layers_at.items()):
@@ -182,7 +184,7 @@ def draw_split(seen: Probe, sizes: Sizes) -> Any:
     heads, split, distances = heads_drawn(seen), seen.rows.split(), seen.rows.distances
     figure, axes, _ = panels_for(len(heads), sizes)
     for axis, (layer, head, label) in zip(axes, heads, strict=True):
-        values_PD = split[layer][head]
+        values_PD = split[seen.layers.index(layer)][head]
         reached = ~values_PD.isnan().any(0)
         most = float(values_PD[:, reached].abs().max())
         add_heat(axis, values_PD[:, reached].numpy(), "mean logit (nats)", colours=SIGNED, vmin=-most, vmax=most)
@@ -204,7 +206,7 @@ def draw_without(seen: Probe, sizes: Sizes) -> Any:
     heads, places = heads_drawn(seen), {band: seen.rows.places(band) for band in BANDS}
     figure, axes, _ = panels_for(len(heads), sizes, sharey=True)
     for axis, (layer, head, label) in zip(axes, heads, strict=True):
-        shares_B7 = torch.stack([places[band][layer][head] for band in BANDS])
+        shares_B7 = torch.stack([places[band][seen.layers.index(layer)][head] for band in BANDS])
         below = torch.zeros(len(BANDS))
         for number, (colour, hatch) in enumerate(zip(PLACE_COLOURS, HATCHES, strict=True)):
             drawn = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.3, "width": 0.8}

@@ -41,43 +41,44 @@ def records(seen: Probe) -> list[dict[str, Any]]:
             where = {"kind": kind, "first_token": first_token}
             found += [
                 {"metric": "share_of_slowest_quarter", **where, "layer": layer, "value": value}
-                for layer, value in enumerate(values)
+                for layer, value in zip(seen.layers, values, strict=True)
             ]
     for kind in ROTATED:
-        for layer, (pair, share) in enumerate(seen.strongest_pairs(kind)):
-            measured = {"share": share, "wavelength": seen.layouts[layer].wavelength(pair)}
+        for layer, layout, (pair, share) in zip(seen.layers, seen.layouts, seen.strongest_pairs(kind), strict=True):
+            measured = {"share": share, "wavelength": layout.wavelength(pair)}
             found += [
                 {"metric": f"{name}_of_strongest_pair", "kind": kind, "layer": layer, "pair": pair, "value": value}
                 for name, value in measured.items()
             ]
     if seen.rows is not None:
         for name in ("largest_weight", "logit_spread", *(() if seen.entropies else ("entropy",))):
-            found += by_head(name, seen.rows.per_row(name))
-        found += by_place(seen.rows.places())
+            found += by_head(name, seen.layers, seen.rows.per_row(name))
+        found += by_place(seen.layers, seen.rows.places())
         for layer, heads in enumerate(seen.labels()):
             found += [
                 {"metric": "label", "layer": layer, "head": head, "share": share, "value": label}
                 for head, (label, share) in enumerate(heads)
             ]
     if seen.entropies is not None:
-        found += by_head("entropy", seen.entropies)
+        found += by_head("entropy", seen.layers, seen.entropies)
     return found
 
 
-def by_head(metric: str, layers: Sequence[Tensor]) -> list[dict[str, Any]]:
+def by_head(metric: str, numbers: Sequence[int], layers: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """Each head's value, of the layers of these numbers."""
     return [
         {"metric": metric, "layer": layer, "head": head, "value": value}
-        for layer, values_H in enumerate(layers)
+        for layer, values_H in zip(numbers, layers, strict=True)
         for head, value in enumerate(values_H.tolist())
     ]
 
 
-def by_place(layers: Sequence[Tensor]) -> list[dict[str, Any]]:
+def by_place(numbers: Sequence[int], layers: Sequence[Tensor]) -> list[dict[str, Any]]:
     """Each head's shares [H, 7] of its weight, place by place."""
     return [
         record
-        for number, place in enumerate(PLACES)
-        for record in by_head(f"share_on_{place}", [places_H7[:, number] for places_H7 in layers])
+        for column, place in enumerate(PLACES)
+        for record in by_head(f"share_on_{place}", numbers, [places_H7[:, column] for places_H7 in layers])
     ]
 
 
@@ -108,9 +109,9 @@ def share_table(seen: Probe) -> Table:
     table = Table("layer", *KINDS, "rotated pairs", title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     with_first = {kind: seen.norms.share_of_slowest(kind).tolist() for kind in KINDS}
     without = {kind: seen.norms.share_of_slowest(kind, first_token=False).tolist() for kind in KINDS}
-    for layer, layout in enumerate(seen.layouts):
-        cells = [f"{with_first[kind][layer]:.2f} ({without[kind][layer]:.2f})" for kind in KINDS]
-        name = " ".join([str(layer), *seen.kinds[layer : layer + 1]])
+    for place, (layer, layout) in enumerate(zip(seen.layers, seen.layouts, strict=True)):
+        cells = [f"{with_first[kind][place]:.2f} ({without[kind][place]:.2f})" for kind in KINDS]
+        name = " ".join([str(layer), *seen.kinds[place : place + 1]])
         table.add_row(name, *cells, f"{layout.n_rotated}/{layout.n_pairs} {layout.pairing}")
     table.caption = "uniform is 0.25; in brackets without the first token of each text"
     return table
@@ -122,8 +123,8 @@ def pair_table(seen: Probe) -> Table:
     columns = ("layer", *(f"{kind}: pair, wavelength, share" for kind in ROTATED))
     table = Table(*columns, title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     strongest = {kind: seen.strongest_pairs(kind) for kind in ROTATED}
-    for layer, layout in enumerate(seen.layouts):
-        found = [strongest[kind][layer] for kind in ROTATED]
+    for place, (layer, layout) in enumerate(zip(seen.layers, seen.layouts, strict=True)):
+        found = [strongest[kind][place] for kind in ROTATED]
         cells = [f"{pair:3d}  {shown_wavelength(layout, pair):>10}  {share:.2f}" for pair, share in found]
         table.add_row(str(layer), *cells)
     table.caption = "wavelength: tokens until the pair has turned once; share of the squared norm"
@@ -150,21 +151,22 @@ def head_table(seen: Probe) -> Table:
     entropies = seen.entropies or seen.rows.per_row("entropy")
     weights, spreads = seen.rows.per_row("largest_weight"), seen.rows.per_row("logit_spread")
     for layer, head, label, score in standing_out(seen):
-        pair = int(query_norms[layer][head].argmax())
+        place = seen.layers.index(layer)
+        pair = int(query_norms[place][head].argmax())
         numbers = [
             score,
-            *(float(seen.rows.share_at(label, band)[layer][head]) for band in ("slowest", "fastest")),
+            *(float(seen.rows.share_at(label, band)[place][head]) for band in ("slowest", "fastest")),
         ]
         table.add_row(
-            f"{label} {int(offsets[layer][head])}" if label == "offset" else label,
+            f"{label} {int(offsets[place][head])}" if label == "offset" else label,
             f"{layer}.{head}",
             *(f"{number:.2f}" for number in numbers),
             str(pair),
-            shown_wavelength(seen.layouts[layer], pair),
-            f"{float(query_norms[layer][head, pair]):.1f}",
-            f"{float(entropies[layer][head]):.2f}",
-            f"{float(weights[layer][head]):.2f}",
-            f"{float(spreads[layer][head]):.1f}",
+            shown_wavelength(seen.layouts[place], pair),
+            f"{float(query_norms[place][head, pair]):.1f}",
+            f"{float(entropies[place][head]):.2f}",
+            f"{float(weights[place][head]):.2f}",
+            f"{float(spreads[place][head]):.1f}",
         )
     return table
 
@@ -184,20 +186,18 @@ def write_alignment(prompt: PromptRecord, seen: Probe, path: Path) -> None:
 # -- a question about the maximum
 
 
-def show_maximum(entropies: Mapping[int, Sequence[Tensor]]) -> None:
-    n_layers = len(next(iter(entropies.values())))
-    columns = ("listed", *(f"layer {layer}" for layer in shown_layers(n_layers)))
+def show_maximum(numbers: Sequence[int], entropies: Mapping[int, Sequence[Tensor]]) -> None:
+    shown = spread(len(numbers))
+    columns = ("listed", *(f"layer {numbers[place]}" for place in shown))
     table = Table(*columns, title="entropy of the last row, nats", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for n, layers in entropies.items():
-        cells = [
-            f"{float(layers[layer].min()):.2f}-{float(layers[layer].max()):.2f}" for layer in shown_layers(n_layers)
-        ]
+        cells = [f"{float(layers[place].min()):.2f}-{float(layers[place].max()):.2f}" for place in shown]
         table.add_row(f"{n:,}", *cells)
     print_table(table)
 
 
-def shown_layers(n_layers: int) -> list[int]:
-    """At most six layers, spread over all."""
+def spread(n_layers: int) -> list[int]:
+    """The places of at most six layers, spread over all."""
     return sorted({round(i * (n_layers - 1) / 5) for i in range(6)})
 
 
@@ -218,7 +218,7 @@ def records_of_change(seen: Probe, changed: Probe, name: str) -> list[dict[str, 
     assert seen.rows is not None
     assert changed.rows is not None
     each = (("none", seen.rows.places()), (name, changed.rows.places()))
-    return [{**record, "ablate": ablate} for ablate, layers in each for record in by_place(layers)]
+    return [{**record, "ablate": ablate} for ablate, layers in each for record in by_place(seen.layers, layers)]
 
 
 def show_ablation(before: PositionLoss, after: PositionLoss, probed: str, bands: str) -> None:
@@ -246,10 +246,10 @@ def show_change(seen: Probe, changed: Probe) -> None:
     assert seen.rows is not None
     assert changed.rows is not None
     heads = Table("layer", "head", "before", "after", title="heads whose pattern changes most")
-    pairs = zip(seen.rows.places(), changed.rows.places(), strict=True)
+    pairs = zip(seen.layers, seen.rows.places(), changed.rows.places(), strict=True)
     moved = [
         (float((after_7 - before_7).abs().sum()) / 2, layer, head, before_7, after_7)
-        for layer, (before_H7, after_H7) in enumerate(pairs)
+        for layer, before_H7, after_H7 in pairs
         for head, (before_7, after_7) in enumerate(zip(before_H7, after_H7, strict=True))
     ]
     for _, layer, head, before_7, after_7 in sorted(moved, key=lambda m: -m[0])[:8]:

@@ -189,7 +189,7 @@ def watched_head(config: GenerateConfig, writer: Writer, n_prompt: int) -> Watch
     n_bytes = 4 * config.length * (n_prompt + config.length)
     check_fits(n_bytes, torch.device("cpu"), "show=attention", f"give a length below {config.length}")
     try:
-        return WatchedHead(writer, config.layer or 0, config.head or 0)
+        return WatchedHead(writer, config.layer, config.head or 0)
     except ValueError as error:
         raise UserError(str(error)) from error
 

@@ -117,14 +117,16 @@ def look_at_maximum(run: Run, probed: ProbedModel, style: FigureStyle) -> None:
     """Entropy of every head at the end of a question about the largest of ever more numbers."""
     check(probed, probed.tokens(APOSTROPHE))
     entropies = entropy_by_length(probed)
-    records = [{**r, "n": n} for n, layers in entropies.items() for r in report.by_head("entropy", layers)]
+    records = [
+        {**r, "n": n} for n, layers in entropies.items() for r in report.by_head("entropy", probed.layers, layers)
+    ]
     run.results(records)
     if run.writes:
         panels = maximum_panels(records)
         ends = panels if len(panels) == 1 else [panels[0], panels[-1]]
         drawing = Drawing("maximum", f"{probed.name}: asked for the maximum", ends, note=f"Means of {N_LISTS} lists.")
         save_drawing(drawing, run.directory / "figures", style, alike=True)
-        report.show_maximum(entropies)
+        report.show_maximum(probed.layers, entropies)
 
 
 def ablate(

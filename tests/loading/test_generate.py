@@ -19,6 +19,7 @@ from conftest import STORIES, Done, assert_refused, typed
 from helpers_hf import saved_llama
 from helpers_manifest import CONFIG, a_manifest
 from omegaconf import DictConfig
+from safetensors import safe_open
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -190,8 +191,8 @@ def test_what_is_written_is_kept(here: Path, monkeypatch: pytest.MonkeyPatch, st
         (["run=last", "model=stories260k"], "not both"),
         (["run=last"], "no finished train run"),
         (["model=tiny"], "which has no weights of its own"),
-        (["show=attention", "layer=5"], "layer=5: stories260k has the layers 0 to 4"),
-        (["show=attention", "layer=-1"], "layer=-1: stories260k has the layers 0 to 4"),
+        (["show=attention", "layer=5"], "layer=5: stories260k has attention in layers 0-4"),
+        (["show=attention", "layer=-1"], "layer=-1: stories260k has attention in layers 0-4"),
         (["show=attention", "head=8"], "head=8: layer 0 of stories260k has the heads 0 to 7"),
         (["show=atention"], "show=atention must be attention"),
         (["head=2"], "head= says which head show=attention looks at; give show=attention too"),
@@ -275,6 +276,21 @@ def test_weights_are_those_of_transformers(here: Path) -> None:
     most = int(weights_T.argmax())
     assert f"({most}) {float(weights_T[most]):.2f}" in rows[0]
     assert f" {float(weights_T[:n_prompt].sum()):.2f} " in rows[0]
+
+
+def test_layers_of_a_hybrid_keep_their_numbers(here: Path, tmp_path: Path) -> None:
+    folder = saved_llama(tmp_path / "hybrid", name="lfm2", layer_types=["conv", "full_attention"] * 2)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    weights = rr.attention(model, tokenizer, "a fox")
+    assert (len(weights), weights.numbers) == (2, [1, 3])
+    assert torch.equal(weights[3], weights[-1])
+    with pytest.raises(IndexError, match=r"layer 0 of .* has no attention"):
+        weights[0]
+    words = ["model=hf", f"model.path={folder}", "prompt=a fox", "length=3", "show=attention", "device=cpu"]
+    done = typed("generate", *words)
+    with safe_open(done.directory / "attention.safetensors", framework="np") as file:
+        assert file.metadata()["layer"] == "1"
+    assert_refused(typed("generate", *words, "layer=2"), "has attention in layers 1, 3")
 
 
 def test_a_window_hides_what_lies_before_it() -> None:

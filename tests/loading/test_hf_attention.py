@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers_hf import ARCHITECTURES, N_VOCAB, SCALED_ROPE, SIZES, WINDOW, some_tokens, tiny
+from helpers_hf import ARCHITECTURES, N_VOCAB, SCALED_ROPE, SIZES, WINDOW, Words, some_tokens, tiny
 from torch import nn
 from transformers import (
     Gemma3Config,
@@ -28,8 +29,10 @@ from roundround.loading.patching.attention import INPUT, attention, configs_of, 
 from roundround.loading.patching.frequencies import frequency_tables
 from roundround.papers.constructions import calls
 from roundround.probing.ablation import text_loss
+from roundround.probing.dispersion import watched
 from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout, rotated
 from roundround.probing.probe import observe
+from roundround.report.probe_tables import records, show
 from roundround.softmax.sink import Sink
 from roundround.softmax.soft_cap import SoftCap
 from roundround.support.errors import UserError
@@ -274,7 +277,7 @@ def test_a_probe_reads_texts_and_prompts_beyond_the_original_length(name: str) -
         found = observe(subject, [some_tokens(40).tolist(), some_tokens(20).tolist()], rows=False, prompt=prompt)
     assert all(layout.pairing == "half-split" and layout.n_rotated == layout.n_pairs for layout in found.layouts)
     own = following(name, 32)(torch.tensor([prompt]), output_attentions=True).attentions
-    for record, alpha_BHQK in zip(found.prompt.layers, own, strict=True):
+    for record, alpha_BHQK in zip(found.prompt.layers.values(), own, strict=True):
         torch.testing.assert_close(record.weights, alpha_BHQK[0], rtol=1e-3, atol=1e-4)
 
 
@@ -303,12 +306,37 @@ def test_a_shared_layer_is_refused() -> None:
         observe(ProbedHuggingFaceModel("shared", model, None), [some_tokens(12).tolist()], rows=False, entropy=False)
 
 
-def test_layers_without_attention_between_are_passed_over() -> None:
-    model = tiny("lfm2", layer_types=["conv", "full_attention"] * 2, num_key_value_heads=2)
+def test_layers_keep_their_numbers_where_others_have_no_attention(capsys: pytest.CaptureFixture[str]) -> None:
+    types = ["conv", "conv", "full_attention", "conv", "full_attention", "full_attention"]
+    model, text = tiny("lfm2", num_hidden_layers=6, layer_types=types, num_key_value_heads=2), some_tokens(30)
+    stock = model(text[None], output_attentions=True, use_cache=False).attentions
+    with installed(model) as normalisers:
+        subject = ProbedHuggingFaceModel("hybrid", model, Words())
+        assert [softmax.shape.layer for softmax in normalisers] == subject.layers == [2, 4, 5]
+        seen = observe(subject, [text.tolist()], prompt=text.tolist())
+        with watched(model, 30) as dispersion:
+            subject.hidden(text[None], torch.arange(30)[None])
+    arrays = seen.arrays()
+    there = ~arrays["places"].isnan().any(-1).any(-1)
+    assert there.tolist() == [False, False, True, False, True, True]
+    assert {record["layer"] for record in records(seen)} == {2, 4, 5}
+    assert [bool(heads) for heads in seen.labels()] == there.tolist()
+    assert list(seen.prompt.layers) == dispersion.layers == [2, 4, 5]
+    for layer, alpha_BHQK in zip((2, 4, 5), (own for own in stock if own is not None), strict=True):
+        torch.testing.assert_close(seen.prompt.layers[layer].weights, alpha_BHQK[0], rtol=1e-4, atol=1e-5)
+    show(seen)
+    shown = capsys.readouterr().err
+    assert all(f" {layer} " in shown for layer in (2, 4, 5))
+    assert {int(layer) for layer in re.findall(r"^ ?diffuse +(\d)\.\d", shown, re.MULTILINE)} <= {2, 4, 5}
+
+
+def test_kinds_and_windows_are_those_of_the_layers_with_attention() -> None:
+    types = ["linear_attention", "sliding_attention", "linear_attention", "full_attention"]
+    model = tiny("lfm2", num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2, num_key_value_heads=2)
     with installed(model):
-        seen = observe(ProbedHuggingFaceModel("hybrid", model, None), [some_tokens(30).tolist()])
-    assert len(seen.layouts) == 2
-    assert not torch.isnan(seen.arrays()["places"]).any()
+        subject = ProbedHuggingFaceModel("hybrid", model, Words())
+        model.config.layer_types, model.config.sliding_window = types, 7  # as a hybrid with windows would say
+        assert (subject.kinds(), subject.windows()) == (["sliding", "full"], [7, None])
 
 
 def test_a_mask_that_is_not_causal_is_refused() -> None:

@@ -200,12 +200,12 @@ def test_watching_changes_nothing() -> None:
 
 
 def test_the_active_range_is_that_of_the_published_polynomial() -> None:
-    low, high = Dispersion(inverse_temperature, 1, 1, 8).active_range()
+    low, high = Dispersion(inverse_temperature, [0], 1, 8).active_range()
     assert (low, high) == pytest.approx((0.849, 5.945), abs=2e-3)
 
 
 def test_a_polynomial_that_never_sharpens_has_no_active_range() -> None:
-    flat = Dispersion(lambda h: inverse_temperature(h, (0.5,)), 1, 1, 8)
+    flat = Dispersion(lambda h: inverse_temperature(h, (0.5,)), [0], 1, 8)
     assert flat.active_range() is None
 
 
@@ -227,7 +227,7 @@ def test_memory_does_not_grow_with_the_square_of_the_length(monkeypatch: pytest.
 
 
 def test_most_rows_outside_the_active_range_are_warned_of() -> None:
-    seen = Dispersion(inverse_temperature, 1, 2, 1024)
+    seen = Dispersion(inverse_temperature, [0], 2, 1024)
     seen.n_rows_LN[0, -1] = 10
     seen.sums_LHN["in_active_range"][0, :, -1] = torch.tensor([4.0, 2.0])
     text = report.warning(seen, 1024)

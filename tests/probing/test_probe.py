@@ -193,7 +193,7 @@ def hand_made(q_HTC: Tensor, k_GTC: Tensor, table: Tensor) -> RowStatistics:
     pos = torch.arange(q_HTC.shape[1])[None]
     keys = Keys(q_pos_BQ=pos, k_pos_BK=pos)
     layout = Layout(table, "half-split", q_HTC.shape[-1])
-    seen.add(layout, softmax, q_HTC, k_GTC, scale=1.0, keys=keys, rows={})
+    seen.add(0, layout, softmax, q_HTC, k_GTC, scale=1.0, keys=keys, rows={})
     return seen
 
 

@@ -22,7 +22,7 @@ def test_no_cell_is_cut(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         probe = observe(ProbedHuggingFaceModel("tiny", model, None), [some_tokens(40).tolist()])
     monkeypatch.setattr(probe_tables, "standing_out", lambda seen: [(1, 0, place, 0.5) for place in PLACES])
     probe_tables.show(probe)
-    probe_tables.show_maximum({256: [torch.tensor([1.26, 13.04])] * 18})
+    probe_tables.show_maximum(list(range(18)), {256: [torch.tensor([1.26, 13.04])] * 18})
     shown = capsys.readouterr().err
     assert "1,117,32" in shown
     assert "\u2026" not in shown

@@ -60,7 +60,7 @@ def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> 
     if is_patched(model):
         raise UserError(PATCHED)
     make = own_softmax if make_softmax is None else partial(replacement, make_softmax=make_softmax)
-    made = [make(layer, number) for number, layer in enumerate(layers)]
+    made = [make(layer) for layer in layers]
     with ExitStack() as undo:
         for config in reversed(configs_of(model)):  # undone the outermost first, which sets those inside too
             undo.callback(setattr, config, "_attn_implementation", config._attn_implementation)
@@ -152,7 +152,7 @@ def size_of_head(layer: nn.Module) -> int | None:
     return int(size) if isinstance(size, int) else None
 
 
-def shape_of(layer: Any, number: int) -> AttentionShape:
+def shape_of(layer: Any) -> AttentionShape:
     """The sizes of an attention layer of a Hugging Face model."""
     config, head_dim = layer.config, size_of_head(layer)
     assert head_dim is not None
@@ -162,14 +162,14 @@ def shape_of(layer: Any, number: int) -> AttentionShape:
         n_key_heads=n_heads // int(getattr(layer, "num_key_value_groups", 1)),
         head_dim=head_dim,
         d_model=int(config.hidden_size),
-        layer=number,
+        layer=int(layer.layer_idx),
         train_length=int(config.max_position_embeddings),
     )
 
 
-def own_softmax(layer: Any, number: int) -> AttentionSoftmax:
+def own_softmax(layer: Any) -> AttentionSoftmax:
     """What the layer has by itself: the softmax, with a soft cap (Gemma 2) or a sink a head (gpt-oss)."""
-    shape = shape_of(layer, number)
+    shape = shape_of(layer)
     cap, sinks = getattr(layer, "attn_logit_softcapping", None), getattr(layer, "sinks", None)
     if cap is not None:
         return SoftCap(shape, cap=float(cap))
@@ -180,10 +180,10 @@ def own_softmax(layer: Any, number: int) -> AttentionSoftmax:
     return Softmax(shape)
 
 
-def replacement(layer: Any, number: int, *, make_softmax: MakeSoftmax) -> AttentionSoftmax:
+def replacement(layer: Any, *, make_softmax: MakeSoftmax) -> AttentionSoftmax:
     """Another normaliser for the layer; UserError where what the layer has would be lost."""
-    softmax = make_softmax(shape_of(layer, number))
-    own = own_softmax(layer, number)
+    softmax = make_softmax(shape_of(layer))
+    own = own_softmax(layer)
     if isinstance(own, SoftCap) and not (isinstance(softmax, SoftCap) and softmax.cap == own.cap):
         raise UserError(
             f"this model caps its logits at {own.cap:g} inside its softmax; {type(softmax).__name__} would drop the "

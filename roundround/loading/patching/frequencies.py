@@ -64,11 +64,17 @@ class RotaryTable:
         return self.frequencies_P if original is None else original
 
     @property
+    def parameters(self) -> dict[str, Any]:
+        """What the config says of this rotation; nothing where the module has no config."""
+        rope = getattr(getattr(self.module, "config", None), "rope_parameters", None) or {}
+        own: dict[str, Any] = rope.get(self.name.removesuffix("_" + TABLE), rope)
+        return own
+
+    @property
     def turning_length(self) -> int | None:
         """Tokens up to which LongRoPE rotates by its short factors, beyond them by its long ones; None of others."""
-        rope = self.module.config.rope_parameters  # type: ignore[union-attr]
-        rope = rope.get(self.name.removesuffix("_" + TABLE), rope)
-        return rope["original_max_position_embeddings"] if rope.get("rope_type") == "longrope" else None
+        rope = self.parameters
+        return int(rope["original_max_position_embeddings"]) if rope.get("rope_type") == "longrope" else None
 
     @property
     def factor_name(self) -> str:
@@ -77,8 +83,7 @@ class RotaryTable:
     @property
     def theta(self) -> float:
         """The base of the frequencies: the config's, which every architecture keeps alike, else read off the table."""
-        rope = getattr(getattr(self.module, "config", None), "rope_parameters", None) or {}
-        base = rope.get(self.name.removesuffix("_" + TABLE), rope).get("rope_theta")
+        base = self.parameters.get("rope_theta")
         if base is not None:
             return float(base)
         fastest, next_P = self.frequencies_P[0].double(), self.frequencies_P[1:2].double()

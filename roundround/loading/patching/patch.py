@@ -70,7 +70,11 @@ class Patch:
                     probed = ProbedHuggingFaceModel(type(model).__name__, model, None)
                     layouts = check(probed, tokens, ablated=True)
                     rotating = [bool(rotation.frequencies_P.any()) for rotation in new]
-                    wrong = [str(n) for n, layout in enumerate(layouts) if bool(layout.n_rotated) != rotating[n]]
+                    wrong = [
+                        str(softmax.shape.layer)
+                        for softmax, layout, turns in zip(probed.normalisers, layouts, rotating, strict=True)
+                        if bool(layout.n_rotated) != turns
+                    ]
                     if wrong:  # some models leave layers without any rotation
                         raise UserError(
                             f"{probed.name} does not let layer {', '.join(wrong)} rotate as an encoding that differs "
@@ -159,10 +163,10 @@ def rotations_of(
     if not used:
         raise UserError(f"{type(model).__name__} has no RoPE whose frequencies could be replaced")
     found: list[Rotation] = []
-    for number, (layer, own) in enumerate(zip(attention_layers(model), of_layers, strict=True)):
+    for layer, own in zip(attention_layers(model), of_layers, strict=True):
         table = own or used[0]  # a layer that does not rotate is asked about all the same
         own_P = table.frequencies_P
-        encoding = make_encoding(replace(shape_of(layer, number), head_dim=2 * len(own_P), theta=table.theta))
+        encoding = make_encoding(replace(shape_of(layer), head_dim=2 * len(own_P), theta=table.theta))
         name = type(encoding).__name__
         if isinstance(encoding, NoPE):
             found.append(Rotation(torch.zeros_like(own_P)))

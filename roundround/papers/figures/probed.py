@@ -100,19 +100,17 @@ class Probed:
         path = self.directory / "prompt.safetensors"
         with safe_open(path, framework="pt") as file:
             words = json.loads(file.metadata()["words"])
-        arrays, layers = load_file(path), []
+        arrays, layers = load_file(path), {}
         for layer in range(self.n_layers):  # without what it is filled up with
             found = {name: array[layer] for name, array in arrays.items()}
             heads, pairs = ~found["logits"][:, 0, 0].isnan(), ~found["query_norms"][0, 0].isnan()
             key_heads = ~found["key_norms"][:, 0, 0].isnan()
-            layers.append(
-                LayerRecord(
-                    query_norms=found["query_norms"][heads][..., pairs],
-                    key_norms=found["key_norms"][key_heads][..., pairs],
-                    logits=found["logits"][heads],
-                    weights=found["weights"][heads],
-                    bound=found["bound"][heads],
-                )
+            layers[layer] = LayerRecord(
+                query_norms=found["query_norms"][heads][..., pairs],
+                key_norms=found["key_norms"][key_heads][..., pairs],
+                logits=found["logits"][heads],
+                weights=found["weights"][heads],
+                bound=found["bound"][heads],
             )
         return PromptRecord(words, layers)
 

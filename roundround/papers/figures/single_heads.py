@@ -165,7 +165,7 @@ def pattern_scores(pattern: str, seen: Probed, prompt: PromptRecord) -> Array:
         return seen.share(pattern)
     behind, others = apostrophe_rows(prompt.words)
     scores_LH = np.full(seen.places.shape[:2], np.nan)
-    for layer, record in enumerate(prompt.layers):
+    for layer, record in prompt.layers.items():
         weights_HTT = numbers(record.weights)
         on_it_H, on_first_H = weights_HTT[:, behind, behind - 1].mean(1), weights_HTT[:, others, 0].mean(1)
         scores_LH[layer, : len(on_it_H)] = on_it_H * on_first_H
