@@ -22,6 +22,7 @@ from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedConfig
@@ -130,27 +131,44 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
     files = weight_files(folder)
     check_config(raw, path, count_tensors(files)[0])
     config, nodes = described(raw, path)
-    tied = bool(config.tie_word_embeddings)
+    weights = stored_weights(files, one_less=config.model_type in ONE_LESS)
+    nodes.model["tied_embeddings"] = nodes.model["tied_embeddings"] and is_embedding(weights)
+    if nodes.model["tied_embeddings"]:
+        weights.pop("lm_head.weight", None)
     return LlamaCheckpoint(
         folder=folder,
         reference=reference if travels else f"{PREFIX}{folder}",
         tokenizer=f"{PACKAGED}{folder.name}" if travels else str(folder),
         nodes=nodes,
-        weights=stored_weights(files, tied=tied, one_less=config.model_type in ONE_LESS),
+        weights=weights,
         sha256=sha256(*files),
     )
 
 
-def stored_weights(files: Sequence[Path], *, tied: bool, one_less: bool) -> dict[str, StoredWeight]:
-    """What the files hold by the decoder's names. What does nothing is left out, as are tables of frequencies."""
+def is_embedding(weights: Mapping[str, StoredWeight]) -> bool:
+    """Whether the output matrix is the embedding or is not there: transformers keeps one that differs, tied or not."""
+    head, embedding = weights.get("lm_head.weight"), weights.get("embed_tokens.weight")
+    return head is None or (embedding is not None and torch.equal(head[...], embedding[...]))
+
+
+def stored_weights(files: Sequence[Path], *, one_less: bool) -> dict[str, StoredWeight]:
+    """What the files hold by the decoder's names. What does nothing is left out, as are tables of frequencies.
+
+    UserError for numbers that are no floating-point ones of 16 bits or more.
+    """
     found = {}
     for file in files:
         with safe_open(file, "pt") as opened:
             for name in opened.keys():  # noqa: SIM118 (it is no dict)
                 is_one = name.endswith(".layer_scalar") and bool((opened.get_tensor(name) == 1).all())  # of Gemma 4
-                left_out = is_one or name.endswith("rotary_emb.inv_freq") or (tied and name == "lm_head.weight")
-                if not left_out:
-                    shape = tuple(opened.get_slice(name).get_shape())
+                if not is_one and not name.endswith("rotary_emb.inv_freq"):
+                    header = opened.get_slice(name)
+                    shape, dtype = tuple(header.get_shape()), header.get_dtype()
+                    if dtype not in FLOATS:
+                        raise UserError(
+                            f"{file}: {name} is of {dtype}, and weights are of {', '.join(FLOATS)}; "
+                            "dequantise them and save them again"
+                        )
                     plus_one = one_less and name.endswith("norm.weight")
                     own_name = re.sub(
                         r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name.removeprefix("model.")
@@ -172,6 +190,7 @@ def described(raw: dict[str, Any], path: Path) -> tuple[PreTrainedConfig, Decode
 # -- the files of a checkpoint
 
 
+FLOATS = ("F64", "F32", "BF16", "F16")  # as safetensors calls them
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 SOON_BUILT = 100  # layers that cost a second: what is missing is named better then

@@ -161,6 +161,35 @@ def test_a_llama_of_any_shape_has_the_loss_that_hugging_face_gives_it(tmp_path: 
     assert_same_loss(tmp_path, some_tokens())
 
 
+@pytest.mark.parametrize("differs", [True, False])
+def test_an_output_matrix_beside_a_tied_config_is_kept_where_it_differs(tmp_path: Path, differs: bool) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = LlamaConfig(vocab_size=257, initializer_range=0.5, tie_word_embeddings=True, **sizes)
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    weights = load_file(tmp_path / "model.safetensors")
+    embedding = weights["model.embed_tokens.weight"]
+    head = torch.randn(embedding.shape) if differs else embedding.clone()
+    save_file(weights | {"lm_head.weight": head}, tmp_path / "model.safetensors", {"format": "pt"})
+    assert (rebuilt(tmp_path).lm_head is not None) == differs
+    assert_same_loss(tmp_path, some_tokens())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_weights_of_any_floating_point_type_have_the_loss_that_hugging_face_gives_them(
+    checkpoint: Path, dtype: torch.dtype
+) -> None:
+    path = checkpoint / "model.safetensors"
+    save_file({name: weight.to(dtype) for name, weight in load_file(path).items()}, path, {"format": "pt"})
+    theirs = LlamaForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    tokens_BT = some_tokens()
+    with torch.no_grad():
+        expected = theirs(input_ids=tokens_BT, labels=tokens_BT).loss
+        ours = rebuilt(checkpoint)(tokens_BT[:, :-1], targets_BT=tokens_BT[:, 1:]).mean()
+    assert float(ours) == pytest.approx(float(expected), abs=rounding(64, 10))
+
+
 def test_an_old_configuration_and_weights_in_shards_are_read(tmp_path: Path) -> None:
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -315,6 +344,17 @@ def test_what_the_decoder_cannot_represent_costs_one_line(
     checkpoint: Path, begin: Callable[..., Done], changes: dict[str, Any], said: str
 ) -> None:
     refused(begin(altered(checkpoint, **changes)), said)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "bool", "complex64", "float8_e4m3fn"])
+def test_weights_that_are_no_floating_point_numbers_are_refused(
+    checkpoint: Path, begin: Callable[..., Done], dtype: str
+) -> None:
+    path = checkpoint / "model.safetensors"
+    weights = load_file(path)
+    name = "model.layers.0.mlp.down_proj.weight"  # one of them is enough
+    save_file(weights | {name: weights[name].to(getattr(torch, dtype))}, path, {"format": "pt"})
+    refused(begin(checkpoint), f"model.safetensors: {name} is of ")
 
 
 def test_broken_and_pickled_files_cost_one_line(checkpoint: Path, begin: Callable[..., Done]) -> None:
