@@ -202,6 +202,7 @@ def probe(
 
         rr.plot(rr.probe(model, tokenizer, texts), "norms")
     """
+    from roundround.data.tokenizers import check_known
     from roundround.loading.given import given_to_probe
     from roundround.probing.probe import BATCH_TOKENS, observe
 
@@ -211,6 +212,7 @@ def probe(
     at_least_one(batch_tokens=batch_tokens)
     with given_to_probe(model, tokenizer) as probed:
         tokens = [probed.tokens(text) for text in texts]
+        check_known([token for text in tokens for token in text], probed.unknown_token, "the texts")
         return observe(probed, tokens, rows=rows, entropy=entropy, batch_tokens=batch_tokens)
 
 

@@ -19,7 +19,7 @@ from roundround.data.mixture import Mixture
 from roundround.data.store import default_cache_dir, open_store
 from roundround.data.stream import CACHE_BYTES, GROUP, Array, Mix, TokenStream, streams_of
 from roundround.data.tokenising import make
-from roundround.data.tokenizers import AlreadyOpen, OfCorpus, TokenizerRecipe
+from roundround.data.tokenizers import AlreadyOpen, OfCorpus, TokenizerRecipe, check_known, unknown_token
 from roundround.support.errors import UserError
 
 
@@ -73,6 +73,7 @@ class Prepared(Corpus):
 
 __all__ = ["TokenData", "default_cache_dir", "make", "opened", "prepare"]
 
+SAMPLE = 2**20  # tokens, from the beginning of a split, among which unknown ones are counted
 MUCH_SHORTER = 0.25  # documents of this share of the context: three quarters of what a token could see is unrelated
 
 
@@ -158,6 +159,8 @@ def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, need
                 f"{corpus.held_out}; change that fraction, or cut the text into more documents (data=text: "
                 "data.split_regex)"
             )
+    some = ready.held_out if isinstance(ready.train, Mix) or "train" not in needs else ready.train
+    check_known(np.asarray(some[:SAMPLE]), unknown_token(ready.tokenizer, ready.end_of_document), "the corpus")
     return ready
 
 

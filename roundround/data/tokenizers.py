@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,16 +16,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from roundround.data.corpora import fingerprint, first_line
 from roundround.data.hub import hub_is_reachable
+from roundround.support.console import print_status
 from roundround.support.errors import UserError
 from roundround.support.files import home_expanded, read_text
 from roundround.support.packaged import model_path
 
 END_OF_DOCUMENT = "<|endoftext|>"
 N_BYTES = 256
+MANY_UNKNOWN = 0.01  # share of tokens
 LARGEST_VOCABULARY = 2**20  # tokens; the largest in use have 250 thousand to a million
 
 
@@ -277,6 +282,27 @@ def open_vocabulary(tokenizer: Tokenizer, end_of_document: int, *, reads_special
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = not reads_special_tokens  # not saved in tokenizer.json, so set at each loading
     return Vocabulary(tokenizer, end_of_document, reads_special_tokens=reads_special_tokens)
+
+
+def unknown_token(tokenizer: Tokenizer, *others: int | None) -> int | None:
+    """The id of what a tokenizer cannot read; None where there is none, or where it is one of `others` as well."""
+    model = json.loads(tokenizer.to_str())["model"]
+    name = model.get("unk_token")  # Unigram has the id
+    unknown: int | None = model.get("unk_id") if name is None else tokenizer.token_to_id(name)
+    return None if unknown in others else unknown
+
+
+def check_known(ids: Sequence[int] | NDArray[Any], unknown: int | None, what: str) -> None:
+    """Say the share of tokens that the tokenizer could not read where it is above MANY_UNKNOWN.
+
+    Raises UserError above half. unknown: their id; None where there is none.
+    """
+    share = float(np.mean(np.asarray(ids) == unknown)) if unknown is not None and len(ids) else 0.0
+    line = f"the tokenizer cannot read {share:.0%} of the tokens of {what}"
+    if share > 0.5:
+        raise UserError(f"{line}; give a text that it was made for, or a model with another tokenizer")
+    if share > MANY_UNKNOWN:
+        print_status(line)
 
 
 def content_hash(tokenizer: Tokenizer) -> str:

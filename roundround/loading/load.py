@@ -288,6 +288,11 @@ class ProbedHuggingFaceModel(ProbedModel):
         plain = not self.reads_special_tokens
         return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=plain).input_ids)
 
+    @property
+    def unknown_token(self) -> int | None:
+        own = self.tokenizer  # some have one token for several purposes
+        return None if own.unk_token_id in (own.bos_token_id, own.eos_token_id, own.pad_token_id) else own.unk_token_id
+
     def vocabulary(self) -> Vocabulary:
         """Its tokenizer, with the token that joins documents: the one before every text, else the end of a sequence."""
         reads = self.reads_special_tokens

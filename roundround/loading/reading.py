@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from roundround.data.encoding import Encoder
 from roundround.data.prepared import TokenData
 from roundround.data.stream import Mix
 from roundround.data.tasks.base import FIRST, SPECIAL, Examples, Task
-from roundround.data.tokenizers import Vocabulary, content_hash
+from roundround.data.tokenizers import Vocabulary, check_known, content_hash, unknown_token
 from roundround.distributed.peers import Peers
 from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
 from roundround.model.decoder import Decoder
@@ -203,6 +203,7 @@ def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> To
     if not found:
         raise UserError("there is no text to read; give at least one")
     ids, n_bytes = (np.concatenate([arrays[name] for arrays in found]) for name in ("held_out", "held_out_bytes"))
+    check_known(ids, unknown_token(vocabulary.tokenizer, vocabulary.end_of_document), "the texts")
     return TokenData(
         train=Mix((), ()),
         held_out=ids,
@@ -369,7 +370,9 @@ def texts_for(
         if config.max_tokens is None and config.max_documents is None:
             raise UserError("a task has examples without end; give max_tokens= or max_documents=")
         return limited(examples_of(task, config.length), config)
-    return limited((probed.tokens(text)[: probed.longest] for text in documents_of(config)), config)
+    texts = limited((probed.tokens(text)[: probed.longest] for text in documents_of(config)), config)
+    check_known(list(chain(*texts)), probed.unknown_token, "the texts")
+    return texts
 
 
 def documents_of(config: SubjectConfig) -> Iterator[str]:

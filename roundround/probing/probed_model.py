@@ -16,6 +16,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from roundround.data.tokenizers import unknown_token
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
@@ -72,6 +73,11 @@ class ProbedModel(ABC):
     @abstractmethod
     def text_tokens(self, text: str) -> list[int]:
         """Token ids of a text, without any special token."""
+
+    @property
+    @abstractmethod
+    def unknown_token(self) -> int | None:
+        """The id of what its tokenizer cannot read; None where there is none."""
 
     @abstractmethod
     def words(self, tokens: Sequence[int]) -> list[str]:
@@ -158,6 +164,10 @@ class ProbedDecoder(ProbedModel):
 
     def text_tokens(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    @property
+    def unknown_token(self) -> int | None:
+        return unknown_token(self.tokenizer, self.first_token)
 
     def words(self, tokens: Sequence[int]) -> list[str]:
         return [self.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]

@@ -24,7 +24,7 @@ from roundround.config.verbs.eval import EvalConfig
 from roundround.data.corpora import Corpus, Source
 from roundround.data.minimal_pairs import MinimalPairs, Pair
 from roundround.data.prepared import TokenData
-from roundround.data.tokenizers import Vocabulary
+from roundround.data.tokenizers import Vocabulary, check_known, unknown_token
 from roundround.distributed.device import describe_device
 from roundround.distributed.peers import Peers
 from roundround.loading.load import ProbedHuggingFaceModel
@@ -182,6 +182,8 @@ def tokens_of(asked: Mapping[str, Sequence[Pair]], before: str, vocabulary: Voca
     for name, pairs in asked.items():
         texts = [before + text for pair in pairs for text in (pair.good, pair.bad)]
         found[name] = [list(e.ids) for e in vocabulary.tokenizer.encode_batch(texts, add_special_tokens=False)]
+    unknown = unknown_token(vocabulary.tokenizer, vocabulary.end_of_document)
+    check_known([token for own in found.values() for ids in own for token in ids], unknown, "the sentences")
     return found
 
 

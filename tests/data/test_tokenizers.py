@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from conftest import STORIES
 from helpers_corpora import Listed
+from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from roundround.data import tokenizers
@@ -25,6 +26,8 @@ from roundround.data.tokenizers import (
     HuggingFace,
     Vocabulary,
     byte_characters,
+    check_known,
+    unknown_token,
     vocabulary_of,
 )
 from roundround.support.errors import Interrupted, UserError
@@ -214,3 +217,25 @@ def test_the_cache_keeps_text_with_special_tokens_read_apart_from_plain_text(tmp
             assert is_joint.sum() == 2, "a joint that the text spells stands for bytes"
             assert int(np.asarray(data.held_out_bytes).sum()) == 2 * len(text)
     assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 2
+
+
+@pytest.mark.parametrize(("n_unknown", "says"), [(0, ""), (1, ""), (2, "cannot read 2% of the tokens of the corpus")])
+def test_many_unknown_tokens_are_a_line(capsys: pytest.CaptureFixture[str], n_unknown: int, says: str) -> None:
+    check_known([0] * n_unknown + [1] * (100 - n_unknown), 0, "the corpus")
+    assert says in capsys.readouterr().err
+    assert bool(says) == (n_unknown > 1)
+
+
+def test_a_text_of_unknown_tokens_is_refused() -> None:
+    check_known([0, 1], 0, "the corpus")
+    with pytest.raises(UserError, match="cannot read 67% of the tokens of the corpus"):
+        check_known([0, 0, 1], 0, "the corpus")
+
+
+def test_the_unknown_token_is_found_in_every_kind_of_tokenizer() -> None:
+    words = {"<unk>": 3, "a": 0, "</s>": 1}
+    assert unknown_token(Tokenizer(models.WordLevel(words, unk_token="<unk>"))) == 3
+    assert unknown_token(Tokenizer(models.WordLevel(words, unk_token="</s>")), 1) is None  # ends texts as well
+    assert unknown_token(Tokenizer(models.Unigram([("a", -1.0), ("?", -2.0)], unk_id=1))) == 1
+    assert unknown_token(Tokenizer(models.BPE({"a": 0}, []))) is None
+    assert unknown_token(Bytes().build([]).tokenizer) is None

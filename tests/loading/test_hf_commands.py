@@ -13,7 +13,8 @@ import torch
 from conftest import STORIES, Done, assert_refused
 from helpers_hf import saved_llama
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, GPT2LMHeadModel, T5Config
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, T5Config
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,38 @@ def test_a_probe_leaves_arrays_records_and_pictures(probe: Callable[..., Done]) 
     assert left >= {f"{name}.{kind}" for name in names for kind in ("svg", "pdf")}
     assert "heads that stand out" in done.err
     assert done.manifest["facts"]["texts"] == 10
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train init=hf:few model.train_length=32 trainer.max_steps=1 data=text data.path={corpus}",
+        "eval model=hf model.path=few data=text data.path={corpus} length=16",
+        "eval model=hf model.path=few data=blimp",
+        "probe model=hf model.path=few text={corpus}",
+        "probe model=hf model.path=few text={corpus} length=16",
+    ],
+)
+def test_text_that_the_tokenizer_cannot_read_is_refused_by_every_verb(
+    roundround: Callable[..., Done], here: Path, corpus: Path, words: str
+) -> None:
+    saved_llama(here / "few")
+    few = Tokenizer(models.WordLevel({"<unk>": 0, "<s>": 1, "</s>": 2, "the": 3, "fox": 4}, unk_token="<unk>"))
+    few.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=few, **named).save_pretrained("few")
+    done = roundround(*words.format(corpus=corpus).split(), "logger=none")
+    assert (done.code, "the tokenizer cannot read" in done.err.splitlines()[-1]) == (2, True), done
+
+
+def test_a_run_that_learned_a_task_is_no_beginning_for_a_text(roundround: Callable[..., Done], corpus: Path) -> None:
+    sizes = ["model.d_model=16", "model.n_layers=1", "model.n_heads=2", "model.n_key_heads=1", "model.d_mlp=16"]
+    task = ["data=copy", "data.train_lengths=[2,4]", "trainer.max_steps=1", "logger=none", "trainer.accelerator=cpu"]
+    first = roundround("train", *task, *sizes)
+    assert first.code == 0, first.err
+    words = ["data=text", f"data.path={corpus}", "trainer.max_steps=1", "validation_tokens=256", "logger=none"]
+    done = roundround("train", f"init=run:{first.directory}", *words)
+    assert (done.code, "the tokenizer cannot read" in done.err.splitlines()[-1]) == (2, True), done
 
 
 def test_the_domains_and_ones_own_text(probe: Callable[..., Done], corpus: Path) -> None:
