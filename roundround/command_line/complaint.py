@@ -15,6 +15,7 @@ from roundround.support.errors import (
     AlreadyReported,
     Failed,
     Interrupted,
+    NoVerdict,
     OutputError,
     PeerLost,
     Refuted,
@@ -43,6 +44,8 @@ def outcome(
         return 2, ""
     if isinstance(error, PeerLost | Failed | OutputError | Refuted):
         return 1, one_line(error) + (see if isinstance(error, OutputError | Refuted) else "")
+    if isinstance(error, NoVerdict):
+        return 3, one_line(error) + see
     line = explain(error) or (one_line(error) if isinstance(error, UserError) else None)
     if line is not None:
         return 2, line

@@ -18,8 +18,9 @@ from transformers import AttentionMaskInterface, PreTrainedModel
 
 from roundround.attention.keys import AttentionShape
 from roundround.config.build import build
+from roundround.config.verbs.check import FARTHEST
 from roundround.loading.models import TrainedRun
-from roundround.loading.nodes import encoding_node
+from roundround.loading.nodes import SCALED, encoding_node
 from roundround.loading.patching.attention import (
     NAME,
     ModelKeys,
@@ -34,6 +35,7 @@ from roundround.model.block import Block
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
+from roundround.pe.p_rope import kept_pairs
 from roundround.pe.rotary import RotaryEncoding
 from roundround.pe.scaled import FollowsLength, ScaledRoPE
 from roundround.probing.layout import PAIRINGS
@@ -44,7 +46,7 @@ from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError, one_line
 
 FAR = 2**18  # a position that no slow pair reaches unturned
-MUCH = 16  # times the trained length, at least, for the farthest position
+MUCH = 16  # times the longest text of the config, at least, for the farthest position
 BEYOND = 4  # times the trained length: what follows the length shows it there
 UNSEEN = 2**24  # tokens back, from which on a window is none
 INTERLEAVED = ("cohere", "cohere2", "glm", "glm4", "llama4_text", "ernie4_5")  # model_type, as transformers has them
@@ -55,6 +57,7 @@ HALF_SPLIT = (
 )
 UNNAMED = ("rope_random", "rope_ladder")  # which are RoPE or p-RoPE by other numbers
 NORM_FLAGS = ("use_qk_norm", "qk_layernorm")
+AS_DECLARED, DIFFERS, NOT_COMPARED = "as declared", "differs", "not compared"  # verdicts on a layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +90,15 @@ class Declared:
             return self.encoding.frequencies_at(farthest + 1, torch.float64, "cpu")
         if isinstance(self.encoding, RotaryEncoding):
             return self.encoding.frequencies(torch.float64).detach()
-        if self.encoding is None or type(self.encoding).rotate_queries is not PositionalEncoding.rotate_queries:
+        base, encoding = PositionalEncoding, self.encoding
+        if encoding is None or type(encoding).rotate_queries is not base.rotate_queries:
             return None
-        return torch.zeros(1, dtype=torch.float64)
+        # with positions in the embeddings, what a layer reads depends on them
+        return None if type(encoding).embed is not base.embed else torch.zeros(1, dtype=torch.float64)
 
     def is_performed(self, turning: Turning) -> bool:
         frequencies_P = self.frequencies_P(turning.farthest)
-        return frequencies_P is not None and turning.rotates_at(frequencies_P)
+        return frequencies_P is not None and not turning.odd and turning.rotates_at(frequencies_P)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +119,9 @@ class LayerReport:
     @property
     def scheme(self) -> Scheme:
         """What is performed, by the name that is declared where that gives these very numbers."""
-        free, declared = scheme_of(self.readings), self.declared.scheme
+        declared = self.declared.scheme
         rotary = isinstance(self.declared.encoding, RotaryEncoding) and declared.name not in UNNAMED
-        return declared if rotary and not free.why and self.performs_declared() else free
+        return declared if rotary and self.performs_declared() else scheme_of(self.readings)
 
     def performs_declared(self) -> bool:
         """Whether it rotates at the declared frequencies, in texts of every length, with the declared factor."""
@@ -126,15 +131,40 @@ class LayerReport:
 
     def has_factor(self, declared: float) -> bool:
         factor = self.seen.factor
-        return factor is None or not self.turning.n_rotated or abs(factor / declared - 1) < 100 * self.turning.noise
+        return factor is None or not self.turning.n_rotated or abs(factor / declared - 1) < self.turning.noise
+
+    @property
+    def n_slow(self) -> int:
+        """Pairs that rotate as declared, so slowly that the measurement cannot tell them from pairs at rest."""
+        frequencies_P = self.declared.frequencies_P(self.turning.farthest)
+        if frequencies_P is None or not self.declared.is_performed(self.turning):
+            return 0
+        return max(0, int((frequencies_P != 0).sum()) - self.turning.n_rotated)
+
+    @property
+    def not_compared(self) -> str:
+        """Why the rotation could not be compared with what is declared; empty where it was."""
+        declared, why = self.declared, self.scheme.why
+        if declared.frequencies_P(self.turning.farthest) is None:
+            words = (
+                "nothing of a rotation" if declared.encoding is None and not declared.words else declared.scheme.name
+            )
+            return f"the config says {words}" + (f"; {why}" if why else "")
+        return "the attention factor is unknown" if self.turning.n_rotated and self.seen.factor is None else ""
+
+    @property
+    def verdict(self) -> str:
+        if self.differences():
+            return DIFFERS
+        return NOT_COMPARED if self.not_compared else AS_DECLARED
 
     def differences(self) -> list[str]:
         """What is performed otherwise than declared, a phrase each."""
         found, turning, declared = [], self.turning, self.declared
         scheme, said = self.scheme, declared.scheme
         known = declared.frequencies_P(turning.farthest) is not None
-        if scheme.name == UNKNOWN:
-            found.append(f"{UNKNOWN} ({scheme.why})" + (f", declared: {named(said)}" if declared.encoding else ""))
+        if known and scheme.name == UNKNOWN:
+            found.append(f"{UNKNOWN} ({scheme.why}), declared: {named(said)}")
         elif known and not self.performs_declared():
             if isinstance(declared.encoding, RotaryEncoding) and not self.has_factor(
                 declared.encoding.attention_factor
@@ -175,17 +205,17 @@ def read_layers(
     *,
     n_vocab: int,
     trained: int,
-    longest: int | None = None,
+    longest: int,
+    limit: int | None = None,
 ) -> list[tuple[list[Turning], LayerSeen]]:
     """Each layer's rotation within the trained length, beyond it and far, and what else it did in the last pass.
 
-    longest: the number of positions that the model has, where there is a limit.
+    longest: tokens of the longest text that the config allows. limit: how many positions the model has, where it has a
+    table of them.
     """
-    last = [trained - 1, BEYOND * trained - 1, max(FAR, MUCH * trained)]
+    last = [trained - 1, BEYOND * trained - 1, min(FARTHEST, max(FAR, MUCH * longest))]
     passes = [
-        see_layers(
-            attentions, normalisers, forward, n_vocab=n_vocab, farthest=farthest if longest is None else longest - 1
-        )
+        see_layers(attentions, normalisers, forward, n_vocab=n_vocab, farthest=farthest if limit is None else limit - 1)
         for farthest in last
     ]
     if any(len(seen) != len(attentions) for seen in passes):
@@ -232,7 +262,7 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
     weight = model.get_input_embeddings().weight
     device = torch.device("cpu") if weight.device.type == "meta" else weight.device
     config = model.config.get_text_config()
-    trained = trained_length(config)
+    longest, trained = longest_text(config), trained_length(config)
 
     def forward(tokens_B1: Tensor, pos_B1: Tensor) -> Any:
         return decoder(input_ids=tokens_B1.to(device), position_ids=pos_B1.to(device), use_cache=False)
@@ -240,7 +270,7 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
     with installed(model) as normalisers:
         AttentionMaskInterface.register(NAME, look_at_mask)
         try:
-            found = read_layers(layers, normalisers, forward, n_vocab=len(weight), trained=trained)
+            found = read_layers(layers, normalisers, forward, n_vocab=len(weight), trained=trained, longest=longest)
         except (IndexError, TypeError) as error:
             raise UserError(
                 f"{type(model).__name__} takes no tokens at any positions, however far ({one_line(error)[:80]}; some "
@@ -290,16 +320,20 @@ def rope_of(config: Any, layer: int) -> Mapping[str, Any] | None:
     return own if isinstance(own, Mapping) and "rope_theta" in own else None
 
 
+def longest_text(config: Any) -> int:
+    return int(getattr(config, "max_position_embeddings", None) or 2048)
+
+
 def trained_length(config: Any) -> int:
     """Tokens that a model was trained on, before its RoPE was scaled."""
-    longest = int(getattr(config, "max_position_embeddings", None) or 2048)
+    longest = longest_text(config)
     ropes = [rope_of(config, layer) or {} for layer in range(config.num_hidden_layers)]
     return min([longest, *(int(rope.get("original_max_position_embeddings") or longest) for rope in ropes)])
 
 
 def declared_by(config: Any, layer: int, head_dim: int) -> Declared:
     """What config.json says about a layer whose heads have so many channels."""
-    rope, longest = rope_of(config, layer), int(getattr(config, "max_position_embeddings", None) or 2048)
+    rope, longest = rope_of(config, layer), longest_text(config)
     kinds = getattr(config, "layer_types", None)
     kind = kinds[layer] if kinds else "sliding_attention"  # where no kinds are named a window is of all layers
     uses_rope = getattr(config, "no_rope_layers", None)
@@ -313,14 +347,21 @@ def declared_by(config: Any, layer: int, head_dim: int) -> Declared:
     encoding, words = None, ""
     if rope is not None:
         try:
-            node = OmegaConf.create({"pe": encoding_node(rope, head_dim, longest)}).pe
+            width = head_dim
+            if rope.get("rope_type") in SCALED:  # in the channels that rotate
+                width = 2 * kept_pairs(float(rope.get("partial_rotary_factor", 1.0)), head_dim)
+                rope = {**rope, "partial_rotary_factor": 1.0}
+            if rope.get("rope_type") == "dynamic" and rope.get("alpha"):  # a base for texts of every length
+                base = float(rope["rope_theta"]) * rope["alpha"] ** (width / (width - 2))
+                rope = {"rope_type": "default", "rope_theta": base}
+            node = OmegaConf.create({"pe": encoding_node(rope, width, longest)}).pe
             if uses_rope and not uses_rope[layer]:  # 1 where RoPE is used
                 node = OmegaConf.create({"pe": {"_target_": f"{NoPE.__module__}.{NoPE.__qualname__}"}}).pe
             shape = AttentionShape(
-                n_heads=1, n_key_heads=1, head_dim=head_dim, d_model=head_dim, layer=layer, train_length=longest
+                n_heads=1, n_key_heads=1, head_dim=width, d_model=width, layer=layer, train_length=longest
             )
             encoding = build(node, PositionalEncoding, shape)
-        except UserError:
+        except (UserError, ValueError):
             words = f"rope_type {rope.get('rope_type')}"
     flags = [bool(getattr(config, name)) for name in NORM_FLAGS if getattr(config, name, None) is not None]
     pairing = {**dict.fromkeys(HALF_SPLIT, PAIRINGS[0]), **dict.fromkeys(INTERLEAVED, PAIRINGS[1])}
@@ -348,13 +389,15 @@ def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> lis
     attentions, normalisers = [b.self_attn for b in blocks], [b.self_attn.softmax for b in blocks]
     encodings = [decoder.all_encodings[own] for own in decoder.encoding_of_layer]
     lengths = [e.original_length for e in encodings if isinstance(e, ScaledRoPE)]
-    length = min([attentions[0].shape.train_length, *lengths])
+    longest = attentions[0].shape.train_length
+    length = min([longest, *lengths])
 
     def forward(tokens_B1: Tensor, pos_B1: Tensor) -> Any:
         return decoder.hidden(tokens_B1.to(device), pos_BT=pos_B1.to(device))
 
     n_vocab = decoder.embed_tokens.num_embeddings
-    found = read_layers(attentions, normalisers, forward, n_vocab=n_vocab, trained=length, longest=decoder.longest())
+    limit = decoder.longest()
+    found = read_layers(attentions, normalisers, forward, n_vocab=n_vocab, trained=length, longest=longest, limit=limit)
     reaches = reaches_of(decoder, normalisers, device)
     declared_kinds = kinds_of(int(trained.config.model.n_layers), **parts_of(trained.config))
     reports = []

@@ -39,15 +39,14 @@ class Turning:
     """The rotation of one layer in texts that reach up to one position.
 
     pairing: `half-split`, `interleaved`, or None where no pair rotates. frequencies_P: radians per token of the pairs
-    of the table, in its order, 0 where one does not rotate, negative where it turns clockwise. first: the channel where
-    the rotated ones begin; n_rotary: how many channels the pairs of the table cover. n_pairs: half the channels.
-    farthest: the largest position. odd: why this is no rotation at one frequency for each pair; empty where it is one.
+    of the table, in its order, 0 where one does not rotate, negative where it turns clockwise. channels_P2: the two
+    channels of each pair. n_pairs: half the channels of a head. farthest: the largest position. odd: why this is no
+    rotation at one frequency for each pair; empty where it is one.
     """
 
     pairing: str | None
     frequencies_P: Tensor
-    first: int
-    n_rotary: int
+    channels_P2: Tensor
     n_pairs: int
     farthest: int
     noise: float
@@ -184,7 +183,7 @@ def seen_in(
         turning = odd(turning, "what a layer reads depends on the position")
     elif not turning.odd and not turning.same_as(of_keys):
         turning = odd(turning, of_keys.odd or "keys rotate otherwise than queries")
-    factor, norm, after = source_of(q_NTHC, before, noise)
+    factor, norm, after = source_of(q_NTHC, before, turning)
     return LayerSeen(
         turning=turning,
         factor=factor,
@@ -209,11 +208,10 @@ def turning_of(x_NVC: Tensor, positions: Sequence[int], noise: float) -> Turning
     """
     x_VC, n_channels = x_NVC[0], x_NVC.shape[-1]
     size_C = x_VC.norm(dim=0)
-    moved_C = (x_NVC - x_VC).norm(dim=1).amax(0) > 10 * noise * size_C.clamp(min=1e-30)
-    about = partial(
-        Turning, n_pairs=n_channels // 2, farthest=max(positions[-1], 1), noise=noise, first=0, n_rotary=n_channels
-    )
-    none = about(pairing=None, frequencies_P=torch.zeros(n_channels // 2, dtype=torch.float64))
+    moved_C = (x_NVC - x_VC).norm(dim=1).amax(0) > AT_REST * noise * size_C.clamp(min=1e-30)
+    about = partial(Turning, n_pairs=n_channels // 2, farthest=max(positions[-1], 1), noise=noise)
+    all_P2 = torch.arange(n_channels // 2 * 2).view(2, -1).T
+    none = about(pairing=None, frequencies_P=torch.zeros(n_channels // 2, dtype=torch.float64), channels_P2=all_P2)
     if not moved_C.any():
         return none
     products_NCC = x_VC.T @ x_NVC
@@ -231,17 +229,17 @@ def turning_of(x_NVC: Tensor, positions: Sequence[int], noise: float) -> Turning
     if offset == 1 and n_channels > 2:
         start -= start % 2
         first_P = torch.arange(start, moved[-1] + 1, 2)
-        pairing, n_rotary = PAIRINGS[1], 2 * len(first_P)
+        pairing = PAIRINGS[1]
     else:
         first_P = torch.arange(start, min(start + offset, n_channels - offset))
-        pairing, n_rotary = PAIRINGS[0], 2 * offset
+        pairing = PAIRINGS[0]
     second_P = first_P + offset
-    covered = torch.cat([first_P, second_P])
-    if int(moved_C[covered].sum()) < int(moved_C.sum()):
+    channels_P2 = torch.stack([first_P, second_P], 1)
+    if int(moved_C[channels_P2].sum()) < int(moved_C.sum()):
         return odd(none, "channels that change are no pairs")
     angles_NP = torch.atan2(sin_NCC[:, first_P, second_P], cos_NCC[:, first_P, second_P])
     frequencies_P, uneven_P = unwrapped(angles_NP, positions, noise)
-    made = about(pairing=pairing, frequencies_P=frequencies_P, first=start, n_rotary=n_rotary)
+    made = about(pairing=pairing, frequencies_P=frequencies_P, channels_P2=channels_P2)
     lengths_NP = torch.sqrt((squares_NC[:, first_P] + squares_NC[:, second_P]) / sizes_NCC[0, first_P, second_P])
     if float(misfit_CC[first_P, second_P].max()) > len(positions) * (10 * noise) ** 2:
         return odd(made, "channels that change are no pairs")
@@ -267,21 +265,26 @@ def wrapped(angle: Tensor) -> Tensor:
 
 
 def source_of(
-    q_NTHC: Tensor, before: Sequence[tuple[nn.Module, Tensor]], noise: float
+    q_NTHC: Tensor, before: Sequence[tuple[nn.Module, Tensor]], turning: Turning
 ) -> tuple[float | None, str | None, bool]:
     """What queries at position 0 are a multiple of among what the layer's modules gave: the factor, the name of the
     module where it normalises, and whether it does so after the rotation. The last such module counts.
+
+    The channels that rotate are compared, or all where none does: the others are multiplied by no factor.
     """
     n_positions, n_tokens, _, n_channels = q_NTHC.shape
+    rotating_P = turning.frequencies_P != 0
+    channels = turning.channels_P2[rotating_P].flatten() if rotating_P.any() else slice(None)
+    q_NTHC = q_NTHC[..., channels]
     for module, output in reversed(before):
         if output.numel() % (n_positions * n_tokens * n_channels) or output.shape[0] != n_positions * n_tokens:
             continue
-        given_NTBC = output.detach().double().cpu().reshape(n_positions, n_tokens, -1, n_channels)
-        factor = multiple(q_NTHC[0], given_NTBC[0], noise)
+        given_NTBC = output.detach().double().cpu().reshape(n_positions, n_tokens, -1, n_channels)[..., channels]
+        factor = multiple(q_NTHC[0], given_NTBC[0], turning.noise)
         if factor is not None:
             norm = None if isinstance(module, nn.Linear) or "norm" not in type(module).__name__.lower() else module
             name = None if norm is None else type(norm).__name__
-            return factor, name, norm is not None and multiple(q_NTHC[-1], given_NTBC[-1], noise) is not None
+            return factor, name, norm is not None and multiple(q_NTHC[-1], given_NTBC[-1], turning.noise) is not None
     return None, None, False
 
 
@@ -293,5 +296,5 @@ def multiple(q_THC: Tensor, given_TBC: Tensor, noise: float) -> float | None:
     factors_H = dots_HB[range(len(dots_HB)), best_H] / squares_B[best_H]
     left_H = (q_THC - factors_H[:, None] * given_TBC[:, best_H]).norm(dim=(0, 2))
     factor = float(factors_H.mean())
-    alike = bool((left_H <= 30 * noise * q_THC.norm(dim=(0, 2))).all())
-    return factor if alike and bool(((factors_H / factor - 1).abs() <= 30 * noise).all()) else None
+    alike = bool((left_H <= 3 * noise * q_THC.norm(dim=(0, 2))).all())
+    return factor if alike and bool(((factors_H / factor - 1).abs() <= 3 * noise).all()) else None

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from roundround.loading.patterns import runs_of
-from roundround.loading.performed import LayerReport, named
+from roundround.loading.performed import AS_DECLARED, NOT_COMPARED, LayerReport, named
 from roundround.probing.conformance import Held
 from roundround.support.console import print_status, print_table
 
@@ -23,21 +23,21 @@ def alike(reports: Sequence[LayerReport]) -> list[list[LayerReport]]:
     """The layers in groups that perform the same and differ from their config by the same."""
     groups: dict[tuple[Any, ...], list[LayerReport]] = {}
     for report in reports:
-        groups.setdefault((*row(report), *report.differences()), []).append(report)
+        groups.setdefault((*row(report), report.not_compared, *report.differences()), []).append(report)
     return list(groups.values())
 
 
 def row(report: LayerReport) -> tuple[str, ...]:
     """What a layer performs, in cells."""
     turning, seen, scheme = report.turning, report.seen, report.scheme
-    rotates = bool(turning.n_rotated)
+    rotates, least = bool(turning.n_rotated), "at least " if report.n_slow else ""
     norm = "" if seen.norm is None else f"{seen.norm}{' after' if seen.norm_after else ''}"
     remarks = ["bias on logits"] * seen.biased + [f"queries grow by {seen.growth:.3g}"] * (abs(seen.growth - 1) > 1e-2)
     return (
         "; ".join([named(scheme), *remarks]),
         turning.pairing or "",
-        f"{turning.n_rotated} of {turning.n_pairs}",
-        f"{float(f'{slowest(report):.5g}'):,.0f}" if rotates else "",  # more digits are those of rounding
+        f"{least}{turning.n_rotated} of {turning.n_pairs}",
+        f"{least}{float(f'{slowest(report):.5g}'):,.0f}" if rotates else "",  # more digits are those of rounding
         "" if not rotates else "unknown" if seen.factor is None else f"{seen.factor:.4g}",
         "" if report.window is None else f"{report.window:,}",
         "" if report.chunk is None else f"{report.chunk:,}",
@@ -61,7 +61,8 @@ def records(reports: Sequence[LayerReport]) -> list[dict[str, Any]]:
         found.append(
             {
                 "metric": "differences",
-                "value": len(differences),
+                "value": None if report.verdict == NOT_COMPARED else len(differences),
+                "verdict": report.verdict,
                 "layer": report.number,
                 "scheme": scheme.name,
                 "base": scheme.base,
@@ -69,6 +70,7 @@ def records(reports: Sequence[LayerReport]) -> list[dict[str, Any]]:
                 "attention_factor": seen.factor if turning.n_rotated else None,
                 "pairing": turning.pairing,
                 "rotated_pairs": turning.n_rotated,
+                "slow_pairs": report.n_slow,
                 "pairs": turning.n_pairs,
                 "slowest_wavelength": slowest(report) if turning.n_rotated else None,
                 "window": report.window,
@@ -80,6 +82,7 @@ def records(reports: Sequence[LayerReport]) -> list[dict[str, Any]]:
                 "declared_base": report.declared.scheme.base,
                 "declared_factor": report.declared.scheme.factor,
                 "difference": "; ".join(differences),
+                "not_compared": report.not_compared,
             }
         )
     return found
@@ -106,18 +109,12 @@ def show(reports: Sequence[LayerReport], name: str, where: str) -> None:
         if any(of_all[1:]):
             table.add_row(*of_all)
     print_table(table)
-    told = False
     for group in groups:
-        for difference in group[0].differences():
-            print_status(f"{runs_of([r.number for r in group])}: {difference}")
-            told = True
-    if not told:
-        words = next((report.declared.words for report in reports if report.declared.words), "")
-        silent = all(report.declared.encoding is None for report in reports)
-        other = (
-            f"{where} says {words}, in a form that is not compared" if words else f"{where} says nothing of a rotation"
-        )
-        print_status(other if silent else f"all as {where} declares")
+        remarks = [f"not compared: {group[0].not_compared}"] if group[0].not_compared else []
+        for remark in (*group[0].differences(), *remarks):
+            print_status(f"{runs_of([r.number for r in group])}: {remark}")
+    if all(report.verdict == AS_DECLARED for report in reports):
+        print_status(f"all as {where} declares")
 
 
 def held_records(held: Sequence[Held]) -> list[dict[str, Any]]:

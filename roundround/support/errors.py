@@ -41,6 +41,10 @@ class Refuted(Exception):
     """A statement that was to be checked does not hold; the command says which and exits with 1."""
 
 
+class NoVerdict(Exception):
+    """What was to be checked could not be compared; the command says what and exits with 3."""
+
+
 class Failed(Exception):
     """What was asked for could not be done, and the line says all there is to know; the command exits with 1."""
 

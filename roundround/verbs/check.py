@@ -21,7 +21,7 @@ from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.check import CheckConfig
 from roundround.distributed.device import describe_device, pick_device
 from roundround.loading.models import TrainedRun, refuse_other_kinds
-from roundround.loading.performed import check_pretrained, check_run
+from roundround.loading.performed import DIFFERS, NOT_COMPARED, check_pretrained, check_run
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 from roundround.probing import conformance
@@ -31,7 +31,7 @@ from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation
 from roundround.support import __version__
 from roundround.support.console import print_status
-from roundround.support.errors import Refuted, UserError, one_line
+from roundround.support.errors import NoVerdict, Refuted, UserError, one_line
 from roundround.support.files import home_expanded, write_atomically
 
 OF_THE_VECTORS = ("n_heads", "n_key_heads", "head_dim", "positions", "seed")
@@ -66,6 +66,11 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
         run.results(report.records(reports), differences=sum(len(one.differences()) for one in reports))
         if run.writes:
             report.show(reports, name, where)
+    verdicts = [one.verdict for one in reports]
+    for verdict, error in ((DIFFERS, Refuted), (NOT_COMPARED, NoVerdict)):
+        if verdict in verdicts:
+            words = {DIFFERS: "differ from", NOT_COMPARED: "could not be compared with"}[verdict]
+            raise error(f"{verdicts.count(verdict)} of {len(verdicts)} layers {words} {where}")
 
 
 def refuse_unread(config: CheckConfig, keys: set[str]) -> None:

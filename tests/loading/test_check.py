@@ -24,6 +24,7 @@ from roundround.loading.performed import LayerReport, check_pretrained, named
 from roundround.pe.base import PositionalEncoding
 from roundround.probing.rotations import Turning
 from roundround.probing.schemes import Readings, scheme_of
+from roundround.report.check import row
 
 FACTORS = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 256}
 WIDE = {"head_dim": 64, "max_position_embeddings": 1024}
@@ -127,6 +128,99 @@ def test_a_scaling_that_is_dropped_is_told() -> None:
     assert len(told(check_pretrained(model))) == 4
 
 
+def cast(model: PreTrainedModel, dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
+    """As a checkpoint is loaded: the tables of frequencies stay float32."""
+    tables = {name: table.clone() for name, table in model.named_buffers() if "inv_freq" in name}
+    model.to(dtype)
+    for name, table in tables.items():
+        module, _, last = name.rpartition(".")
+        setattr(model.get_submodule(module), last, table)
+    return model
+
+
+PARTIAL: dict[str, tuple[str, dict[str, Any], float]] = {  # family -> its config and the attention factor
+    "phi3": (
+        "longrope, base 10,000, factor 4",
+        {
+            "hidden_size": 128,
+            "partial_rotary_factor": 0.75,
+            "original_max_position_embeddings": 256,
+            "rope_parameters": {
+                **FACTORS,
+                "rope_type": "longrope",
+                "short_factor": [1.0] * 12,
+                "long_factor": [1 + i / 8 for i in range(12)],
+            },
+        },
+        math.sqrt(1 + math.log(4) / math.log(256)),
+    ),
+    "qwen3_next": (
+        "yarn, base 10,000, factor 4",
+        {
+            "head_dim": 32,
+            "num_experts": 2,
+            "num_experts_per_tok": 1,
+            "moe_intermediate_size": 16,
+            "shared_expert_intermediate_size": 16,
+            "layer_types": ["full_attention"] * 2,
+            "rope_parameters": {**FACTORS, "rope_type": "yarn", "partial_rotary_factor": 0.5},
+        },
+        0.1 * math.log(4) + 1,
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", PARTIAL)
+def test_a_scaled_partial_rotation_is_compared(family: str, dtype: torch.dtype) -> None:
+    words, config, factor = PARTIAL[family]
+
+    def loaded() -> PreTrainedModel:
+        model = tiny(family, num_hidden_layers=2, max_position_embeddings=1024, **config)
+        return cast(model, dtype)
+
+    reports = check_pretrained(loaded())
+    assert [(named(r.scheme), r.verdict, r.turning.n_pairs) for r in reports] == [(words, "as declared", 16)] * 2
+    assert [r.seen.norm for r in reports] == ["Qwen3NextRMSNorm" if family == "qwen3_next" else None] * 2
+    eps = 2**-7 if dtype == torch.bfloat16 else 1e-5  # the factor itself is rounded with the cosines
+    assert reports[0].seen.factor == pytest.approx(factor, rel=eps)
+    model = loaded()
+    model.model.rotary_emb.attention_scaling = 1.0
+    assert told(check_pretrained(model)) == [f"attention factor 1, declared: {factor:.4g}"] * 2
+    model = loaded()
+    n = reports[0].turning.n_rotated
+    rotary, plain = model.model.rotary_emb, 1e4 ** -(torch.arange(n) / n)
+    rotary.rope_type, rotary.inv_freq = "default", plain
+    assert all("rotates as" in difference or "no known" in difference for difference in told(check_pretrained(model)))
+    assert len(told(check_pretrained(model))) == 2
+
+
+@pytest.mark.parametrize(("family", "own"), [("hunyuan_v1_dense", {}), ("hunyuan_v1_moe", {"num_experts": 2})])
+def test_a_base_that_grows_by_alpha_is_declared(family: str, own: dict[str, Any]) -> None:
+    rope = {"rope_type": "dynamic", "alpha": 100.0, "factor": 1.0, "rope_theta": 1e4}
+    model = tiny(family, head_dim=16, rope_parameters=rope, **own, **({"moe_topk": 1} if own else {}))
+    reports = check_pretrained(model)
+    assert {r.verdict for r in reports} == {"as declared"}
+    assert reports[0].scheme.base == pytest.approx(1e4 * 100 ** (16 / 14))
+
+
+@pytest.mark.parametrize("family", ["cohere", "glm4", "ernie4_5"])
+def test_interleaved_pairs_are_as_declared_in_half_precision(family: str) -> None:
+    assert told(check_pretrained(cast(tiny(family)))) == []
+
+
+def test_slow_pairs_in_half_precision_rotate_or_are_said_to_be_too_slow() -> None:
+    rope = {"rope_type": "yarn", "original_max_position_embeddings": 16_384, "llama_4_scaling_beta": 0.1}
+    sizes = {"head_dim": 32, "num_hidden_layers": 1, "max_position_embeddings": 262_144}
+    for theta, factor, n in ((1e6, 16.0, 16), (1e8, 32.0, 13)):
+        rope |= {"rope_theta": theta, "factor": factor}
+        [report] = check_pretrained(cast(tiny("ministral3", **sizes, rope_parameters=rope)))
+        assert (report.verdict, report.turning.n_rotated, report.n_slow) == ("as declared", n, 16 - n)
+        least = "at least " if n < 16 else ""
+        assert row(report)[2] == f"{least}{n} of 16"
+        assert row(report)[3].startswith("at least ") == (n < 16)
+
+
 def interleaved(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, **options: Any) -> Any:
     """Llama's rotation with the wrong pairs."""
     half = cos.shape[-1] // 2
@@ -175,10 +269,7 @@ def test_frequencies_rounded_to_bfloat16_are_told() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_the_precision_of_the_weights_is_allowed_for(dtype: torch.dtype) -> None:
     model = tiny("llama")
-    table = model.model.rotary_emb.inv_freq.clone()
-    model.to(dtype)
-    model.model.rotary_emb.inv_freq = table  # as a checkpoint is loaded: the table stays float32
-    reports = check_pretrained(model)
+    reports = check_pretrained(cast(model, dtype))
     assert [named(r.scheme) for r in reports] == ["rope, base 10,000"] * 4
     assert told(reports) == []
 
@@ -190,10 +281,7 @@ def test_slow_pairs_of_long_contexts_are_no_scaling_in_half_precision(theta: flo
     """At the farthest position the slowest have turned by less than bfloat16 can tell from nothing."""
     rope = {"rope_type": "default", "rope_theta": theta}
     model = tiny("llama", head_dim=128, num_hidden_layers=1, max_position_embeddings=longest, rope_parameters=rope)
-    table = model.model.rotary_emb.inv_freq.clone()
-    model.to(torch.bfloat16)
-    model.model.rotary_emb.inv_freq = table
-    reports = check_pretrained(model)
+    reports = check_pretrained(cast(model))
     assert [named(r.scheme).partition(",")[0] for r in reports] == ["rope"]
     assert told(reports) == []
 
@@ -215,7 +303,8 @@ def test_a_window_of_nought_is_that_of_no_layer() -> None:
 def turning(frequencies_P: torch.Tensor, farthest: int = 2**18) -> Turning:
     n = len(frequencies_P)
     return Turning(
-        pairing="half-split", frequencies_P=frequencies_P.double(), first=0, n_rotary=2 * n, n_pairs=n,
+        pairing="half-split", frequencies_P=frequencies_P.double(), n_pairs=n,
+        channels_P2=torch.arange(2 * n).view(2, n).T,
         farthest=farthest, noise=1e-5,
     )  # fmt: skip
 
@@ -247,16 +336,32 @@ def test_the_packaged_model_does_what_it_says(roundround: Callable[..., Done]) -
     assert first["slowest_wavelength"] == pytest.approx(2 * math.pi * 1000, rel=1e-4)
 
 
-def test_differences_are_told_and_cost_no_exit_code(roundround: Callable[..., Done], here: Path) -> None:
+def test_differences_are_told_and_the_exit_code_is_1(roundround: Callable[..., Done], here: Path) -> None:
     folder = saved_llama(here / "little", rope_parameters={"rope_type": "default", "rope_theta": 1e4})
     path = folder / "config.json"
     path.write_text(
         path.read_text().replace('"num_attention_heads": 4', '"num_attention_heads": 4, "use_qk_norm": true')
     )
     done = roundround("check", "model=hf", f"model.path={folder}")
-    assert done.code == 0, done.err
+    assert done.code == 1, done.err
     assert "layers 0-3: queries are not normalised, declared: normalised" in done.err
-    assert {r["value"] for r in done.results} == {1}
+    assert "4 of 4 layers differ from config.json" in done.err.splitlines()[-1]
+    assert {(r["value"], r["verdict"]) for r in done.results} == {(1, "differs")}
+    assert done.manifest["status"] == "done"
+
+
+def test_what_is_not_compared_has_a_value_and_an_exit_code_of_its_own(
+    roundround: Callable[..., Done], here: Path
+) -> None:
+    rope = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "factor": 2.0}
+    folder = saved_llama(here / "little", head_dim=16, rope_parameters=rope)
+    done = roundround("check", "model=hf", f"model.path={folder}")
+    assert done.code == 3, done.err
+    assert "layers 0-3: not compared: the config says rope_type proportional" in done.err
+    assert "all as" not in done.err
+    assert {(r["value"], r["verdict"]) for r in done.results} == {(None, "not compared")}
+    for verb in ("show", "runs"):
+        assert roundround(verb, str(done.directory)).code == 0
 
 
 def test_a_runs_kinds_of_layers_are_checked(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
@@ -273,22 +378,27 @@ def test_a_runs_kinds_of_layers_are_checked(train: Callable[..., Done], roundrou
 
 
 @pytest.mark.parametrize(
-    ("pe", "performed", "words"),
+    ("pe", "performed", "words", "code"),
     [
-        ("alibi", ("none", None, None), "bias on logits"),
-        ("learned", ("no known scheme", None, None), "what a layer reads depends on the position"),
-        ("yarn pe.factor=4", ("yarn", 1e4, 4.0), "all as run.json declares"),
-        ("ntk_dynamic pe.factor=2", ("ntk_dynamic", 1e4, 2.0), "all as run.json declares"),
-        ("xpos", ("no known scheme", None, None), "XPos does more than single tokens show"),
+        ("alibi", ("none", None, None), "bias on logits", 0),
+        ("learned", ("no known scheme", None, None), "what a layer reads depends on the position", 3),
+        ("yarn pe.factor=4", ("yarn", 1e4, 4.0), "all as run.json declares", 0),
+        ("ntk_dynamic pe.factor=2", ("ntk_dynamic", 1e4, 2.0), "all as run.json declares", 0),
+        ("xpos", ("no known scheme", None, None), "XPos does more than single tokens show", 3),
     ],
 )
 def test_any_encoding_of_a_run_is_looked_at(
-    train: Callable[..., Done], roundround: Callable[..., Done], pe: str, performed: tuple[Any, ...], words: str
+    train: Callable[..., Done],
+    roundround: Callable[..., Done],
+    pe: str,
+    performed: tuple[Any, ...],
+    words: str,
+    code: int,
 ) -> None:
     first = train(*f"pe={pe}".split(), "trainer.max_steps=1", "model.n_layers=1", "model.d_model=32")
     assert first.code == 0, first.err
     done = roundround("check", "run=last")
-    assert done.code == 0, done.err
+    assert done.code == code, done.err
     [layer] = done.results
     assert (layer["scheme"], layer["base"], layer["factor"]) == performed
     assert words in done.err
