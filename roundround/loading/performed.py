@@ -8,7 +8,7 @@ Tested by tests/loading/test_check.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -38,9 +38,10 @@ from roundround.pe.nope import NoPE
 from roundround.pe.p_rope import kept_pairs
 from roundround.pe.rotary import RotaryEncoding
 from roundround.pe.scaled import FollowsLength, ScaledRoPE
+from roundround.probing.conformance import DIFFERS
 from roundround.probing.layout import PAIRINGS
 from roundround.probing.probed_model import watching
-from roundround.probing.rotations import LayerSeen, Turning, odd, see_layers
+from roundround.probing.rotations import LayerSeen, Turning, see_layers
 from roundround.probing.schemes import UNKNOWN, Readings, Scheme, scheme_of
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError, one_line
@@ -57,7 +58,7 @@ HALF_SPLIT = (
 )
 UNNAMED = ("rope_random", "rope_ladder")  # which are RoPE or p-RoPE by other numbers
 NORM_FLAGS = ("use_qk_norm", "qk_layernorm")
-AS_DECLARED, DIFFERS, NOT_COMPARED = "as declared", "differs", "not compared"  # verdicts on a layer
+AS_DECLARED, NOT_COMPARED = "as declared", "not compared"  # verdicts on a layer, beside DIFFERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,24 +140,19 @@ class LayerReport:
         frequencies_P = self.declared.frequencies_P(self.turning.farthest)
         if frequencies_P is None or not self.declared.is_performed(self.turning):
             return 0
-        return max(0, int((frequencies_P != 0).sum()) - self.turning.n_rotated)
+        return max(0, int(torch.count_nonzero(frequencies_P)) - self.turning.n_rotated)
 
     @property
     def not_compared(self) -> str:
         """Why the rotation could not be compared with what is declared; empty where it was."""
-        declared, why = self.declared, self.scheme.why
-        if declared.frequencies_P(self.turning.farthest) is None:
-            words = (
-                "nothing of a rotation" if declared.encoding is None and not declared.words else declared.scheme.name
-            )
-            return f"the config says {words}" + (f"; {why}" if why else "")
+        if self.declared.frequencies_P(self.turning.farthest) is None:
+            said = f"the config says {self.declared.scheme.name}"
+            return "; ".join([said, *([self.scheme.why] if self.scheme.why else [])])
         return "the attention factor is unknown" if self.turning.n_rotated and self.seen.factor is None else ""
 
     @property
     def verdict(self) -> str:
-        if self.differences():
-            return DIFFERS
-        return NOT_COMPARED if self.not_compared else AS_DECLARED
+        return DIFFERS if self.differences() else NOT_COMPARED if self.not_compared else AS_DECLARED
 
     def differences(self) -> list[str]:
         """What is performed otherwise than declared, a phrase each."""
@@ -262,7 +258,8 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
     weight = model.get_input_embeddings().weight
     device = torch.device("cpu") if weight.device.type == "meta" else weight.device
     config = model.config.get_text_config()
-    longest, trained = longest_text(config), trained_length(config)
+    longest = int(getattr(config, "max_position_embeddings", None) or 2048)
+    trained = trained_length(config, longest)
 
     def forward(tokens_B1: Tensor, pos_B1: Tensor) -> Any:
         return decoder(input_ids=tokens_B1.to(device), position_ids=pos_B1.to(device), use_cache=False)
@@ -284,7 +281,7 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
         head_dim = size_of_head(layer)
         assert head_dim is not None
         assert isinstance(keys, SeenKeys)
-        declared = declared_by(config, number, head_dim)
+        declared = declared_by(config, number, head_dim, longest)
         reports.append(
             LayerReport(
                 number=number,
@@ -320,20 +317,15 @@ def rope_of(config: Any, layer: int) -> Mapping[str, Any] | None:
     return own if isinstance(own, Mapping) and "rope_theta" in own else None
 
 
-def longest_text(config: Any) -> int:
-    return int(getattr(config, "max_position_embeddings", None) or 2048)
-
-
-def trained_length(config: Any) -> int:
+def trained_length(config: Any, longest: int) -> int:
     """Tokens that a model was trained on, before its RoPE was scaled."""
-    longest = longest_text(config)
     ropes = [rope_of(config, layer) or {} for layer in range(config.num_hidden_layers)]
     return min([longest, *(int(rope.get("original_max_position_embeddings") or longest) for rope in ropes)])
 
 
-def declared_by(config: Any, layer: int, head_dim: int) -> Declared:
-    """What config.json says about a layer whose heads have so many channels."""
-    rope, longest = rope_of(config, layer), longest_text(config)
+def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declared:
+    """What config.json says about a layer whose heads have so many channels, in a model for texts up to `longest`."""
+    rope = rope_of(config, layer)
     kinds = getattr(config, "layer_types", None)
     kind = kinds[layer] if kinds else "sliding_attention"  # where no kinds are named a window is of all layers
     uses_rope = getattr(config, "no_rope_layers", None)
@@ -344,16 +336,15 @@ def declared_by(config: Any, layer: int, head_dim: int) -> Declared:
         and getattr(config, "sliding_window", None)
     ):
         uses_rope = [one != "full_attention" for one in kinds]
-    encoding, words = None, ""
+    encoding, words, width = None, "", head_dim
     if rope is not None:
         try:
-            width = head_dim
             if rope.get("rope_type") in SCALED:  # in the channels that rotate
                 width = 2 * kept_pairs(float(rope.get("partial_rotary_factor", 1.0)), head_dim)
                 rope = {**rope, "partial_rotary_factor": 1.0}
-            if rope.get("rope_type") == "dynamic" and rope.get("alpha"):  # a base for texts of every length
-                base = float(rope["rope_theta"]) * rope["alpha"] ** (width / (width - 2))
-                rope = {"rope_type": "default", "rope_theta": base}
+            if rope.get("rope_type") == "dynamic" and rope.get("alpha"):  # one larger base, for texts of every length
+                grown = rope["alpha"] ** (width / (width - 2))
+                rope = {"rope_type": "default", "rope_theta": rope["rope_theta"] * grown}
             node = OmegaConf.create({"pe": encoding_node(rope, width, longest)}).pe
             if uses_rope and not uses_rope[layer]:  # 1 where RoPE is used
                 node = OmegaConf.create({"pe": {"_target_": f"{NoPE.__module__}.{NoPE.__qualname__}"}}).pe
@@ -414,7 +405,7 @@ def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> lis
         )
         own = type(encodings[number])
         if own.rotate_queries is not PositionalEncoding.rotate_queries and not issubclass(own, RotaryEncoding):
-            turnings = [odd(one, f"{own.__name__} does more than single tokens show") for one in turnings]
+            turnings = [replace(one, odd=f"{own.__name__} does more than single tokens show") for one in turnings]
         readings = readings_of(turnings, seen, length, declared)
         reports.append(
             LayerReport(number=number, readings=readings, seen=seen, window=window, chunk=chunk, declared=declared)

@@ -7,6 +7,7 @@ Tested by tests/loading/test_check.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,19 +22,25 @@ from roundround.pe.scaled import FollowsLength
 GIVEN = ("positions", "q", "k")  # what the others are made from
 MADE = ("inv_freq", "cos", "sin", "q_rotated", "k_rotated", "logits")
 ULP = 2.0**-23  # of float32
+AGREES, DIFFERS, HIDDEN = "agrees", "differs", "cannot be told"  # verdicts on a tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """One tensor held against ours: the largest difference, and the largest share of what rounding allows there."""
+    """One tensor held against ours: the largest difference, and the largest share of what rounding allows there.
+
+    n_hidden: for how many of its values rounding allows as much as the value itself.
+    """
 
     name: str
     difference: float
     share: float
+    n_hidden: int
 
     @property
-    def agrees(self) -> bool:
-        return self.share <= 1
+    def verdict(self) -> str:
+        agrees = HIDDEN if self.n_hidden else AGREES
+        return agrees if self.share <= 1 else DIFFERS  # also where a value is no number
 
 
 def check_conformable(encoding: PositionalEncoding) -> None:
@@ -93,34 +100,50 @@ def held_against(encoding: PositionalEncoding, theirs: Mapping[str, Tensor]) -> 
     for name in MADE:
         if name in theirs and name in ours:
             apart = (theirs[name].double() - ours[name].double()).abs()
-            share = float((apart / allowed[name].expand_as(apart)).max()) if apart.numel() else 0.0
-            held.append(Held(name=name, difference=float(apart.max()) if apart.numel() else 0.0, share=share))
+            difference, share = (float(x.max()) if x.numel() else 0.0 for x in (apart, apart / allowed[name]))
+            n_hidden = int(allowed[name].isinf().sum())
+            held.append(Held(name=name, difference=difference, share=share, n_hidden=n_hidden))
     return held
 
 
 def allowances(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """How far two float32 implementations may lie apart: a frequency rounds by a few units in its last place, an angle
-    by as much times the position, and what follows by that times the vectors it multiplies.
+    """How far two float32 implementations may lie apart in each value: a frequency rounds by a few units in its last
+    place, the angle of a pair by as much times the position, and what follows by that times the vectors it multiplies.
+
+    Infinite where that is as much as the value itself may be: there, nothing can be told.
     """
     ours = made(encoding, given)
-    pos_N1 = given["positions"].double()[:, None]
-    rotates = type(encoding).rotate_queries is not PositionalEncoding.rotate_queries
-    frequencies_P = ours["inv_freq"].double().abs() if "inv_freq" in ours else torch.full((1,), float(rotates))
+    pos_N1, n_channels = given["positions"].double()[:, None], given["q"].shape[-1]
+    rotates = float(type(encoding).rotate_queries is not PositionalEncoding.rotate_queries)
+    # without frequencies: at most one radian per token
+    frequencies_P = ours.get("inv_freq", torch.full((n_channels // 2,), rotates)).double().abs()
     factor = getattr(encoding, "attention_factor", 1.0)
-    angle_NP = factor * 8 * ULP * (1 + pos_N1 * frequencies_P)
-    angle_N = angle_NP.amax(1) if angle_NP.numel() else torch.full_like(pos_N1[:, 0], 8 * ULP)
-    largest_q, largest_k = (ours[name].double().abs().amax((0, 2)) for name in ("q_rotated", "k_rotated"))
-    q_N, k_N = 2 * angle_N * largest_q, 2 * angle_N * largest_k
-    width = given["q"].shape[-1] * factor
-    logits_NN = encoding.shape.scale * width * (q_N[:, None] * largest_k + largest_q[:, None] * k_N)
-    biases = ours["logits"].double().abs().amax(0) * 8 * ULP
+    angle_NP = 8 * ULP * (1 + pos_N1 * frequencies_P)
+    n = len(frequencies_P)
+    angle_NC = torch.cat([angle_NP, angle_NP, angle_NP.new_full((len(pos_N1), n_channels), 8 * ULP)], 1)[:, :n_channels]
+    q_HNC, k_GNC = (  # of a pair the larger channel
+        torch.maximum(x, torch.cat([x[..., n : 2 * n], x[..., :n], x[..., 2 * n :]], -1))
+        for x in (ours["q_rotated"].double().abs(), ours["k_rotated"].double().abs())
+    )
+    q_error_HNC, k_error_GNC = (x * (2 * angle_NC).clamp(max=2) for x in (q_HNC, k_GNC))
+    k_HNC, k_error_HNC = (x.repeat_interleave(len(q_HNC) // len(x), 0) for x in (k_GNC, k_error_GNC))
+    products = q_error_HNC @ k_HNC.mT + q_HNC @ k_error_HNC.mT + n_channels * ULP * q_HNC @ k_HNC.mT
+    logits_HNN = ours["logits"].double().abs()
+    if "inv_freq" not in ours:  # nothing says which channels belong together
+        q_HNC, q_error_HNC, k_GNC, k_error_GNC = (
+            x.amax(-1, keepdim=True) for x in (q_HNC, q_error_HNC, k_GNC, k_error_GNC)
+        )
+    found = {
+        "inv_freq": (8 * ULP * frequencies_P.clamp(min=ULP**2), torch.tensor(math.inf)),
+        "cos": (factor * angle_NP, torch.tensor(factor)),
+        "sin": (factor * angle_NP, torch.tensor(factor)),
+        "q_rotated": (q_error_HNC, q_HNC),
+        "k_rotated": (k_error_GNC, k_GNC),
+        "logits": (encoding.shape.scale * products.tril() + 8 * ULP * logits_HNN, logits_HNN.amax(-1, keepdim=True)),
+    }
+    smallest = torch.finfo(torch.float32).tiny  # of vectors that are 0
     return {
-        "inv_freq": 8 * ULP * frequencies_P.clamp(min=ULP**2),
-        "cos": angle_NP,
-        "sin": angle_NP,
-        "q_rotated": q_N[:, None],
-        "k_rotated": k_N[:, None],
-        "logits": logits_NN + biases,
+        name: error.clamp(min=smallest).masked_fill(error > size, math.inf) for name, (error, size) in found.items()
     }
 
 

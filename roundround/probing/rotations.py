@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -95,12 +95,6 @@ class LayerSeen:
     biased: bool
 
 
-def positions_up_to(last: int) -> list[int]:
-    """0, the powers of two and some positions between them, up to and with `last`."""
-    powers = [2**i for i in range(max(0, last).bit_length())]
-    return sorted({0, *(p for p in (*powers, *BETWEEN) if p <= last), max(0, last)})
-
-
 @torch.no_grad()
 def see_layers(
     attentions: Sequence[nn.Module],
@@ -115,7 +109,8 @@ def see_layers(
     attentions, normalisers: by layer, the one called inside the other. forward: runs the model on tokens and positions,
     both [B, 1].
     """
-    positions = positions_up_to(farthest)
+    powers = [2**i for i in range(max(0, farthest).bit_length())]
+    positions = sorted({0, *(p for p in (*powers, *BETWEEN) if p <= farthest), max(0, farthest)})
     n_tokens = min(N_TOKENS, n_vocab)
     tokens_T = torch.linspace(0, n_vocab - 1, n_tokens).long()
     pos_NT = torch.tensor(positions)[:, None].expand(-1, n_tokens)
@@ -180,9 +175,9 @@ def seen_in(
     turning = turning_of(q_NTHC.flatten(1, 2) / growth_N[:, None, None], positions, noise)
     of_keys = turning_of(k_NTGC.flatten(1, 2), positions, noise)
     if float((x_NTD - x_NTD[:1]).flatten(1).norm(dim=1).max()) > 100 * noise * float(x_NTD[0].norm()):
-        turning = odd(turning, "what a layer reads depends on the position")
+        turning = replace(turning, odd="what a layer reads depends on the position")
     elif not turning.odd and not turning.same_as(of_keys):
-        turning = odd(turning, of_keys.odd or "keys rotate otherwise than queries")
+        turning = replace(turning, odd=of_keys.odd or "keys rotate otherwise than queries")
     factor, norm, after = source_of(q_NTHC, before, turning)
     return LayerSeen(
         turning=turning,
@@ -196,10 +191,6 @@ def seen_in(
     )
 
 
-def odd(turning: Turning, why: str) -> Turning:
-    return Turning(**{**vars(turning), "odd": why})
-
-
 def turning_of(x_NVC: Tensor, positions: Sequence[int], noise: float) -> Turning:
     """The rotation by which vectors at each position differ from the same vectors at position 0, the first.
 
@@ -210,8 +201,8 @@ def turning_of(x_NVC: Tensor, positions: Sequence[int], noise: float) -> Turning
     size_C = x_VC.norm(dim=0)
     moved_C = (x_NVC - x_VC).norm(dim=1).amax(0) > AT_REST * noise * size_C.clamp(min=1e-30)
     about = partial(Turning, n_pairs=n_channels // 2, farthest=max(positions[-1], 1), noise=noise)
-    all_P2 = torch.arange(n_channels // 2 * 2).view(2, -1).T
-    none = about(pairing=None, frequencies_P=torch.zeros(n_channels // 2, dtype=torch.float64), channels_P2=all_P2)
+    at_rest_P2 = torch.zeros(n_channels // 2, 2, dtype=torch.int64)
+    none = about(pairing=None, frequencies_P=at_rest_P2[:, 0].double(), channels_P2=at_rest_P2)
     if not moved_C.any():
         return none
     products_NCC = x_VC.T @ x_NVC
@@ -236,16 +227,16 @@ def turning_of(x_NVC: Tensor, positions: Sequence[int], noise: float) -> Turning
     second_P = first_P + offset
     channels_P2 = torch.stack([first_P, second_P], 1)
     if int(moved_C[channels_P2].sum()) < int(moved_C.sum()):
-        return odd(none, "channels that change are no pairs")
+        return replace(none, odd="channels that change are no pairs")
     angles_NP = torch.atan2(sin_NCC[:, first_P, second_P], cos_NCC[:, first_P, second_P])
     frequencies_P, uneven_P = unwrapped(angles_NP, positions, noise)
     made = about(pairing=pairing, frequencies_P=frequencies_P, channels_P2=channels_P2)
     lengths_NP = torch.sqrt((squares_NC[:, first_P] + squares_NC[:, second_P]) / sizes_NCC[0, first_P, second_P])
     if float(misfit_CC[first_P, second_P].max()) > len(positions) * (10 * noise) ** 2:
-        return odd(made, "channels that change are no pairs")
+        return replace(made, odd="channels that change are no pairs")
     if float((lengths_NP - 1).abs().max()) > 10 * noise:
-        return odd(made, "pairs change their length with the position")
-    return odd(made, "angles do not grow evenly with the position") if bool(uneven_P.any()) else made
+        return replace(made, odd="pairs change their length with the position")
+    return replace(made, odd="angles do not grow evenly with the position") if bool(uneven_P.any()) else made
 
 
 def unwrapped(angles_NP: Tensor, positions: Sequence[int], noise: float) -> tuple[Tensor, Tensor]:

@@ -74,8 +74,7 @@ def changing_with_length(seen: Readings) -> Scheme:
             return Scheme(name=UNKNOWN, why="frequencies change with the length of the text")
         grown, longer = (after.base / before.base) ** ((d - 2) / d), (turning.farthest + 1) / seen.trained
         factors.append((grown - 1) / (longer - 1))
-    alike = abs(factors[0] / factors[1] - 1) < 0.02
-    if not alike:
+    if abs(factors[0] / factors[1] - 1) >= 0.02:
         return Scheme(name=UNKNOWN, why="frequencies change with the length of the text")
     return Scheme(name="ntk_dynamic", base=before.base, factor=rounded(factors[1]))
 
@@ -133,11 +132,8 @@ def scaled(ratio_P: Tensor, turning: Turning, attention_factor: float | None) ->
         return None
     if not (ratio_P[-1] < 1 - 1e-3 and abs(float(ratio_P[0]) - 1) < 1e-3):
         return None
-    sharpened = attention_factor is not None and attention_factor > 1
-    factors = [1 / float(ratio_P[-1])]
-    if sharpened:
-        assert attention_factor is not None
-        factors.append(math.exp((attention_factor - 1) / 0.1))
+    sharpened = 1.0 if attention_factor is None else attention_factor
+    factors = [1 / float(ratio_P[-1]), *([math.exp((sharpened - 1) / 0.1)] if sharpened > 1 else [])]
     found: dict[str, float] = {}
     for factor in factors:
         kept_P = (ratio_P - 1 / factor) / (1 - 1 / factor)  # 1: left alone; 0: slowed by the whole factor
@@ -149,7 +145,7 @@ def scaled(ratio_P: Tensor, turning: Turning, attention_factor: float | None) ->
                 found[name] = factor
     if not found:
         return None
-    name = "yarn" if "yarn" in found and (sharpened or "llama3" not in found) else "llama3"
+    name = "yarn" if "yarn" in found and (sharpened > 1 or "llama3" not in found) else "llama3"
     name = name if name in found else "yarn"
     return name, rounded(found[name])
 

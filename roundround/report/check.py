@@ -10,7 +10,7 @@ from rich.table import Table
 
 from roundround.loading.patterns import runs_of
 from roundround.loading.performed import AS_DECLARED, NOT_COMPARED, LayerReport, named
-from roundround.probing.conformance import Held
+from roundround.probing.conformance import DIFFERS, HIDDEN, Held
 from roundround.support.console import print_status, print_table
 
 EXPLAINED = (
@@ -54,38 +54,34 @@ def slowest(report: LayerReport) -> float:
 
 def records(reports: Sequence[LayerReport]) -> list[dict[str, Any]]:
     """Each layer's numbers, and its differences."""
-    found: list[dict[str, Any]] = []
-    for report in reports:
-        turning, seen, scheme = report.turning, report.seen, report.scheme
-        differences = report.differences()
-        found.append(
-            {
-                "metric": "differences",
-                "value": None if report.verdict == NOT_COMPARED else len(differences),
-                "verdict": report.verdict,
-                "layer": report.number,
-                "scheme": scheme.name,
-                "base": scheme.base,
-                "factor": scheme.factor,
-                "attention_factor": seen.factor if turning.n_rotated else None,
-                "pairing": turning.pairing,
-                "rotated_pairs": turning.n_rotated,
-                "slow_pairs": report.n_slow,
-                "pairs": turning.n_pairs,
-                "slowest_wavelength": slowest(report) if turning.n_rotated else None,
-                "window": report.window,
-                "chunk": report.chunk,
-                "query_norm": seen.norm,
-                "query_norm_after_rotation": seen.norm_after,
-                "logit_scale": seen.scale,
-                "declared_scheme": report.declared.scheme.name,
-                "declared_base": report.declared.scheme.base,
-                "declared_factor": report.declared.scheme.factor,
-                "difference": "; ".join(differences),
-                "not_compared": report.not_compared,
-            }
-        )
-    return found
+    return [
+        {
+            "metric": "differences",
+            "value": None if report.verdict == NOT_COMPARED else len(report.differences()),
+            "verdict": report.verdict,
+            "layer": report.number,
+            "scheme": report.scheme.name,
+            "base": report.scheme.base,
+            "factor": report.scheme.factor,
+            "attention_factor": report.seen.factor if report.turning.n_rotated else None,
+            "pairing": report.turning.pairing,
+            "rotated_pairs": report.turning.n_rotated,
+            "slow_pairs": report.n_slow,
+            "pairs": report.turning.n_pairs,
+            "slowest_wavelength": slowest(report) if report.turning.n_rotated else None,
+            "window": report.window,
+            "chunk": report.chunk,
+            "query_norm": report.seen.norm,
+            "query_norm_after_rotation": report.seen.norm_after,
+            "logit_scale": report.seen.scale,
+            "declared_scheme": report.declared.scheme.name,
+            "declared_base": report.declared.scheme.base,
+            "declared_factor": report.declared.scheme.factor,
+            "difference": "; ".join(report.differences()),
+            "not_compared": report.not_compared,
+        }
+        for report in reports
+    ]
 
 
 def show(reports: Sequence[LayerReport], name: str, where: str) -> None:
@@ -119,7 +115,14 @@ def show(reports: Sequence[LayerReport], name: str, where: str) -> None:
 
 def held_records(held: Sequence[Held]) -> list[dict[str, Any]]:
     return [
-        {"metric": "difference", "tensor": one.name, "value": one.difference, "share_of_rounding": one.share}
+        {
+            "metric": "difference",
+            "tensor": one.name,
+            "value": one.difference,
+            "share_of_rounding": one.share,
+            "verdict": one.verdict,
+            "hidden_by_rounding": one.n_hidden,
+        }
         for one in held
     ]
 
@@ -128,5 +131,6 @@ def show_held(held: Sequence[Held], name: str) -> None:
     """A row for each tensor that was compared."""
     table = Table("tensor", "largest difference", "share of rounding", "", title=f"held against {name}")
     for one in held:
-        table.add_row(one.name, f"{one.difference:.3g}", f"{one.share:.3g}", "agrees" if one.agrees else "DIFFERS")
+        words = {DIFFERS: DIFFERS.upper(), HIDDEN: f"{HIDDEN} in {one.n_hidden:,} values"}.get(one.verdict, one.verdict)
+        table.add_row(one.name, f"{one.difference:.3g}", f"{one.share:.3g}", words)
     print_table(table)

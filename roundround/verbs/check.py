@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -18,13 +19,14 @@ from torch import Tensor
 from roundround.attention.keys import AttentionShape
 from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
-from roundround.config.verbs.check import CheckConfig
-from roundround.distributed.device import describe_device, pick_device
+from roundround.config.verbs.check import FARTHEST, CheckConfig
+from roundround.distributed.device import check_fits, describe_device, pick_device
 from roundround.loading.models import TrainedRun, refuse_other_kinds
-from roundround.loading.performed import DIFFERS, NOT_COMPARED, check_pretrained, check_run
+from roundround.loading.performed import NOT_COMPARED, check_pretrained, check_run
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 from roundround.probing import conformance
+from roundround.probing.conformance import AGREES, DIFFERS, HIDDEN
 from roundround.report import check as report
 from roundround.runs.directories import find_run
 from roundround.runs.opening import opened_run
@@ -32,7 +34,7 @@ from roundround.runs.run import Invocation
 from roundround.support import __version__
 from roundround.support.console import print_status
 from roundround.support.errors import NoVerdict, Refuted, UserError, one_line
-from roundround.support.files import home_expanded, write_atomically
+from roundround.support.files import check_is_file, home_expanded, write_atomically
 
 OF_THE_VECTORS = ("n_heads", "n_key_heads", "head_dim", "positions", "seed")
 
@@ -66,11 +68,12 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
         run.results(report.records(reports), differences=sum(len(one.differences()) for one in reports))
         if run.writes:
             report.show(reports, name, where)
-    verdicts = [one.verdict for one in reports]
-    for verdict, error in ((DIFFERS, Refuted), (NOT_COMPARED, NoVerdict)):
-        if verdict in verdicts:
-            words = {DIFFERS: "differ from", NOT_COMPARED: "could not be compared with"}[verdict]
-            raise error(f"{verdicts.count(verdict)} of {len(verdicts)} layers {words} {where}")
+    for verdict, error, words in (
+        (DIFFERS, Refuted, "differ from"),
+        (NOT_COMPARED, NoVerdict, "could not be compared with"),
+    ):
+        if n := sum(one.verdict == verdict for one in reports):
+            raise error(f"{n} of {len(reports)} layers {words} {where}")
 
 
 def refuse_unread(config: CheckConfig, keys: set[str]) -> None:
@@ -99,7 +102,10 @@ def encoding_of(config: CheckConfig, shape: AttentionShape) -> PositionalEncodin
     return encoding
 
 
-def shape_of(config: CheckConfig, n_heads: int, n_key_heads: int, head_dim: int) -> AttentionShape:
+def shape_of(config: CheckConfig, n_heads: int, n_key_heads: int, head_dim: int, n_positions: int) -> AttentionShape:
+    """The sizes of the vectors. UserError where memory cannot hold them, rotated, copied and multiplied."""
+    n_bytes = 32 * n_heads * n_positions * (head_dim + n_positions)
+    check_fits(n_bytes, torch.device("cpu"), "a file of these sizes", "give fewer heads, channels or positions")
     return AttentionShape(
         n_heads=n_heads,
         n_key_heads=n_key_heads,
@@ -118,7 +124,7 @@ def write_vectors(cfg: DictConfig, config: CheckConfig, invocation: Invocation) 
         raise UserError(f"to={config.to} must name a file in a folder that is there")
     if path.exists():
         raise UserError(f"to={config.to} is there already; remove it, or give another name")
-    shape = shape_of(config, config.n_heads, config.n_key_heads, config.head_dim)
+    shape = shape_of(config, config.n_heads, config.n_key_heads, config.head_dim, len(config.positions))
     encoding = encoding_of(config, shape)
     given = conformance.drawn(shape, config.positions, config.seed)
     tensors = {**given, **conformance.made(encoding, given)}
@@ -142,12 +148,14 @@ def write_vectors(cfg: DictConfig, config: CheckConfig, invocation: Invocation) 
 
 
 def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> None:
-    """The tensors of a file beside ours. Refuted where one differs by more than rounding."""
+    """The tensors of a file beside ours. Refuted where one differs by more than rounding, NoVerdict where it cannot be
+    told.
+    """
     assert config.against is not None
     path = home_expanded(config.against, "against")
     theirs, about = read_vectors(path)
-    n_heads, _, head_dim = theirs["q"].shape
-    encoding = encoding_of(config, shape_of(config, n_heads, len(theirs["k"]), head_dim))
+    n_heads, n_positions, head_dim = theirs["q"].shape
+    encoding = encoding_of(config, shape_of(config, n_heads, len(theirs["k"]), head_dim, n_positions))
     ours = conformance.made(encoding, theirs)
     for name in conformance.MADE:
         if name in theirs and name not in ours:
@@ -158,13 +166,18 @@ def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -
     held = conformance.held_against(encoding, theirs)
     with opened_run(invocation, cfg) as run:
         run.note(choices=invocation.given, device=describe_device(torch.device("cpu")), against=str(path))
-        run.results(report.held_records(held), differing=sum(not one.agrees for one in held))
+        run.results(report.held_records(held), differing=sum(one.verdict == DIFFERS for one in held))
         if run.writes:
             report.show_held(held, about.get("made_by", path.name))
-    differing = [one.name for one in held if not one.agrees]
+    differing, hidden = ([one.name for one in held if one.verdict == verdict] for verdict in (DIFFERS, HIDDEN))
     if differing:
         why = hint(encoding, theirs, differing)
         raise Refuted(f"{', '.join(differing)} of {path} differ by more than rounding{why}")
+    if hidden:
+        raise NoVerdict(
+            f"{', '.join(hidden)} of {path} cannot be told: some values are no larger than their rounding; give nearer "
+            "positions"
+        )
 
 
 def hint(encoding: PositionalEncoding, theirs: dict[str, Tensor], differing: list[str]) -> str:
@@ -172,13 +185,15 @@ def hint(encoding: PositionalEncoding, theirs: dict[str, Tensor], differing: lis
     if not isinstance(encoding, RotaryEncoding) or not set(differing) <= {"q_rotated", "k_rotated", "logits"}:
         return ""
     n_rotated = 2 * len(encoding.frequencies())
-    other = conformance.held_against(encoding, conformance.as_interleaved(theirs, n_rotated))
-    return "; they agree where channels pair interleaved (2m with 2m + 1)" if all(x.agrees for x in other) else ""
+    held = conformance.held_against(encoding, conformance.as_interleaved(theirs, n_rotated))
+    agree = all(one.verdict == AGREES for one in held)
+    return "; they agree where channels pair interleaved (2m with 2m + 1)" if agree else ""
 
 
 def read_vectors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a file and its metadata. UserError where it is none, or has not what the others are made from."""
     try:
+        check_is_file(path)
         with safe_open(path, "pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             about = opened.metadata() or {}
@@ -189,11 +204,13 @@ def read_vectors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         words = lacking[0] if lacking else f"one of {', '.join(conformance.MADE)}"
         raise UserError(f"{path} has no {words}; roundround check pe=... to=FILE writes a file of this form")
     positions, q, k = (tensors[name] for name in conformance.GIVEN)
-    fits = positions.dim() == 1 and q.dim() == k.dim() == 3 and q.shape[1:] == k.shape[1:]
-    whole = not positions.is_floating_point() and bool((positions >= 0).all()) and bool((positions.diff() > 0).all())
-    if not fits or not whole or len(positions) != q.shape[1] or not len(k) or len(q) % len(k) or not len(positions):
+    fits = q.dim() == k.dim() == 3 and q.shape[1:] == k.shape[1:] and q.numel() > 0 < len(k) and not len(q) % len(k)
+    counted = positions.dim() == 1 and not positions.is_floating_point() and not positions.is_complex()
+    places = positions.tolist() if counted else []
+    ascend = bool(places) and all(a < b for a, b in pairwise([-1, *places, FARTHEST + 1]))
+    if not fits or not ascend or len(places) != q.shape[1]:
         raise UserError(
-            f"{path}: positions {list(positions.shape)} must be whole and ascend, and q {list(q.shape)}, "
-            f"k {list(k.shape)} have heads, positions and channels"
+            f"{path}: positions {list(positions.shape)} must be whole and ascend, from 0 to {FARTHEST:,}, and q "
+            f"{list(q.shape)}, k {list(k.shape)} have heads, positions and channels"
         )
     return {**tensors, "positions": positions.long(), "q": q.float(), "k": k.float()}, about

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -464,6 +465,43 @@ def test_vectors_are_transformers_own(roundround: Callable[..., Done], here: Pat
     assert "q_rotated, k_rotated of odd.safetensors differ by more than rounding" in odd.err
 
 
+@pytest.mark.parametrize(("last", "own", "zeros"), [(131_072, 0, 1), (1_048_576, 3, 3)])
+def test_zeros_at_far_positions_never_agree(
+    roundround: Callable[..., Done], here: Path, last: int, own: int, zeros: int
+) -> None:
+    """At 524,288 the fastest pair is known to half a radian; what slow pairs give can be told farther out."""
+    assert roundround("check", "pe=rope", "to=ours.safetensors", f"positions=[0,1,{last}]").code == 0
+    ours = load_file("ours.safetensors")
+    done = roundround("check", "pe=rope", "against=ours.safetensors")
+    assert done.code == own, done.err
+    hidden = {r["tensor"]: r["hidden_by_rounding"] for r in done.results}
+    assert hidden["inv_freq"] == 0
+    # 16 units of 2^-23 times the angle reach 1 in two channels of the fastest pairs, of two query heads
+    n_fast = sum(16 * 2**-23 * (1 + last * 1e4 ** (-pair / 32)) > 1 for pair in range(32))
+    assert (hidden["cos"], hidden["q_rotated"]) == (
+        sum(8 * 2**-23 * (1 + last * 1e4 ** (-pair / 32)) > 1 for pair in range(32)),
+        4 * n_fast,
+    )
+    assert all((r["verdict"] == "cannot be told") == bool(r["hidden_by_rounding"]) for r in done.results)
+    given = {name: ours[name] for name in ("positions", "q", "k")}
+    ours["logits"][:, -1] = 0
+    save_file({**given, "logits": ours["logits"]}, "zeros.safetensors")
+    assert roundround("check", "pe=rope", "against=zeros.safetensors").code == zeros
+    ours["q_rotated"][:, -1, 28:32] = 0  # pairs 28 to 31 turn slowly
+    save_file({**given, "q_rotated": ours["q_rotated"]}, "slow.safetensors")
+    done = roundround("check", "pe=rope", "against=slow.safetensors")
+    assert (done.code, done.results[0]["verdict"]) == (1, "differs")
+
+
+def test_a_file_has_the_positions_that_can_be_written(roundround: Callable[..., Done], here: Path) -> None:
+    given = {"q": torch.zeros(1, 2, 4), "k": torch.zeros(1, 2, 4), "cos": torch.zeros(2, 2)}
+    save_file({**given, "positions": torch.tensor([0, 2**60])}, "far.safetensors")
+    assert_refused(roundround("check", "pe=rope", "against=far.safetensors"), "from 0 to 16,777,216")
+    save_file({**given, "positions": torch.tensor([0, 1]), "q_rotated": torch.zeros(1, 2, 4)}, "none.safetensors")
+    done = roundround("check", "pe=rope", "against=none.safetensors")
+    assert [r["verdict"] for r in done.results] == ["differs", "agrees"]  # vectors of zeros are themselves
+
+
 REFUSED = [
     ("", "there is nothing to check; give run=last, model=stories260k"),
     ("run=last model=stories260k", "run= and model= are to be checked; give one of them"),
@@ -478,6 +516,8 @@ REFUSED = [
     ("pe=rope to=x.safetensors head_dim=7", "head_dim=7 is odd"),
     ("pe=rope to=x.safetensors positions=[3,1]", "positions=[3, 1] must ascend"),
     ("pe=rope to=x.safetensors n_heads=3 n_key_heads=2", "n_heads=3 must be a multiple"),
+    ("pe=rope to=x.safetensors head_dim=1000000000000", "a file of these sizes needs at least"),
+    ("pe=rope to=x.safetensors n_heads=1000000000000 n_key_heads=1", "a file of these sizes needs at least"),
     ("pe=rope to=nowhere/x.safetensors", "must name a file in a folder that is there"),
     ("pe=rope against=nowhere.safetensors", "cannot be read"),
     ("run=nowhere", "nowhere"),
@@ -492,10 +532,18 @@ def test_a_wrong_check_costs_one_line(roundround: Callable[..., Done], words: st
 def test_a_file_of_another_form_costs_one_line(roundround: Callable[..., Done], here: Path) -> None:
     save_file({"q": torch.zeros(1, 2, 4)}, "q.safetensors")
     assert_refused(roundround("check", "pe=rope", "against=q.safetensors"), "has no positions")
+    os.mkfifo("pipe")
+    assert_refused(roundround("check", "pe=rope", "against=pipe"), "it is not a regular file")
     given = {"positions": torch.tensor([0, 1]), "q": torch.zeros(1, 2, 4), "k": torch.zeros(1, 3, 4)}
     save_file({**given, "cos": torch.zeros(2, 2)}, "k.safetensors")
     assert_refused(roundround("check", "pe=rope", "against=k.safetensors"), "have heads, positions and channels")
     given["k"] = torch.zeros(1, 2, 4)
+    for positions in (torch.tensor(3), torch.tensor([0j, 1]), torch.tensor([1, 0])):
+        save_file({**given, "positions": positions, "cos": torch.zeros(2, 2)}, "p.safetensors")
+        assert_refused(roundround("check", "pe=rope", "against=p.safetensors"), "must be whole and ascend")
+    many = {"positions": torch.arange(10**6), "q": torch.zeros(1, 10**6, 2), "k": torch.zeros(1, 10**6, 2)}
+    save_file({**many, "inv_freq": torch.zeros(1)}, "many.safetensors")
+    assert_refused(roundround("check", "pe=rope", "against=many.safetensors"), "needs at least")
     save_file({**given, "cos": torch.zeros(2, 3)}, "c.safetensors")
     assert_refused(roundround("check", "pe=rope", "against=c.safetensors"), "cos is [2, 3], and pe=rope gives [2, 2]")
 
