@@ -7,6 +7,8 @@ Tested by tests/loading/test_check.py.
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +17,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 from transformers import AttentionMaskInterface, PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, RotaryEmbeddingConfigMixin
 
 from roundround.attention.keys import AttentionShape
 from roundround.config.build import build
@@ -56,6 +59,8 @@ HALF_SPLIT = (
     *("llama", "mistral", "gemma", "gemma2", "gemma3_text", "gemma4_text", "qwen2", "qwen3", "smollm3", "olmo2"),
     *("olmo3", "gpt_neox", "phi3", "gpt_oss"),
 )
+OWN = ("transformers.models.", "transformers_modules.")  # where the code of one family of models lies
+OF_POSITIONS = re.compile("rope|rotar|posit|theta|alibi|window|chunk|yarn|ntk")  # in the keys of config.json
 UNNAMED = ("rope_random", "rope_ladder")  # which are RoPE or p-RoPE by other numbers
 NORM_FLAGS = ("use_qk_norm", "qk_layernorm")
 AS_DECLARED, NOT_COMPARED = "as declared", "not compared"  # verdicts on a layer, beside DIFFERS
@@ -157,7 +162,7 @@ class LayerReport:
     def differences(self) -> list[str]:
         """What is performed otherwise than declared, a phrase each."""
         found, turning, declared = [], self.turning, self.declared
-        scheme, said = self.scheme, declared.scheme
+        scheme, said, seen = self.scheme, declared.scheme, self.readings
         known = declared.frequencies_P(turning.farthest) is not None
         if known and scheme.name == UNKNOWN:
             found.append(f"{UNKNOWN} ({scheme.why}), declared: {named(said)}")
@@ -165,9 +170,8 @@ class LayerReport:
             if isinstance(declared.encoding, RotaryEncoding) and not self.has_factor(
                 declared.encoding.attention_factor
             ):
-                expected = declared.encoding.attention_factor
-                found.append(f"attention factor {self.seen.factor:.4g}, declared: {expected:.4g}")
-            seen = self.readings
+                factor, own = self.seen.factor, declared.encoding.attention_factor
+                found.append(f"attention factor {factor:.4g}, declared: {own:.4g}")
             if not all(declared.is_performed(one) for one in (seen.within, seen.beyond, seen.far)):
                 found.append(f"rotates as {named(scheme)}, declared: {named(said)}")
         if scheme.name != UNKNOWN and declared.pairing is not None and turning.pairing not in (None, declared.pairing):
@@ -179,8 +183,11 @@ class LayerReport:
             if own != other:
                 found.append(f"{name} of {tokens(own)}, declared: {tokens(other)}")
         if declared.norm is not None and self.seen.factor is not None and declared.norm != (self.seen.norm is not None):
-            words = ("not normalised", "normalised")
-            found.append(f"queries are {words[self.seen.norm is not None]}, declared: {words[declared.norm]}")
+            found.append(
+                "queries are not normalised, declared: normalised"
+                if declared.norm
+                else "queries are normalised, declared: not normalised"
+            )
         return found
 
 
@@ -297,15 +304,8 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
 
 def readings_of(turnings: Sequence[Turning], seen: LayerSeen, trained: int, declared: Declared) -> Readings:
     within, beyond, far = turnings
-    base = declared.scheme.base
-    return Readings(
-        within=within,
-        beyond=beyond,
-        far=far,
-        trained=trained,
-        attention_factor=seen.factor,
-        bases=() if base is None else (base,),
-    )
+    bases = [] if declared.scheme.base is None else [declared.scheme.base]
+    return Readings(within=within, beyond=beyond, far=far, trained=trained, attention_factor=seen.factor, bases=bases)
 
 
 def rope_of(config: Any, layer: int) -> Mapping[str, Any] | None:
@@ -357,17 +357,51 @@ def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declare
     flags = [bool(getattr(config, name)) for name in NORM_FLAGS if getattr(config, name, None) is not None]
     pairing = {**dict.fromkeys(HALF_SPLIT, PAIRINGS[0]), **dict.fromkeys(INTERLEAVED, PAIRINGS[1])}
     windowed = kind == "sliding_attention" and getattr(config, "use_sliding_window", True) is not False
-    norm = flags[0] if flags else None
-    if norm and isinstance(encoding, NoPE):
-        norm = None  # Llama 4 normalises where it rotates
     return Declared(
         encoding=encoding,
         words=words,
         window=getattr(config, "sliding_window", None) if windowed else None,
         chunk=getattr(config, "attention_chunk_size", None) if kind == "chunked_attention" else None,
         pairing=pairing.get(config.model_type),
-        norm=norm,
+        norm=None if not flags or isinstance(encoding, NoPE) else flags[0],  # Llama 4 normalises where it rotates
     )
+
+
+def unread_keys(said: Mapping[str, Any], model: PreTrainedModel) -> list[str]:
+    """Keys of config.json about positions that nothing reads, with those that lead to them.
+
+    A key is read if the class of the config has it, or if the code of the config, of the model's modules or of its kind
+    of RoPE names it. It is not where `rope_parameters` has other values of that key alone. said: what the file holds.
+    """
+    config, rope = model.config.get_text_config(), RotaryEmbeddingConfigMixin
+    in_force = leaves(config.to_dict(), config.model_type)
+    kinds = [value for path, value in in_force if path[-1] == "rope_type"]
+    readers = {
+        *(inspect.getmodule(of) for of in {type(config), *map(type, model.modules())} if of.__module__.startswith(OWN)),
+        *(rope.convert_rope_params_to_dict, rope.standardize_rope_params),  # which move keys into `rope_parameters`
+        *(function for kind, function in ROPE_INIT_FUNCTIONS.items() if kind in kinds),
+    }
+    code = "".join(map(inspect.getsource, readers))
+    found = []
+    for path, value in leaves(said, config.model_type):
+        taken = [own for where, own in in_force if "rope_parameters" in where and where[-1] == path[-1]]
+        other = isinstance(value, int | float) and bool(taken) and value not in taken
+        named = path[-1] in dir(type(config)) or re.search(rf"""(["'.]){re.escape(path[-1])}\b""", code)
+        if value is not None and OF_POSITIONS.search(".".join(path)) and (other or not named):
+            found.append(".".join(path))
+    return found
+
+
+def leaves(said: Mapping[str, Any], kind: str, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    """Values of a config, each with the keys that lead to it, but for parts of models of another kind, as of images."""
+    return [
+        leaf
+        for name, value in said.items()
+        if not isinstance(value, Mapping) or value.get("model_type", kind) == kind
+        for leaf in (
+            leaves(value, kind, (*path, str(name))) if isinstance(value, Mapping) else [((*path, str(name)), value)]
+        )
+    ]
 
 
 # -- a run, and the config in run.json

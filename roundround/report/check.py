@@ -52,9 +52,10 @@ def slowest(report: LayerReport) -> float:
     return 2 * math.pi / float(f_P[f_P > 0].min())
 
 
-def records(reports: Sequence[LayerReport]) -> list[dict[str, Any]]:
-    """Each layer's numbers, and its differences."""
-    return [
+def records(reports: Sequence[LayerReport], unread: Sequence[str]) -> list[dict[str, Any]]:
+    """Each layer's numbers and differences; before them, the keys of the config that nothing reads, if any."""
+    keys = [{"metric": "unread_keys", "value": len(unread), "keys": ", ".join(unread)}] if unread else []
+    return keys + [
         {
             "metric": "differences",
             "value": None if report.verdict == NOT_COMPARED else len(report.differences()),
@@ -84,7 +85,7 @@ def records(reports: Sequence[LayerReport]) -> list[dict[str, Any]]:
     ]
 
 
-def show(reports: Sequence[LayerReport], name: str, where: str) -> None:
+def show(reports: Sequence[LayerReport], unread: Sequence[str], name: str, where: str) -> None:
     """A column for each kind of layer, and the differences. where: what declares, such as config.json."""
     names = (
         "performs",
@@ -110,7 +111,9 @@ def show(reports: Sequence[LayerReport], name: str, where: str) -> None:
         for remark in (*group[0].differences(), *remarks):
             print_status(f"{runs_of([r.number for r in group])}: {remark}")
     if all(report.verdict == AS_DECLARED for report in reports):
-        print_status(f"all as {where} declares")
+        print_status(f"all as {where} declares" + (" in the keys that are read" if unread else ""))
+    if unread:
+        print_status(f"{where} has keys about positions that nothing reads: {', '.join(unread)}")
 
 
 def held_records(held: Sequence[Held]) -> list[dict[str, Any]]:

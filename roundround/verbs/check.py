@@ -22,7 +22,7 @@ from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.check import FARTHEST, CheckConfig
 from roundround.distributed.device import check_fits, describe_device, pick_device
 from roundround.loading.models import TrainedRun, refuse_other_kinds
-from roundround.loading.performed import NOT_COMPARED, check_pretrained, check_run
+from roundround.loading.performed import NOT_COMPARED, check_pretrained, check_run, unread_keys
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 from roundround.probing import conformance
@@ -50,24 +50,25 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
         return
     device = pick_device(config.device)
     if config.model is not None:
+        from roundround.loading.llama import read_json
         from roundround.loading.load import Pretrained
 
         refuse_other_kinds(config.model)
         source = build(config.model, Pretrained)
         model, _ = source.load(device)
-        reports, run_of = check_pretrained(model), None
+        reports, run_of, unread = check_pretrained(model), None, unread_keys(read_json(source.config_file()), model)
         name, where = source.path.rstrip("/").rpartition("/")[2], "config.json"
     else:
         assert config.run is not None
         directory = find_run(config.run, config.outputs, "train", done=True)
         trained = TrainedRun(directory, trust=config.trust)
-        reports, run_of = check_run(trained, config.checkpoint, device), str(directory)
+        reports, run_of, unread = check_run(trained, config.checkpoint, device), str(directory), []
         name, where = "/".join(directory.parts[-2:]), "run.json"
     with opened_run(invocation, cfg) as run:
         run.note(choices=invocation.given, device=describe_device(device), run=run_of, facts={"model": name})
-        run.results(report.records(reports), differences=sum(len(one.differences()) for one in reports))
+        run.results(report.records(reports, unread), differences=sum(len(one.differences()) for one in reports))
         if run.writes:
-            report.show(reports, name, where)
+            report.show(reports, unread, name, where)
     for verdict, error, words in (
         (DIFFERS, Refuted, "differ from"),
         (NOT_COMPARED, NoVerdict, "could not be compared with"),
@@ -82,8 +83,7 @@ def refuse_unread(config: CheckConfig, keys: set[str]) -> None:
     if config.against is not None:
         read["pe"] = ["train_length"]  # the file has the vectors
     [given] = [name for name in ("run", "model", "pe") if getattr(config, name) is not None]
-    own = {"checkpoint", "train_length", *OF_THE_VECTORS} - set(read[given])
-    unread = sorted(own & keys)
+    unread = sorted({"checkpoint", "train_length", *OF_THE_VECTORS} & keys - set(read[given]))
     if unread:
         why = "the file of against= brings them" if config.against is not None else f"{given}= leaves it unread"
         raise UserError(f"{unread[0]}= says nothing here: {why}; leave it out")
@@ -184,8 +184,7 @@ def hint(encoding: PositionalEncoding, theirs: dict[str, Tensor], differing: lis
     """What would make a file agree that differs in what is rotated alone."""
     if not isinstance(encoding, RotaryEncoding) or not set(differing) <= {"q_rotated", "k_rotated", "logits"}:
         return ""
-    n_rotated = 2 * len(encoding.frequencies())
-    held = conformance.held_against(encoding, conformance.as_interleaved(theirs, n_rotated))
+    held = conformance.held_against(encoding, conformance.as_interleaved(theirs, 2 * len(encoding.frequencies())))
     agree = all(one.verdict == AGREES for one in held)
     return "; they agree where channels pair interleaved (2m with 2m + 1)" if agree else ""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import math
 import os
 from collections.abc import Callable
@@ -11,17 +13,17 @@ from typing import Any
 import pytest
 import torch
 from conftest import Done, assert_refused, option, tunables
-from helpers_hf import saved_llama, tiny
+from helpers_hf import FAMILIES, saved_llama, tiny
 from omegaconf import OmegaConf
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama import modeling_llama
 
 from roundround.attention.keys import AttentionShape
 from roundround.config.build import build
-from roundround.loading.performed import LayerReport, check_pretrained, named
+from roundround.loading.performed import LayerReport, check_pretrained, named, unread_keys
 from roundround.pe.base import PositionalEncoding
 from roundround.probing.rotations import Turning
 from roundround.probing.schemes import Readings, scheme_of
@@ -363,6 +365,56 @@ def test_what_is_not_compared_has_a_value_and_an_exit_code_of_its_own(
     assert {(r["value"], r["verdict"]) for r in done.results} == {(None, "not compared")}
     for verb in ("show", "runs"):
         assert roundround(verb, str(done.directory)).code == 0
+
+
+UNREAD: list[dict[str, Any]] = [
+    {"rope_theta": 5e5},  # beside the one in rope_parameters
+    {"rope_interleaved": True},
+    {"use_rope": False},
+    {"rotary_pct": 0.25},
+    {"attention_chunk_size": 40},
+    {"no_rope_layer_interval": 4},
+    {"position_embedding_type": "alibi"},
+    {"mrope_section": [2, 3, 3]},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "factor": 4.0}},
+]
+
+
+@pytest.mark.parametrize("keys", UNREAD, ids=str)
+def test_keys_about_positions_that_nothing_reads_are_listed(keys: dict[str, Any]) -> None:
+    said = tiny("llama").config.to_dict() | keys
+    model = AutoModelForCausalLM.from_config(LlamaConfig.from_dict(copy.deepcopy(said)))
+    [(name, value)] = keys.items()
+    assert unread_keys(said, model) == [f"{name}.{[*value][-1]}" if isinstance(value, dict) else name]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_config_as_transformers_writes_it_has_no_unread_keys(family: str, tmp_path: Path) -> None:
+    model = tiny(family)
+    model.config.save_pretrained(tmp_path)
+    assert unread_keys(json.loads((tmp_path / "config.json").read_text()), model) == []
+
+
+def test_old_names_of_keys_are_read() -> None:
+    old = {"rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 2.0}}
+    said = {key: value for key, value in tiny("llama").config.to_dict().items() if key != "rope_parameters"} | old
+    assert unread_keys(said, AutoModelForCausalLM.from_config(LlamaConfig.from_dict(copy.deepcopy(said)))) == []
+    said = tiny("gpt_neox").config.to_dict()
+    rope = said.pop("rope_parameters")
+    said |= {"rotary_emb_base": rope["rope_theta"], "rotary_pct": 0.5, "rope_scaling": None}
+    assert unread_keys(said, tiny("gpt_neox")) == []
+
+
+def test_a_file_with_an_unread_key_is_not_as_declared_in_all(roundround: Callable[..., Done], here: Path) -> None:
+    folder = saved_llama(here / "little", rope_parameters={"rope_type": "default", "rope_theta": 1e4})
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rotary_pct": 0.25, "use_rope": False}))
+    done = roundround("check", "model=hf", f"model.path={folder}")
+    assert done.code == 0, done.err
+    assert "all as config.json declares in the keys that are read" in done.err
+    assert "config.json has keys about positions that nothing reads: rotary_pct, use_rope" in done.err
+    assert done.value("unread_keys") == 2
 
 
 def test_a_runs_kinds_of_layers_are_checked(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
