@@ -38,8 +38,8 @@ def outcome(
     traceback: where it is.
     """
     if isinstance(error, Interrupted | KeyboardInterrupt):
-        signum = error.signum if isinstance(error, Interrupted) else signal.SIGINT
-        return 128 + signum, f"interrupted by {signal.Signals(signum).name}"
+        signum, advice = (error.signum, error.advice) if isinstance(error, Interrupted) else (signal.SIGINT, "")
+        return 128 + signum, f"interrupted by {signal.Signals(signum).name}\n{advice}".strip()
     if isinstance(error, AlreadyReported):
         return 2, ""
     if isinstance(error, PeerLost | Failed | OutputError | Refuted):
@@ -53,14 +53,16 @@ def outcome(
 
 
 def complain(verb: str, message: str, code: int, *, speaks: bool = False) -> int:
-    """Print one red line on standard error; return the exit code. The verb is empty for roundround itself.
+    """Print a red line on standard error, and one below it on how to go on; return the exit code.
+
+    The verb is empty for roundround itself.
 
     A signal reaches all processes of a run; the first one prints the line about it.
     """
     if not speaks and code >= 128 and not launcher.speaks():
         return code
     red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
-    line = printable(f"{' '.join(['roundround', verb]).strip()}: {message}")
+    line = "\n".join(map(printable, f"{' '.join(['roundround', verb]).strip()}: {message}".split("\n")))
     print(f"{red}{line}{plain}", file=sys.stderr, flush=True)
     return code
 

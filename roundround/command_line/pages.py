@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
@@ -28,6 +27,7 @@ from roundround.command_line.catalogue import (
 )
 from roundround.config.options import checked_config_dir, config_name
 from roundround.config.verbs import VERBS, Flag, Verb
+from roundround.support import console
 from roundround.support.console import print_document
 from roundround.support.errors import UserError, escaped, nearest
 
@@ -60,16 +60,8 @@ def columns() -> int:
 
 
 def wrapped(text: str, indent: int) -> list[str]:
-    """A text in lines that begin at a column; no word is broken."""
-    margin = " " * indent
-    return textwrap.wrap(
-        text,
-        columns(),
-        initial_indent=margin,
-        subsequent_indent=margin,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    """A text in lines that begin at a column; no word and no command is broken."""
+    return console.wrapped(text, columns(), " " * indent)
 
 
 def rows(pairs: Iterable[tuple[str, str]], widest: int = NAMES, column: int | None = None) -> Iterator[str]:

@@ -101,9 +101,15 @@ def send_again(ignored: sys.UnraisableHookArgs) -> None:
 def end_at_once(signum: int, frame: FrameType | None, *, speaks: bool = True) -> None:
     """Print one line and end the process with 128 plus the signal's number."""
     if speaks:
-        with suppress(OSError):
-            os.write(2, f"roundround: interrupted by {signal.Signals(signum).name}\n".encode())
+        say(f"interrupted by {signal.Signals(signum).name}")
     os._exit(128 + signum)
+
+
+def say(line: str) -> None:
+    """Write a line on standard error in a signal's handler, where the main thread may hold a stream's lock."""
+    clear = "\r\033[K" if os.isatty(2) else ""  # of a progress bar, which is drawn again below
+    with suppress(OSError):
+        os.write(2, f"{clear}roundround: {line}\n".encode())
 
 
 @contextmanager
@@ -120,9 +126,13 @@ def interrupts_blocked() -> Iterator[None]:
 
 
 class StopSignal:
-    """Turns the first stop signal into a flag, read between two steps; the second raises Interrupted at once."""
+    """Turns the first stop signal into a flag, read between two steps; the second raises Interrupted at once.
 
-    def __init__(self) -> None:
+    speaks: print a line when the first one comes, since a step may take long.
+    """
+
+    def __init__(self, *, speaks: bool) -> None:
+        self.speaks = speaks
         self.asked: int | None = None
         self.handlers: dict[int, Any] = {}
 
@@ -134,6 +144,8 @@ class StopSignal:
         if self.asked is not None:
             raise Interrupted(signum)  # asked twice: do not wait for the step
         self.asked = signum
+        if self.speaks:
+            say(f"{signal.Signals(signum).name}: saving and stopping; a second signal stops at once")
 
     def close(self) -> None:
         """Give the signals back."""

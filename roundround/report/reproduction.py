@@ -70,8 +70,9 @@ def show_all(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Path]
     entries = {name: found[name][0] for name in items if name in found}
     for name, item in items.items():
         table.add_row(name, item.shows, item.command, needs(item), item.published, *last_of(item, entries.get(name)))
-    table.caption = "roundround reproduce NAME makes one, roundround reproduce all what this machine can"
+    table.columns[2].no_wrap = True  # a command is copied
     print_table(table, first_to_leave=["command", "needs", "published", "ours"])
+    print_status("roundround reproduce NAME makes one, roundround reproduce all what this machine can")
     print_status(summary(items, entries))
 
 

@@ -116,6 +116,12 @@ def save(
     return final
 
 
+def amend(folder: Path, **state: Any) -> None:
+    """Change what a checkpoint's state says, in one step, and put the links right."""
+    write_json(folder / STATE, read_state(folder) | state)
+    settle(folder.parent)
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """One safetensors file, flushed to the disk. OSError (ENOSPC) where the disk is full."""
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import select
 import shutil
 import sys
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 WIDE = 10_000  # characters: a file or a pipe has no width to wrap at
 UNBROKEN = 30  # characters of a cell that stays on one line: a number with its interval has fewer
 NARROWEST = 20  # characters of a column whose cells are longer
+# a verb and the words behind it, up to one that is prose: in small letters, or behind a sign that ends a clause
+COMMAND = re.compile(r"roundround [a-z-]+((?<![.,;:]) (-\S+ |(?=\S*([^a-z\s.,;:]|\.\w)))('[^']*'|[^\s'])+)*")
 
 
 quiet: set[str] = set()  # why this process leaves lines and tables to another one
@@ -40,11 +43,20 @@ def print_status(text: str) -> None:
 
 
 def in_lines(text: str, stream: TextIO) -> str:
-    """A text broken between words where a terminal would break it anywhere. What has no space stays whole."""
+    """A text broken between words where a terminal would break it anywhere."""
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False) if len(text) > width else text
+    return "\n".join(wrapped(text, width)) if len(text) > width else text
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """A text in lines that end between words. A command stays whole: it is copied."""
+    unbroken = COMMAND.sub(lambda found: found.group().replace(" ", "\0"), text)
+    wrapper = textwrap.TextWrapper(
+        width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return [line.replace("\0", " ") for line in wrapper.wrap(unbroken)]
 
 
 def print_passing(text: str) -> None:

@@ -54,11 +54,14 @@ class PeerLost(Exception):
 
 
 class Interrupted(BaseException):
-    """A signal asked the process to stop; the command exits with 128 plus its number."""
+    """A signal asked the process to stop; the command exits with 128 plus its number.
+
+    advice: a line that says how to go on.
+    """
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
-        self.signum = signum
+        self.signum, self.advice = signum, ""
 
 
 class OutputError(Exception):

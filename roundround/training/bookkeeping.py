@@ -34,7 +34,7 @@ class Bookkeeping:
     def __init__(self, run: Run, *, first_step: int, n_steps: int) -> None:
         self.run, self.first_step = run, first_step
         self.display = Display(n_steps, first_step, shown=run.writes)
-        self.stop_signal = StopSignal()
+        self.stop_signal = StopSignal(speaks=run.writes)
 
     def start(self, *, sharded: bool = False) -> None:
         """Training begins, in all processes at once. sharded: each process has its share of the weights."""
@@ -113,7 +113,7 @@ class Display:
                 TextColumn("{task.fields[numbers]}"),
                 TimeRemainingColumn(),
                 TextColumn("left"),
-                console=Console(file=sys.stderr),
+                console=Console(file=sys.stderr, soft_wrap=True),  # what is printed meanwhile is the terminal's to wrap
                 transient=True,
             )
             self.task = self.live.add_task("", total=self.n_steps, completed=self.first_step, numbers="")

@@ -16,8 +16,9 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 
 from roundround.config.verbs.train import TrainConfig
-from roundround.distributed.interruption import STOP_SIGNALS
+from roundround.distributed.interruption import STOP_SIGNALS, interrupt, on_signals, put_back
 from roundround.probing.telemetry import attention_statistics
+from roundround.runs import checkpoints
 from roundround.runs.checkpoints import Checkpoint, check_optimizer
 from roundround.runs.run import Run
 from roundround.support.errors import Interrupted
@@ -35,7 +36,8 @@ class TrainingCallback(lightning.Callback):
 
     Intervals are in optimizer steps counted from the start of the run, so a resumed run does the same at the same
     steps. SIGINT and SIGTERM only raise a flag; the run stops between steps, its state saved, on all ranks at once:
-    after the step where one process trains, at most STEPS_BETWEEN_AGREEMENTS steps later where several do.
+    after the step where one process trains, at most STEPS_BETWEEN_AGREEMENTS steps later where several do. What is not
+    validated then is validated when the run is resumed; one process stops in the middle of a validation too.
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class TrainingCallback(lightning.Callback):
         state = past.state if past else {}
         self.best: dict[str, Any] = state.get("best", {"step": None, "nats_per_token": math.inf})
         self.validated: dict[str, Any] = state.get("validated", {"step": None, "nats_per_token": math.inf})
+        due = first_step % config.validate_every == 0 or first_step == config.trainer.max_steps
+        self.owed = past if due and self.validated["step"] != first_step else None  # what was stopped before that
         self.skipped_steps: int = state.get("skipped_steps", 0)
         self.micro_losses: list[Tensor] = []  # of the step that is not complete
         self.losses: list[Tensor] = []
@@ -79,6 +83,12 @@ class TrainingCallback(lightning.Callback):
         self.meter.start(trainer.global_rank)
         self.seen_step = module.step
         self.bookkeeping.start(sharded=self.sharded)
+        if self.owed is not None:
+            self.validate(trainer, module, module.step)
+            if trainer.is_global_zero:
+                checkpoints.amend(self.owed.folder, best=self.best, validated=self.validated)
+            self.bookkeeping.skip()
+        trainer.should_stop = module.step == module.n_steps  # where that was all
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         self.bookkeeping.wait_until_saved()
@@ -117,8 +127,11 @@ class TrainingCallback(lightning.Callback):
         self.bookkeeping.display.advance(step)
         if self.config.attention_stats_every and step % self.config.attention_stats_every == 0:
             self.look_at_attention(trainer, module, batch, step)
-        if validate and self.validate(trainer, module, step):
-            save = True
+        try:
+            if validate and stop is None and self.validate(trainer, module, step):
+                save = True
+        except Interrupted as stopped:
+            stop, save = stopped.signum, True
         if save:
             self.save(trainer, module, step)
         if validate or save:
@@ -206,8 +219,12 @@ class TrainingCallback(lightning.Callback):
     def validate(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> bool:
         """Measure what is held out, each rank a share of it; whether this is the best so far."""
         shares = {"rank": trainer.global_rank, "world_size": trainer.world_size}
-        with trainer.precision_plugin.val_step_context(), gathered(module.decoder):
-            sums = self.material.measure(module.decoder, **shares, device=module.device)
+        handlers = on_signals(interrupt) if trainer.world_size == 1 else {}  # several processes measure to the end
+        try:
+            with trainer.precision_plugin.val_step_context(), gathered(module.decoder):
+                sums = self.material.measure(module.decoder, **shares, device=module.device)
+        finally:
+            put_back(handlers)
         measured = self.material.measured(trainer.strategy.reduce(sums.to(module.device), reduce_op="sum"))
         self.validated = {"step": step, **measured}
         self.run.log(step, **{f"held_out_{name}": value for name, value in measured.items()})

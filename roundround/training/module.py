@@ -103,8 +103,10 @@ def gathered(decoder: Decoder) -> Iterator[None]:
         yield
         return
     module.unshard()
-    yield
-    module.reshard()
+    try:
+        yield
+    finally:
+        module.reshard()
 
 
 class LanguageModel(lightning.LightningModule):

@@ -80,9 +80,9 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
                 folder = checkpoints.find(source, "last")
                 checkpoints.load_into(model, share_of(checkpoints.load_weights(folder), mine), folder)
             report_on(run, config, seeds[mine], model, softmaxes, peers)
-        except Interrupted:
+        except Interrupted as stop:
             if source is None:
-                print_status(invocation.resume_line)
+                stop.advice = invocation.resume_line
             raise
 
 

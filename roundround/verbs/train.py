@@ -82,7 +82,7 @@ def fit(
     past = start.past(sharded=sharded)
     first_step = past.state["step"] if past else 0
     decoder, share = decoder_of(config, material.n_vocab, start, past, sharded=sharded)
-    trainer = make_trainer(config, run, n_steps - first_step)
+    trainer = make_trainer(config, run, max(1, n_steps - first_step))
     batches = batches_of(config, material, trainer, first_step)
     meter = meter_of(run, config, material, decoder, trainer, batches)
     callback = TrainingCallback(run, config, material, meter, first_step=first_step, past=past)
@@ -104,14 +104,13 @@ def fit(
     if config.compile and share is None:
         compile_in_place(decoder)
     try:
-        if first_step < n_steps:
+        if first_step < n_steps or callback.owed is not None:
             with warnings_as_lines(FallsBack), processes_of_lightning(invocation.peers):
                 trainer.fit(module, DataLoader(batches, batch_size=None))
             if module.step != n_steps:
                 raise RuntimeError(f"Lightning ended the run at step {module.step} of {n_steps}")
-    except Interrupted:
-        if run.writes:
-            print_status(invocation.resume_line)
+    except Interrupted as stop:
+        stop.advice = invocation.resume_line
         raise
     if first_step < n_steps:
         run.note(seconds_of_training=callback.training_seconds)
@@ -128,7 +127,7 @@ def batches_of(config: TrainConfig, material: Material, trainer: lightning.Train
         rank=trainer.global_rank,
         world_size=trainer.world_size,
         first_step=first_step,
-        n_steps=config.trainer.max_steps - first_step,
+        n_steps=max(1, config.trainer.max_steps - first_step),  # for no step Lightning does not call a callback
     )
     return Timed(material.batches(shares))
 
@@ -187,9 +186,7 @@ def report(run: Run, config: TrainConfig, material: Material) -> None:
     """Write the results of a finished run: what its best checkpoint was measured to be, and what it cost."""
     folder = checkpoints.newest(run.directory / "checkpoints")
     assert folder is not None, "a finished run has a checkpoint"
-    best, curve = checkpoints.read_state(folder).get("best"), measurements(run)
-    if best is None:  # where a run was resumed at its last step, nothing was measured now
-        raise UserError(f"{folder} has no held-out loss, which every checkpoint of this verb has; start a new run")
+    best, curve = checkpoints.read_state(folder)["best"], measurements(run)
     choices = run.manifest["choices"]
     common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": config.seed}
     records, headline = material.results(best, curve)

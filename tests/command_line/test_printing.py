@@ -17,6 +17,7 @@ from rich.table import Table
 from roundround.cli import run
 from roundround.support.console import Stream, print_result, print_status, print_table
 from roundround.support.errors import OutputError, one_line, printable
+from roundround.training.bookkeeping import Display
 
 
 def test_what_a_terminal_would_obey_is_escaped() -> None:
@@ -124,6 +125,38 @@ def test_a_terminal_breaks_lines_between_words(
     assert len(lines) == 6
     assert " ".join(lines) == text
     assert [len(line) > 80 for line in lines] == [False] * (len(lines) - 1) + [True]
+
+
+COMMANDS = [
+    "roundround train resume=/home/somebody/work/outputs/train/2026-11-28/03-38-29",
+    "roundround eval run='outputs of mine/2026-11-28/03-38-29-sweep' length=128,256,512 'prompt=one; two. Three'",
+    "roundround max-retrieval -m seed=1,2,3 --config-dir mine hydra.sweep.dir=/home/somebody/work/outputs/again",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("text", ["resume with: {}", "it was stopped after many steps: {}; it goes on at once {}."])
+def test_a_terminal_breaks_no_command(
+    command: str, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pasted, the first half of `train resume=...` would start a new training."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    print_status(text.format(command, "and no step is done twice"))
+    assert command in capsys.readouterr().err
+
+
+def test_a_progress_bar_breaks_no_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    display = Display(10, 0, shown=True)
+    display.start()
+    display.say(COMMANDS[0])
+    print_status(f"resume with: {COMMANDS[2]}")
+    display.close()
+    shown = capsys.readouterr().err
+    assert COMMANDS[0] in shown
+    assert COMMANDS[2] in shown
 
 
 # -- streams that fail

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,8 @@ from conftest import FAST, Done, at_step, held_out_stream, metrics_of, saved_wei
 from forkserver import Forkserver
 from rounding import rounding
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from roundround.training import material
 
 LONG = ["trainer.max_steps=60", "validate_every=20", "checkpoint_every=7", "trainer.log_every_n_steps=5"]
 
@@ -225,6 +228,49 @@ def test_a_run_stopped_at_a_step_goes_on_bit_for_bit(
     assert_goes_on(roundround, directory, uninterrupted, "interrupted")
 
 
+@pytest.mark.parametrize("step", [20, 60])
+def test_a_run_stopped_while_it_validates_saves_at_once_and_goes_on_bit_for_bit(
+    train: Callable[..., Done],
+    roundround: Callable[..., Done],
+    uninterrupted: Path,
+    step: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sound, validations, n_batches = material.score, [20, 40, 60], 0
+
+    def score(decoder: Any, windows: Any, **options: Any) -> Any:
+        def stop(*_: Any) -> None:
+            nonlocal n_batches
+            n_batches += 1
+            os.kill(os.getpid(), signal.SIGINT)
+
+        hook = decoder.register_forward_pre_hook(stop) if validations.pop(0) == step else None
+        try:
+            return sound(decoder, windows, **options)
+        finally:
+            if hook is not None:
+                hook.remove()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(material, "score", score)
+        done = train(*LONG)
+    directory = next(Path("outputs/train").glob("*/*")).absolute()
+    assert (done.code, n_batches) == (130, 1)
+    assert done.err.endswith(
+        f"\nroundround train: interrupted by SIGINT\nresume with: roundround train resume={directory}\n"
+    )
+    assert (directory / "checkpoints" / "last").resolve().name == f"step-{step:08}"
+    assert_goes_on(roundround, directory, uninterrupted, "interrupted")
+
+
+def test_a_signal_in_a_step_is_answered_before_the_step_ends(
+    train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    at_step(monkeypatch, 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert train(*LONG).code == 143
+    assert capfd.readouterr().err == "roundround: SIGTERM: saving and stopping; a second signal stops at once\n"
+
+
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
 def test_a_resumed_run_is_bit_for_bit_in_any_precision(
     train: Callable[..., Done], roundround: Callable[..., Done], precision: str
@@ -285,18 +331,18 @@ def assert_goes_on(roundround: Callable[..., Done], directory: Path, uninterrupt
     assert len(list(Path("outputs/train").glob("*/*"))) == 1
 
 
-def test_a_finished_run_without_its_loss_is_one_line(
+def test_a_finished_run_without_its_loss_is_measured_again(
     train: Callable[..., Done], roundround: Callable[..., Done]
 ) -> None:
     directory = train("trainer.max_steps=1").directory
+    before = measured(directory, 1)
     path = directory / "checkpoints" / "last" / "state.json"
-    state = json.loads(path.read_text())
-    del state["best"], state["validated"]
+    state_before = json.loads(path.read_text())
+    state = {key: value for key, value in state_before.items() if key not in ("best", "validated")}
     path.write_text(json.dumps(state))
     resumed = roundround("train", f"resume={directory}", "logger=none")
-    assert (resumed.code, resumed.out) == (2, "")
-    assert "step-00000001 has no held-out loss" in resumed.err.splitlines()[-1]
-    assert json.loads((directory / "run.json").read_text())["status"] == "done"
+    assert (resumed.code, measured(directory, 1)) == (0, before)
+    assert json.loads(path.read_text()) == state_before
 
 
 def test_a_run_killed_while_it_writes_a_checkpoint_goes_on(
