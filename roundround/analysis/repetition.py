@@ -207,7 +207,7 @@ class Runner:
         while True:
             found = [
                 (path, manifest["status"])
-                for path, manifest in all_runs(runs_of(self.outputs, verb), verb, done=False)
+                for path, manifest in all_runs(runs_of(self.outputs, verb), verb)
                 if has_same_numbers(manifest, planned)
                 and has_same_text(manifest, planned)
                 and not any(change.code for change in changes(path, manifest, planned))

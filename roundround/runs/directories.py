@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from roundround.distributed.launcher import job, launched_from_outside, rank, started_again
 from roundround.support import __version__
+from roundround.support.console import print_status
 from roundround.support.errors import UserError, one_line, printable
 from roundround.support.files import home_expanded, parse_json, read_text
 
@@ -201,7 +202,7 @@ def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequen
         refuse_links(directory)
         return str(directory)
     if started_again():
-        runs = all_runs(runs_of(outputs, verb), verb, done=False)
+        runs = all_runs(runs_of(outputs, verb), verb)
         own = [run for run in runs if run[1].get("job") == job() and has_words(run[1], verb, overrides)]
         if own:  # else it had not begun
             return str(max((time_of(manifest["started"]), path) for path, manifest in own)[1])
@@ -246,7 +247,8 @@ def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path
     """The run directory that `reference` means: a path, or `last` for the latest started one under `outputs`.
 
     last~N: the Nth before it. `done` asks for a finished run, else it is one to be resumed: none that only looked at
-    another. sweep: whose jobs are not meant, since one of them asks. Raises UserError where there is none.
+    another. sweep: whose jobs are not meant, since one of them asks. A line names a newer run that is not finished.
+    Raises UserError where there is none.
     """
     named = re.fullmatch(r"last(?:~(\d{1,9}))?", reference)
     if named is None or (os.path.lexists(reference) and reference != "last"):
@@ -254,14 +256,21 @@ def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path
         read_manifest(path)
         return path
     folder = runs_of(outputs, verb)
-    runs = [(path, run) for path, run in all_runs(folder, verb, done=done) if path.parent != sweep]
-    found = sorted((time_of(run["started"]), path) for path, run in runs if done or run.get("run") is None)
+    others = ((path, run) for path, run in all_runs(folder, verb) if path.parent != sweep)
+    runs = sorted((time_of(run["started"]), path, run["status"]) for path, run in others if done or not run.get("run"))
+    found = [run for run in runs if run[2] == "done" or not done]
     kind, before = "finished " if done else "", int(named[1] or 0)
     if not found:
         raise UserError(f"no {kind}{verb} run under {folder}; start one with: roundround {verb}")
     if before >= len(found):
         raise UserError(f"{reference}: there are {len(found)} {kind}runs of {verb} under {folder}")
-    return found[-1 - before][1]
+    taken = found[-1 - before]
+    newer = [run for run in runs if run > taken and run not in found]
+    if newer:
+        _, path, status = newer[-1]
+        more = f", nor are {len(newer) - 1} others" if len(newer) > 1 else ""
+        print_status(f"{reference} is {taken[1]}; {path} is newer and not finished ({status}){more}")
+    return taken[1]
 
 
 def runs_of(outputs: str, verb: str) -> Path:
@@ -276,14 +285,10 @@ def path_of(reference: str) -> Path:
     return home_expanded(reference, "the run").absolute()
 
 
-def all_runs(folder: Path, verb: str, *, done: bool) -> list[tuple[Path, dict[str, Any]]]:
-    """The runs of a verb below its folder, jobs of sweeps included; with `done` the finished ones."""
+def all_runs(folder: Path, verb: str) -> list[tuple[Path, dict[str, Any]]]:
+    """The runs of a verb below its folder, jobs of sweeps included."""
     runs = readable([*folder.glob(f"*/*/{MANIFEST}"), *folder.glob(f"*/*-sweep*/*/{MANIFEST}")])
-    return [
-        (path.absolute(), manifest)
-        for path, manifest in runs
-        if manifest["verb"] == verb and (manifest["status"] == "done" or not done)
-    ]
+    return [(path.absolute(), manifest) for path, manifest in runs if manifest["verb"] == verb]
 
 
 def jobs_of_sweep(sweep: Path) -> list[tuple[Path, dict[str, Any]]]:

@@ -111,7 +111,7 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
     found = stored(the_set.name, the_set.size)
     own = [
         path
-        for directory, _ in sorted(all_runs(runs_of(config.outputs, "bench"), "bench", done=False))
+        for directory, _ in sorted(all_runs(runs_of(config.outputs, "bench"), "bench"))
         for path in sorted((directory / VALUES).glob("*.json"))
     ]
     for is_named, path in [*((True, Path(file)) for file in config.files), *((False, path) for path in own)]:

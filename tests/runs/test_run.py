@@ -557,6 +557,24 @@ def test_last_is_the_latest_started_run_that_is_done_jobs_of_sweeps_included(out
     assert find_run("last", str(outputs), "train", done=True) == outputs / "train/2026-01-03/09-00-00-sweep/10"
 
 
+def test_last_says_that_a_newer_run_is_not_finished(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    day = outputs / "train/2026-01-03"
+    for reference, taken in {"last": "09-00-00-sweep/10", "last~2": "09-00-00-sweep/0"}.items():
+        find_run(reference, str(outputs), "train", done=True)
+        assert capsys.readouterr().err == (
+            f"{reference} is {day / taken}; {day / '13-00-00'} is newer and not finished (running), nor are 2 others\n"
+        )
+    leave_run(day / "16-00-00", "2026-01-03T16:00:00.000000+00:00")
+    find_run("last", str(outputs), "train", done=True)
+    find_run("last", str(outputs), "train", done=False)
+    assert capsys.readouterr().err == ""
+    leave_run(day / "17-00-00", "2026-01-03T17:00:00.000000+00:00", "failed: boom")
+    find_run("last", str(outputs), "train", done=True)
+    assert capsys.readouterr().err == (
+        f"last is {day / '16-00-00'}; {day / '17-00-00'} is newer and not finished (failed: boom)\n"
+    )
+
+
 def test_last_to_go_on_with_need_not_be_done(outputs: Path) -> None:
     assert find_run("last", str(outputs), "train", done=False) == outputs / "train/2026-01-03/13-00-00"
 

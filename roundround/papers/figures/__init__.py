@@ -198,7 +198,7 @@ def read_entries(directory: Path) -> list[Entry]:
 
 def newest_entries(outputs: str) -> dict[str, tuple[Entry, Path]]:
     """What was found last of every figure under `outputs`, and the folder of its picture."""
-    runs = all_runs(runs_of(outputs, "reproduce"), "reproduce", done=False)
+    runs = all_runs(runs_of(outputs, "reproduce"), "reproduce")
     return newest_of((entry, directory / "figures") for directory, _ in runs for entry in read_entries(directory))
 
 
