@@ -49,8 +49,8 @@ class MinimalPairs(Source):
         name: str | None = None,
         revision: str | None = None,
     ) -> None:
-        if path is not None and name is not None:
-            raise ValueError("path and name are both given; give path= for files, or name= for a data set of the hub")
+        if (path is not None and name is not None) or (revision is not None and name is None):
+            raise ValueError("path is for files, name and revision are for a data set of the hub; give one of the two")
         if pairs is not None and pairs < 1:
             raise ValueError(f"pairs is {pairs}: a whole number from 1, or null for all, is allowed")
         if phenomena is not None and not phenomena:

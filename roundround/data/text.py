@@ -17,17 +17,20 @@ import itertools
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, final
 
 from roundround.data.corpora import Corpus, compiled, fingerprint, first_line, reading
+from roundround.support.console import print_status
 from roundround.support.errors import UserError
 from roundround.support.files import check_is_file, home_expanded, parse_json, sha256
 
 BLOCK_BYTES = 1 << 22
 MARGIN = 1 << 16  # characters
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # how such a file begins; one without has a NUL in most characters
 Row = tuple[str, Mapping[str, object]]  # where it stands in the file, for errors; its values by column
 ROWS_AT_ONCE = 256  # of parquet
 LONGEST_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
@@ -42,6 +45,8 @@ def decoded(path: Path) -> Iterator[str]:
         block = b"start"
         while block:
             block = file.read(BLOCK_BYTES)
+            if 3 * block.count(0) > len(block) or (n_read == 0 and block.startswith(UTF_16)):
+                raise UserError(f"{path}: UTF-16, or no text; re-encode the file, e.g. iconv -f utf-16 -t utf-8")
             n_read += len(block)
             try:
                 text = decoder.decode(block, final=not block)
@@ -221,8 +226,9 @@ ENDINGS = (*PLAIN, *READERS)
 class TextFiles(Corpus):
     """Files, folders (with all below them) and globs, in the order given, each one's files by path.
 
-    Nothing that looks like text is left out silently: a link to nothing, a file or folder that cannot be read, and a
-    pipe or device with a supported ending are errors. Links are followed, each linked folder once.
+    Nothing is left out silently: a line counts the files whose ending is not read, and a link to nothing, a file or
+    folder that cannot be read, and a pipe or device with a supported ending are errors. Links are followed, each linked
+    folder once.
 
     Plain text (txt, text, md) is cut into documents at `split_regex` (null: one document a file, which has to fit in
     memory). A row of jsonl, json, csv, tsv or parquet is a document: the texts of its columns, joined by a newline;
@@ -258,7 +264,7 @@ class TextFiles(Corpus):
 
     def identity(self) -> str:
         with reading("the corpus"):
-            contents = [[path.suffix.lower(), sha256(path)] for path in self.files()]
+            contents = [[path.suffix.lower(), sha256(path)] for path in self.files(tell=True)]
         options = [self.column, self.split_regex, self.max_chars, *([self.keep_chars] if self.keep_chars else [])]
         return fingerprint(corpus="text", held_out=self.held_out, options=options, contents=contents)
 
@@ -277,16 +283,19 @@ class TextFiles(Corpus):
                     continue
                 yield text if self.max_chars is None else text[: self.max_chars]
 
-    def files(self) -> list[Path]:
-        """Every file, once. UserError where there is nothing to read, or where something cannot be read."""
+    def files(self, *, tell: bool = False) -> list[Path]:
+        """Every file, once. UserError where there is nothing to read, or where something cannot be read.
+
+        tell: print which endings are left out.
+        """
         found = []
         for entry in self.path:
             with reading(entry):
-                found += _expand(entry)
+                found += _expand(entry, tell=tell)
         return list(dict.fromkeys(found))
 
 
-def _expand(entry: str) -> list[Path]:
+def _expand(entry: str, *, tell: bool) -> list[Path]:
     """The files that one entry of `path` stands for; one that is named itself has to have a text. OSError."""
     path = home_expanded(entry, "data.path")
     if not path.is_dir() and os.path.lexists(path):
@@ -302,6 +311,10 @@ def _expand(entry: str) -> list[Path]:
     usable = [file for file in files if file.suffix.lower() in ENDINGS and check_is_file(file).st_size > 0]
     if not usable:
         raise UserError(f"data.path: nothing to read in '{entry}' (supported, where not empty: {', '.join(ENDINGS)})")
+    left_out = Counter(file.suffix or file.name for file in files if file.suffix.lower() not in ENDINGS)
+    if tell and left_out:
+        endings = ", ".join(f"{ending} ({n:,})" for ending, n in left_out.most_common())
+        print_status(f"{entry}: left out, because of the ending: {endings}; read are {', '.join(ENDINGS)}")
     return usable
 
 

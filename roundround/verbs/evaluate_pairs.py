@@ -53,6 +53,10 @@ def pairs_asked_for(config: EvalConfig, invocation: Invocation) -> MinimalPairs 
     for key in OF_OTHERS:
         if key in keys:
             raise UserError(f"{key}= is for text and tasks, and data= is minimal pairs; they take prefix=, data.pairs=")
+    if config.data.path is not None and "data.sample" in keys:
+        raise UserError(
+            "data.sample= is for the package's pairs, and data.path= is read in their place; give one of them"
+        )
     return build(config.data, MinimalPairs)
 
 

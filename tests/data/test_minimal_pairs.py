@@ -129,7 +129,7 @@ def test_what_is_not_there_is_named(given: dict[str, Any], message: str) -> None
     [
         ({"pairs": 0}, "pairs is 0"),
         ({"phenomena": []}, "phenomena is"),
-        ({"path": ["a"], "name": "b"}, "path and name are both given"),
+        ({"path": ["a"], "name": "b"}, "path is for files, name and revision"),
     ],
 )
 def test_values_that_mean_nothing_are_refused(given: dict[str, Any], message: str) -> None:

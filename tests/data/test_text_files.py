@@ -192,6 +192,11 @@ def test_the_identity_follows_every_byte_and_option_but_no_name(tmp_path: Path) 
         ("a.csv", "txt\na\n", r"a.csv: no column 'text'.*: txt; where"),
         ("a.parquet", b"PAR1 nonsense", r"a.parquet: not a readable parquet file \(Parquet magic bytes"),
         ("a.txt", b"ok\xff", r"a.txt: byte 2 \(0xff\) is not UTF-8"),
+        ("a.txt", "little end".encode("utf-16"), r"a.txt: UTF-16, .*iconv -f utf-16 -t utf-8"),
+        ("a.txt", b"\xfe\xff" + "big end".encode("utf-16-be"), r"a.txt: UTF-16"),
+        ("a.md", "no mark".encode("utf-16-le"), r"a.md: UTF-16"),
+        ("a.csv", "text\nno mark\n".encode("utf-16-be"), r"a.csv: UTF-16"),
+        ("a.jsonl", '{"text": "four bytes"}'.encode("utf-32-le"), r"a.jsonl: UTF-16"),
         ("a.txt", "", r"a.txt is empty"),
         ("a.pdf", "x", r"a.pdf: ending '.pdf' is not supported \(supported: .txt, .text, .md, .jsonl"),
     ],
@@ -200,6 +205,19 @@ def test_broken_files_are_named_in_one_line(tmp_path: Path, name: str, content: 
     with pytest.raises(UserError, match=message) as error:
         texts(write(tmp_path / name, content))
     assert "\n" not in str(error.value)
+
+
+def test_a_text_may_have_some_nuls(tmp_path: Path) -> None:
+    assert texts(write(tmp_path / "a.txt", "one\0two")) == ["one\0two"]
+
+
+def test_a_line_counts_what_a_folder_has_beside_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.txt", "b.jsonl.gz", "sub/c.jsonl.gz", "LICENSE", ".hidden.gz"):
+        write(tmp_path / name, "a text")
+    corpus(tmp_path).identity()
+    assert f"{tmp_path}: left out, because of the ending: .gz (2), LICENSE (1); read are" in capsys.readouterr().err
+    assert texts(tmp_path) == ["a text"]
+    assert capsys.readouterr().err == ""
 
 
 def test_nothing_to_read_is_told_by_where_it_was_looked_for(tmp_path: Path) -> None:

@@ -172,6 +172,8 @@ def test_a_comparison_takes_prefix_and_phenomenon_for_places(
         ([*SOME, "prefix=99999999"], "prefix=99999999 is longer than the run's held-out text"),
         ([*SOME, "pe=sinusoidal", "prefix=0.5"], "prefix"),
         ([*SOME, "length=32"], "length= is for text and tasks"),
+        ([*SOME, "data.sample=zorro", "data.path=pairs"], "data.sample= is for the package's pairs"),
+        (["data=blimp", "data.revision=main"], "name and revision are for a data set of the hub"),
         ([*SOME, "dispersion=true"], "dispersion= is for text and tasks"),
         (["prefix=8"], "prefix= is text before the sentences of minimal pairs"),
         (["data=zorro", "data.phenomena=[casee]"], "data.phenomena: there is no 'casee'"),
