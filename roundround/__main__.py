@@ -17,13 +17,12 @@ import os
 import sys
 
 from roundround.distributed.interruption import end_at_once, on_signals, send_again
-from roundround.distributed.launcher import speaks
 
 OBJECTS_BETWEEN_COLLECTIONS = 50_000  # of 700: imports and a thousand runs' records make many, hardly any in cycles
 
 
 def main() -> None:
-    on_signals(lambda signum, frame: end_at_once(signum, frame, speaks=speaks()))
+    on_signals(end_at_once)
     sys.unraisablehook = send_again
     os.environ["PYTHONSAFEPATH"] = "1"  # processes that libraries start import nothing from the folder they stand in
     os.environ.pop("MPLBACKEND", None)  # a notebook's, which its commands inherit, may be one that is not known here

@@ -353,8 +353,8 @@ def train(*words: str) -> Run:
     from roundround.report.notebook import run_shown
 
     for word in words:
-        if word.startswith("-") and not word.startswith("--config-dir="):
-            raise UserError(f"{word}: rr.train makes one run of overrides such as pe=rope; a sweep is for the terminal")
+        if not isinstance(word, str) or (word.startswith("-") and not word.startswith("--config-dir=")):
+            raise UserError(f"{word}: rr.train makes one run of texts such as 'pe=rope'; a sweep is for the terminal")
     return run(run_shown("train", [*words, "hydra.mode=RUN"]))  # one run of an experiment, not its sweep
 
 

@@ -400,6 +400,8 @@ def test_what_train_refuses_is_raised_with_its_line(here: Path, fast: list[str])
         rr.train(*fast, "pe=rop")
     with pytest.raises(UserError, match="one run"):
         rr.train("-m", "seed=1,2")
+    with pytest.raises(UserError, match=r"^\['pe=rope'\]: .* one run of texts"):
+        rr.train(["pe=rope"])  # type: ignore[arg-type]
 
 
 def stopped(words: list[str], line_before: str) -> str:

@@ -7,7 +7,8 @@ import math
 import os
 import posixpath
 import re
-from collections.abc import Collection, Iterable
+import shlex
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import ListConfig, OmegaConf
 
 from roundround.command_line.catalogue import rests
-from roundround.config.options import checked_config_dir, compose, config_name, in_quotes, options_of
+from roundround.config.options import as_path, checked_config_dir, compose, config_name, in_quotes, options_of
 from roundround.config.verbs import Verb
 from roundround.support.errors import UserError, nearest, one_line, printable
 
@@ -65,7 +66,7 @@ class CommandLine:
 
 def read_command_line(args: list[str], verb: Verb) -> CommandLine:
     """What a user typed after the verb. Raises UserError for what cannot be read."""
-    overrides, flags = split_flags(expand_sugar(args, verb), verb.flags)
+    overrides, flags = split_flags(expand_sugar(args, verb), verb)
     if flag_value(flags, "--config-path") is not None:
         raise UserError("--config-path would replace roundround's own yamls; --config-dir DIR adds yours to them")
     config_dir = checked_config_dir(flag_value(flags, "--config-dir"))
@@ -76,6 +77,9 @@ def read_command_line(args: list[str], verb: Verb) -> CommandLine:
     if "init" not in verb.keys or any(override.startswith("init=run:") for override in overrides):
         overrides = add_below(overrides, verb.partly)  # without init= a run has no pattern but the one that it is given
     overrides = [override for override in overrides if not (override.endswith("=null") and rests(override, verb))]
+    for word in overrides:
+        if "=" not in word and not word.startswith("~"):
+            raise UserError(f"'{word}' is no override; write {shlex.quote(form_of(word, verb))}")
     overrides = [quote_odd(override, config_dir) for override in overrides]
     check_sweeps(overrides, config_dir)
     check_folders(overrides)
@@ -86,11 +90,10 @@ def read_command_line(args: list[str], verb: Verb) -> CommandLine:
 # -- flags
 
 
-def split_flags(args: list[str], own: Iterable[str] = ()) -> tuple[list[str], list[str]]:
+def split_flags(args: list[str], verb: Verb) -> tuple[list[str], list[str]]:
     """Overrides and flags apart: argparse inside hydra-core 1.3 fails where they are mixed, so flags go last.
 
-    own: flags of the verb's, which a misspelt one may mean. Raises UserError for a flag that does not exist or lacks
-    its value.
+    verb: whose flags and keys a wrong one may mean. Raises UserError for a flag that does not exist or lacks its value.
     """
     short = {s: long for long, s in (WITH_VALUE | WITHOUT_VALUE).items() if s}
     overrides, flags, rest = [], [], iter(args)
@@ -110,7 +113,9 @@ def split_flags(args: list[str], own: Iterable[str] = ()) -> tuple[list[str], li
                 raise UserError(f"no {name} {given}{nearest(given, FLAG_CHOICES[name])}")
             flags += [name, given]
         else:
-            raise UserError(f"no flag {arg}{nearest(name, [*{*WITH_VALUE} - {'--config-path'}, *WITHOUT_VALUE, *own])}")
+            known, key = [*{*WITH_VALUE} - {"--config-path"}, *WITHOUT_VALUE, *verb.flags], name.lstrip("-")
+            form = f"; write {key}={value or next(rest, 'VALUE')}" if key.partition(".")[0] in verb.keys else ""
+            raise UserError(f"no flag {name}{form or nearest(name, known)}")
     given_modes = [mode for mode in MODES if mode in flags]
     if len(given_modes) > 1:
         raise UserError(f"Only one of {', '.join(given_modes)} can be given")
@@ -145,6 +150,8 @@ def expand_flags(args: list[str], verb: Verb) -> list[str]:
     for arg in words:
         name, equals, value = arg.partition("=")
         flag = verb.flags.get(name)
+        if equals and f"--{name}" in verb.flags and name not in verb.keys:
+            raise UserError(f"{name} is a flag; write --{name} {value}")
         if flag is None or (equals and not flag.needs):
             expanded.append(arg)
         elif not flag.needs:
@@ -220,6 +227,14 @@ def add_below(overrides: list[str], groups: Collection[str]) -> list[str]:
     return added
 
 
+def form_of(word: str, verb: Verb) -> str:
+    """What a word without `=` is probably meant to be."""
+    if word in verb.keys:
+        return f"{word}=VALUE"
+    is_run = "run" in verb.keys and (re.fullmatch(r"last(~\d+)?", word) or os.path.lexists(word))
+    return f"run={word}" if is_run else f"prompt={word}" if "prompt" in verb.keys else "key=value"
+
+
 def quote_odd(override: str, config_dir: str | None = None) -> str:
     """The override as it is where Hydra can lex it, else with its value in quotes (paths with ~ = ( ) or accents)."""
     key, equals, value = override.partition("=")
@@ -230,20 +245,21 @@ def quote_odd(override: str, config_dir: str | None = None) -> str:
     except ValueError as error:  # Python's limit for the digits of a whole number
         raise UserError(f"{key}={printable(value, 40)}: a number has more than 4,300 digits") from error
     except HydraException as error:
-        if not equals:
-            raise UserError(f"'{override}' is no override; write key=value") from error
         if value[:1] in ("[", "{", "'", '"'):
-            raise UserError(f"cannot read '{override}': {one_line(error)}") from error
+            text = shlex.quote(f"{key}={in_quotes(value)}" if '"' in value else f'{key}="{value}"')
+            raise UserError(f"cannot read '{override}': {one_line(error)}; a text is typed as {text}") from error
         return f"{key}={in_quotes(value)}"
-    if key.lstrip("+") in TEXTS and isinstance(parsed.value(), bool | int | float):
-        return f"{key}={in_quotes(value)}"  # as it was typed
+    of_text, read = key.lstrip("+") in TEXTS, parsed.value()
+    if of_text and (isinstance(read, bool | int | float) or (isinstance(read, str) and value != value.strip())):
+        return f"{key}={in_quotes(value)}"  # as it was typed: Hydra cuts blanks at the ends
     named = parsed.is_delete() or parsed.is_sweep_override() or isinstance(parsed.value(), str | QuotedString)
     twisted = any(not is_plain(name) for name in value.split(","))
     choices = {} if named and not twisted else options_of(parsed.key_or_group, config_dir)
     if not named and parsed.key_or_group.split("/")[0] == "hydra":
         raise UserError(f"{override}: {parsed.key_or_group} takes the name of one option of Hydra's")
     if choices:  # Hydra fails on pe=null with a traceback, and takes pe=rope.yaml and pe=./rope for other options
-        raise UserError(f"{override}: {parsed.key_or_group} takes the name of one option{nearest('', choices)}")
+        advice = as_path(parsed.key_or_group, value) or nearest("", choices)
+        raise UserError(f"{override}: {parsed.key_or_group} takes the name of one option{advice}")
     # Hydra reads a backslash before some characters as an escape; a regular expression must arrive as typed
     typed = isinstance(parsed.value(), str) and parsed.input_line is not None
     if "\\" in override and typed and parsed.value() != value and value[:1] not in ("'", '"'):

@@ -44,7 +44,7 @@ from roundround.command_line.places import (
 from roundround.config.options import conf_dir, config_name, in_quotes
 from roundround.config.verbs import VERBS, Verb
 from roundround.distributed.interruption import end_at_once, interrupt, on_signals, pass_on, put_back, signals_ignored
-from roundround.distributed.launcher import check_alone, rank, speaks, started_again
+from roundround.distributed.launcher import check_alone, rank, started_again
 from roundround.distributed.peers import Peers
 from roundround.runs import directories
 from roundround.runs.directories import MANIFEST
@@ -186,7 +186,7 @@ class Job:
                 pass_on(signum, handlers)
             except SystemExit as end:
                 os._exit(int(end.code or 0) & 255)
-            end_at_once(signum, frame, speaks=speaks())
+            end_at_once(signum, frame)
 
         on_signals(leave_at_once)
         if rank() == 0:
@@ -299,7 +299,7 @@ def refused_before_joining(verb: str, line: str) -> int:
 def end_before_the_task(signum: int, frame: FrameType | None) -> None:
     """End while Hydra composes, where an exception may be lost in somebody's code. Only directories are there yet."""
     leave_no_claimed()
-    end_at_once(signum, frame, speaks=speaks())
+    end_at_once(signum, frame)
 
 
 @contextmanager

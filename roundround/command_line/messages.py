@@ -18,9 +18,17 @@ from yaml import MarkedYAMLError, YAMLError
 
 from roundround.command_line.catalogue import NO_KEYS, group_names, read_yaml
 from roundround.config.build import without_place
-from roundround.config.options import options_in, options_of
+from roundround.config.options import as_path, options_in, options_of
 from roundround.support.errors import UserError, nearest, one_line
 
+# what other programs call it: the ends of keys, of which a verb has one
+MEANT = {
+    **dict.fromkeys(("encoding", "positional_encoding", "rope"), ("pe",)),
+    **dict.fromkeys(("normaliser", "normalizer", "attention"), ("softmax",)),
+    **dict.fromkeys(("dataset", "corpus", "task"), ("data",)),
+    **dict.fromkeys(("context", "context_length", "seq_len", "length"), ("length", "train_length")),
+    **dict.fromkeys(("epochs", "iterations"), ("max_steps",)),
+}
 EXPLAINED = (UserError, HydraException, OmegaConfBaseException, YAMLError)  # for the user to mend, in one line
 
 
@@ -80,7 +88,8 @@ def missing_choice(error: MissingConfigException, config_dir: str | None) -> str
         return without_advice(one_line(error))
     if name.count("/") == 0:
         choices |= set(error.options or [])
-    return f"no {group}={name}{nearest(name, choices)}"
+    own = "" if config_dir else "; --config-dir DIR adds your own"
+    return f"no {group}={name}{as_path(group, name) or nearest(name, choices) + own}"
 
 
 def wrong_key(cause: OmegaConfBaseException, error: BaseException) -> str:
@@ -91,7 +100,7 @@ def wrong_key(cause: OmegaConfBaseException, error: BaseException) -> str:
             return f"'{key}' has no keys until its option is named too: {key}=NAME; roundround list {key} has the names"
         choices = [str(name) for name in parent if name not in NO_KEYS]
         name = key.rpartition(".")[2]
-        advice, deeper = nearest(name, choices), nested_key(name, parent._get_root())
+        advice, deeper = nearest("" if name in MEANT else name, choices), nested_key(name, parent._get_root())
         if deeper is not None and "did you mean" not in advice:
             advice = f"; did you mean '{deeper}'?{advice}"
         return f"no config key '{key}'{advice}"
@@ -105,7 +114,7 @@ def nested_key(name: str, config: Container) -> str | None:
     for key in dotted_keys(OmegaConf.to_container(config, resolve=False)):
         ends.setdefault(key.rpartition(".")[2], key)
     near = difflib.get_close_matches(name, ends, n=1, cutoff=0.8)
-    return next((ends[end] for end in (name, f"max_{name}", *near) if end in ends), None)
+    return next((ends[end] for end in (name, f"max_{name}", *MEANT.get(name, near)) if end in ends), None)
 
 
 def dotted_keys(values: Any) -> list[str]:

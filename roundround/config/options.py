@@ -5,6 +5,7 @@ Tested by tests/command_line/test_arguments.py, tests/test_own_contract.py and t
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -84,6 +85,21 @@ def in_quotes(value: str) -> str:
 def as_value(path: object) -> str:
     """A path as the value of an override, in quotes where Hydra's grammar would read a sign in it."""
     return str(path) if re.fullmatch(r"[\w./~+-]+", str(path)) else in_quotes(str(path))
+
+
+BY_PATH = {  # group, and whether there is such a file or folder: the option that reads it, and its key
+    ("model", True): "model=hf model.path",
+    ("model", False): "model=hf model.path",
+    ("data", True): "data=text data.path",
+    ("data", False): "data=hub data.name",
+}
+
+
+def as_path(group: str, name: str) -> str:
+    """Tail of a message about an option that is a path, or a name on the Hugging Face hub: how it is given."""
+    is_there = os.path.lexists(name)
+    option = BY_PATH.get((group, is_there)) if is_there or "/" in name else None
+    return f"; write {option}={as_value(name)}" if option else ""
 
 
 def named(group: str, name: str, family: type[T], **numbers: Any) -> Callable[..., T]:

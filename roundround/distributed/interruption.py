@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+from roundround.distributed.launcher import speaks
 from roundround.support.errors import Interrupted
 
 STOP_SIGNALS = tuple(
@@ -98,18 +99,17 @@ def send_again(ignored: sys.UnraisableHookArgs) -> None:
         sys.__unraisablehook__(ignored)
 
 
-def end_at_once(signum: int, frame: FrameType | None, *, speaks: bool = True) -> None:
+def end_at_once(signum: int, frame: FrameType | None) -> None:
     """Print one line and end the process with 128 plus the signal's number."""
-    if speaks:
+    if speaks():
         say(f"interrupted by {signal.Signals(signum).name}")
     os._exit(128 + signum)
 
 
 def say(line: str) -> None:
     """Write a line on standard error in a signal's handler, where the main thread may hold a stream's lock."""
-    clear = "\r\033[K" if os.isatty(2) else ""  # of a progress bar, which is drawn again below
-    with suppress(OSError):
-        os.write(2, f"{clear}roundround: {line}\n".encode())
+    with suppress(OSError):  # on a terminal, in place of a progress bar, which is drawn again below
+        os.write(2, b"\r\033[K" * os.isatty(2) + f"roundround: {line}\n".encode())
 
 
 @contextmanager
@@ -128,11 +128,10 @@ def interrupts_blocked() -> Iterator[None]:
 class StopSignal:
     """Turns the first stop signal into a flag, read between two steps; the second raises Interrupted at once.
 
-    speaks: print a line when the first one comes, since a step may take long.
+    The first is answered with a line, since a step may take long.
     """
 
-    def __init__(self, *, speaks: bool) -> None:
-        self.speaks = speaks
+    def __init__(self) -> None:
         self.asked: int | None = None
         self.handlers: dict[int, Any] = {}
 
@@ -144,7 +143,7 @@ class StopSignal:
         if self.asked is not None:
             raise Interrupted(signum)  # asked twice: do not wait for the step
         self.asked = signum
-        if self.speaks:
+        if speaks():
             say(f"{signal.Signals(signum).name}: saving and stopping; a second signal stops at once")
 
     def close(self) -> None:

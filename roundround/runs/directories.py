@@ -267,9 +267,7 @@ def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path
     taken = found[-1 - before]
     newer = [run for run in runs if run > taken and run not in found]
     if newer:
-        _, path, status = newer[-1]
-        more = f", nor are {len(newer) - 1} others" if len(newer) > 1 else ""
-        print_status(f"{reference} is {taken[1]}; {path} is newer and not finished ({status}){more}")
+        print_status(f"{reference} is {taken[1]}; {newer[-1][1]} is newer and not finished ({newer[-1][2]})")
     return taken[1]
 
 

@@ -53,10 +53,8 @@ def in_lines(text: str, stream: TextIO) -> str:
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     """A text in lines that end between words. A command stays whole: it is copied."""
     unbroken = COMMAND.sub(lambda found: found.group().replace(" ", "\0"), text)
-    wrapper = textwrap.TextWrapper(
-        width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
-    return [line.replace("\0", " ") for line in wrapper.wrap(unbroken)]
+    lines = textwrap.wrap(unbroken, width - len(indent), break_long_words=False, break_on_hyphens=False)
+    return [indent + line.replace("\0", " ") for line in lines]
 
 
 def print_passing(text: str) -> None:

@@ -24,10 +24,12 @@ class AlreadyReported(UserError):
 
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Tail of a message about a wrong name: the nearest right one where there is one, and all of them."""
-    names = sorted(choices)
+    name, names = name.lower(), sorted(choices)
     begun = sorted((choice for choice in names if len(name) > 2 and choice.startswith(name)), key=len)  # sof -> softmax
     beginnings = {choice[: len(name)]: choice for choice in reversed(names)}  # adaptve -> adaptive_temperature
-    misspelt = [beginnings[part] for part in difflib.get_close_matches(name, beginnings, n=1, cutoff=0.75)]
+    misspelt = [
+        beginnings[part] for part in difflib.get_close_matches(name, filter(None, beginnings), n=1, cutoff=0.75)
+    ]
     near = begun or difflib.get_close_matches(name, names, n=1) or misspelt  # smollm -> smollm2-135m, not small
     guess = f"; did you mean '{near[0]}'?" if near else ""
     return f"{guess} (choices: {', '.join(names)})" if names else guess

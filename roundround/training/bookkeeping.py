@@ -34,7 +34,7 @@ class Bookkeeping:
     def __init__(self, run: Run, *, first_step: int, n_steps: int) -> None:
         self.run, self.first_step = run, first_step
         self.display = Display(n_steps, first_step, shown=run.writes)
-        self.stop_signal = StopSignal(speaks=run.writes)
+        self.stop_signal = StopSignal()
 
     def start(self, *, sharded: bool = False) -> None:
         """Training begins, in all processes at once. sharded: each process has its share of the weights."""

@@ -48,7 +48,7 @@ WEIGHTS_IN_16_BITS = ("16-true", "bf16-true", "transformer-engine", "transformer
 
 def whole(value: Any) -> str | None:
     sound = isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**63
-    return None if sound else "must be a whole number of at least 1, in 64 bits"
+    return None if sound else "must be a whole number from 1 to 2^63 - 1"
 
 
 def above_zero(value: Any) -> str | None:
@@ -178,6 +178,9 @@ def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Train
     except (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError) as error:
         raise UserError(f"trainer: {one_line(error)}") from error  # the last: torch_xla of a TPU
     check_processes(trainer.global_rank, trainer.num_devices * trainer.num_nodes)
+    n_processes, n_cores = trainer.num_devices, os.cpu_count() or 1
+    if run.writes and trainer.strategy.root_device.type == "cpu" and n_processes > n_cores:
+        print_status(f"{n_processes} processes share the cores of this machine, {n_cores}; fewer of them are faster")
     return trainer
 
 

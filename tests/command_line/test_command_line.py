@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -67,6 +68,55 @@ from omegaconf import OmegaConf
 def test_a_mistake_costs_one_line(train: Callable[..., Done], args: list[str], parts: list[str]) -> None:
     Path("rows.csv").write_text("text,label\nhello,1\n")
     assert_refused(train(*args), *parts)
+
+
+@pytest.mark.parametrize(
+    ("args", "form"),
+    [
+        (["train", "pe=RoPE"], "did you mean 'rope'?"),
+        (["train", "--pe", "rope"], "; write pe=rope"),
+        (["train", "--optim.lr=3"], "; write optim.lr=3"),
+        (["train", "encoding=rope"], "did you mean 'pe'?"),
+        (["train", "normaliser=entmax15"], "did you mean 'softmax'?"),
+        (["train", "corpus=text"], "did you mean 'data'?"),
+        (["train", "context=512"], "did you mean 'model.train_length'?"),
+        (["eval", "context=512"], "did you mean 'length'?"),
+        (["eval", "model=folder"], "; write model=hf model.path=folder"),
+        (["eval", "model=./folder"], "; write model=hf model.path=./folder"),
+        (["probe", "model=meta-llama/Llama-3.2-1B"], "; write model=hf model.path=meta-llama/Llama-3.2-1B"),
+        (["train", "data=mine.txt"], "; write data=text data.path=mine.txt"),
+        (["train", "data=roneneldan/TinyStories"], "; write data=hub data.name=roneneldan/TinyStories"),
+        (["eval", "last"], "; write run=last"),
+        (["probe", "folder"], "; write run=folder"),
+        (["generate", "Once upon"], "; write 'prompt=Once upon'"),
+        (["train", "pe"], "; write pe=VALUE"),
+        (["maxkey", "temp=adaptive"], "; write --temp adaptive"),
+        (["bench", "pe=mine"], "; --config-dir DIR adds your own"),
+        (["generate", "prompt=[INST] hi [/INST]"], """; a text is typed as 'prompt="[INST] hi [/INST]"'"""),
+        (["train", "trainer.max_steps=0"], "must be a whole number from 1 to"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_mistake_is_answered_with_the_form_that_works(
+    roundround: Callable[..., Done], args: list[str], form: str
+) -> None:
+    Path("folder").mkdir()
+    Path("mine.txt").write_text("a text")
+    assert_refused(roundround(*args), form)
+
+
+def test_the_form_that_works_works(roundround: Callable[..., Done]) -> None:
+    (word,) = shlex.split(roundround("generate", "prompt=[INST] hi").err.rpartition("typed as ")[2])
+    done = roundround("generate", word, "--cfg", "job")
+    assert OmegaConf.create(done.out).prompt == "[INST] hi"
+
+
+def test_what_changes_in_a_resumed_run_is_named_without_modules(
+    train: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    run = train("trainer.max_steps=1").directory
+    done = roundround("train", f"resume={run}", "pe=nope")
+    assert (done.code, "; leave out what changes: pe (RoPE -> NoPE), " in done.err) == (2, True), done.err
 
 
 def test_an_undecodable_file_is_named(train: Callable[..., Done]) -> None:

@@ -119,7 +119,7 @@ def ctrl_c_ignored() -> Iterator[None]:
 
 @pytest.mark.usefixtures("ctrl_c_ignored")
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
-    handlers, stop = on_signals(interrupt), StopSignal(speaks=True)
+    handlers, stop = on_signals(interrupt), StopSignal()
     stop.start()
     try:
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
