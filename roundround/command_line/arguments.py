@@ -229,10 +229,9 @@ def add_below(overrides: list[str], groups: Collection[str]) -> list[str]:
 
 def form_of(word: str, verb: Verb) -> str:
     """What a word without `=` is probably meant to be."""
-    if word in verb.keys:
-        return f"{word}=VALUE"
     is_run = "run" in verb.keys and (re.fullmatch(r"last(~\d+)?", word) or os.path.lexists(word))
-    return f"run={word}" if is_run else f"prompt={word}" if "prompt" in verb.keys else "key=value"
+    otherwise = f"run={word}" if is_run else f"prompt={word}" if "prompt" in verb.keys else "key=value"
+    return f"{word}=VALUE" if word in verb.keys else otherwise
 
 
 def quote_odd(override: str, config_dir: str | None = None) -> str:
@@ -258,8 +257,8 @@ def quote_odd(override: str, config_dir: str | None = None) -> str:
     if not named and parsed.key_or_group.split("/")[0] == "hydra":
         raise UserError(f"{override}: {parsed.key_or_group} takes the name of one option of Hydra's")
     if choices:  # Hydra fails on pe=null with a traceback, and takes pe=rope.yaml and pe=./rope for other options
-        advice = as_path(parsed.key_or_group, value) or nearest("", choices)
-        raise UserError(f"{override}: {parsed.key_or_group} takes the name of one option{advice}")
+        advice = as_path(key, value) or nearest("", choices)
+        raise UserError(f"{override}: {key} takes the name of one option{advice}")
     # Hydra reads a backslash before some characters as an escape; a regular expression must arrive as typed
     typed = isinstance(parsed.value(), str) and parsed.input_line is not None
     if "\\" in override and typed and parsed.value() != value and value[:1] not in ("'", '"'):

@@ -232,7 +232,7 @@ class Peers:
     def who_left(self) -> dict[int, dict[str, Any]]:
         """A roll call: who has left, and how; a process that neither answers nor has recorded its end was killed.
 
-        Where one has left because of a third, the roll has been called.
+        Where one has left because of a third, the roll has been called. Who has not come yet has not left.
         """
         waiting, found = set(range(self.n)) - {self.rank}, {}
         deadline = time.monotonic() + SECONDS_TO_ANSWER
@@ -245,7 +245,8 @@ class Peers:
                         found[rank] = leaving
                         if leaving.get("lost"):
                             return dict.fromkeys(leaving["lost"], leaving)
-                    if leaving is not None or self.present(f"here/{rank}"):
+                    has_come = self.present(f"process/{rank}")
+                    if leaving is not None or not has_come or self.present(f"here/{rank}"):
                         waiting.remove(rank)
                 time.sleep(0.05)
         except RuntimeError:  # the store went, with the first process

@@ -262,6 +262,14 @@ def test_an_interruption_of_all_is_none_of_one() -> None:
         fails_with(first, Interrupted(signal.SIGTERM))
 
 
+def test_one_that_has_not_come_yet_is_not_taken_for_killed() -> None:
+    first, _ = processes({}, {})
+    first.store, first.have_met = HashStore(), True
+    with pytest.raises(Interrupted), first.naming_who_left():
+        raise Interrupted(signal.SIGTERM)
+    assert first.named_lost == {}
+
+
 def test_the_first_that_lives_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = met({}, {})
     assert (first.speaks, second.speaks) == (True, False)
