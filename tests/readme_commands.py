@@ -4,7 +4,15 @@ What follows `$ ` needs nothing but an installation; `last` means a run of the c
 fenced block that begins with `$ `, with its continuation lines; its output follows. They run in one new folder, each
 page with an empty home, with the clone's files beside them, W&B offline, and no network where the system allows
 `unshare -rn`. Every exit code must be 0, or 2 where the printed output is an error; every printed line must come out,
-whatever its numbers.
+with its numbers, by this rule:
+
+- A time, a speed, a date, a size in bytes, a path and a hash may be any.
+- A whole number must be the same.
+- A number with a decimal point or an exponent must be the same but for one unit of its last printed digit, on the kind
+  of machine that the pages were printed on (MADE_ON). Another instruction set or another torch rounds otherwise, and a
+  training makes more of it: there such a number may differ by a tenth of itself and one unit, and a p may be any.
+- A part of a line that is `...` on the page may be anything.
+
 A command whose comment says `kill -9` is killed after its first checkpoint. A block whose first line names a file of
 `mine/`, such as `# mine/half.py`, is written there before the commands of its page.
 """
@@ -24,6 +32,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED = ["README.md", "benchmarks", "docs", "conf", "roundround"]  # of the clone, for commands that name its files
 WITHOUT_NETWORK = ["unshare", "-rn", "sh", "-c", 'ip link set lo up 2>/dev/null; exec "$@"', "sh"]
+MADE_ON = "AVX512, torch 2.13.0"  # the instructions and the torch with which the pages were printed
+NUMBER = re.compile(r"(?<![A-Za-z_\d])[-\u00b1]?\d(?:[\d.,:e-]*\d)?")
+FREE = re.compile(r"\d[\d-]*:[\d:]+|\d{4}-\d\d-\d\d|\d\d-\d\d-\d\d")  # clocks and dates
+UNITS = r" ?(s|ms|seconds?|minutes?|hours?|tokens/s|steps/s|a second|[kMG]i?B|bytes)\b"
+FREE_BEHIND = re.compile(rf"{UNITS}|% [\d:]+ left")  # a utilisation stands before the time that is left
 INSIDE = "ROUNDROUND_COMMANDS_RUN_INSIDE"
 
 
@@ -62,12 +75,54 @@ def commands(page: str) -> list[Command]:
     return found
 
 
-def without_numbers(text: str) -> str:
-    """A text in which numbers, hashes, paths, frames of tables and breaks of lines are all alike."""
+def in_one_line(text: str) -> str:
+    """A text in which hashes, folders, frames of tables and breaks of lines are all alike."""
     text = re.sub(r"\S*/outputs/|\S*/(?=stories)|\S*/\.cache/", "/", text)
-    text = re.sub(r"\b[0-9a-f]{32}\b", "0", text)
-    text = re.sub(r"[-\u00b1]?\d[\d.,:e-]*\d|\d", "0", text)
+    text = re.sub(r"\b[0-9a-f]{32}\b", "HASH", text)
     return " ".join(re.sub("[\u2500-\u257f|]", " ", text).split())
+
+
+def is_printed(part: str, said: str, *, same_machine: bool) -> bool:
+    """Whether a part of a page stands in what a command has said, with its numbers by the rule above."""
+    part, said = in_one_line(part), in_one_line(said)
+    numbers, places = list(NUMBER.finditer(part)), [found.start() for found in NUMBER.finditer(said)]
+    values = NUMBER.findall(said)
+    shape = re.compile(re.escape(NUMBER.sub("\0", part)))
+    shapes = NUMBER.sub("\0", said)
+    assert shapes.count("\0") == len(places)
+    for found in shape.finditer(shapes):
+        first = shapes.count("\0", 0, found.start())
+        theirs = values[first : first + len(numbers)]
+        if all(agrees(part, number, value, same_machine) for number, value in zip(numbers, theirs, strict=True)):
+            return True
+    return False
+
+
+def agrees(part: str, number: re.Match[str], value: str, same_machine: bool) -> bool:
+    """Whether a number of a page may have come out as this value."""
+    if FREE_BEHIND.match(part, number.end()) or FREE.fullmatch(number.group()) or value == number.group():
+        return True
+    try:
+        ours, theirs = (float(text.replace(",", "").lstrip("\u00b1")) for text in (number.group(), value))
+    except ValueError:  # of several parts, such as 2-5
+        return False
+    if not re.search(r"\.|e", number.group()):
+        return ours == theirs
+    mantissa, _, exponent = number.group().partition("e")
+    unit = 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
+    if not same_machine:
+        return is_p(part, number) or abs(ours - theirs) <= 0.1 * abs(ours) + 1.01 * unit
+    return abs(ours - theirs) <= 1.01 * unit
+
+
+def is_p(part: str, number: re.Match[str]) -> bool:
+    return re.search(r"\bp(?: \(Holm\))? $", part[: number.start()]) is not None
+
+
+def machine() -> str:
+    import torch
+
+    return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__.partition('+')[0]}"
 
 
 def check(command: Command, folder: Path) -> list[str]:
@@ -89,9 +144,9 @@ def check(command: Command, folder: Path) -> list[str]:
         output.seek(0)
         said = output.read()
     wrong = [] if code == command.exit_code else [f"exit code {code}, not {command.exit_code}: {said[-500:]}"]
-    real = without_numbers(said)
     parts = [part for line in command.printed for part in line.split("...")]
-    return wrong + [f"not printed: {part}" for part in parts if without_numbers(part) not in real]
+    same = machine() == MADE_ON
+    return wrong + [f"not printed: {part}" for part in parts if not is_printed(part, said, same_machine=same)]
 
 
 def main(pages: list[str]) -> int:
