@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from roundround.attention.compilation import once_per_compilation
-from roundround.attention.kernels import repeated
+from roundround.attention.kernels import in_rows, repeated
 from roundround.attention.keys import Keys
 from roundround.attention.row_measures import entropy_of_logits
 from roundround.attention.trial import passes, say
@@ -228,7 +228,7 @@ class RowEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, scale: float, keys: Keys) -> tuple[Tensor, Tensor]:
-        q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
+        q, k = (in_rows(x) for x in (q, k))
         entropy, log_sum_exp = (q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2))
         launch(entropy_of_rows, q, k, scale, keys, entropy, log_sum_exp)
         ctx.save_for_backward(q, k, entropy, log_sum_exp)

@@ -122,6 +122,14 @@ def fitted(*tensors: Tensor) -> list[Tensor]:
     return [(x if x.shape[-1] == n else F.pad(x, (0, n - x.shape[-1]))).to(dtype) for x in tensors]
 
 
+def in_rows(x: Tensor) -> Tensor:
+    """The tensor with the channels of a row one behind another, as every kernel assumes; those of a CPU do not check.
+
+    A transposition of queries, a view of complex numbers and even `F.pad` give others.
+    """
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 # -- calls that return log-sum-exps
 
 
@@ -131,8 +139,9 @@ def attend(
     """Output [B, H, Q, C], log-sum-exp [B, H, Q] and what `gradients` takes back.
 
     `causal` is aligned at the top left; `mask` [1 or B, 1, Q, K] is added to the logits. A row whose mask is -inf
-    throughout has output 0 and log-sum-exp 0. q, k and v are as `fitted` makes them.
+    throughout has output 0 and log-sum-exp 0. q, k and v are as `fitted` makes them, with any strides.
     """
+    q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in (q_BHQC, k_BGKC, v_BGKC))
     if q_BHQC.device.type == "cpu":
         out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(
             q_BHQC, k_BGKC, v_BGKC, 0.0, causal, attn_mask=mask, scale=scale
@@ -160,6 +169,8 @@ def gradients(
     The kernels compute de_j = p_j (grad . v_j - grad . out) for each key by itself, so the keys given may be a part of
     those that the row sees.
     """
+    tensors = (grad_BHQC, out_BHQC, q_BHQC, k_BGKC, v_BGKC)
+    grad_BHQC, out_BHQC, q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in tensors)
     if q_BHQC.device.type == "cpu":
         return aten._scaled_dot_product_flash_attention_for_cpu_backward(  # type: ignore[no-any-return]
             grad_BHQC, q_BHQC, k_BGKC, v_BGKC, out_BHQC, log_sum_exp_BHQ, 0.0, causal, attn_mask=mask, scale=scale
@@ -231,6 +242,7 @@ def gradients_on_cuda(
 
 def scaled_dot_product_attention(q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, scale: float, causal: bool) -> Tensor:
     """PyTorch's function of this name, called so that no device makes the matrix of logits for want of grouped keys."""
+    q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in (q_BHQC, k_BGKC, v_BGKC))  # else it makes that matrix
     grouped = q_BHQC.shape[1] != k_BGKC.shape[1]
     if grouped and not causal:  # every row sees all keys: those of a key head's query heads are rows of one matrix
         rows_BGNC = q_BHQC.reshape(*k_BGKC.shape[:2], -1, q_BHQC.shape[-1])
@@ -248,7 +260,7 @@ def attention_of_documents(
     shortest, longest = documents.shortest, documents.longest  # else they would be read off the offsets in each layer
 
     def laid_out(x_BHTC: Tensor) -> Tensor:
-        x_NHC = repeated(x_BHTC, q_BHTC).transpose(1, 2).flatten(0, 1)
+        x_NHC = repeated(in_rows(x_BHTC), q_BHTC).transpose(1, 2).flatten(0, 1)
         jagged = torch.nested.nested_tensor_from_jagged(
             x_NHC, documents.offsets, min_seqlen=shortest, max_seqlen=longest
         )

@@ -36,6 +36,7 @@ from torch.autograd.function import once_differentiable
 
 from roundround.attention.bias import Bias, LinearBias, PiecewiseBias
 from roundround.attention.compilation import outside_compilation
+from roundround.attention.kernels import in_rows
 from roundround.attention.keys import Keys
 from roundround.attention.precision import wide_dtype
 from roundround.attention.trial import FallsBack
@@ -206,11 +207,6 @@ class WholeRows(torch.autograd.Function):
 KINDS = {torch.float32: "float", torch.float64: "double"}
 OF_ROWS = ("d_factor", "d_shift", "d_alpha")
 SUMMED = {"d_table": 0, "d_pieces": 0, "d_row_scale": 1}  # over texts, or heads
-
-
-def in_rows(x: Tensor) -> Tensor:
-    """The tensor with the channels of a row one behind another."""
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def call(name: str, tensors: list[Any], function: RowFunction, scale: float, keys: Keys, **results: Tensor) -> None:

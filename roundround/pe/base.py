@@ -82,11 +82,11 @@ class PositionalEncoding(nn.Module):
         return prepared
 
     def rotate_queries(self, q_BHTC: Tensor, prepared: Any) -> Tensor:
-        """Queries with their positions rotated into them."""
+        """Queries with their positions rotated into them; any strides are right."""
         return q_BHTC
 
     def rotate_keys(self, k_BGTC: Tensor, prepared: Any) -> Tensor:
-        """Keys with their positions rotated into them."""
+        """Keys with their positions rotated into them; any strides are right."""
         return k_BGTC
 
     def continued(self, prepared: Any, carried: Tensor | None) -> tuple[Any, Tensor | None]:

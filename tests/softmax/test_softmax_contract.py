@@ -8,7 +8,9 @@ Shapes: B batch, T tokens, Q queries, K keys, H heads, G key heads, C head chann
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -407,6 +409,44 @@ def test_queries_and_values_may_have_other_numbers_of_channels(
     ours, theirs = (with_gradients(x, cotangent, [q, k, v]) for x in (out, expected))
     for mine, its in zip(ours, theirs, strict=True):
         assert (mine - its).abs().max() < 1e-10
+
+
+# -- every layout in memory
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "channels before tokens": lambda x: x.mT.contiguous().mT,
+    "heads last": lambda x: x.movedim(1, -1).contiguous().movedim(-1, 1),
+    "texts last": lambda x: x.movedim(0, -1).contiguous().movedim(-1, 0),
+    "every other channel": lambda x: torch.stack([x, -x], -1).flatten(-2)[..., ::2],
+    "real parts of complex numbers": lambda x: torch.view_as_complex(torch.stack([x, -x], -1)).real,
+    "every other token": lambda x: torch.stack([x, -x], 3).flatten(2, 3)[:, :, ::2],
+    "one channel for all": lambda x: x[..., :1].expand_as(x),
+    "one text for all": lambda x: x[:1].expand_as(x),
+}
+
+
+@covering("name,training,bias", [(n, False) for n in NAMES] + [(n, True) for n in TRAINED], [None, "alibi", "t5_bias"])
+def test_attention_depends_on_values_and_not_on_how_they_lie_in_memory(
+    name: str, training: bool, bias: str | None
+) -> None:
+    """Queries, keys, values and gradients may have any strides: encodings are free to make them (pe/base.py)."""
+    softmax, encoding = build(name).double().train(training), encoding_of(bias).double()
+    valid_BK = torch.ones(2, 17, dtype=torch.bool)
+    valid_BK[0, :3] = False
+    ways = [keys_of(66, 66), keys_of(5, 17), keys_of(17, 17, valid_BK=valid_BK), keys_of(17, 17, window=6)]
+    for keys, (layout, laid_out) in product(ways, LAYOUTS.items()):
+        sizes = [(4, keys.n_queries), (2, keys.n_keys), (2, keys.n_keys), (4, keys.n_queries)]
+        drawn = [laid_out(noise(2, *size, 8, seed=seed)) for seed, size in enumerate(sizes)]
+        rows = softmax.row_parameters(noise(2, keys.n_queries, D_MODEL, seed=6))
+        results = []
+        for q, k, v, cotangent in (drawn, [x.contiguous() for x in drawn]):
+            leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+            of_layer = layer_bias(encoding, keys, *leaves[:2])
+            out = softmax(*leaves, scale=SCALE, keys=keys, bias=of_layer, rows=rows)
+            results.append([out.detach(), *torch.autograd.grad(out, leaves, cotangent)])
+        for found, expected in zip(*results, strict=True):
+            assert (found - expected).abs().max() < 1e-10, layout
 
 
 # -- what is not finite
