@@ -80,8 +80,8 @@ class LinearBias(Bias):
 
     slopes: broadcasts to [B, H, Q, 1], at least float32, in logits for each unit of the coordinate.
     t_BHQ, t_BHK: coordinates of the queries and of the keys, [1 or B, 1 or H, Q or K]. None for positions in tokens.
-    Gradients reach coordinates and slopes; beside a null key slopes that learn take no fused kernel. One may leave
-    out far keys where coordinates do not fall from key to key and slopes are above 0.
+    Gradients reach coordinates and slopes. One may leave out far keys where coordinates do not fall from key to key and
+    slopes are above 0.
     """
 
     def __init__(self, slopes: Tensor, t_BHQ: Tensor | None = None, t_BHK: Tensor | None = None) -> None:

@@ -37,8 +37,7 @@ class TiledAttention(torch.autograd.Function):
     apply(q, k, v, slopes [B, H, Q, 1] or None, t_q, t_k, null or None, scale, keys), where slopes and coordinates are
     those of `LinearTerms` and null is a logit for each head or row, [1 or B, H, 1 or Q], gives the output [B, H, Q, C],
     the log-sum-exp [B, H, Q] without gradient, and with slopes E_p[t_j - t_i] [B, H, Q, 1], whose gradient reaches the
-    weights p alone. Beside a null key slopes are constants: their gradient would lack what the tile's centre adds to
-    the log-sum-exp.
+    weights p alone.
     """
 
     @staticmethod
@@ -72,14 +71,14 @@ class TiledAttention(torch.autograd.Function):
             grad_out = F.pad(grad_out, (0, operands.n_more))
             operands.own_channel(grad_out).copy_(operands.by_coordinate(grad_distance[..., 0]))
         grads = tile_gradients(grad_out, whole, log_sum_exp, ctx.states, operands)
-        d_null, of_null_BHQ = None, None
+        d_null = None
         if null_BHQ is not None:
             share = (null_BHQ.to(log_sum_exp.dtype) - log_sum_exp).exp()
             of_null_BHQ = torch.linalg.vecdot(grad_out.to(share.dtype), whole.to(share.dtype)) * share
             d_null = -of_null_BHQ.sum_to_size(null_BHQ.shape).to(null_BHQ.dtype)
         d_linear: tuple[Tensor | None, ...] = (None, None, None)
         if slopes is not None:
-            d_linear = operands.linear_gradients(grads[0], grads[1], of_null_BHQ)
+            d_linear = operands.linear_gradients(grads[0], grads[1])
             grads = [grad[..., : -operands.n_more] for grad in grads]
         return *grads, *d_linear, d_null, None, None
 
@@ -119,6 +118,8 @@ def tile_gradients(
         lse = log_sum_exp[rows] - operands.shift(tile) - guard
         for block, state in zip(tile.key_blocks, block_states, strict=True):
             grads = kernels.gradients(grad_out[rows], whole[rows], lse, state, **operands.kernel_arguments(tile, block))
+            if operands.linear is not None:
+                operands.count_from_rows(grads[0], tile)
             if grads[0].shape == whole.shape and grads[1].shape == operands.k.shape:
                 sums = list(grads)
                 continue

@@ -71,6 +71,8 @@ class Operands:
     slope (t_j - t_i) = q_c k_c + constant, q_c = slope / scale, k_c = t_j - centre
 
     The centre is the coordinate of the row in the middle of a tile: slope times t would lose its digits in float32.
+    One more channel of the keys is 1 and of the queries 0: its gradient is the sum of the gradients of a row's logits,
+    as rounded. A row's own coordinate takes it back, or what should be zero would count times the coordinates.
     Coordinates shared by all heads take one channel. Where every query head has its own, a key head carries a channel
     for each of its query heads, and a query is zero in those of the others.
     """
@@ -85,8 +87,10 @@ class Operands:
         self.last_mask: tuple[tuple[int, ...], Tensor] | None = None
         if linear is not None:
             self.n_coordinates = 1 if linear.t_k.shape[1] == 1 else self.n_groups
-            self.n_more = self.n_coordinates + -(k.shape[-1] + self.n_coordinates) % 8  # kernels want eights
+            n_used = self.n_coordinates + 1
+            self.n_more = n_used + -(k.shape[-1] + n_used) % 8  # kernels want eights
             self.k, self.v = F.pad(k, (0, self.n_more)), F.pad(v, (0, self.n_more))
+            self.k[..., -n_used] = 1
 
     def tiles(self) -> Iterator[Tile]:
         """All rows of all heads, as few tiles as need be.
@@ -234,23 +238,20 @@ class Operands:
             return 0.0
         return (self.linear.slopes[:, self.heads(tile), tile.a : tile.b] * self.to_centre(tile))[..., 0]
 
-    def linear_gradients(
-        self, dq: Tensor, dk: Tensor, of_null_BHQ: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Gradients of slopes, t_q and t_k from those of queries and keys with all channels.
+    def count_from_rows(self, dq: Tensor, tile: Tile) -> None:
+        """Change the tile's gradient of queries to coordinates that count from each row, not from the centre."""
+        sums_BHQ = dq[..., -self.n_coordinates - 1]
+        self.own_channel(dq).add_(self.by_coordinate(sums_BHQ * self.to_centre(tile)[..., 0]))
 
-        t_i moves all logits of its row alike, which only a null key notices: `of_null_BHQ` is then the sum of the
-        gradients of the row's logits.
-        """
+    def linear_gradients(self, dq: Tensor, dk: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Gradients of slopes, t_q and t_k from those of queries and keys with all channels."""
         assert self.linear is not None
         d_slopes = self.own_channel(dq).flatten(1, 2)[..., None] / self.scale
         if self.linear.are_positions:
             return d_slopes, None, None
         d_t_k = dk[..., -self.n_coordinates :].mT.flatten(1, 2)
-        d_t_q = None
-        if of_null_BHQ is not None:
-            d_t_q = summed_like(self.linear.t_q, -self.linear.slopes[..., 0] * of_null_BHQ)
-        return d_slopes, d_t_q, summed_like(self.linear.t_k, d_t_k)
+        d_t_q = -self.linear.slopes[..., 0] * dq[..., -self.n_coordinates - 1] / self.scale
+        return d_slopes, summed_like(self.linear.t_q, d_t_q), summed_like(self.linear.t_k, d_t_k)
 
 
 def summed_like(t: Tensor, grad_BHK: Tensor) -> Tensor:

@@ -46,10 +46,7 @@ class NullKey(AttentionSoftmax):
         return torch.cat([null_BHQ1, seen_BHQK], -1).softmax(-1)[..., 1:]
 
     def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-        if bias is not None and flex.serves(q_BHQC, keys, bias):
-            return True
-        learned = isinstance(bias, LinearBias) and bias.slopes.requires_grad  # whose gradient the tiles lack here
-        return not (learned and torch.is_grad_enabled()) and fused.serves(q_BHQC, bias)
+        return (bias is not None and flex.serves(q_BHQC, keys, bias)) or fused.serves(q_BHQC, bias)
 
     def attend_fused(
         self,

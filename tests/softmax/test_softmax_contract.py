@@ -33,6 +33,7 @@ from helpers_attention import (
     inputs,
     keys_of,
     layer_bias,
+    made,
     mask_of,
     row_counts,
     with_gradients,
@@ -43,7 +44,7 @@ from rounding import rounding
 from torch import Tensor
 
 from roundround.attention import blocks, tiles, whole_rows
-from roundround.attention.bias import Bias
+from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.keys import Keys
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.projection import Projection
@@ -374,17 +375,23 @@ TRAINED = [name for name in NAMES if "in_training" in tunables("softmax", name)]
 def test_every_way_to_attend_is_the_dense_definition(
     name: str, training: bool, bias: str | None, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With windows, padding and a cache attention is `normalise` over what is visible (softmax/base.py)."""
+    """With windows, padding and a cache attention is `normalise` over what is visible (softmax/base.py).
+
+    Gradients of a linear bias's slopes included (attention/bias.py).
+    """
     keys = KEYS[mode]
     monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 4 * 3 * 4 * keys.n_keys)
     softmax, encoding = build(name).double().train(training), encoding_of(bias).double()
     q, k, v, cotangent = inputs(keys, 2)
     bias_of_rows = layer_bias(encoding, keys, q, k)
+    if isinstance(bias_of_rows, LinearBias):
+        bias_of_rows.slopes.requires_grad_()
     rows = softmax.row_parameters(noise(3, keys.n_queries, D_MODEL))
     rows = {key: value.detach().requires_grad_() for key, value in rows.items()}
     out = softmax(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows=rows)
-    expected = dense(softmax, q, k, v, keys, layer_bias(encoding, keys, q, k), rows, mask_of(mode))
+    expected = dense(softmax, q, k, v, keys, bias_of_rows, rows, mask_of(mode))
     leaves = [q, k, v, *(rows.values() or softmax.parameters()), *encoding.parameters()]
+    leaves += [bias_of_rows.slopes] if isinstance(bias_of_rows, LinearBias) else []
     theirs = with_gradients(expected, cotangent, leaves)
     for ours, its in zip(with_gradients(out, cotangent, leaves), theirs, strict=True):
         assert (ours - its).abs().max() < 1e-10
@@ -409,6 +416,28 @@ def test_queries_and_values_may_have_other_numbers_of_channels(
     ours, theirs = (with_gradients(x, cotangent, [q, k, v]) for x in (out, expected))
     for mine, its in zip(ours, theirs, strict=True):
         assert (mine - its).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("name", ["softmax", "ssmax", "sink", "adaptive_temperature"])
+def test_gradients_of_gates_and_slopes_in_float32_are_those_of_float64(name: str) -> None:
+    """A learned linear bias has as exact a gradient by a fused kernel as by its definition (attention/tiles.py)."""
+    n, sizes = 1000, {"n_heads": 2, "n_key_heads": 1}
+    keys, found = keys_of(n, n), []
+    for dtype in (torch.float32, torch.float64):
+        softmax = build(name, attention_shape(**sizes), noise=0.0).to(dtype)
+        encoding = made("pe", "fox", attention_shape(**sizes), {}, 0.0).to(dtype)
+        q, k, v, cotangent = (noise(1, n_heads, n, 8, dtype=dtype, seed=n_heads) for n_heads in (2, 1, 1, 2))
+        x = noise(1, n, D_MODEL, dtype=dtype, seed=7)
+        bias = encoding.bias(q, k, prepared_of_layer(encoding, keys, dtype, x))
+        bias.slopes.requires_grad_()
+        rows = softmax.counted(softmax.row_parameters(x), keys)
+        attend = softmax if dtype == torch.float32 else softmax.attend_in_blocks
+        out = attend(q, k, v, scale=8**-0.5, keys=keys, bias=bias, rows=rows)
+        leaves = [encoding.gate_weight, encoding.gate_bias, bias.slopes, *softmax.parameters()]
+        found.append(torch.autograd.grad((out * cotangent).sum(), leaves))
+    # coordinates count from the middle of 256 rows; there a bias of ln 2 a token, times ln n for SSMax, has 266 nats
+    for single, exact in zip(*found, strict=True):
+        assert (single - exact).abs().max() < rounding(size=266 * float(exact.abs().max()))
 
 
 # -- every layout in memory
