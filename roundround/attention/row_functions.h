@@ -111,16 +111,15 @@ template <class T> struct Function {
 
     // tau of sum_j max(u_j - tau, 0)^(1 / a) = 1 with u = a (e - largest), a = alpha - 1: Newton's steps from below. Up
     // to alpha 2 they are monotone, so keys that have lost their weight never get it back, and the root over a part of the
-    // keys is a bound for that over all; beyond, halvings catch what leaves the bracket.
+    // keys is a bound for that over all.
     void solve_entmax(const T* e, Index n, T largest, Row<T> row) {
         const T a = row.alpha - 1;
         T tau = -1;
         Index count = compact(e, n, largest - 1 / a, values.at, places.at);
-        for (Index part = a <= 1 ? 16 : 1; part >= 1; part /= 4) {
+        for (Index part = 16; part >= 1; part /= 4) {
             if (part > 1 && count / part < 32) continue;
-            T low = tau, high = -std::pow(T(count), -a);
             for (int step = 0; step < 100; step++) {
-                if (part == 1 && step < 3 && a <= 1)
+                if (part == 1 && step < 3)
                     count = compact(values.at, up(count, WIDTH<T>), largest + tau / a, values.at, places.at);
                 Power<T> power{a, largest, tau};
                 Vec<T> sum{}, slope{};
@@ -129,10 +128,8 @@ template <class T> struct Function {
                     sum += p, slope += g;
                 }
                 const T excess = total<T>(sum) - 1;
-                if (excess == 0 || (a <= 1 && excess < 0)) break;
-                (excess > 0 ? low : high) = tau;
-                T next = tau + excess * a / total<T>(slope);
-                if (a > 1 && !(next > low && next < high)) next = (low + high) / 2;
+                if (excess <= 0) break;
+                const T next = tau + excess * a / total<T>(slope);
                 if (next == tau || (part > 1 && std::abs(next - tau) < T(0.01))) break;
                 tau = next;
             }

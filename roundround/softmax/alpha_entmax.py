@@ -13,14 +13,12 @@ from roundround.attention.bias import Bias
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
 from roundround.attention.whole_rows import RowFunction
-from roundround.softmax.projection import Projection, entmax_function, entmax_of
-
-LARGEST_IN_ROWS = 3.0  # alpha: beyond, the threshold in float32 leaves weights that do not sum to one
+from roundround.softmax.projection import Projection, checked_alpha, entmax_function, entmax_of
 
 
 @final
 class AlphaEntmax(Projection):
-    """Sparse weights whose sparsity alpha sets, from softmax at 1 over entmax-1.5 to sparsemax at 2 and beyond.
+    """Sparse weights whose sparsity alpha sets, from softmax at 1 over entmax-1.5 to sparsemax at 2.
 
     alpha_j = max((alpha - 1) e_j - tau, 0)^(1 / (alpha - 1)), tau such that the weights sum to one
 
@@ -34,8 +32,7 @@ class AlphaEntmax(Projection):
 
     def __init__(self, shape: AttentionShape, *, alpha: float, learned: bool) -> None:
         super().__init__(shape)
-        if not 1 <= alpha < math.inf:
-            raise ValueError(f"alpha={alpha} must be a finite number, 1 or above")
+        checked_alpha(alpha)
         if learned and not 1 < alpha < 2:
             raise ValueError(f"alpha={alpha} must lie between 1 and 2 where it is learned")
         self.fixed_alpha = None if learned or alpha == 1 else alpha
@@ -48,7 +45,7 @@ class AlphaEntmax(Projection):
         return self.start if self.raw_alpha is None else 1 + at_least_float32(self.raw_alpha).sigmoid().clamp(min=0.01)
 
     def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
-        return None if self.start > LARGEST_IN_ROWS else entmax_function(self.alpha())
+        return entmax_function(self.alpha())
 
     def project(self, logits_BHQK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         return entmax_of(logits_BHQK, self.alpha())

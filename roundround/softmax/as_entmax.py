@@ -20,7 +20,7 @@ from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
 from roundround.attention.whole_rows import RowFunction
 from roundround.softmax.base import checked_count
-from roundround.softmax.projection import Projection, entmax_function, entmax_of
+from roundround.softmax.projection import Projection, checked_alpha, entmax_function, entmax_of
 
 
 @final
@@ -55,8 +55,7 @@ class ASEntmax(Projection):
     ) -> None:
         super().__init__(shape)
         self.count = checked_count(count)
-        if not 1 <= alpha < math.inf:
-            raise ValueError(f"alpha={alpha} must be a finite number, 1 or above")
+        checked_alpha(alpha)
         checked_finite(delta=delta, gamma_range=gamma_range)
         if start is not None and not delta < start < math.inf:
             raise ValueError(

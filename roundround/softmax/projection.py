@@ -88,6 +88,19 @@ class Projection(AttentionSoftmax):
         return splash(q, k_BGKC, v_BGKC, self.fixed_alpha, causal=not keys.is_unmasked)
 
 
+def checked_alpha(alpha: float) -> None:
+    """Raises ValueError where entmax of this alpha has no gradient to train by.
+
+    dp_j / de_j goes as p_j^(2 - alpha): above 2 keys that have almost lost their weight have the largest gradients, and
+    in float32 these are off by a tenth at alpha 3.
+    """
+    if not 1 <= alpha <= 2:
+        raise ValueError(
+            f"alpha={alpha} must lie between 1 (softmax) and 2 (sparsemax); above 2 a key that loses its weight has a "
+            "gradient without bound"
+        )
+
+
 def splash(q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor, alpha: float, *, causal: bool) -> Tensor:
     """alpha-entmax attention [B, H, T, C] of q . k / sqrt(C) by `adasplash`, for what `unmet` finds nothing in."""
     length_B = torch.full((q_BHTC.shape[0],), q_BHTC.shape[2], dtype=torch.int32, device=q_BHTC.device)
