@@ -6,6 +6,7 @@ Tested by tests/loading/test_conduct.py. Shapes: B texts, T tokens, V vocabulary
 from __future__ import annotations
 
 import math
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +39,8 @@ SHIFT = 23  # tokens by which a text is moved: still within a training context o
 ROUNDED = 0.05  # nats: bfloat16 has 8 bits, and a logit of 10 is then known to 0.04
 EXACT = 2e-4  # of the largest logit: float32 sums of another order, two layers deep
 STEP, TOKEN = (4096,), (4096, 32768)  # lengths at which costs are taken
-TIMES_OF_STEP, TIMES_OF_TOKEN = 15, 60  # that each is measured, in turn
+TIMES_OF_STEP, TIMES_OF_TOKEN = 5, 60  # that each is measured, in turn, in one repeat
+AGREEING, MOST_REPEATS, STEADY = 3, 12, 0.05  # repeats in a row whose ratios lie this close together make a number
 AT_ONCE = 4096  # tokens that a cache is filled with at once
 
 
@@ -145,7 +147,7 @@ def costs(config: DictConfig, n_vocab: int, device: torch.device) -> dict[str, f
 
     step_time@T, step_memory@T: a step of training with one text of T tokens, and the bytes that it keeps for its
     backward pass. token_time@T, token_memory@T: a token behind T others, and the bytes of the cache. Both models are
-    timed in turn, in one thread of a CPU, and the shortest times count: other work on the machine only adds to them.
+    timed in turn, in one thread of a CPU. A time is NaN where other work on the machine leaves no steady ratio.
     """
     torch.manual_seed(0)
     own = decoder_of_config(config, n_vocab).to(device)
@@ -155,20 +157,15 @@ def costs(config: DictConfig, n_vocab: int, device: torch.device) -> dict[str, f
     with one_thread(), warnings_as_lines(FallsBack):
         for length in STEP:
             tokens_BT = torch.randint(n_vocab, (1, length), device=device)
-            seconds = in_turn([partial(step, model, tokens_BT) for model in both], device, TIMES_OF_STEP)
+            found[f"step_time@{length}"] = steady_ratio(partial(steps_of, both, tokens_BT), device, TIMES_OF_STEP)
             n_bytes = [kept_bytes(model, tokens_BT) for model in both]
-            found[f"step_time@{length}"] = seconds[0] / seconds[1]
             found[f"step_memory@{length}"] = n_bytes[0] / n_bytes[1]
         with torch.inference_mode():
             for length in TOKEN:
                 tokens_BT = torch.randint(n_vocab, (1, length), device=device)
                 caches = [filled(model, tokens_BT) for model in both]
-                reads = [
-                    partial(model.hidden, tokens_BT[:, :1], cache=cache)
-                    for model, cache in zip(both, caches, strict=True)
-                ]
-                seconds = in_turn(reads, device, TIMES_OF_TOKEN)
-                found[f"token_time@{length}"] = seconds[0] / seconds[1]
+                reads = partial(reads_of, both, caches, tokens_BT[:, :1])
+                found[f"token_time@{length}"] = steady_ratio(reads, device, TIMES_OF_TOKEN)
                 found[f"token_memory@{length}"] = caches[0].n_bytes / caches[1].n_bytes
     return found
 
@@ -213,8 +210,33 @@ def filled(decoder: Decoder, tokens_BT: Tensor) -> Cache:
     return cache
 
 
+def steps_of(decoders: Sequence[Decoder], tokens_BT: Tensor) -> list[Callable[[], object]]:
+    return [partial(step, model, tokens_BT) for model in decoders]
+
+
+def reads_of(decoders: Sequence[Decoder], caches: Sequence[Cache], token_B1: Tensor) -> list[Callable[[], object]]:
+    """A read of this token by each, behind a copy of its cache: where in memory a cache lies changes the time."""
+    copies = [deepcopy(cache) for cache in caches]
+    return [partial(model.hidden, token_B1, cache=cache) for model, cache in zip(decoders, copies, strict=True)]
+
+
+def steady_ratio(pair: Callable[[], Sequence[Callable[[], object]]], device: torch.device, times: int) -> float:
+    """Seconds of the first of two calls over those of the second, repeated until it is steady; NaN if it never is."""
+    ratios: list[float] = []
+    for _ in range(MOST_REPEATS):
+        first, second = in_turn(pair(), device, times)
+        ratios.append(first / second)
+        latest = ratios[-AGREEING:]
+        if len(latest) == AGREEING and max(latest) <= (1 + STEADY) * min(latest):
+            return statistics.median(latest)
+    return math.nan
+
+
 def in_turn(calls: Sequence[Callable[[], object]], device: torch.device, times: int) -> list[float]:
-    """The shortest seconds of each call, made in turn, after one of each that does not count."""
+    """The shortest seconds of each call, made in turn, after one of each that does not count.
+
+    Other work on the machine only adds to them.
+    """
     shortest = [math.inf] * len(calls)
     for n in range(times + 1):
         for which, call in enumerate(calls):

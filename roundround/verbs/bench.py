@@ -280,7 +280,10 @@ class SetRunner:
 
         run = TrainedRun(trained[part.model_of], trust=True)
         if part.measures == "costs":  # on a CPU, as those of the stored values
-            return conduct.costs(run.config, run.manifest["data"]["n_vocab"], pick_device("cpu"))
+            costs = conduct.costs(run.config, run.manifest["data"]["n_vocab"], pick_device("cpu"))
+            busy = [name for name, cost in costs.items() if math.isnan(cost)]
+            told += [f"{name} has no value: this machine was too busy to time it" for name in busy]
+            return costs
         if part.measures == "places":
             return conduct.places(run)
         found = conduct.promises(run)

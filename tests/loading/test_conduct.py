@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -92,4 +93,21 @@ def test_costs_are_those_of_the_plain_model_for_the_plain_model(monkeypatch: pyt
 
     found = conduct.costs(OmegaConf.create(config), 50, torch.device("cpu"))
     assert found["step_memory@64"] == found["token_memory@64"] == 1.0
-    assert 0.3 < found["step_time@64"] < 3
+    assert all(math.isnan(found[name]) or 0.3 < found[name] < 3 for name in ("step_time@64", "token_time@64"))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [
+        ([1.0, 1.02, 1.01], 1.01),
+        ([0.507, 0.936, 0.866, 0.95, 0.94, 0.96], 0.95),  # busy at first
+        ([0.507, 0.936, 0.866] * 4, math.nan),
+    ],
+)
+def test_a_cost_is_a_number_where_three_repeats_in_a_row_agree(
+    ratios: list[float], expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = iter(ratios)
+    monkeypatch.setattr(conduct, "in_turn", lambda calls, device, times: [next(left), 1.0])
+    assert conduct.steady_ratio(lambda: [], torch.device("cpu"), 1) == pytest.approx(expected, nan_ok=True)
+    assert not list(left), "not repeated further than needed"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from conftest import Done, assert_refused, shell
 
 from roundround.analysis import repetition
 from roundround.analysis.repetition import Runner
+from roundround.analysis.standings import NO_VALUE, Column, Part, Standing, compared, priors
 from roundround.distributed.child import VerbFailed
 from roundround.verbs import bench
 
@@ -231,6 +234,25 @@ def test_every_combination_is_a_job_of_a_sweep() -> None:
 ])  # fmt: skip
 def test_wrong_words_get_one_line(roundround: Callable[..., Done], words: Sequence[str], parts: Sequence[str]) -> None:
     assert_refused(roundround("bench", *words), *parts)
+
+
+def test_a_cost_that_was_never_steady_has_no_value_no_verdict_and_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+    from roundround.loading import conduct, models
+
+    taken = SimpleNamespace(config=None, manifest={"data": {"n_vocab": 50}})
+    monkeypatch.setattr(models, "TrainedRun", lambda directory, trust: taken)
+    monkeypatch.setattr(conduct, "costs", lambda *inputs: {"step_time@4": math.nan, "step_memory@4": 1.5})
+    column = Column(name="step", part="cost", number="step_time@4", unit="", better="lower")
+    part, told = Part(name="cost", question="", columns=(column,), measures="costs", model_of="language"), list[str]()
+    costs = bench.SetRunner.measured(SimpleNamespace(), part, {"language": Path()}, told)  # type: ignore[arg-type]
+    assert told == ["step_time@4 has no value: this machine was too busy to time it"]
+    rope, nope = (Standing("v1", "default", "", {"pe": pe, "softmax": "softmax"}, 1e-3) for pe in ("rope", "nope"))
+    for seed in (1, 2):
+        rope.add(seed, {"cost": {"step_time@4": 1.0, "step_memory@4": 1.0}}, [], {})
+        nope.add(seed, {"cost": costs}, [], {})
+    [comparison] = compared(nope, rope, priors(rope, [rope, nope], [column]), [column])
+    assert (comparison.verdict, comparison.mean) == (NO_VALUE, None)
+    assert nope.series("cost", "step_memory@4") == {1: 1.5, 2: 1.5}
 
 
 @pytest.mark.slow
