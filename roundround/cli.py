@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 from roundround.config.verbs import VERBS, Verb
 from roundround.support import __version__
 from roundround.support.errors import OutputError, UserError
+from roundround.support.files import check_no_credentials
 
 WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export
 COMPLETE = "_ROUNDROUND_COMPLETE"  # variable: a shell asks what may stand under the cursor
@@ -178,6 +179,8 @@ def run(args: list[str]) -> int:
     A verb is called directly: Typer would import pydantic to look at its words. Typer reads the others and TAB.
     """
     try:
+        for word in args:
+            check_no_credentials(word, word.partition("=")[0] if "=" in word else "an argument")
         verb = next((verb for verb in VERBS if args and args[0] in (verb.name, *verb.aliases)), None)
         code: int | None = 0
         if COMPLETE not in os.environ and args in ([], ["-h"], ["--help"], ["help"]):

@@ -93,8 +93,6 @@ def given(key: str, value: object) -> str:
     text = "" if value is None else str(value)
     if not text.strip():
         raise UserError(f"{key}= is empty; give a folder")
-    if "://" in text:
-        raise UserError(f"{key}= is an address, perhaps with a password; give a folder of this machine")
     if escaped(text) != text:
         raise UserError(f"{key}={text}: control characters, or bytes that are not UTF-8, in the name of a folder")
     return text

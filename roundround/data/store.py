@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,12 +20,20 @@ from filelock import FileLock, Timeout
 
 from roundround.data.corpora import fingerprint, first_line
 from roundround.support.errors import UserError
-from roundround.support.files import check_is_file, flush_folder, home_expanded, is_full, read_text, write_atomically
+from roundround.support.files import (
+    check_is_file,
+    check_no_credentials,
+    flush_folder,
+    home_expanded,
+    is_address,
+    is_full,
+    read_text,
+    write_atomically,
+)
 
 log = logging.getLogger(__name__)
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # protocol: the extra of this package that reads it
-PASSWORD = re.compile(r"(?!arn:)[^/@]*:(?!\d+(/|$))[^@]*@")  # one with a slash in it, which ends the host
 VARIABLES = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, or a profile of the service"
 MOVE = "ROUNDROUND_CACHE=FOLDER moves the cache"
 
@@ -205,25 +212,27 @@ def open_store(address: str, option: str) -> Store:
     """What an option names. UserError for an address with credentials in it, or of an unknown kind."""
     if not address.strip():
         raise UserError(f"{option} is empty; give a folder or an address such as s3://BUCKET/FOLDER")
-    if "://" not in address or address.startswith("file://"):
+    if not is_address(address):
         path = home_expanded(address.removeprefix("file://"), option)
         return Folder(Path(os.path.abspath(path)), way_out=f"give another {option}=DIR")
-    check_no_credentials(address, option)
+    if "://" not in address:
+        raise UserError(f"{option}={address}: an address has // after its colon; a path of this machine begins with ./")
+    check_plain(address, option)
     return Remote(address)
 
 
-def check_no_credentials(address: str, option: str) -> None:
-    """UserError for a password, a query or a fragment in any part of an address, such as simplecache::http://h/x?k=v.
+def check_plain(address: str, option: str) -> None:
+    """UserError for credentials, a query or a fragment in any part of an address, such as simplecache::http://h/x?k=v.
 
     A key of s3:// may hold an @, as may a path of this machine.
     """
+    check_no_credentials(address, option)
     for part in address.split("::"):
         scheme, _, rest = part.partition("://")
-        host, web = rest.partition("/")[0], scheme.lower() in ("http", "https")
-        if scheme != "file" and ("@" in host or PASSWORD.match(rest) or "?" in rest or (web and "#" in rest)):
+        if scheme != "file" and ("?" in rest or (scheme.lower() in ("http", "https") and "#" in rest)):
             raise UserError(
-                f"{option}: an address of {scheme}:// with credentials, a query or a fragment in it would be recorded; "
-                f"give it without them: they come from {VARIABLES}"
+                f"{option}: an address of {scheme}:// with a query or a fragment in it would be recorded; "
+                f"give it without them: credentials come from {VARIABLES}"
             )
 
 

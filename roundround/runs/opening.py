@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
 from roundround.config.build import build, target_class, where
-from roundround.config.recorded import as_dict
+from roundround.config.recorded import as_dict, flat
 from roundround.distributed.device import PeakMemory, larger
 from roundround.distributed.launcher import job, rank
 from roundround.runs.directories import (
@@ -50,7 +50,7 @@ from roundround.runs.run import Invocation, Run
 from roundround.support import __version__
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line
-from roundround.support.files import is_full, leftovers, parse_json, write_atomically, write_json
+from roundround.support.files import check_no_credentials, is_full, leftovers, parse_json, write_atomically, write_json
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,8 @@ def opened(
     written, where another process is writing there, or where a class from outside is another now.
     """
     directory, writes, memory = invocation.directory, rank() == 0, PeakMemory()
+    for key, value in flat(config).items():  # a yaml may hold them; typed words are checked before
+        check_no_credentials(str(value), key)
     before = set(os.listdir(directory)) if writes else set()
     with locked(directory, seconds=SECONDS_TO_LOOK) if writes else nullcontext():
         earlier, patch = None, None

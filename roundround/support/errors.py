@@ -13,6 +13,13 @@ LONGEST = 600  # characters of a line for a person
 # control characters, bidirectional marks and overrides, line separators, halves of characters, what is never one
 OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
+# the user, and perhaps a password, of an address: http://u:p@h, with one slash, with backslashes, with %40 for its @
+CREDENTIALS = re.compile(
+    r"""(?<![\w+.-])(?!file:)([a-z][\w+.-]{1,40}):[/\\]+
+    (?:(?!arn:)[^\s'"/\\@:]{0,300}:(?!:|\d+(?:[/\\]|$))[^\s'"@]{0,300}?|[^\s'"/\\@?\#]{0,300}?)(?:@|%40)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
 
 class UserError(Exception):
     """Wrong input: one line that says what, where and what to do. The command prints it and exits with 2."""
@@ -85,5 +92,9 @@ def printable(text: str, longest: int = LONGEST) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text with escapes such as \\x1b for what a terminal would obey or could not encode, nor a figure hold."""
+    """The text with escapes such as \\x1b for what a terminal would obey or could not encode, nor a figure hold.
+
+    Who logs in at an address, and with which password, is left out.
+    """
+    text = CREDENTIALS.sub(r"\1://***@", text)
     return OBEYED.sub(lambda found: found.group().encode("unicode_escape").decode(), text)

@@ -20,11 +20,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from roundround.support.errors import UserError
+from roundround.support.errors import CREDENTIALS, UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk, and of a user's share of it
 COUNTED = 20  # digits of an integer: as many as 2^64 has
 LARGEST = 1 << 30  # bytes of a text; the tokenizer.json of a million tokens has less than a tenth
+ADDRESS = re.compile(r"([a-z][\w+.-]+::)*(?!file:)[a-z][\w+.-]+:[/\\]", re.IGNORECASE)  # s3://, zip::http://, http:/
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.[a-z0-9_]{8}")  # as tempfile makes it from the prefix below
 
 
@@ -84,8 +85,25 @@ def whole_number(digits: str) -> int | float:
     return value
 
 
+def is_address(text: str) -> bool:
+    """Whether a text is an address, such as s3://BUCKET/FOLDER, and no path of this machine; misspelt ones are."""
+    return ADDRESS.match(text) is not None
+
+
+def check_no_credentials(text: str, option: str) -> None:
+    """UserError, which names the option, for a text with an address in it that has a user or a password."""
+    if found := CREDENTIALS.search(text):
+        raise UserError(
+            f"{option}: an address of {found[1]}:// with credentials in it would be recorded; give it without them"
+        )
+
+
 def home_expanded(path: str, option: str) -> Path:
-    """The path with `~` and `~user` replaced. UserError, which names the option, where there is no such home folder."""
+    """The path with `~` and `~user` replaced. UserError, which names the option, for an address, and where there is no
+    such home folder.
+    """
+    if is_address(path):
+        raise UserError(f"{option} is an address; give a file or folder of this machine")
     try:
         return Path(path).expanduser()
     except RuntimeError:

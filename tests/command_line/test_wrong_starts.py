@@ -15,7 +15,7 @@ from roundround.command_line import launch
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.places import of_the_place
 from roundround.config.verbs import verb_named
-from roundround.support.errors import UserError
+from roundround.support.errors import UserError, one_line
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,29 @@ def test_a_wrong_start_is_one_line(train: Callable[..., Done], args: list[str], 
     assert len(done.err.splitlines()) == 1
     assert len(done.err) < 800
     assert list(Path("outputs").glob("*/*/*")) == []
+
+
+@pytest.mark.parametrize(
+    "address", ["http:/u:hush@h", "http:\\\\u:hush@h", "S3://u:hush%40h", "dir::http:///u:hu/sh@h"]
+)
+@pytest.mark.parametrize("key", ["outputs=", "data.path=", "prompt=", "hydra.run.dir=", "--config-dir=", "pe=", ""])
+def test_a_password_in_an_address_is_neither_shown_nor_recorded(
+    train: Callable[..., Done], key: str, address: str
+) -> None:
+    done = train(f"{key}'{address}'" if key else address)
+    assert_refused(done, f"{key.rstrip('=') or 'an argument'}: an address of ", ":// with credentials")
+    assert "hush" not in done.err
+    assert list(Path().glob("*u:hu*")) == []
+
+
+def test_an_address_is_no_folder(train: Callable[..., Done]) -> None:
+    for address in ("http:/host/x", "s3://bucket/x"):
+        assert_refused(train(f"outputs={address}"), "outputs is an address; give a file or folder of this machine")
+
+
+def test_a_line_about_an_error_leaves_passwords_out() -> None:
+    line = one_line(OSError("no route to https://u:hush@h/x and http:/u:hush%40h, nor http://127.0.0.1:9/a@b"))
+    assert line == "no route to https://***@h/x and http://***@h, nor http://127.0.0.1:9/a@b"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from roundround.data.encoding import Encoder
 from roundround.data.entry import write_sealed
 from roundround.data.mixture import Mixture
 from roundround.data.prepared import Prepared, TokenData, make, opened, prepare
-from roundround.data.store import Folder, Remote, Store, check_no_credentials, open_store
+from roundround.data.store import Folder, Remote, Store, check_plain, open_store
 from roundround.data.stream import TokenStream
 from roundround.data.tokenizers import BPE, Bytes, OfCorpus
 from roundround.support.errors import UserError
@@ -466,10 +466,11 @@ def test_weights_that_are_no_shares_are_refused(weights: dict[str, float], messa
     [
         ("", "data.path is empty"),
         *[
-            (address, f"address of {address.rpartition('://')[0].rpartition('::')[2]}:// with credentials, a query")
+            (address, f"address of {address.rpartition('://')[0].rpartition('::')[2]}:// with ")
             for address in (
                 "s3://key:secret@bucket/x",
                 "s3://key:sec/secret@bucket/x",
+                "https://key:secret%40bucket/x",
                 "https://host/x?X-Amz-Signature=secret",
                 "http://host/x#secret",
                 "simplecache::http://user:secret@127.0.0.1:9/mine",
@@ -478,6 +479,8 @@ def test_weights_that_are_no_shares_are_refused(weights: dict[str, float], messa
                 "dir::http://127.0.0.1:9/a?secret",
             )
         ],
+        ("http:/host/x", "data.path=http:/host/x: an address has // after its colon"),
+        ("http:\\\\host", "an address has // after its colon"),
         ("zip://x::/nowhere/a.zip", r"zip://x::/nowhere/a.zip: cannot be reached"),
         ("http://[::1", r"data.path|http"),
         ("s3://bucket/x", r"s3://bucket/x: s3:// needs .* pip install 'roundround\[s3\]'"),
@@ -506,7 +509,7 @@ def test_an_address_that_leads_nowhere_is_one_line(address: str, message: str) -
     ],
 )
 def test_an_at_sign_that_is_no_password_is_taken(address: str) -> None:
-    check_no_credentials(address, "data.path")
+    check_plain(address, "data.path")
 
 
 def test_missing_credentials_name_where_they_come_from(monkeypatch: pytest.MonkeyPatch) -> None:

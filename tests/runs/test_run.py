@@ -163,6 +163,16 @@ def test_a_run_refused_before_its_first_step_leaves_only_what_was_there(director
     assert logger.heard[-1] == ("finish", "refused", {}, 2)
 
 
+def test_a_password_from_a_yaml_is_not_recorded(directory: Path) -> None:
+    config = CONFIG | {"data": {"path": ["a.txt", "http:/u:hush@h"]}}
+    with (
+        pytest.raises(UserError, match=r"data\.path: an address of http:// with credentials"),
+        opening(directory, config=config),
+    ):
+        pass
+    assert names(directory) == set()
+
+
 def test_a_run_refused_before_its_first_step_deletes_nothing_of_the_users_own(directory: Path) -> None:
     own = ["code.patch", "wandb/offline-run-1/run.wandb", "variants/mine.py"]
     for name in own:

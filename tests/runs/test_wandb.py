@@ -22,6 +22,7 @@ from PIL import Image
 
 from roundround.runs.directories import read_manifest
 from roundround.runs.loggers.wandb import WandB, has_login
+from roundround.support.errors import UserError
 
 URL = "https://wandb.example.com/run"
 NAMES: dict[str, Any] = {"project": "project", "entity": None, "group": None, "tags": []}
@@ -386,6 +387,7 @@ def test_no_home_is_no_login(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"WANDB_MODE": "foo"}, "WANDB_MODE=foo must be one of online, offline"),
         ({"WANDB_BASE_URL": "nonsense"}, "WANDB_BASE_URL=nonsense must be an address"),
         ({"WANDB_BASE_URL": "https://"}, "must be an address"),
+        ({"WANDB_BASE_URL": "https://u:hush@h"}, "WANDB_BASE_URL: an address of https:// with credentials"),
     ],
 )
 def test_what_wandb_would_refuse_is_refused_before_the_run_begins(
@@ -393,5 +395,5 @@ def test_what_wandb_would_refuse_is_refused_before_the_run_begins(
 ) -> None:
     for name in given.keys() - NAMES.keys():
         monkeypatch.setenv(name, given[name])
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises((ValueError, UserError), match=re.escape(message)):
         WandB(**{name: given.get(name, value) for name, value in NAMES.items()})

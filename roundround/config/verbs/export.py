@@ -26,8 +26,6 @@ class ExportConfig:
         check_checkpoint(self.checkpoint)
         if not self.to:
             raise UserError("to has no value; give to=DIR, the folder to write")
-        if "://" in self.to:
-            raise UserError("to= is an address, perhaps with a password; give to=DIR, a folder of this machine")
 
 
 VERB = Verb(

@@ -17,6 +17,7 @@ from roundround.config.verbs import verb_named
 from roundround.runs.loggers.base import Logger
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, one_line
+from roundround.support.files import check_no_credentials
 
 log = logging.getLogger(__name__)
 OFF = "logger=none turns it off"
@@ -50,6 +51,7 @@ class WandB(Logger):
         mode, url = os.environ.get("WANDB_MODE"), os.environ.get("WANDB_BASE_URL")
         if mode and mode not in MODES:
             raise ValueError(f"WANDB_MODE={mode} must be one of {', '.join(MODES)}")
+        check_no_credentials(url or saved_url() or "", "WANDB_BASE_URL")  # wandb's address of the run would have them
         if url and (not url.startswith(("http://", "https://")) or not host_of(url)):
             raise ValueError(f"WANDB_BASE_URL={url} must be an address such as https://wandb.example.com")
         self.project, self.entity, self.group, self.tags = project, entity, group, tags
