@@ -332,8 +332,10 @@ def test_generate_writes_the_text_of_the_verb(stories: tuple[Any, Any], train: C
         rr.generate(*stories, "The fox", top_k=9999)
     with pytest.raises(UserError, match="empty"):
         rr.generate(*stories, " ")
-    for wrong in ({"top_k": 1.5}, {"n": 2.0}):
-        with pytest.raises(UserError, match="must be a whole number"):
+    with pytest.raises(UserError, match="n=10000000000 needs at least"):
+        rr.generate(*stories, "The fox", n=10**10)
+    for wrong in ({"top_k": 1.5}, {"n": 2.0}, {"seed": 1.5}):
+        with pytest.raises(UserError, match="a whole number"):
             rr.generate(*stories, "The fox", **wrong)
 
 

@@ -26,7 +26,7 @@ from roundround.config.recorded import flat
 from roundround.config.verbs import VERBS, verb_named
 from roundround.runs.directories import LOCK, MANIFEST, METRICS, RESULTS, is_date, read_manifest, time_of
 from roundround.support.errors import UserError, nearest, one_line
-from roundround.support.files import home_expanded, parse_json, read_text
+from roundround.support.files import check_is_file, home_expanded, parse_json, read_text
 
 SIZES = ("length", "n", "prefix")  # of a record: where a number was taken, along an axis
 DIED = "died"  # killed: the manifest still says running, and no process holds the directory
@@ -308,6 +308,7 @@ def runs_below(folder: Path, levels: float = math.inf) -> Iterator[Path]:
 def started_at(directory: Path) -> datetime:
     """When a run started, read off the head of its manifest: thousands are put in order before one is parsed."""
     try:
+        check_is_file(directory / MANIFEST)
         with open(directory / MANIFEST, "rb") as file:
             found = STARTED.search(file.read(HEAD))
     except OSError:

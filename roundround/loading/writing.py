@@ -18,6 +18,7 @@ from torch import Tensor
 from roundround.attention.precision import at_least_float32
 from roundround.config.verbs.generate import GenerateConfig, check_sampling
 from roundround.data.tokenizers import Vocabulary
+from roundround.distributed.device import check_fits
 from roundround.loading.models import TrainedRun, opened_pretrained
 from roundround.loading.patterns import runs_of
 from roundround.loading.reading import check_symbols, run_of
@@ -31,6 +32,7 @@ from roundround.support.errors import UserError
 if TYPE_CHECKING:
     from roundround.loading.load import ProbedHuggingFaceModel
 
+OF_GENERATOR = 5_000  # bytes of a torch.Generator
 REPLACEMENT = "\ufffd"  # of bytes that are no character yet
 
 
@@ -244,8 +246,13 @@ def check_top_k(writer: Writer, top_k: int | None) -> None:
         raise UserError(f"top_k={top_k} is above the vocabulary, {writer.n_vocab} tokens; leave it out")
 
 
-def check_room(writer: Writer, n_prompt: int, length: int, pe: str | None = None) -> None:
-    """Raises UserError where the encoding has fewer positions than the text will have. pe: its name, if known."""
+def check_room(writer: Writer, n_prompt: int, length: int, pe: str | None = None, *, n: int = 1) -> None:
+    """Raises UserError where the encoding has fewer positions than a text will have, or n texts do not fit into memory.
+
+    pe: its name, if known.
+    """
+    of_each = 4 * writer.n_vocab + 8 * n_prompt + OF_GENERATOR
+    check_fits(n * of_each, torch.device("cpu"), f"n={n}", "give fewer texts")
     if writer.most is not None and n_prompt + length - 1 > writer.most:  # the last token is written and not read
         what = "the encoding" if pe is None else f"pe={pe}"
         raise UserError(
@@ -261,7 +268,7 @@ def whole_texts(
     check_sampling(length=length, temperature=temperature, top_k=top_k, seed=seed, n=n)
     check_top_k(writer, top_k)
     tokens = prompt_tokens(prompt, writer)
-    check_room(writer, len(tokens), length)
+    check_room(writer, len(tokens), length, n=n)
     texts = [list(tokens) for _ in range(n)]
     try:
         writer.begin(len(tokens) + length)

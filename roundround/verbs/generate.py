@@ -49,7 +49,7 @@ def generate(cfg: DictConfig, invocation: Invocation) -> None:
         choices = {**own, **choices} if trained is None else trained.choices_with(choices)
         check_top_k(writer, config.top_k)
         tokens = prompt_tokens(config.prompt, writer)
-        check_room(writer, len(tokens), config.length, choices.get("pe"))
+        check_room(writer, len(tokens), config.length, choices.get("pe"), n=config.n)
         watched = watched_head(config, writer, len(tokens))
         with opened_run(invocation, cfg) as run:
             run.note(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,6 +58,11 @@ def test_a_damaged_run_is_named_and_passed_over(roundround: Command) -> None:
     assert (listed.code, listed.out.count("12-0")) == (0, 1)
     assert listed.err.startswith("passed over: ")
     assert "12-01-00/run.json is not valid json" in listed.err
+    (broken / "run.json").unlink()
+    os.mkfifo(broken / "run.json")  # nobody writes into it
+    listed = roundround("runs")
+    assert listed.out.count("12-0") == 1
+    assert "run.json cannot be read: it is not a regular file" in listed.err
 
 
 @pytest.mark.parametrize("resumed", [5, "x", "2026-01-01T25:00:00"])

@@ -598,6 +598,8 @@ def test_a_file_of_another_form_costs_one_line(roundround: Callable[..., Done], 
     assert_refused(roundround("check", "pe=rope", "against=many.safetensors"), "needs at least")
     save_file({**given, "cos": torch.zeros(2, 3)}, "c.safetensors")
     assert_refused(roundround("check", "pe=rope", "against=c.safetensors"), "cos is [2, 3], and pe=rope gives [2, 2]")
+    os.mkfifo("pipe")  # nobody writes into it
+    assert_refused(roundround("check", "pe=rope", "against=pipe"), "against=pipe cannot be read", "not a regular file")
 
 
 def test_tunables_of_the_file_are_those_of_the_encoding(roundround: Callable[..., Done], here: Path) -> None:

@@ -194,6 +194,8 @@ def test_what_is_written_is_kept(here: Path, monkeypatch: pytest.MonkeyPatch, st
         (["show=attention", "layer=5"], "layer=5: stories260k has attention in layers 0-4"),
         (["show=attention", "layer=-1"], "layer=-1: stories260k has attention in layers 0-4"),
         (["show=attention", "head=8"], "head=8: layer 0 of stories260k has the heads 0 to 7"),
+        (["show=attention", "head=-1"], "head=-1: layer 0 of stories260k has the heads 0 to 7"),
+        (["n=10000000000"], "n=10000000000 needs at least"),
         (["show=atention"], "show=atention must be attention"),
         (["head=2"], "head= says which head show=attention looks at; give show=attention too"),
         (["show=attention", "head=two"], "head"),

@@ -196,8 +196,8 @@ def at_most_inputs(**values: int) -> None:
 def check_seed(**values: int) -> None:
     """Raises UserError for a seed that not all generators of random numbers take."""
     for name, value in values.items():
-        if not 0 <= value < 2**32:
-            raise UserError(f"{name}={value} must lie between 0 and 2^32 - 1")
+        if not isinstance(value, int) or not 0 <= value < 2**32:
+            raise UserError(f"{name}={value} must lie between 0 and 2^32 - 1, as a whole number")
 
 
 def checked_bos(bos: str) -> str:

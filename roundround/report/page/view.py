@@ -94,6 +94,7 @@ class RunFiles:
         from safetensors import SafetensorError, safe_open
 
         try:
+            check_is_file(self.run.directory / name)
             with safe_open(self.run.directory / name, framework="numpy") as file:
                 return dict(file.metadata() or {})
         except (OSError, SafetensorError, ValueError):
