@@ -24,7 +24,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from roundround.analysis.intervals import fitted_prior, holm, moderated
 from roundround.config.options import options_of
-from roundround.support.errors import UserError, nearest
+from roundround.runs.directories import TEXT, VALUES, WHOLE, Kind, by_name, fault_in, list_of, or_null
+from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import parse_json, read_text
 
 STANDINGS = Path(__file__).parents[1] / "standings"
@@ -38,6 +39,23 @@ SIZE = "default"  # that of the stored values
 # of a prior, as all differences share the seeds of the baseline: with more, p of equal variants is too small
 MOST_DEGREES = 8.0
 LARGEST = 1 << 20  # bytes of a file of values
+NUMBER = Kind(
+    "a number below 1e100", lambda value: type(value) in (int, float) and abs(value) < 1e100
+)  # sums are finite
+KINDS = {  # of a file of values
+    **dict.fromkeys(("set", "size", "hash"), TEXT),
+    "variant": Kind(
+        "the names of options by group, pe and softmax among them",
+        lambda value: by_name("", TEXT.fits).fits(value) and {"pe", "softmax"} <= value.keys(),
+    ),
+    "rate": NUMBER,
+    "seeds": Kind("whole numbers, each once", lambda value: list_of(WHOLE).fits(value) and len({*value}) == len(value)),
+    "numbers": by_name(
+        "lists of numbers below 1e100 or null, by part and name", by_name("", list_of(or_null(NUMBER)).fits).fits
+    ),
+    "remarks": by_name("lists of texts by part", list_of(TEXT).fits),
+    "made": list_of(VALUES),
+}
 DECIDES = ("train", "looks", "keeps", "measures", "model_of")  # keys of a part on which numbers depend
 Variant = dict[str, str]
 
@@ -303,18 +321,21 @@ class Standing:
 
 
 def read_standing(path: Path) -> Standing:
-    """UserError for a file that is none, or whose lists are not one number a seed."""
+    """A file of values. UserError, which says what is wrong with it, for any other."""
     try:
-        standing = Standing(**parse_json(read_text(path, LARGEST)))
-        columns = [column for part in standing.numbers.values() for column in part.values()]
-        assert {len(column) for column in columns} <= {len(standing.seeds)}
-        assert all(value is None or isinstance(value, int | float) for column in columns for value in column)
-        assert {"pe", "softmax"} <= standing.variant.keys()
-    except (OSError, ValueError, TypeError, AttributeError, AssertionError) as error:
-        raise UserError(
-            f"{path} is no file of values as roundround bench leaves it ({type(error).__name__})"
-        ) from error
-    return standing
+        values = parse_json(read_text(path, LARGEST))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is no file of values as roundround bench leaves it: {one_line(error)}") from error
+    fault = fault_in(values, KINDS) if isinstance(values, dict) else "it holds no values by name"
+    if fault is None:
+        lengths = {len(column) for part in values["numbers"].values() for column in part.values()}
+        if not lengths <= {len(values["seeds"])} or [one.get("seed") for one in values["made"]] != values["seeds"]:
+            fault = "numbers and made must have an item for each of the seeds, in their order"
+        elif unknown := values.keys() - KINDS.keys():
+            fault = f"it has {min(unknown)}, which no such file has"
+    if fault is not None:
+        raise UserError(f"{path} is no file of values as roundround bench leaves it: {fault}")
+    return Standing(**values)
 
 
 def stored(name: str, size: str) -> list[Standing]:

@@ -19,10 +19,9 @@ from typing import final
 from filelock import FileLock, Timeout
 
 from roundround.data.corpora import fingerprint, first_line
-from roundround.support.errors import UserError
+from roundround.support.errors import UserError, check_no_credentials
 from roundround.support.files import (
     check_is_file,
-    check_no_credentials,
     flush_folder,
     home_expanded,
     is_address,

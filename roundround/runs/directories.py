@@ -48,6 +48,10 @@ def like(words: str, pattern: str) -> Kind:
     return Kind(words, lambda value: isinstance(value, str) and re.match(pattern, value) is not None)
 
 
+def list_of(kind: Kind) -> Kind:
+    return Kind(f"a list, each {kind.words}", lambda value: isinstance(value, list) and all(map(kind.fits, value)))
+
+
 def by_name(words: str, fits: Callable[[Any], bool]) -> Kind:
     return Kind(words, lambda value: isinstance(value, dict) and all(map(fits, value.values())))
 

@@ -49,8 +49,8 @@ from roundround.runs.provenance import (
 from roundround.runs.run import Invocation, Run
 from roundround.support import __version__
 from roundround.support.console import print_result, print_status
-from roundround.support.errors import Interrupted, PeerLost, UserError, one_line
-from roundround.support.files import check_no_credentials, is_full, leftovers, parse_json, write_atomically, write_json
+from roundround.support.errors import Interrupted, PeerLost, UserError, check_no_credentials, one_line
+from roundround.support.files import is_full, leftovers, parse_json, write_atomically, write_json
 
 log = logging.getLogger(__name__)
 

@@ -29,6 +29,14 @@ class AlreadyReported(UserError):
     """Wrong input about which another process has printed the line already; the command only exits with 2."""
 
 
+def check_no_credentials(text: str, option: str) -> None:
+    """UserError, which names the option, for a text with an address in it that has a user or a password."""
+    if found := CREDENTIALS.search(text):
+        raise UserError(
+            f"{option}: an address of {found[1]}:// with credentials in it would be recorded; give it without them"
+        )
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Tail of a message about a wrong name: the nearest right one where there is one, and all of them."""
     name, names = name.lower(), sorted(choices)

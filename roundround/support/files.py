@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from roundround.support.errors import CREDENTIALS, UserError
+from roundround.support.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk, and of a user's share of it
 COUNTED = 20  # digits of an integer: as many as 2^64 has
@@ -88,14 +88,6 @@ def whole_number(digits: str) -> int | float:
 def is_address(text: str) -> bool:
     """Whether a text is an address, such as s3://BUCKET/FOLDER, and no path of this machine; misspelt ones are."""
     return ADDRESS.match(text) is not None
-
-
-def check_no_credentials(text: str, option: str) -> None:
-    """UserError, which names the option, for a text with an address in it that has a user or a password."""
-    if found := CREDENTIALS.search(text):
-        raise UserError(
-            f"{option}: an address of {found[1]}:// with credentials in it would be recorded; give it without them"
-        )
 
 
 def home_expanded(path: str, option: str) -> Path:

@@ -115,7 +115,13 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
         for path in sorted((directory / VALUES).glob("*.json"))
     ]
     for is_named, path in [*((True, Path(file)) for file in config.files), *((False, path) for path in own)]:
-        standing = read_standing(path)
+        try:
+            standing = read_standing(path)
+        except UserError as error:
+            if is_named:
+                raise
+            print_status(f"passed over: {one_line(error)}")
+            continue
         if (standing.set, standing.size) != (the_set.name, the_set.size):
             if is_named:
                 print_status(f"{path} has values of {standing.set}, size {standing.size}, and is left out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -151,13 +152,51 @@ def test_variants_are_every_combination_of_what_is_named() -> None:
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     own = standing("nope", {"token_accuracy@10": [0.1, None, 0.3]})
-    own.made = [{"seed": 1, "machine": "cpu: [a]"}]
+    own.made = [{"seed": seed, "machine": "cpu: [a]"} for seed in own.seeds]
     path = tmp_path / own.file_name
     path.write_text(own.as_json())
     assert read_standing(path) == own
-    path.write_text(own.as_json().replace("[0.1, null, 0.3]", "[0.1]"))
-    with pytest.raises(UserError, match="is no file of values"):
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("numbers", {"copying": {"token_accuracy@10": [0.1]}}, "an item for each of the seeds"),
+        ("numbers", {"copying": {"token_accuracy@10": [1e308, 1, 1]}}, "numbers is .* lists of numbers below 1e100"),
+        ("numbers", {"copying": {"token_accuracy@10": ["1", 1, 1]}}, "numbers is "),
+        ("numbers", {"copying": [1, 2, 3]}, "numbers is "),
+        ("seeds", [1, 1, 1], "seeds is a list and must be whole numbers, each once"),
+        ("seeds", ["1", "2", "3"], "seeds is "),
+        ("seeds", [[1], [2], [3]], "seeds is "),
+        ("seeds", [3, 2, 1], "in their order"),
+        ("rate", "0.003", "rate is '0.003' and must be a number"),
+        ("rate", None, "rate is null"),
+        ("rate", [1], "rate is a list"),
+        ("made", [], "an item for each of the seeds"),
+        ("made", [5, 6, 7], "made is a list"),
+        ("made", None, "made is null"),
+        ("remarks", None, "remarks is null"),
+        ("remarks", {"copying": [1]}, "remarks is "),
+        ("variant", {"pe": "rope"}, "variant is "),
+        ("hash", 5, "hash is 5 and must be a text"),
+        ("more", 5, "it has more"),
+    ],
+)
+def test_a_foreign_file_is_refused_by_what_is_wrong_in_it(tmp_path: Path, key: str, value: object, why: str) -> None:
+    own = standing("nope", {"token_accuracy@10": [0.1, None, 0.3]})
+    own.made = [{"seed": seed} for seed in own.seeds]
+    path = tmp_path / own.file_name
+    path.write_text(json.dumps(json.loads(own.as_json()) | {key: value}))
+    with pytest.raises(UserError, match=f"is no file of values as roundround bench leaves it: .*{why}"):
         read_standing(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "5", '{"set": "v1"', '{"set": "v1"}', "\x00"])
+def test_a_damaged_file_is_refused_in_plain_words(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(UserError, match="is no file of values as roundround bench leaves it: ") as caught:
+        read_standing(tmp_path / "a.json")
+    assert "Error" not in str(caught.value)
 
 
 def test_seeds_of_two_files_are_put_together() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -170,6 +171,21 @@ def test_a_set_of_ones_own_has_no_stored_values_and_a_changed_one_is_marked(
     file = file.rename(here / "sent.json")
     other = roundround("bench", str(file), "pe=rope")
     assert f"{file} has values of tiny, size default, and is left out" in other.err
+
+
+def test_an_odd_file_of_values_in_a_run_of_ones_own_stops_no_later_bench(
+    roundround: Callable[..., Done], mine: Path, ran: list[list[str]], here: Path
+) -> None:
+    done = roundround("bench", *WORDS, "pe=nope")
+    (done.directory / "values" / "odd.json").write_text("{")
+    n_ran = len(ran)
+    again = roundround("bench", *WORDS, "pe=nope")
+    assert again.code == 0
+    assert re.search(r"passed over: .*odd\.json is no file of values as roundround bench leaves it: ", again.err)
+    assert len(ran) == n_ran, "the whole files are read"
+    odd = roundround("bench", str((done.directory / "values" / "odd.json").rename(here / "odd.json")), "pe=rope")
+    assert odd.code == 2
+    assert "odd.json is no file of values" in odd.err
 
 
 def test_values_of_code_that_has_changed_since_are_made_again(

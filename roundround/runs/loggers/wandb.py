@@ -16,8 +16,7 @@ from typing import Any, final
 from roundround.config.verbs import verb_named
 from roundround.runs.loggers.base import Logger
 from roundround.support.console import print_status
-from roundround.support.errors import UserError, one_line
-from roundround.support.files import check_no_credentials
+from roundround.support.errors import UserError, check_no_credentials, one_line
 
 log = logging.getLogger(__name__)
 OFF = "logger=none turns it off"
