@@ -26,6 +26,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simpl
 from torch import Tensor
 from tqdm import tqdm
 
+from roundround.config.verbs import at_least_one
 from roundround.data.tasks.text_task import TextTask
 from roundround.distributed.device import pick_device
 from roundround.distributed.peers import Peers
@@ -276,8 +277,7 @@ def writing_options(options: dict[str, Any]) -> dict[str, Any]:
     if unknown:
         raise UserError(f"a task's generation_kwargs have {', '.join(sorted(unknown))}, which is not honoured here")
     top_k = None if greedy else given.get("top_k") or None  # 0: all
-    if top_k is not None and top_k < 0:
-        raise UserError(f"a task's generation_kwargs have top_k={top_k}, which is below 0")
+    at_least_one(max_gen_toks=given["max_gen_toks"], top_k=top_k)
     until = [stop for stop in given["until"] if stop]
     return {"length": given["max_gen_toks"], "until": until, "temperature": temperature, "top_k": top_k}
 

@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from lm_eval.tasks.manager import TaskManager, load_yaml
 from roundround.data.corpora import first_line
 from roundround.data.hub import hub_is_reachable, offline
 from roundround.support.console import print_status
-from roundround.support.errors import UserError, nearest, one_line
+from roundround.support.errors import PeerLost, UserError, nearest, one_line
 from roundround.support.files import home_expanded, read_text
 
 OF_FILES = {"json", "csv", "text", "parquet", "arrow"}  # kinds of data sets that `data_files` lists
@@ -60,18 +61,50 @@ def opened_tasks(names: Sequence[str], folder: str | None, *, trust: bool) -> di
         entry = manager.task_index[name]
         entry.cfg, entry.yaml_path = with_files_found(entry.yaml_path, trust=trust), None
     reachable = hub_is_reachable()
-    try:
-        with quietly(trust=trust), nullcontext() if reachable else offline():
-            loaded: dict[str, Any] = manager.load(list(dict.fromkeys(wanted)))
-    except Exception as error:  # of datasets, jinja2, the harness, or a task's own code
-        line = one_line(Exception(first_line(error)))
-        if not reachable and isinstance(error, OSError):
-            line += "; the Hugging Face hub cannot be reached: its data must be in the cache, or files in tasks_path="
-        raise UserError(f"tasks=lm_eval:{','.join(names)} cannot be read: {line}") from error
+    with failing_in_one_line(names, "read", reachable), quietly(trust=trust), nullcontext() if reachable else offline():
+        loaded: dict[str, Any] = manager.load(list(dict.fromkeys(wanted)))
     unsafe = [name for name, task in loaded["tasks"].items() if getattr(task, "UNSAFE_CODE", False)]
     if unsafe and not trust:
         raise UserError(f"{unsafe[0]} runs code that the model writes; give trust=true if it may")
     return loaded
+
+
+@contextmanager
+def failing_in_one_line(names: Sequence[str], what: str, reachable: bool = True) -> Iterator[None]:
+    """A UserError that names the tasks, for what datasets, jinja2, the harness or a task's own code raises inside.
+
+    what: what cannot be done with the tasks then. reachable: whether the Hugging Face hub is.
+    """
+    try:
+        yield
+    except (UserError, PeerLost):
+        raise
+    except Exception as error:
+        line = one_line(Exception(first_line(error)))
+        if not reachable and isinstance(error, OSError):
+            line += "; the Hugging Face hub cannot be reached: its data must be in the cache, or files in tasks_path="
+        raise UserError(f"tasks=lm_eval:{','.join(names)} cannot be {what}: {line}") from error
+
+
+def check_targets(loaded: dict[str, Any], examples: int | None) -> None:
+    """UserError for a task whose right answers are none of its choices, which would all count as wrong."""
+    for name, task in loaded["tasks"].items():
+        docs = list(islice(task.eval_docs, examples)) if task.OUTPUT_TYPE == "multiple_choice" else []
+        n_lost = sum(not has_right_answer(task, doc) for doc in docs)
+        line = (
+            f"{name}: the right answer of {n_lost:,} of {len(docs):,} examples is none of its choices (doc_to_target)"
+        )
+        if n_lost and n_lost == len(docs):
+            raise UserError(line)
+        if n_lost:
+            print_status(f"{line}; they count as wrong")
+
+
+def has_right_answer(task: Any, doc: dict[str, Any]) -> bool:
+    """Whether what the task says is right is one of the choices, or several of them: by their texts or numbers."""
+    right, choices = (task.doc_to_text if task.multiple_input else task.doc_to_target)(doc), task.doc_to_choice(doc)
+    each = right if isinstance(right, list) else [right]
+    return all(one in choices if isinstance(one, str) else 0 <= one < len(choices) for one in each)
 
 
 def is_whole(manager: TaskManager) -> bool:
@@ -104,7 +137,9 @@ def code_of(path: Path, seen: frozenset[Path] = frozenset()) -> str | None:
     The harness' own files count for none: who installed it has trusted them.
     """
     path = path.resolve()
-    if path in seen or path.is_relative_to(Path(lm_eval.__file__).parent):
+    if path in seen:
+        raise UserError(f"{path} includes itself")
+    if path.is_relative_to(Path(lm_eval.__file__).parent):
         return None
     try:
         text = read_text(path)

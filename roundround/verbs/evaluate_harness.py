@@ -45,7 +45,7 @@ def evaluate_harness(
         raise UserError("length= is the longest context of tasks=lm_eval:..., in tokens; give one")
     try:
         from roundround.loading import harness
-        from roundround.loading.harness_tasks import VERSION, opened_tasks
+        from roundround.loading.harness_tasks import VERSION, check_targets, failing_in_one_line, opened_tasks
     except ModuleNotFoundError as error:
         raise UserError(
             f"tasks=lm_eval:... needs EleutherAI's harness ({error}): pip install 'roundround[lm_eval]'"
@@ -70,11 +70,14 @@ def evaluate_harness(
             tasks={name: task.VERSION for name, task in loaded["tasks"].items()},
             first_token=first,
         )
-        with warnings_as_lines(FallsBack):
+        with warnings_as_lines(FallsBack), failing_in_one_line(config.tasks, "asked"):
+            check_targets(loaded, examples)
             found = harness.asked(model, loaded, examples=examples, trust=config.trust)
         common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": seed}
         common |= {"length": model.max_length, "first_token": first, "lm_eval": VERSION}
         records = report.records(found, common)
+        if not records:
+            raise UserError(f"tasks=lm_eval:{','.join(config.tasks)} measure nothing; give a metric_list")
         numbers = {report.label(record): record["value"] for record in records}
         run.results(records, **numbers)
         run.log(0, **numbers)

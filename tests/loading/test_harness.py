@@ -517,6 +517,16 @@ def test_a_task_that_needs_the_network_is_refused(
         ("pairs.yaml", YAML.replace("metric: acc", "metric: ./evil.py"), ["evil.py' is none of", "trust=true"]),
         ("pairs.yaml", YAML.replace("target: 0", "target: !<!function> code.target"), ["pairs.yaml:10", "trust=true"]),
         ("pairs.yaml", "%TAG !x! !fun\n---" + YAML.replace(": 0", ": !x!ction code.target"), ["calls a", "trust=true"]),
+        ("pairs.yaml", YAML + "include: pairs.yaml\n", ["pairs.yaml includes itself"]),
+        ("pairs.yaml", YAML.replace("target: 0", "target: evil"), ["answer of 12 of 12 examples is none"]),
+        ("pairs.yaml", YAML.replace("target: 0", "target: 2"), ["pairs cannot be read: "]),
+        ("pairs.yaml", YAML.replace("num_fewshot: 0", "num_fewshot: 99"), ["pairs cannot be asked: "]),
+        ("pairs.yaml", YAML + "description: \"{{ ''.__class__.__mro__ }}\"\n", ["cannot be asked: ", "unsafe"]),
+        ("pairs.yaml", YAML + "filter_list: [{name: a, filter: [{function: evil}]}]\n", ["pairs cannot be "]),
+        ("pairs.yaml", YAML.replace("aggregation: mean", "aggregation: evil"), ["pairs cannot be "]),
+        ("pairs.yaml", YAML.partition("metric_list")[0] + "metric_list: []\n", ["lm_eval:pairs measure nothing"]),
+        ("pairs.yaml", WRITTEN.replace("written", "pairs").replace("toks: 12", "toks: -1"), ["max_gen_toks=-1"]),
+        ("pairs.yaml", WRITTEN.replace("written", "pairs") + "doc_to_choice: [a, b]\n", ["pairs "]),
         ("pairs.yaml", YAML + "include: other.yml\n", ["other.yml cannot be read"]),
         (
             "pairs.yaml",
@@ -531,6 +541,16 @@ def test_a_broken_folder_and_one_that_runs_code_are_refused(
     (folder / file).write_text(text)
     (folder / "code.py").write_text("raise SystemExit('run')\n")
     assert_refused(evaluated("model=stories260k", "tasks=lm_eval:pairs"), *parts)
+
+
+def test_right_answers_that_are_no_choices_are_counted(evaluated: Callable[..., Done], folder: Path) -> None:
+    target = "{{0 if 'K' in sentence_good else 'evil'}}"
+    (folder / "pairs.yaml").write_text(YAML.replace("target: 0", f'target: "{target}"'))
+    done = evaluated("model=stories260k", "tasks=lm_eval:pairs", "examples=4")
+    n_kept = sum("K" in good for good, _ in PAIRS[:4])
+    assert 0 < n_kept < 4
+    assert f"the right answer of {4 - n_kept} of 4 examples is none of its choices" in done.err
+    assert done.code == 0
 
 
 def test_code_that_a_file_includes_is_seen_and_run_where_it_is_trusted(
