@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from roundround.distributed.interruption import ignore, on_signals, put_back
 from roundround.distributed.launcher import address, first_is_gone, name_of_run, together
+from roundround.support.console import print_status
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line, printable
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 SECONDS_TO_COME = 120.0  # from one process that is there to all: they start together, but import at their own pace
+SECONDS_OF_SILENCE = 10.0  # before the first process says that it waits for others
 SECONDS_TO_ANSWER = 6.0  # to a roll call; a living process answers in a second
 SECONDS_TO_LEAVE = 30.0  # that a process which has failed waits for the others to end as well
 SECONDS_TO_NOTICE = 5.0  # that another process has failed, by one's own failing collective operation
@@ -138,16 +140,25 @@ class Peers:
         return None
 
     def wait_for(self, key: str, rank: int) -> None:
-        """Until a process has put this into the store. UserError where it has left, or does not come in time."""
-        deadline = time.monotonic() + SECONDS_TO_COME
+        """Until a process has put this into the store. UserError where it has left, or does not come in time.
+
+        After some seconds the first process says how many it waits for.
+        """
+        began, is_silent = time.monotonic(), self.rank == 0
         while not self.present(key):
             leaving = self.how_left(rank)
             if leaving is not None:
                 raise self.error_of(rank, leaving)
             if rank in self.gone:
                 raise self.killed(rank)
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - began
+            if waited > SECONDS_TO_COME:
                 raise UserError(f"{self.name(rank)} did not come within {SECONDS_TO_COME:g} seconds")
+            if is_silent and waited > SECONDS_OF_SILENCE:
+                n, is_silent = sum(not self.present(f"request/{other}") for other in range(1, self.n)), False
+                of_slurm = "SLURM_NTASKS" in os.environ and "TORCHELASTIC_RUN_ID" not in os.environ
+                count = f"{'SLURM_NTASKS' if of_slurm else 'WORLD_SIZE'}={self.n}"
+                print_status(f"waiting for {n} other {'process' if n == 1 else 'processes'} of {self.n} ({count})")
             time.sleep(0.05)
 
     # -- working together
@@ -180,7 +191,7 @@ class Peers:
         received, self.is_leaving = False, True
         try:
             if not self.have_met:  # refused before it has met the others
-                if not 0 < code < 128 or 0 in self.named_lost:
+                if not 0 < code < 128 or 0 in self.named_lost or together() is None:  # Lightning has ended its own
                     return False
                 self.store = self.connect(seconds=SECONDS_TO_ANSWER)
             self.record_end(code, line)

@@ -240,7 +240,12 @@ def processes_of_lightning(peers: Peers) -> Iterator[None]:
 
     def watch(children: list[subprocess.Popen[bytes]]) -> None:
         threading.Thread(target=end_with, args=(children, peers), name="children", daemon=True).start()
-        peers.join()
+        try:
+            peers.join()
+        except UserError:
+            for child in children:  # they would take this process for killed, and say so
+                child.kill()
+            raise
 
     subprocess_script._launch_process_observer = watch
     is_first = STARTED_BY not in os.environ

@@ -95,6 +95,23 @@ def test_one_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         first.meet(HashStore())
 
 
+def test_the_first_says_how_many_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_COME", 0.6)
+    monkeypatch.setattr(module, "SECONDS_OF_SILENCE", 0.1)
+    monkeypatch.setenv("SLURM_NTASKS", "3")
+    (first, _, last) = processes({}, {}, {})
+    store = HashStore()
+    store.set("request/2", "{}")
+    with pytest.raises(UserError, match="rank 1 of 3 did not come"):
+        first.meet(store)
+    assert capsys.readouterr().err == "waiting for 1 other process of 3 (SLURM_NTASKS=3)\n"
+    with pytest.raises(UserError, match="rank 0 of 3 did not come"):
+        last.meet(HashStore())
+    assert capsys.readouterr().err == ""
+
+
 # -- who left
 
 
@@ -277,6 +294,11 @@ def test_the_first_that_lives_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PeerLost, match="rank 0 of 2"):
         fails_with(second, BROKEN)
     assert second.speaks
+
+
+def test_where_the_launch_of_lightning_is_over_nobody_is_told_of_a_refusal() -> None:
+    (first, _) = processes({}, {})
+    assert not first.leave(2, "nobody can be met at 127.0.0.1:1234")
 
 
 def test_alone_nothing_is_waited_for() -> None:

@@ -7,10 +7,12 @@ import inspect
 import json
 import logging
 import math
+import subprocess
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import lightning
 import pytest
@@ -20,7 +22,13 @@ from lightning.fabric.utilities.warnings import PossibleUserWarning
 
 from roundround.support.errors import UserError
 from roundround.training import trainer
-from roundround.training.trainer import HONOURED, check_trainer, devices_that_divide, messages_in_log
+from roundround.training.trainer import (
+    HONOURED,
+    check_trainer,
+    devices_that_divide,
+    messages_in_log,
+    processes_of_lightning,
+)
 
 GIVEN = {"max_steps": 4, "log_every_n_steps": 1, "accumulate_grad_batches": 1, "gradient_clip_val": 1.0}
 
@@ -90,6 +98,14 @@ def test_a_value_that_would_not_be_honoured_is_refused(name: str, value: Any) ->
 )
 def test_what_is_honoured_passes(given: dict[str, Any]) -> None:
     check_trainer(GIVEN | given)
+
+
+def test_where_nobody_can_be_met_the_processes_that_lightning_started_say_nothing() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    peers = Mock(**{"join.side_effect": UserError("nobody can be met"), "left.wait.return_value": True})
+    with processes_of_lightning(peers), pytest.raises(UserError, match="nobody can be met"):
+        trainer.subprocess_script._launch_process_observer([child])
+    assert child.wait(10) == -9
 
 
 def test_clipping_by_value_needs_the_value() -> None:
