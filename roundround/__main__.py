@@ -7,6 +7,11 @@ Tested by tests/command_line/test_interruption.py and tests/command_line/test_co
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    del sys.path[0]  # the folder that one stands in, whose yaml.py would be imported
+
 import signal
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -14,7 +19,6 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 
 import gc
 import os
-import sys
 
 from roundround.distributed.interruption import end_at_once, on_signals, send_again
 

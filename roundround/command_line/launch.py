@@ -148,9 +148,7 @@ class Job:
 
     def explain(self, directory: Path, error: BaseException) -> str | None:
         """A line about an error that the user can mend; None for any other."""
-        if isinstance(error, EXPLAINED):
-            return explain(error, self.config_dir)
-        return of_the_place(error, directory) if isinstance(error, OSError) else None
+        return explain(error, self.config_dir) if isinstance(error, EXPLAINED) else of_the_place(error, directory)
 
     def has_begun(self, directory: Path) -> bool:
         """Whether a job of Slurm's or of a sweep is started again: its run lies in its directory."""

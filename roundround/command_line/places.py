@@ -152,13 +152,13 @@ def each_run(args: list[str], verb: Verb) -> list[str]:
     return [*args[:place], each, *args[place + 1 :], *([] if is_sweep else ["-m"])]
 
 
-def of_the_place(error: OSError, directory: Path) -> str | None:
+def of_the_place(error: BaseException, directory: Path) -> str | None:
     """A line about a disk that is full or a path that cannot be; None where the error is another."""
-    place = error.filename or directory
+    place = (error.filename if isinstance(error, OSError) else None) or directory
     if is_full(error):
         return f"no space left on the disk of {place}; free some, or give outputs=DIR"
-    if error.errno in TOO_LARGE:
-        return f"{place}: {error.strerror}; raise the limit of ulimit -f"
-    if error.errno in WRONG_PLACE and error.filename is not None:
+    if is_full(error, TOO_LARGE):
+        return f"{place}: {os.strerror(errno.EFBIG)}; raise the limit of ulimit -f"
+    if isinstance(error, OSError) and error.errno in WRONG_PLACE and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return None

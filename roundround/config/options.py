@@ -66,11 +66,10 @@ def checked_config_dir(given: str | None) -> str | None:
 
 def load_option(group: str, name: str, **numbers: Any) -> DictConfig:
     """The node of an option of a group, such as softmax=ssmax, with these numbers; UserError for a wrong name."""
-    folder = conf_dir() / group
-    path = folder / f"{name}.yaml"
-    if not path.is_file():
-        raise UserError(f"no {group}={name}{nearest(name, [p.stem for p in folder.glob('*.yaml')])}")
-    node = OmegaConf.create({group: OmegaConf.merge(OmegaConf.load(path), numbers)})[group]
+    found = options_of(group)
+    if name not in found:
+        raise UserError(f"no {group}={name}{nearest(name, found)}")
+    node = OmegaConf.create({group: OmegaConf.merge(OmegaConf.load(found[name]), numbers)})[group]
     assert isinstance(node, DictConfig)
     return node
 

@@ -21,10 +21,10 @@ from filelock import FileLock, Timeout
 from roundround.data.corpora import fingerprint, first_line
 from roundround.support.errors import UserError, check_no_credentials
 from roundround.support.files import (
+    ADDRESS,
     check_is_file,
     flush_folder,
     home_expanded,
-    is_address,
     is_full,
     read_text,
     write_atomically,
@@ -211,7 +211,7 @@ def open_store(address: str, option: str) -> Store:
     """What an option names. UserError for an address with credentials in it, or of an unknown kind."""
     if not address.strip():
         raise UserError(f"{option} is empty; give a folder or an address such as s3://BUCKET/FOLDER")
-    if not is_address(address):
+    if not ADDRESS.match(address):
         path = home_expanded(address.removeprefix("file://"), option)
         return Folder(Path(os.path.abspath(path)), way_out=f"give another {option}=DIR")
     if "://" not in address:

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -28,6 +29,7 @@ STOP_SIGNALS = tuple(
     for name, number in signal.Signals.__members__.items()
     if name in ("SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 )
+SECONDS_OF_ONE_REQUEST = 1.0  # signals within it are one
 Handler = Callable[[int, FrameType | None], None]
 
 
@@ -126,13 +128,15 @@ def interrupts_blocked() -> Iterator[None]:
 
 
 class StopSignal:
-    """Turns the first stop signal into a flag, read between two steps; the second raises Interrupted at once.
+    """Turns the first stop signal into a flag, read between two steps; a later one raises Interrupted at once.
 
-    The first is answered with a line, since a step may take long.
+    The first is answered with a line, since a step may take long. Signals that come together, as of a launcher or of a
+    key that is held, are one request.
     """
 
     def __init__(self) -> None:
         self.asked: int | None = None
+        self.since = 0.0
         self.handlers: dict[int, Any] = {}
 
     def start(self) -> None:
@@ -140,11 +144,12 @@ class StopSignal:
         self.handlers = on_signals(self.ask)
 
     def ask(self, signum: int, frame: FrameType | None) -> None:
-        if self.asked is not None:
+        if self.asked is None:
+            self.asked, self.since = signum, time.monotonic()
+            if speaks():
+                say(f"{signal.Signals(signum).name}: saving and stopping; a second signal stops at once")
+        elif time.monotonic() - self.since > SECONDS_OF_ONE_REQUEST:
             raise Interrupted(signum)  # asked twice: do not wait for the step
-        self.asked = signum
-        if speaks():
-            say(f"{signal.Signals(signum).name}: saving and stopping; a second signal stops at once")
 
     def close(self) -> None:
         """Give the signals back."""

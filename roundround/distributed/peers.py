@@ -120,8 +120,9 @@ class Peers:
                     who = (
                         "nobody can be met" if self.holds_store else f"{self.name(self.rank)} does not reach the first"
                     )
-                    why = f"{who} at {host}:{port}"
-                    raise UserError(f"{why} ({one_line(error)[:100]}); MASTER_ADDR and MASTER_PORT set it") from error
+                    raise UserError(
+                        f"{who} at {host}:{port} ({one_line(error)[:100]}); MASTER_ADDR and MASTER_PORT set it"
+                    ) from error
                 time.sleep(0.1)
         return PrefixStore(name_of_run(launched), store)
 
@@ -156,9 +157,14 @@ class Peers:
                 raise UserError(f"{self.name(rank)} did not come within {SECONDS_TO_COME:g} seconds")
             if is_silent and waited > SECONDS_OF_SILENCE:
                 n, is_silent = sum(not self.present(f"request/{other}") for other in range(1, self.n)), False
-                of_slurm = "SLURM_NTASKS" in os.environ and "TORCHELASTIC_RUN_ID" not in os.environ
-                count = f"{'SLURM_NTASKS' if of_slurm else 'WORLD_SIZE'}={self.n}"
-                print_status(f"waiting for {n} other {'process' if n == 1 else 'processes'} of {self.n} ({count})")
+                name = (
+                    "SLURM_NTASKS"
+                    if {*os.environ} & {"SLURM_NTASKS", "WORLD_SIZE"} == {"SLURM_NTASKS"}
+                    else "WORLD_SIZE"
+                )
+                print_status(
+                    f"waiting for {n} other {'process' if n == 1 else 'processes'} of {self.n} ({name}={self.n})"
+                )
             time.sleep(0.05)
 
     # -- working together

@@ -343,18 +343,18 @@ class WatchedHead:
     """What one head looks at whenever the first text is written on.
 
     steps: for each token of the text that the model has written its place, and the weights [place] of the tokens before
-    it, of which the model made it; 0 where a window hides one. Raises ValueError where the model has no such head.
+    it, of which the model made it; 0 where a window hides one. Raises UserError where the model has no such head.
     """
 
     def __init__(self, writer: Writer, layer: int | None, head: int) -> None:
         normalisers = {softmax.shape.layer: softmax for softmax in writer.normalisers()}
         self.layer = next(iter(normalisers)) if layer is None else layer
         if self.layer not in normalisers:
-            raise ValueError(f"layer={layer}: {writer.name} has attention in {runs_of(list(normalisers))}")
+            raise UserError(f"layer={layer}: {writer.name} has attention in {runs_of(list(normalisers))}")
         self.softmax, self.head = normalisers[self.layer], head
         n_heads = self.softmax.shape.n_heads
         if not 0 <= head < n_heads:
-            raise ValueError(f"head={head}: layer {self.layer} of {writer.name} has the heads 0 to {n_heads - 1}")
+            raise UserError(f"head={head}: layer {self.layer} of {writer.name} has the heads 0 to {n_heads - 1}")
         self.steps: list[tuple[int, Tensor]] = []
         self._last = torch.empty(0)
 

@@ -15,7 +15,6 @@ may be killed between a folder and its links. The newest folder's state.json kno
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -36,7 +35,6 @@ from roundround.support.errors import UserError, one_line
 from roundround.support.files import (
     flush_folder,
     folder_in_one_step,
-    is_full,
     parse_json,
     read_text,
     sha256,
@@ -103,7 +101,7 @@ def save(
     """Write the checkpoint of a step in one step, then put the links right and prune; returns its folder.
 
     `state` is json; its "best", where there is one, says the step of the lowest loss so far and that loss.
-    Raises OSError where the disk is full; then nothing is half-written.
+    Raises OSError or SafetensorError where the disk is full (`is_full`); then nothing is half-written.
     """
     final = checkpoints / folder_of(step)
     folder = hidden(final)
@@ -123,13 +121,8 @@ def amend(folder: Path, **state: Any) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """One safetensors file, flushed to the disk. OSError (ENOSPC) where the disk is full."""
-    try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:
-        if is_full(error):
-            raise OSError(errno.ENOSPC, "No space left on device", str(path)) from error
-        raise
+    """One safetensors file, flushed to the disk. SafetensorError where the disk is full (`is_full`)."""
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
     usual_mode(path)
     with open(path, "rb+") as file:
         os.fsync(file.fileno())

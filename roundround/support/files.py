@@ -15,7 +15,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from roundround.support.errors import UserError
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk, and of a user's share of it
 COUNTED = 20  # digits of an integer: as many as 2^64 has
 LARGEST = 1 << 30  # bytes of a text; the tokenizer.json of a million tokens has less than a tenth
-ADDRESS = re.compile(r"([a-z][\w+.-]+::)*(?!file:)[a-z][\w+.-]+:[/\\]", re.IGNORECASE)  # s3://, zip::http://, http:/
+# what no path of this machine begins with: s3://, zip::http://, and http:/, which is misspelt
+ADDRESS = re.compile(r"([a-z][\w+.-]+::)*(?!file:)[a-z][\w+.-]+:[/\\]", re.IGNORECASE)
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.[a-z0-9_]{8}")  # as tempfile makes it from the prefix below
 
 
@@ -85,16 +86,11 @@ def whole_number(digits: str) -> int | float:
     return value
 
 
-def is_address(text: str) -> bool:
-    """Whether a text is an address, such as s3://BUCKET/FOLDER, and no path of this machine; misspelt ones are."""
-    return ADDRESS.match(text) is not None
-
-
 def home_expanded(path: str, option: str) -> Path:
     """The path with `~` and `~user` replaced. UserError, which names the option, for an address, and where there is no
     such home folder.
     """
-    if is_address(path):
+    if ADDRESS.match(path):
         raise UserError(f"{option} is an address; give a file or folder of this machine")
     try:
         return Path(path).expanduser()
@@ -164,11 +160,14 @@ def read_text(path: Path, largest: int = LARGEST) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def is_full(error: BaseException) -> bool:
-    """Whether an error says that a disk is full: by its number, or in the words of a library that hides it."""
+def is_full(error: BaseException, numbers: Sequence[int] = FULL) -> bool:
+    """Whether an error says that a disk is full: by its number, or in the words of a library that hides it.
+
+    numbers: other errors of the system that are asked for in its place.
+    """
     if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in FULL
-    return any(words in str(error) for number in FULL for words in (os.strerror(number), f"(os error {number})"))
+        return error.errno in numbers
+    return any(words in str(error) for number in numbers for words in (os.strerror(number), f"(os error {number})"))
 
 
 def sha256(*paths: Path) -> str:

@@ -245,13 +245,17 @@ def scored(
 
 
 def csv_of(by_prefix: Mapping[int, PairScores]) -> str:
-    """The log-probabilities in nats of both sentences of each pair behind each prefix, a row for each."""
+    """The log-probabilities in nats of both sentences of each pair behind each prefix, a row for each.
+
+    A phenomenon that a spreadsheet would compute, such as =1+1, has a ' in front.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["prefix", "phenomenon", "pair", "good", "bad"])
     for prefix, scores in by_prefix.items():
         for name, own in scores.by_phenomenon.items():
+            shown = f"'{name}" if name.startswith(("=", "+", "-", "@")) else name
             writer.writerows(
-                [prefix, name, i, f"{good:.6f}", f"{bad:.6f}"] for i, (good, bad) in enumerate(own.tolist())
+                [prefix, shown, i, f"{good:.6f}", f"{bad:.6f}"] for i, (good, bad) in enumerate(own.tolist())
             )
     return text.getvalue()

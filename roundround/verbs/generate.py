@@ -149,7 +149,9 @@ class Session:
             self.n_read = len(self.texts[0]) - 1  # the last one is written and not read
 
     def keep(self) -> None:
-        """Write what there is: the texts, and the numbers of the run."""
+        """Write what there is, if any: the texts, and the numbers of the run."""
+        if not self.n_steps:  # a run that is refused leaves nothing
+            return
         ends, written = self.writer.ends, self.n_of_text
         if self.run.writes:
             kept = [
@@ -188,10 +190,7 @@ def watched_head(config: GenerateConfig, writer: Writer, n_prompt: int) -> Watch
         return None
     n_bytes = 4 * config.length * (n_prompt + config.length)
     check_fits(n_bytes, torch.device("cpu"), "show=attention", f"give a length below {config.length}")
-    try:
-        return WatchedHead(writer, config.layer, config.head or 0)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    return WatchedHead(writer, config.layer, config.head or 0)
 
 
 def print_text(text: str) -> None:

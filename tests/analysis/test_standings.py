@@ -179,7 +179,6 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("remarks", {"copying": [1]}, "remarks is "),
         ("variant", {"pe": "rope"}, "variant is "),
         ("hash", 5, "hash is 5 and must be a text"),
-        ("more", 5, "it has more"),
     ],
 )
 def test_a_foreign_file_is_refused_by_what_is_wrong_in_it(tmp_path: Path, key: str, value: object, why: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from conftest import Done, assert_refused
+from conftest import ROOT, Done, assert_refused
 
 from roundround.command_line import launch
 from roundround.command_line.arguments import read_command_line
@@ -138,6 +140,16 @@ def test_a_sweep_of_billions_is_refused() -> None:
         read_command_line(["-m", "seed=range(0,10000)", "batch_size=range(0,10000)"], verb_named("train"))
 
 
+def test_the_module_imports_nothing_from_the_folder_it_stands_in(tmp_path: Path) -> None:
+    for name in ("yaml", "signal"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('of the folder')\n")
+    command = [sys.executable, "-m", "roundround", "list", "gate"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_path_that_cannot_be_is_the_users_to_mend() -> None:
     for number in (errno.ENAMETOOLONG, errno.EACCES, errno.EROFS, errno.ELOOP):
         assert str(of_the_place(OSError(number, "no", "x" * 9), Path("run"))) == "x" * 9 + ": no"
@@ -145,6 +157,8 @@ def test_a_path_that_cannot_be_is_the_users_to_mend() -> None:
     full = of_the_place(OSError(errno.ENOSPC, "no"), Path("run"))
     assert full is not None
     assert full.startswith("no space left on the disk of run;")
+    for hidden in (OSError(errno.EFBIG, "no"), Exception("Error while serializing: I/O error: ... (os error 27)")):
+        assert of_the_place(hidden, Path("run")) == "run: File too large; raise the limit of ulimit -f"
 
 
 @pytest.mark.parametrize(

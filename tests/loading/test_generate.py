@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -173,6 +174,15 @@ def test_what_is_written_is_kept(here: Path, monkeypatch: pytest.MonkeyPatch, st
     assert GOLDEN.startswith(kept["text"])
     assert len(load_file(texts.parent / "attention.safetensors")["places"]) == 12
     assert json.loads((texts.parent / "run.json").read_text())["status"] == "interrupted"
+
+
+def test_a_model_whose_logits_are_no_numbers_leaves_no_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        writing, "next_tokens", Mock(side_effect=ValueError("the model's logits are no finite numbers"))
+    )
+    done = typed("generate", "temperature=0", "device=cpu")
+    assert (done.code, [path for path in Path("outputs").rglob("*") if path.is_file()]) == (2, [])
+    assert "logits are no finite numbers" in done.err
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from scipy import stats
 
 from roundround.loading.models import TrainedRun
 from roundround.report.pairs import PairScores, records
+from roundround.verbs.evaluate_pairs import csv_of
 
 SOME = ["data=zorro", "data.pairs=4", "data.phenomena=[case-subjective_pronoun,irregular-verb,binding-principle_a]"]
 
@@ -72,6 +73,12 @@ def test_of_equal_sentences_the_right_one_counts_as_in_lm_eval_and_numbers_that_
     whole, _ = records({0: PairScores({"p": np.array([[-3.0, -3.0], [np.nan, np.nan]])})}, {})
     assert whole["value"] == 0.5
     assert "low" not in whole  # of one phenomenon
+
+
+def test_a_spreadsheet_computes_no_name() -> None:
+    scores = PairScores({"=1+1": np.zeros((1, 2)), "plain": np.zeros((1, 2))})
+    rows = csv_of({0: scores}).splitlines()[1:]
+    assert [row.split(",")[1] for row in rows] == ["'=1+1", "plain"]
 
 
 def test_a_run_is_asked_which_sentence_is_likelier(evaluated: Callable[..., Done], run: Path) -> None:

@@ -15,13 +15,14 @@ from typing import Any, final
 
 from roundround.config.verbs import verb_named
 from roundround.runs.loggers.base import Logger
-from roundround.support.console import print_status
+from roundround.support.console import print_passing, print_status
 from roundround.support.errors import UserError, check_no_credentials, one_line
 
 log = logging.getLogger(__name__)
 OFF = "logger=none turns it off"
 MODES = ("online", "offline", "shared", "disabled", "dryrun", "run")
 NOT_IN_PROJECTS = set("/\\#?%:")
+SECONDS_TO_REACH = 15  # the server, before the first line of a run
 LONGEST_PROJECT, LONGEST_TAG = 128, 64  # characters
 
 
@@ -136,7 +137,9 @@ def mode_of(manifest: Mapping[str, Any]) -> str:
 
 def begun(wandb: Any, mode: str, options: dict[str, Any]) -> Any:
     """wandb's run, offline where it cannot be reached. Raises UserError where even that cannot be begun."""
-    settings = wandb.Settings(console="off", silent=True, init_timeout=30)
+    if mode == "online":
+        print_passing("reaching W&B")
+    settings = wandb.Settings(console="off", silent=True, init_timeout=SECONDS_TO_REACH)
     try:
         return wandb.init(mode=mode, settings=settings, **options)
     except (wandb.errors.Error, ValueError, OSError) as error:
