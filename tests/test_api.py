@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -226,6 +227,11 @@ def test_what_a_run_cannot_take_is_refused_and_leaves_it_as_it_was() -> None:
         rr.patch(decoder, pe="rope_random")
     with pytest.raises(UserError, match=r"temperature=-1"):
         rr.patch(decoder, pe="alibi", softmax="temperature", temperature=-1.0)
+    for wrong in (lambda shape: 5, 5):
+        with pytest.raises(UserError, match="a function that makes a AttentionSoftmax; this makes 5"):
+            rr.patch(decoder, softmax=wrong)
+    with pytest.raises(UserError, match=r"no pe=\.\./pe/rope"):
+        rr.patch(decoder, pe="../pe/rope")
     assert torch.equal(decoder(ids), own)
 
 
@@ -334,6 +340,8 @@ def test_generate_writes_the_text_of_the_verb(stories: tuple[Any, Any], train: C
         rr.generate(*stories, " ")
     with pytest.raises(UserError, match="n=10000000000 needs at least"):
         rr.generate(*stories, "The fox", n=10**10)
+    with pytest.raises(UserError, match="device meta"):
+        rr.generate(copy.deepcopy(stories[0]).to("meta"), stories[1], "The fox")
     for wrong in ({"top_k": 1.5}, {"n": 2.0}, {"seed": 1.5}):
         with pytest.raises(UserError, match="a whole number"):
             rr.generate(*stories, "The fox", **wrong)
@@ -404,6 +412,8 @@ def test_what_train_refuses_is_raised_with_its_line(here: Path, fast: list[str])
         rr.train("-m", "seed=1,2")
     with pytest.raises(UserError, match=r"^\['pe=rope'\]: .* one run of texts"):
         rr.train(["pe=rope"])  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"5: rr\.train makes one run"):
+        rr.train(5)  # type: ignore[arg-type]
 
 
 def stopped(words: list[str], line_before: str) -> str:
@@ -447,6 +457,8 @@ def test_runs_are_a_table_newest_first(here: Path) -> None:
     assert len(rr.runs(limit=1)) == 1
     with pytest.raises(UserError, match="limit=-1 must be at least 1"):
         rr.runs(limit=-1)
+    with pytest.raises(UserError, match=r"where=\[\] must be filters by name"):
+        rr.runs(where=[])  # type: ignore[arg-type]
     with pytest.raises(UserError, match="holds 3 runs"):
         rr.run(here / "outputs")
 

@@ -51,6 +51,8 @@ def format_setting(value: Any) -> str:
 
 def as_typed(where: Mapping[str, object] | None) -> dict[str, str]:
     """Filters as they are typed: {"seed": 1, "pe": ["rope", "nope"]} is seed=1 and pe=rope,nope."""
+    if not isinstance(where, Mapping | None):
+        raise UserError(f'where={where!r} must be filters by name, such as {{"pe": "rope"}}')
     given = {key: value if isinstance(value, list | tuple) else [value] for key, value in (where or {}).items()}
     return {key: ",".join(map(format_setting, values)) for key, values in given.items()}
 

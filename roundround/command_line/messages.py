@@ -48,7 +48,11 @@ def explain(error: BaseException, config_dir: str | None) -> str | None:
         where = f"{at.name.strip(chr(34))}, line {at.line + 1}, column {at.column + 1}" if at else "a yaml file"
         return f"{where}: not valid yaml: {error.problem or error.context}"
     if isinstance(error, OverrideParseException):
-        why = re.sub("LexerNoViableAltException: .*", "put it in quotes", one_line(error).split(" See https")[0])
+        why = re.sub(
+            "LexerNoViableAltException: .*",
+            "one of its signs cannot stand there; put it in quotes, or rename it",
+            one_line(error).split(" See https")[0],
+        )
         return f"cannot read '{error.override}': {why}"
     for link in chain:
         if isinstance(link, OmegaConfBaseException) and link.full_key:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -98,6 +99,8 @@ def vocabulary_of_run(tokenizer: Any) -> Vocabulary:
 @contextmanager
 def in_evaluation_mode(model: object) -> Iterator[None]:
     """Inside, nothing of the model is in training mode; after it what was so is again."""
+    if isinstance(model, nn.Module) and any(weight.is_meta for weight in model.parameters()):
+        raise UserError("the model is on the device meta, which holds no weights; load it with its weights")
     training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
     for module in training:
         module.training = False
@@ -160,6 +163,14 @@ def corpus_named(name: str) -> Corpus:
     return source
 
 
+def made(make: Any, family: type[nn.Module], shape: Any) -> nn.Module:
+    """What a function of the user's makes for a layer. UserError where it is of another kind."""
+    found = make(shape) if callable(make) else make
+    if not isinstance(found, family):
+        raise UserError(f"rr.patch takes a name, or a function that makes a {family.__name__}; this makes {found!r}")
+    return found
+
+
 def makers_of(
     softmax: str | MakeSoftmax | None, pe: str | MakeEncoding | None, numbers: Mapping[str, Any]
 ) -> tuple[MakeSoftmax | None, MakeEncoding | None]:
@@ -179,7 +190,7 @@ def makers_of(
     makers: dict[str, Any] = {}
     for group, (of, family) in families.items():
         own = {name: value for name, value in numbers.items() if name in known.get(group, ())}
-        makers[group] = named(group, of, family, **own) if group in known else of
+        makers[group] = named(group, of, family, **own) if group in known else of and partial(made, of, family)
     for name in numbers:
         n_having = sum(name in names for names in known.values())
         if n_having != 1:

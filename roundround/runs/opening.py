@@ -337,7 +337,7 @@ def locked(directory: Path, *, seconds: float = 0.0) -> Iterator[None]:
 
     seconds: to wait for it.
     """
-    lock = FileLock(directory / LOCK)
+    lock, was_there = FileLock(directory / LOCK), (directory / LOCK).exists()
     try:
         with refusal_as_user_error(directory):
             lock.acquire(timeout=seconds)
@@ -345,6 +345,10 @@ def locked(directory: Path, *, seconds: float = 0.0) -> Iterator[None]:
         raise UserError(f"{directory} is being written by another process; wait for it or stop it") from error
     try:
         yield
+    except UserError:
+        if not was_there:
+            (directory / LOCK).unlink(missing_ok=True)
+        raise
     finally:
         lock.release()
 

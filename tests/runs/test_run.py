@@ -163,6 +163,13 @@ def test_a_run_refused_before_its_first_step_leaves_only_what_was_there(director
     assert logger.heard[-1] == ("finish", "refused", {}, 2)
 
 
+def test_a_folder_in_which_a_run_is_refused_keeps_no_lock(directory: Path) -> None:
+    (directory / "run.json").write_text("{")
+    with pytest.raises(UserError, match="is not valid json"), opening(directory):
+        pass
+    assert {path.name for path in directory.iterdir()} == {"run.json"}
+
+
 def test_a_password_from_a_yaml_is_not_recorded(directory: Path) -> None:
     config = CONFIG | {"data": {"path": ["a.txt", "http:/u:hush@h"]}}
     with (
