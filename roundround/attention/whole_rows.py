@@ -23,6 +23,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -243,7 +244,8 @@ SOURCES = [
     Path(__file__).with_name(name) for name in ("whole_rows.cpp", "row_blocks.h", "row_functions.h", "row_vectors.h")
 ]
 FLAGS = ["-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-w"]
-LONGEST = 300  # seconds for a compiler
+LONGEST = 60  # seconds for a step of a compiler, which needs five
+ABANDONED = 3600  # seconds after which a folder of a compilation is that of a process that was killed
 
 
 class NotCompiled(FallsBack):
@@ -259,16 +261,15 @@ def library() -> ctypes.CDLL | None:
     """
     if os.name != "posix" or not SOURCES[0].exists():
         return None
-    path = own_cache() / f"whole_rows-{fingerprint()}.so"
-    with contextlib.suppress(OSError):  # there is none, or a disk that was full has left a part
-        return ctypes.CDLL(str(path))
+    home, name = own_cache(), f"whole_rows-{fingerprint()}"
     try:
-        compile_to(path)
-        return ctypes.CDLL(str(path))
-    except (OSError, subprocess.SubprocessError) as error:
-        log = path.with_suffix(".log")
+        # a file that a full disk or a loss of power has damaged would end the process
+        whole = (path for path in home.glob(f"{name}-*.so") if path.stem == f"{name}-{short_hash(path.read_bytes())}")
+        return ctypes.CDLL(str(next(whole, None) or compiled(home, name)))
+    except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:  # ValueError: an open quote
+        log = home / f"{name}.log"
         with contextlib.suppress(OSError):
-            log.write_text(f"{error}\n{getattr(error, 'stderr', None) or ''}", encoding="utf-8")
+            log.write_bytes(os.fsencode(f"{error}\n") + (getattr(error, "stderr", None) or b""))
         warnings.warn(
             f"attention over whole rows could not be compiled and runs by its definition, several times slower: {log}",
             NotCompiled,
@@ -278,33 +279,55 @@ def library() -> ctypes.CDLL | None:
 
 
 def own_cache() -> Path:
-    """A folder that belongs to this user and that nobody else writes to; one of this process where there is none."""
-    try:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "roundround"
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        state = home.stat()
-        if state.st_uid == os.getuid() and not state.st_mode & 0o022 and os.access(home, os.W_OK):
-            return home
-    except (OSError, RuntimeError):  # no folder can be made, or nobody's home is known
-        pass
+    """A folder that belongs to this user and that nobody else writes to: in the cache, or else in TMPDIR or /tmp.
+
+    One of this process alone where neither can be had.
+    """
+    places = [Path(os.environ.get("TMPDIR") or "/tmp", f"roundround-{os.getuid()}")]
+    with contextlib.suppress(OSError, RuntimeError):  # there is no current folder, or nobody's home is known
+        places.insert(0, Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "roundround").absolute())
+    for home in places:
+        with contextlib.suppress(OSError):
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            state = home.stat()
+            if state.st_uid == os.getuid() and not state.st_mode & 0o022 and os.access(home, os.W_OK):
+                return home
     return Path(tempfile.mkdtemp(prefix="roundround-"))
 
 
 def fingerprint() -> str:
     """What the machine code depends on: source, flags, and the CPU for which it is made."""
     information = Path("/proc/cpuinfo")
-    lines = information.read_text(encoding="utf-8").splitlines() if information.exists() else []
+    lines = information.read_text(encoding="utf-8", errors="replace").splitlines() if information.exists() else []
     units = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     parts = [path.read_text(encoding="utf-8") for path in SOURCES]
     parts += [*FLAGS, platform.machine(), platform.processor(), units]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return short_hash("\n".join(parts).encode())
 
 
-def compile_to(path: Path) -> None:
-    """Compile aside and move into place, so that processes that do so at once, or are killed, leave whole files."""
+def short_hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def compiled(home: Path, name: str) -> Path:
+    """Compile aside and move into place, so that processes that do so at once, or are killed, leave whole files.
+
+    The name of the file ends in the hash of its content.
+    """
     compiler = shlex.split(os.environ.get("CXX", "")) or [shutil.which("c++") or shutil.which("g++") or "clang++"]
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as folder:
+    for left in home.glob(".compiling-*"):
+        with contextlib.suppress(OSError):  # another process removes it too
+            if time.time() - left.stat().st_mtime > ABANDONED:
+                shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(dir=home, prefix=".compiling-", ignore_cleanup_errors=True) as folder:
         made, linked = f"{folder}/whole_rows.o", f"{folder}/whole_rows.so"
         for words in ([*FLAGS, "-c", str(SOURCES[0]), "-o", made], ["-shared", made, "-o", linked]):
-            subprocess.run([*compiler, *words], check=True, capture_output=True, text=True, timeout=LONGEST)
+            # messages stay bytes, in whatever encoding the compiler writes them
+            command = [*compiler, *words]
+            subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=LONGEST)
+        ctypes.CDLL(linked).forward_float.restype = None  # raises where this is no library, or hides its functions
+        with open(linked, "rb") as file:
+            os.fsync(file.fileno())
+            path = home / f"{name}-{short_hash(file.read())}.so"
         os.replace(linked, path)
+    return path

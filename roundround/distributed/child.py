@@ -13,12 +13,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from io import TextIOWrapper
 from pathlib import Path
+from typing import cast
 
 from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.support.errors import AlreadyReported, Interrupted
 
 RAISES = "HYDRA_FULL_ERROR"  # which the parent's own command sets while it runs: a child tells errors in a line
+ENCODING = "PYTHONIOENCODING"  # a child writes in the locale's encoding, in which it is read
 PACKAGES = Path(__file__).resolve().parents[2]  # the folder that holds roundround
 
 
@@ -33,7 +36,7 @@ class VerbFailed(Exception):
 def clean_environment() -> dict[str, str]:
     """The environment of a Python process that imports nothing from the current folder."""
     own = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    inherited = {name: value for name, value in os.environ.items() if name != RAISES}
+    inherited = {name: value for name, value in os.environ.items() if name not in (RAISES, ENCODING)}
     return inherited | {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([str(PACKAGES), *own])}
 
 
@@ -56,6 +59,7 @@ def start(
             stdout=subprocess.PIPE,
             stderr=errors if tell is None else subprocess.PIPE,
             text=True,
+            errors="replace",  # libraries may write in any encoding
             process_group=0,  # Ctrl-C comes from here alone
             cwd=folder,
             env=clean_environment(),
@@ -121,14 +125,15 @@ def start_warm(words: Sequence[str], log: Path) -> Path:
             raise
         finally:
             put_back(handlers)
-        return directory_of(words, child.exitcode or 0, out.read_text(encoding="utf-8"))
+        return directory_of(words, child.exitcode or 0, out.read_text(encoding="utf-8", errors="replace"))
 
 
 def be_verb(words: list[str], out: str, log: str) -> None:
     """Be `roundround WORDS` in this process, whose output goes to files."""
     os.setpgid(0, 0)  # Ctrl-C comes from the parent alone
     os.environ.pop(RAISES, None)
-    for number, path in ((1, out), (2, log)):
+    for number, path, stream in ((1, out, sys.stdout), (2, log, sys.stderr)):
+        cast("TextIOWrapper", stream).reconfigure(encoding="utf-8")  # as `start_warm` reads it, whatever the locale
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(handle, number)
         os.close(handle)

@@ -92,7 +92,7 @@ def git(*args: str) -> bytes | None:
     """What git prints about the checkout that this code runs from; None where it is no checkout."""
     command = ["git", "-C", str(PACKAGE.parent), *args]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=20, check=False)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
     fine = done.returncode == 0 or ("--no-index" in args and done.returncode == 1)  # 1: the files differ
@@ -110,7 +110,7 @@ def git_state() -> tuple[dict[str, Any] | None, bytes | None]:
     new = (git("ls-files", "--others", "--exclude-standard", "-z", "--", *NEW) or b"").split(b"\0")[:-1]
     both = [("HEAD", "--", *CODE), *(("--no-index", "--", os.devnull, os.fsdecode(name)) for name in new)]
     patch = b"".join(git("diff", "--binary", *AS_ALWAYS, *paths) or b"" for paths in both)
-    return {"commit": commit.decode().strip(), "dirty": bool(patch)}, patch or None
+    return {"commit": commit.decode(errors="replace").strip(), "dirty": bool(patch)}, patch or None
 
 
 # -- what belongs to a class

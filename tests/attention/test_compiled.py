@@ -55,19 +55,81 @@ def test_without_a_compiler_one_line_names_the_log(tmp_path: Path, compiler: str
     assert compiler in log.read_text()
 
 
-def test_a_library_that_is_cut_short_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def odd(folder: Path, script: str) -> str:
+    """A compiler that does what the script says; $made is the file that it is asked for."""
+    path = folder / "compiler"
+    path.write_text(f"#!/bin/sh\nfor made; do :; done\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "script", ["printf '\\374berall' >&2; exit 1", "exec sleep 100", 'printf x > "$made"'], ids=repr
+)
+def test_an_odd_compiler_gives_the_slow_form_and_one_line(
+    tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    path = whole_rows.own_cache() / f"whole_rows-{whole_rows.fingerprint()}.so"
-    path.write_bytes(b"")
-    assert use(tmp_path, CXX="false").communicate()[0] == "False\n"
-    assert not path.stat().st_size
+    monkeypatch.setenv("CXX", odd(tmp_path, script))
+    monkeypatch.setattr(whole_rows, "LONGEST", 1)
+    with pytest.warns(whole_rows.NotCompiled) as said:
+        assert whole_rows.library.__wrapped__() is None
+    (log,) = (tmp_path / "roundround").iterdir()
+    assert [str(log) in str(line.message) for line in said] == [True]
+
+
+@pytest.mark.parametrize("words", ["g++ 'x", "/", "\udcff", "''", "cat"])
+def test_any_words_for_a_compiler_give_the_slow_form(
+    tmp_path: Path, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", words)
+    with pytest.warns(whole_rows.NotCompiled):
+        assert whole_rows.library.__wrapped__() is None
+
+
+@pytest.mark.skipif(whole_rows.library() is None, reason="no C++ compiler on this machine")
+def test_a_damaged_library_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Path(whole_rows.library()._name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "false")
+    kept, content = whole_rows.own_cache() / whole.name, whole.read_bytes()
+    kept.write_bytes(content)
+    assert whole_rows.library.__wrapped__() is not None
+    kept.unlink()  # what is loaded stays
+    half = content[: len(content) // 2]
+    for damaged in (b"", half):
+        kept.write_bytes(damaged)
+        with pytest.warns(whole_rows.NotCompiled):
+            assert whole_rows.library.__wrapped__() is None
+    zeros_at_its_end = half.ljust(len(content), b"\0")
+    kept.write_bytes(zeros_at_its_end)
+    kept.with_name(kept.name.rpartition("-")[0] + ".so").write_bytes(zeros_at_its_end)
+    assert use(tmp_path).communicate()[0] == "False\n", "a process of its own, which loading it would end"
+
+
+def test_what_a_killed_compilation_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "false")
+    old, new = tmp_path / ".compiling-old", tmp_path / ".compiling-new"
+    for folder in (old, new):
+        folder.mkdir()
+        (folder / "whole_rows.o").write_bytes(b"")
+    os.utime(old, (0, 0))
+    with pytest.raises(subprocess.CalledProcessError):
+        whole_rows.compiled(tmp_path, "whole_rows")
+    assert list(tmp_path.iterdir()) == [new]
 
 
 def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert whole_rows.own_cache() == tmp_path / "roundround"
     (tmp_path / "roundround").chmod(0o777)
     elsewhere = whole_rows.own_cache()
-    assert elsewhere != tmp_path / "roundround"
+    assert elsewhere == tmp_path / f"roundround-{os.getuid()}" == whole_rows.own_cache(), "one for all processes"
     assert elsewhere.stat().st_mode & 0o077 == 0
-    elsewhere.rmdir()
+    elsewhere.chmod(0o777)
+    last = whole_rows.own_cache()
+    assert last not in (tmp_path / "roundround", elsewhere)
+    assert last.stat().st_mode & 0o077 == 0
+    last.rmdir()

@@ -363,6 +363,7 @@ def answer_of(folder: Path, tokens_BT: Tensor, rows: Tensor, text: str, *, code:
             },
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
         )
         log.debug("check of %s:\n%s%s", folder, done.stdout, done.stderr)
