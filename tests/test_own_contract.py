@@ -29,19 +29,45 @@ class Skewed(SquareRootBias):
         return super().block(keys, 0, b - a)[..., : keys.span(a, b)[1]]  # counts its rows from the start of the block
 
 
-class Crooked(SquareRoot):
+class Crooked(PositionalEncoding):
+    def __init__(self, shape, *, strength: float):
+        super().__init__(shape)
+        self.right = SquareRoot(shape, strength=strength)
+
     def bias(self, q_BHQC, k_BGKC, prepared):
-        return Skewed(super().bias(q_BHQC, k_BGKC, prepared).strength_H11)
+        return Skewed(self.right.bias(q_BHQC, k_BGKC, prepared).strength_H11)
 
 
-class Leaky(Sharper):
+class Longer(RotaryEncoding):
+    def __init__(self, shape, *, theta: float):
+        super().__init__(shape, theta=theta)
+        self.gain = torch.nn.Parameter(torch.ones(()))
+
+    def frequencies(self, dtype=torch.float32, device="cpu"):
+        return ladder(self.shape.head_dim // 2, self.shape.head_dim, self.theta, dtype, device)
+
+    def rotate_queries(self, q_BHTC, prepared):
+        return super().rotate_queries(q_BHTC, prepared) * self.gain  # which starts at 1
+
+
+class Leaky(AttentionSoftmax):
+    cost_in_blocks = 4
+
+    def __init__(self, shape, *, gain: float):
+        super().__init__(shape)
+        self.gain = gain
+
     def normalise(self, logits_BHQK, visible_B1QK, rows):
         return (self.gain * logits_BHQK).softmax(-1)  # over hidden keys too
 
 
-class Unrepeatable(DigitSum):
+class Unrepeatable(Task):
+    def __init__(self, *, base: int, **numbers: object):
+        super().__init__(symbols=numbered(base, name="base"), **numbers)
+
     def example(self, rng, length):
-        return super().example(np.random.default_rng(), length)  # not from what it is given
+        digits = np.random.default_rng().integers(10, size=length)  # not from what it is given
+        return asked(FIRST + digits, FIRST + digits.sum(keepdims=True) % 10, end=False)
 """
 
 
@@ -93,6 +119,7 @@ def test_the_contracts_pass_good_variants_of_ones_own_and_fail_broken_ones(tmp_p
         **good,
         "broken.py": BROKEN,
         "pe/crooked.yaml": "_target_: broken.Crooked\nstrength: 0.5\n",
+        "pe/longer.yaml": "_target_: broken.Longer\ntheta: 10000.0\n",
         "softmax/leaky.yaml": "_target_: broken.Leaky\ngain: 1.0\n",
         "data/unrepeatable.yaml": good["data/digit_sum.yaml"].replace("my_tasks.DigitSum", "broken.Unrepeatable"),
     }
@@ -102,11 +129,12 @@ def test_the_contracts_pass_good_variants_of_ones_own_and_fail_broken_ones(tmp_p
     passed, failed = contract(
         tmp_path, "-k", "block_of_a_bias or length_of_every or is_hidden or not_visible or example"
     )
-    for good in ("square_root", "slower", "sharper", "digit_sum"):
+    for good in ("square_root", "slower", "rope_with_gain", "sharper", "digit_sum"):
         assert any(good in test for test in passed)
-    assert not [test for test in failed if not re.search("crooked|leaky|unrepeatable", test)]
+    assert not [test for test in failed if not re.search("crooked|longer|leaky|unrepeatable", test)]
     assert "test_an_example_is_the_same_whatever_was_read_before_it[unrepeatable]" in failed
     assert "test_weights_do_not_depend_on_what_is_hidden[leaky]" in failed
+    assert "test_a_rotation_keeps_the_length_of_every_vector[longer]" in failed
     assert any(re.match("test_a_block_of_a_bias_is_that_part_of_the_whole.*crooked", test) for test in failed)
-    own = re.compile("square_root|slower|sharper|digit_sum|crooked|leaky|unrepeatable")
+    own = re.compile("square_root|slower|rope_with_gain|sharper|digit_sum|crooked|longer|leaky|unrepeatable")
     assert [test for test in passed | failed if not own.search(test)] == [], "of the packaged variants none alone"

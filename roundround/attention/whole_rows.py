@@ -323,8 +323,9 @@ def compiled(home: Path, name: str) -> Path:
         made, linked = f"{folder}/whole_rows.o", f"{folder}/whole_rows.so"
         for words in ([*FLAGS, "-c", str(SOURCES[0]), "-o", made], ["-shared", made, "-o", linked]):
             # messages stay bytes, in whatever encoding the compiler writes them
-            command = [*compiler, *words]
-            subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=LONGEST)
+            subprocess.run(
+                [*compiler, *words], check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=LONGEST
+            )
         ctypes.CDLL(linked).forward_float.restype = None  # raises where this is no library, or hides its functions
         with open(linked, "rb") as file:
             os.fsync(file.fileno())

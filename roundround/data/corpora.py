@@ -10,10 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from roundround.attention.finals import FinalVariants
 from roundround.support.errors import UserError
 
 
-class Source(ABC):
+class Source(FinalVariants, ABC):
     """What a node `data` describes: where the sequences come from that a decoder learns, a corpus or a task."""
 
     @abstractmethod

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from roundround.attention.finals import FinalVariants
 from roundround.data.corpora import fingerprint, first_line
 from roundround.data.hub import hub_is_reachable
 from roundround.support.console import print_status
@@ -68,7 +69,7 @@ class Vocabulary:
         return self.tokenizer.decode(list(ids))
 
 
-class TokenizerRecipe(ABC):
+class TokenizerRecipe(FinalVariants, ABC):
     """How to get a tokenizer for a corpus."""
 
     @abstractmethod

@@ -13,15 +13,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from io import TextIOWrapper
 from pathlib import Path
-from typing import cast
 
 from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.support.errors import AlreadyReported, Interrupted
 
 RAISES = "HYDRA_FULL_ERROR"  # which the parent's own command sets while it runs: a child tells errors in a line
-ENCODING = "PYTHONIOENCODING"  # a child writes in the locale's encoding, in which it is read
 PACKAGES = Path(__file__).resolve().parents[2]  # the folder that holds roundround
 
 
@@ -36,7 +33,8 @@ class VerbFailed(Exception):
 def clean_environment() -> dict[str, str]:
     """The environment of a Python process that imports nothing from the current folder."""
     own = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    inherited = {name: value for name, value in os.environ.items() if name not in (RAISES, ENCODING)}
+    # a child writes in the encoding of the locale, in which it is read
+    inherited = {name: value for name, value in os.environ.items() if name not in (RAISES, "PYTHONIOENCODING")}
     return inherited | {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([str(PACKAGES), *own])}
 
 
@@ -133,7 +131,7 @@ def be_verb(words: list[str], out: str, log: str) -> None:
     os.setpgid(0, 0)  # Ctrl-C comes from the parent alone
     os.environ.pop(RAISES, None)
     for number, path, stream in ((1, out, sys.stdout), (2, log, sys.stderr)):
-        cast("TextIOWrapper", stream).reconfigure(encoding="utf-8")  # as `start_warm` reads it, whatever the locale
+        stream.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # as `start_warm` reads it
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(handle, number)
         os.close(handle)

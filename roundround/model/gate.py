@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from roundround.attention.finals import FinalVariants
 from roundround.attention.kernels import repeated
 from roundround.attention.keys import AttentionShape
 
@@ -21,7 +22,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, 
 MIN_SQUARED_NORM = 1e-8  # of a value that a row's output is made orthogonal to
 
 
-class OutputGate(nn.Module):
+class OutputGate(FinalVariants, nn.Module):
     """Base of what changes the output of attention before `o_proj`.
 
     A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer, that defines `forward`.

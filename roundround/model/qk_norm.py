@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from roundround.attention.checks import checked_positive
+from roundround.attention.finals import FinalVariants
 from roundround.attention.keys import AttentionShape
 from roundround.attention.precision import at_least_float32
 
 
-class QueryKeyNorm(nn.Module):
+class QueryKeyNorm(FinalVariants, nn.Module):
     """Base of what normalises queries and keys: `forward` does, before the rotation or after it.
 
     A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer.

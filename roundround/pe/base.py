@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from roundround.attention.bias import Bias
+from roundround.attention.finals import FinalVariants
 from roundround.attention.keys import AttentionShape, Keys
 
 
-class PositionalEncoding(nn.Module):
+class PositionalEncoding(FinalVariants, nn.Module):
     """Base of every positional encoding. Each hook does nothing unless a variant says otherwise.
 
     A variant is one final class: `__init__(self, shape, *, tunables)`. The decoder builds one instance for all layers,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, cast, final, get_args
+from typing import ClassVar, Literal, cast, final, get_args
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from roundround.attention import fused, whole_rows
 from roundround.attention.bias import Bias
 from roundround.attention.blocks import attend_in_blocks, logits_of_rows, query_blocks, rows_between
 from roundround.attention.compilation import once_per_compilation, outside_compilation
+from roundround.attention.finals import FinalVariants
 from roundround.attention.kernels import fitted
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
@@ -38,7 +39,7 @@ def checked_count(count: str) -> Count:
     return cast("Count", count)
 
 
-class AttentionSoftmax(nn.Module):
+class AttentionSoftmax(FinalVariants, nn.Module):
     """Base of every normaliser: turns logits into attention weights.
 
     A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer. It defines `normalise`,
@@ -59,8 +60,8 @@ class AttentionSoftmax(nn.Module):
     sums_to_one: ClassVar[bool] = True
     cost_in_blocks: ClassVar[float]
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         if "forward" in vars(cls):
             raise TypeError(
                 f"{cls.__name__} overrides forward, which is final; it may set window, and define normalise and, for a "

@@ -12,9 +12,11 @@ from originals import MAXKEY, TRAIN
 
 COMMAND = "_target_: os.system\ncommand: touch EXECUTED\n"
 TAG = "!!python/object/apply:os.system ['touch EXECUTED']\n"
-GOOD_MODULE = """from roundround.pe.rope import RoPE
-class Half(RoPE):
+GOOD_MODULE = """from roundround.pe.rotary import RotaryEncoding, ladder
+class Half(RotaryEncoding):
     "Half."
+    def frequencies(self, dtype=None, device="cpu"):
+        return 0.5 * ladder(self.shape.head_dim // 2, self.shape.head_dim, self.theta, dtype, device)
 """
 BASE = "from roundround.pe.base import PositionalEncoding\n"
 

@@ -21,6 +21,7 @@ from roundround.loading.export.folder import MODELING
 from roundround.loading.export.modeling import RoundroundForCausalLM
 from roundround.loading.export.sources import flat_file_names, source_files
 from roundround.pe.alibi import ALiBi
+from roundround.pe.base import PositionalEncoding
 from roundround.softmax.softmax import Softmax
 from roundround.support.errors import UserError
 from roundround.support.imports import import_statements
@@ -104,7 +105,7 @@ def sources_with(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     odd = ModuleType("odd_pe")
     odd.__file__ = str(file)
     monkeypatch.setitem(sys.modules, "odd_pe", odd)
-    return sources_of(type("Odd", (ALiBi,), {"__module__": "odd_pe"}))
+    return sources_of(type("Odd", (PositionalEncoding,), {"__module__": "odd_pe"}))
 
 
 # -- which modules travel
@@ -274,6 +275,6 @@ def test_a_relative_import_without_a_source_is_refused(mine: None, tmp_path: Pat
     [("nowhere_at_all", "Lost"), ("roundround.pe.alibi", "Outer.Inner"), ("roundround.pe.alibi", "f.<locals>.Inner")],
 )
 def test_a_class_that_cannot_be_imported_from_a_source_is_refused(module: str, name: str) -> None:
-    of = type("A", (ALiBi,), {"__module__": module, "__qualname__": name})
+    of = type("A", (PositionalEncoding,), {"__module__": module, "__qualname__": name})
     with pytest.raises(UserError, match=f"the source of {module}.{name} cannot be found"):
         sources_of(of)

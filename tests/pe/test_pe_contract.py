@@ -11,12 +11,12 @@ import re
 import pytest
 import torch
 from conftest import class_of
+from helpers_attention import made
 from helpers_pe import (
     NAMES,
     ROOT,
     attention_shape,
     bias_of,
-    build,
     keys_at,
     layer_bias,
     logits,
@@ -28,10 +28,18 @@ from helpers_pe import (
 )
 
 from roundround.attention import blocks
+from roundround.attention.keys import AttentionShape
 from roundround.config.options import options_in
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 from roundround.softmax.softmax import Softmax
+
+
+def build(name: str, shape: AttentionShape | None = None, moved: float = 0.3) -> PositionalEncoding:
+    """The encoding of conf/pe/<name>.yaml, its parameters moved away from where they start."""
+    encoding = made("pe", name, shape or attention_shape(), {}, moved)
+    assert isinstance(encoding, PositionalEncoding)
+    return encoding
 
 
 def has_bias(name: str) -> bool:
@@ -172,8 +180,8 @@ def test_an_added_encoding_tells_positions_apart(name: str) -> None:
 def test_a_bfloat16_module_keeps_its_angles(name: str) -> None:
     """Frequencies are as exact in a bfloat16 module: a learned one is a factor that starts at 1 (pe/rotary.py)."""
     shape = attention_shape(head_dim=128)
-    encoding = build(name, shape)
-    cast = build(name, shape).bfloat16()
+    encoding = build(name, shape, moved=0.0)
+    cast = build(name, shape, moved=0.0).bfloat16()
     assert torch.equal(cast.frequencies(), encoding.frequencies())
     at = (
         8191 if type(encoding).prepare is RotaryEncoding.prepare else shape.train_length - 1
@@ -257,7 +265,7 @@ def test_construction_on_the_meta_device_costs_nothing(name: str) -> None:
 def test_reset_parameters_repeats_the_construction(name: str) -> None:
     """Every module with parameters has `reset_parameters`, which draws them as the construction does (pe/base.py)."""
     torch.manual_seed(0)
-    built = build(name).state_dict()
+    built = build(name, moved=0.0).state_dict()
     encoding = build(name).to_empty(device="cpu")
     torch.manual_seed(0)
     for module in encoding.modules():

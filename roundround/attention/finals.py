@@ -1,0 +1,20 @@
+"""Bases whose final variants stay final; it stands here because every room may import it."""
+
+from __future__ import annotations
+
+
+class FinalVariants:
+    """Base of bases: a class that derives from one marked `@final` raises TypeError when it is defined.
+
+    An instance of it would be taken for the variant wherever that is told by its type: by exports, checks and patches.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for final in cls.__mro__[1:]:
+            if "__final__" in vars(final):
+                bases = [base.__name__ for base in final.__mro__[1:] if FinalVariants in base.__mro__[1:]]
+                raise TypeError(
+                    f"{cls.__name__} derives from {final.__name__}, which is final and for which it would be taken: "
+                    f"derive it from {' or '.join(bases)}, give it a {final.__name__} as an attribute, and call that"
+                )
