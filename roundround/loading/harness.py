@@ -300,18 +300,3 @@ def asked(model: HarnessModel, loaded: dict[str, Any], *, examples: int | None, 
     results = model.peers.gather(kept)[0]
     assert results is not None, "the first process has them"
     return results
-
-
-def main() -> None:
-    """`lm_eval`, whose models are those of the harness and `roundround`."""
-    from lm_eval.__main__ import cli_evaluate
-
-    try:
-        cli_evaluate()
-    except UserError as error:
-        print(f"roundround: {error}", file=sys.stderr)
-        sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

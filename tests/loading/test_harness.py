@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -432,19 +431,6 @@ def test_the_harness_finds_the_model_by_name(
         HarnessModel.create_from_arg_string("runs=x")
     with pytest.raises(Exception, match="--model_args: max_length=many must be a whole number"):
         HarnessModel.create_from_arg_string(f"run={run},max_length=many")
-
-
-@pytest.mark.slow
-def test_its_command_line_knows_the_model(run: Path, export: Path, folder: Path) -> None:
-    words = ["--model", "roundround", "--model_args", f"run={run}", "--include_path", ".", "--tasks", "pairs"]
-    module = [sys.executable, "-m", "roundround.loading.harness"]
-    done = subprocess.run([*module, *words], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert f"{expected_accuracy(export):.4f}" in done.stdout
-    words[3] = "run=nowhere"
-    done = subprocess.run([*module, *words], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "nowhere" in done.stderr.splitlines()[-1]
 
 
 class TwoPeers:
