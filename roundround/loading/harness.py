@@ -1,6 +1,5 @@
 """EleutherAI's lm-evaluation-harness: a run or a loaded model as it asks one, and its numbers.
 
-`python -m roundround.loading.harness` is its command line, `lm_eval`, which knows `--model roundround` too.
 
 Tested by tests/loading/test_harness.py. Shapes: B texts, T tokens, n last tokens of a text, V vocabulary.
 """
