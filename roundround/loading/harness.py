@@ -1,6 +1,5 @@
 """EleutherAI's lm-evaluation-harness: a run or a loaded model as it asks one, and its numbers.
 
-
 Tested by tests/loading/test_harness.py. Shapes: B texts, T tokens, n last tokens of a text, V vocabulary.
 """
 
