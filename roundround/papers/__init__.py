@@ -34,7 +34,6 @@ CLAIMS = {  # a statement: its class, below this package
     "softmax.prop_3_1": "softmax.bounds.Prop31",
     "softmax.prop_3_2": "softmax.temperature.Prop32",
     "softmax.streaming_entropy": "softmax.temperature.StreamingEntropy",
-    "softmax.swapped_in": "softmax.temperature.SwappedIn",
     "softmax.thm_2_2": "softmax.thm_2_2.Thm22",
 }
 # a figure or table, in the papers' order: its file in `figures`. softmax: as its second version numbers them; deltas is

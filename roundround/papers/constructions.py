@@ -24,7 +24,7 @@ from torch import Tensor
 from roundround.attention.blocks import logits_of_rows, rows_between
 from roundround.attention.kernels import repeated
 from roundround.attention.keys import AttentionShape, Keys
-from roundround.attention.row_measures import entropy_of_logits, extreme_logits, shannon_entropy
+from roundround.attention.row_measures import entropy_of_logits, shannon_entropy
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 from roundround.papers.claim import Trained
@@ -263,21 +263,6 @@ class ModelRows:
     @property
     def n_R(self) -> Tensor:
         return self.visible_RK.sum(-1)
-
-    @property
-    def many_R(self) -> Tensor:
-        """Rows that see enough keys for a bound to mean something: one key alone has every bound, two nearly so."""
-        return self.n_R >= min(FEWEST, int(self.n_R.max()))
-
-    @property
-    def spread_HR(self) -> Tensor:
-        """delta of each row."""
-        largest, smallest = extreme_logits(self.logits_HRK, self.visible_RK)
-        return largest - smallest
-
-    @property
-    def largest_HR(self) -> Tensor:
-        return self.alpha_HRK.amax(-1)
 
 
 @torch.no_grad()

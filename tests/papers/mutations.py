@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from roundround.analysis import intervals
 from roundround.attention import blocks, fused, kernels, row_measures
 from roundround.attention.keys import Keys
 from roundround.pe import p_rope, rotary
@@ -96,7 +95,6 @@ MUTATIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "an entropy without the mean logit": (  # the log-sum-exp alone
         fused, "entropy_and_log_sum_exp", lambda whole, *args, **named: (whole(*args, **named)[1],) * 2
     ),
-    "intervals ten times as wide": (intervals, "half_width", lambda whole, *args: 10 * whole(*args)),
 }  # fmt: skip
 
 

@@ -36,7 +36,6 @@ SEEN_BY = {  # checks that each mutation must fail; together they are all
     "fused attention at twice the scale": ["derived.decisive_item"],
     "half the spread in the bound on the entropy": ["softmax.lemma_2_1"],
     "an entropy without the mean logit": ["softmax.streaming_entropy"],
-    "intervals ten times as wide": ["softmax.swapped_in"],
 }
 
 

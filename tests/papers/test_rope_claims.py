@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers_hf import some_tokens, tiny
 from mutations import MUTATIONS, mutate
 from torch import Tensor
 
-from roundround.loading.load import ProbedHuggingFaceModel
-from roundround.loading.patching.attention import installed
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 from roundround.papers import CLAIMS
@@ -30,7 +27,6 @@ from roundround.papers.constructions import (
 )
 from roundround.papers.rope import formulas, table_1, thm_5_3, thm_6_1
 from roundround.papers.rope.lemmas import angles
-from roundround.papers.rope.thm_6_1 import Channel, channels_of
 from roundround.pe.p_rope import PRoPE
 from roundround.pe.partial_rope import PartialRoPE
 from roundround.pe.rope import RoPE
@@ -60,7 +56,7 @@ BROKEN: dict[str, tuple[str, Any]] = {  # what a check gets wrong: statement, na
 }
 NEEDED, TIMESCALES, ENCODINGS = thm_5_3.needed_by_formula, formulas.timescales, table_1.encodings
 LONG = ("prop_3_1", "prop_3_2", "thm_5_3", "thm_6_1", "lemma_a_2")  # half a second or more for a check
-OF_MODELS = {"rope.equation_3": "holds", "rope.thm_5_3": "shown", "rope.thm_6_1": "shown"}
+OF_MODELS = {"rope.equation_3": "holds", "rope.thm_5_3": "shown"}
 
 
 @pytest.fixture(scope="module")
@@ -124,31 +120,6 @@ def test_queries_before_rotation_are_the_projections(trained: Trained) -> None:
     assert torch.allclose(before_rotation(trained.probed, tokens)[-1][0], projected[0], atol=1e-12)
 
 
-def test_a_channel_loses_its_target_once_it_has_turned_far_enough() -> None:
-    """8 cos(n / 100) falls below the 1 of a key at the query's own place after 144 tokens: arccos(1/8) = 1.4455."""
-    one = torch.tensor([[1.0, 0.0]]).double()
-    channel = Channel(0.01, 512, one, 8 * one, one, torch.tensor([10]), torch.tensor([0]))
-    assert [bool(channel.loses(n, others_move=False)) for n in (100, 145, 146)] == [False, False, True]
-
-
-def test_a_channel_that_does_not_turn_keeps_its_target() -> None:
-    one = torch.tensor([[1.0, 0.0]]).double()
-    assert not Channel(0.0, 512, one, 8 * one, one, torch.tensor([9]), torch.tensor([3])).loses(
-        100_000, others_move=True
-    )
-
-
-def test_a_channel_of_a_local_layer_has_its_window_for_a_context_however_short_the_text(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(thm_6_1, "LEAD", 0.0)  # a random model prefers nothing clearly
-    model = tiny("gemma3_text", sliding_window=200)
-    with installed(model):
-        probed = ProbedHuggingFaceModel("gemma3", model, None)
-        contexts = {channel.context for channel in channels_of(Trained(probed, [some_tokens(80).tolist()]))}
-    assert contexts == {200, 256}
-
-
 def test_the_vectors_of_figure_1_attend_one_token_ahead_under_equation_3() -> None:
     """The drawing turns the query where the appendix turns the key."""
     drawn = thm_5_3.of_figure_1()
@@ -156,9 +127,8 @@ def test_the_vectors_of_figure_1_attend_one_token_ahead_under_equation_3() -> No
 
 
 @pytest.mark.parametrize("make_encoding", [partial(RoPE, theta=10_000.0), partial(PRoPE, p=0.25, theta=10_000.0)])
-@pytest.mark.parametrize("name", ["rope.thm_5_3", "rope.thm_6_1"])
-def test_a_model_without_heads_of_the_kind_refutes_no_theorem(name: str, make_encoding: Any) -> None:
-    # A model that nobody trained, with texts: no head rests on a place, no pair prefers a token clearly
+def test_a_model_without_heads_of_the_kind_refutes_no_theorem(make_encoding: Any) -> None:
+    # A model that nobody trained, with texts: no head rests on a place
     torch.manual_seed(0)
     decoder = Decoder(
         n_vocab=16, kinds=[LayerKind(make_encoding=make_encoding, make_softmax=Softmax)],
@@ -167,7 +137,7 @@ def test_a_model_without_heads_of_the_kind_refutes_no_theorem(name: str, make_en
         norm_eps=1e-6, initializer_range=0.02,
     ).requires_grad_(False)  # fmt: skip
     texts = torch.randint(16, (2, 40), generator=torch.Generator().manual_seed(0)).tolist()
-    finding = claim_of(name).check_model(Trained(ProbedDecoder("random", decoder, None, 0), texts))
+    finding = claim_of("rope.thm_5_3").check_model(Trained(ProbedDecoder("random", decoder, None, 0), texts))
     assert finding is not None
     assert finding.verdict == "shown"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
 from rounding import rounding
 
 from roundround.attention.keys import Keys
@@ -24,14 +22,6 @@ from roundround.softmax.softmax import Softmax
 from roundround.softmax.sparsemax import Sparsemax
 from roundround.softmax.ssmax import SSMax
 from roundround.softmax.temperature import Temperature
-
-ASKED = {  # of a model, and the verdict: an identity is shown, a comparison with the paper's listing holds
-    "softmax.lemma_2_1": "shown",
-    "softmax.thm_2_2": "shown",
-    "softmax.prop_3_1": "shown",
-    "softmax.polynomial": "holds",
-    "derived.gemma_deltas": "shown",
-}
 
 
 def twice(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,9 +55,6 @@ BREAKAGES: dict[str, tuple[str, Any, str, Any]] = {
     ),
     "the recurrence without its shrinking": (
         "softmax.streaming_entropy", temperature, "entropy_in_tiles", lambda row: math.log(len(row))
-    ),
-    "one seed of a cell is another": (
-        "softmax.swapped_in", temperature, "DIFFERENCES", {"RoPE": [(0.05, 0.06, -0.05)] * 4}
     ),
     "another coefficient": ("softmax.polynomial", temperature, "FIGURE_4", (-0.037, 0.481, -2.3, 4.917, -1.79)),
 }  # fmt: skip
@@ -114,38 +101,11 @@ def random_model() -> Trained:
     return Trained(ProbedDecoder("random", decoder, None, 0), texts)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ASKED)
-def test_a_statement_can_be_asked_of_a_model_and_what_no_model_could_fail_is_shown(
-    name: str, random_model: Trained
-) -> None:
-    finding = claim_of(name).check_model(random_model)
+def test_the_listing_holds_of_a_models_own_rows(random_model: Trained) -> None:
+    finding = claim_of("softmax.polynomial").check_model(random_model)
     assert finding is not None
-    assert finding.verdict == ASKED[name], [c for c in finding.comparisons if not c.holds]
+    assert finding.verdict == "holds", [c for c in finding.comparisons if not c.holds]
     assert finding.picture is not None
-
-
-def test_the_matrices_of_a_decoder_bound_its_spread_too(random_model: Trained) -> None:
-    finding = claim_of("softmax.prop_3_1").check_model(random_model)
-    assert finding is not None
-    assert any("singular values" in c.what for c in finding.comparisons)
-
-
-def test_the_stored_differences_are_those_of_the_page() -> None:
-    """docs/results/encodings_by_normalisers.md has means, its csv the losses of each seed; theory.md sums up."""
-    names = {"nope": "NoPE", "rope": "RoPE", "p_rope": "0.75-RoPE", "p_rope_25": "0.25-RoPE"}
-    losses: dict[tuple[str, str, str], np.ndarray] = {}
-    with (ROOT / "docs/results/encodings_by_normalisers/comparison.csv").open() as lines:
-        for row in csv.DictReader(lines):
-            pe, softmax = (setting.split("=")[1] for setting in row["settings"].split(", "))
-            losses[names[pe], softmax, row["length"]] = np.array(row["values"].split(), dtype=float)
-    for encoding, by_length in temperature.DIFFERENCES.items():
-        for length, stored in zip(map(str, temperature.LENGTHS), by_length, strict=True):
-            swapped, plain = (losses[encoding, softmax, length] for softmax in ("adaptive_temperature", "softmax"))
-            assert swapped - plain == pytest.approx(stored, abs=5.1e-6)
-    means = [float(np.mean(of_seeds)) for by_length in temperature.DIFFERENCES.values() for of_seeds in by_length]
-    page = (ROOT / "docs/results/theory.md").read_text()
-    assert f"all {len(means)} cells of [encodings by normalisers]" in page
-    assert f"by {min(means):.3f} to {max(means):.3f} nats per token" in page
 
 
 def test_rows_of_a_model_are_its_own_weights(random_model: Trained) -> None:

@@ -187,10 +187,11 @@ def of_probe(probe: Probe) -> Finding:
     labels = [label for heads in probe.labels() for label, _ in heads]
     counts = f"{labels.count('diagonal')} rest on the token itself and {labels.count('previous')} on the one before."
     curves = [
-        Curve(name, list(PLACES_ASKED), [share[band] for share in best], points=True)
+        Curve(name, range(len(best)), [share[band] for share in best], points=True)
         for band, name in BANDS_TAKEN.items()
     ]
-    picture = Panel("of the head with most weight there", "share of the weight", curves)
+    what = "tokens back, for the head with most weight there"
+    picture = Panel(what, "share of the weight", curves, x_ticks=range(len(best)))
     remark = " ".join([*remarks, f"Of {len(labels)} heads {counts}"])
     return Finding(comparisons, picture, remark, can_fail=False)
 

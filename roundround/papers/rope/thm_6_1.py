@@ -6,8 +6,6 @@ Tested by tests/papers/test_claims.py and tests/papers/test_rope_claims.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
@@ -17,25 +15,17 @@ from torch import Tensor
 from roundround.papers.claim import (
     Claim,
     Finding,
-    Trained,
     at_least,
     near,
-    shown,
 )
-from roundround.papers.constructions import calls, layouts, logits, weights
+from roundround.papers.constructions import logits, weights
 from roundround.papers.constructions import rotated as rotated_keys
-from roundround.pe.rotary import apply_rotation, rotation
-from roundround.probing.layout import rotated
 from roundround.support.panels import Curve, Panel
 
 DRAWS, TOKENS = 200, 200  # of queries, keys and targets; tokens of each
 NORMS, LEADS = 4.0, (5.0, 25.0)  # largest norm of another key, |q| = 1; by how much the target can exceed them all
 ORDERS = 10  # random ones of each draw, tried where nothing may be found
 TARGET, OTHER = 64.0, 8.0  # q . k of the target and of every other key before any rotation, where places are counted
-
-TEXT, QUERIES = 256, 32  # of a trained model: tokens of a text that are read, and queries of each head that are asked
-LEAD = 1.0  # of the target's logit over the next: below it the channel picks nothing out
-DISTANCES = 256  # tried of each context, spread evenly
 TURN = 2 * math.pi
 QUERY = torch.tensor([1.0, 0.0], dtype=torch.float64)  # all phases are from it
 
@@ -83,55 +73,6 @@ class Thm61(Claim):
         )
         picture = Panel("N g in radians", "share of draws with a losing order", curves, log="x")
         return Finding(comparisons, picture, remark)
-
-    def check_model(self, trained: Trained) -> Finding:
-        channels = list(channels_of(trained))
-        own = trained.probed.longest
-        within = f"{own:,} tokens" + (", or its layer's window" if any(trained.probed.windows()) else "")
-        n_targets = sum(len(channel.target_M2) for channel in channels)
-        lengths = sorted({2**k for k in range(3, 18)} | {own})
-        slowest = min((channel.frequency for channel in channels), default=1.0)
-        turn = math.ceil(TURN / slowest)
-        picture = Panel(
-            "context in tokens",
-            "share of targets that lose somewhere",
-            [
-                Curve("any order of the tokens", lengths, [share_of(channels, n, others_move=True) for n in lengths]),
-                Curve(
-                    "the target moves, the others stay",
-                    lengths,
-                    [share_of(channels, n, others_move=False) for n in lengths],
-                ),
-                Curve("the model's own context", [own, own], [0.0, 1.0]),
-            ],
-            log="x",
-        )
-        comparisons = [shown("targets looked at", n_targets)]
-        if channels:
-            lost_here = torch.cat(
-                [
-                    (c.at(c.target_M2, c.target_distance_M[:, None]) < c.at(c.other_M2, c.other_distance_M[:, None]))[
-                        :, 0
-                    ]
-                    for c in channels
-                ]
-            )
-            comparisons += [
-                shown(f"share that lose somewhere within the model's own {within}",
-                      share_of(channels, None, others_move=True)),
-                shown(f"share that lose there while the others stay, {within}",
-                      share_of(channels, None, others_move=False)),
-                shown("share that have lost where they stand", float(lost_here.double().mean())),
-                at_least(f"share that lose within one turn of the slowest channel, {turn:,} tokens",
-                         share_of(channels, turn, others_move=True), 1.0),
-            ]  # fmt: skip
-        remark = (
-            f"{by_turn(channels)}{len(channels)} channels: of each head the pair with most of the squared norm of "
-            "queries and keys among the slower half of the pairs that rotate. A target is the key that the channel "
-            f"prefers before rotation, by {LEAD:g} or more to any other token. The theorem speaks of contexts that are "
-            "long enough, and within a turn any pair that rotates loses any target: nothing here could refute it."
-        )
-        return Finding(comparisons, picture, remark, can_fail=False)
 
 
 def drawn(draw: int, g: float) -> tuple[Tensor, Tensor]:
@@ -205,101 +146,3 @@ def share_lost(g: float, n: int) -> float:
 def share_by_formula(n: int) -> float:
     """The same for whole turns: 64 cos x <= ln(n I_0(8)), I_0 the mean of exp(8 cos x) over a turn."""
     return 1 - math.acos(math.log(n * float(np.i0(OTHER))) / TARGET) / math.pi
-
-
-@dataclass(frozen=True)
-class Channel:
-    """One pair of one head, as 2-vectors before rotation: queries, their targets and the best other token's, [M, 2].
-
-    context: tokens that its layer sees of the model's own context. target_distance_M, other_distance_M: where the two
-    stand, tokens before the query.
-    """
-
-    frequency: float
-    context: int
-    query_M2: Tensor
-    target_M2: Tensor
-    other_M2: Tensor
-    target_distance_M: Tensor
-    other_distance_M: Tensor
-
-    def loses(self, length: int, *, others_move: bool) -> Tensor:
-        """Whether the target's logit falls below the other's, for some place of the target within `length` tokens.
-
-        others_move: for some place of either. [M], bool.
-        """
-        distances = torch.linspace(0, length - 1, min(length, DISTANCES)).round().long()
-        lowest_M = self.at(self.target_M2, distances).amin(-1)
-        if others_move:
-            return lowest_M < self.at(self.other_M2, distances).amax(-1)
-        return lowest_M < self.at(self.other_M2, self.other_distance_M[:, None])[:, 0]
-
-    def at(self, key_M2: Tensor, distances: Tensor) -> Tensor:
-        """Logits of the keys at distances [D], or [M, D], before their queries: [M, D]."""
-        frequency = torch.tensor([self.frequency], dtype=torch.float64)
-        cos, sin = rotation(-distances.reshape(-1, distances.shape[-1]), frequency)
-        keys_MD2 = apply_rotation(key_M2[:, None, None].expand(-1, 1, distances.shape[-1], 2), cos, sin)[:, 0]
-        return (keys_MD2 @ self.query_M2[..., None])[..., 0]
-
-
-def channels_of(trained: Trained) -> Iterator[Channel]:
-    """The slow channel of every head of a model with a target that it prefers clearly, on the first text."""
-    tokens = torch.tensor(trained.texts[0][:TEXT])
-    of_layers = calls(trained.probed, [(tokens.tolist(), 0)])
-    layouts_of_all, windows = layouts(trained.probed, trained.texts), trained.probed.windows()
-    for layout, call, window in zip(layouts_of_all, of_layers, windows, strict=True):
-        if not layout.n_rotated:
-            continue
-        g_P, context = layout.frequencies_P, min(trained.probed.longest, window or trained.probed.longest)
-        by_speed = [int(pair) for pair in g_P.argsort(descending=True) if g_P[pair] > 0]
-        slower = by_speed[len(by_speed) // 2 :]
-        back_TP = -torch.arange(len(tokens))[:, None] * g_P  # from position t to 0
-        q_HTP2, k_HTP2 = (
-            rotated(layout.split(x[0].double()), back_TP) for x in (call.q_BHTC * call.scale, call.k_BHTC)
-        )
-        for q_TP2, k_TP2 in zip(q_HTP2, k_HTP2, strict=True):
-            share_P, of_keys_P = (x.square().sum((0, 2)) / x.square().sum() for x in (q_TP2, k_TP2))
-            share_P = share_P + of_keys_P  # of the squared norm
-            pair = max(slower, key=share_P.tolist().__getitem__)
-            channel = channel_of(q_TP2[:, pair], k_TP2[:, pair], tokens, float(g_P[pair]), context)
-            if len(channel.query_M2):
-                yield channel
-
-
-def channel_of(q_T2: Tensor, k_T2: Tensor, tokens_T: Tensor, frequency: float, context: int) -> Channel:
-    """The channel with those of QUERIES late queries that prefer one token by LEAD or more before any rotation.
-
-    The best other token is one of another kind: copies of the target are not its rivals. The first token is no target.
-    """
-    n = len(tokens_T)
-    at = torch.arange(n // 2, n, max(1, n // 2 // QUERIES))
-    distance_MT = at[:, None] - torch.arange(n)
-    logits_MT = (q_T2[at] @ k_T2.T).masked_fill((distance_MT < 0) | (distance_MT >= context), -torch.inf)
-    logits_MT[:, 0] = -torch.inf
-    best_M = logits_MT.argmax(-1)
-    of_others_MT = logits_MT.masked_fill(tokens_T == tokens_T[best_M][:, None], -torch.inf)
-    next_M = of_others_MT.argmax(-1)
-    lead_M = logits_MT.amax(-1) - of_others_MT.amax(-1)
-    clear = (lead_M >= LEAD) & lead_M.isfinite()
-    chosen = (q_T2[at], k_T2[best_M], k_T2[next_M], at - best_M, at - next_M)
-    return Channel(frequency, context, *(x[clear] for x in chosen))
-
-
-def share_of(channels: list[Channel], length: int | None, *, others_move: bool) -> float:
-    """Of the targets of all channels, those that lose somewhere within a context, None for each channel's own.
-
-    NaN where there is no target.
-    """
-    found = [channel.loses(length or channel.context, others_move=others_move) for channel in channels]
-    return float(torch.cat(found).double().mean()) if found else math.nan
-
-
-def by_turn(channels: list[Channel]) -> str:
-    """A sentence about the channels that turn far enough within the model's own context, and about the others."""
-    sentences = []
-    for name, far in (("above", True), ("below", False)):
-        some = [channel for channel in channels if (channel.frequency * channel.context > math.pi / 2) == far]
-        if some:
-            lost = share_of(some, None, others_move=False)
-            sentences.append(f"Of the {len(some)} channels with N g {name} pi / 2, {lost:.2f} of the targets lose. ")
-    return "".join(sentences)

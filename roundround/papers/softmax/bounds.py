@@ -10,7 +10,7 @@ from typing import ClassVar, final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from roundround.attention.blocks import logits_of_rows
 from roundround.attention.keys import Keys
@@ -19,12 +19,11 @@ from roundround.papers.claim import (
     Claim,
     Comparison,
     Finding,
-    Trained,
     at_least,
     at_most,
     near,
 )
-from roundround.papers.constructions import FEWEST, ModelRows, random_vector, rows_of_model, weights_at
+from roundround.papers.constructions import random_vector, weights_at
 from roundround.support.panels import Curve, Panel
 
 TEMPERATURES, LENGTHS, HALF_RANGE = (1.0, 0.5, 0.1), (10, 100, 1000, 10_000, 100_000), 3.0
@@ -97,29 +96,6 @@ class Lemma21(Claim):
         ]
         remark = "The tolerance of n times the largest weight is four standard errors of a mean over 100,000 keys."
         return Finding(comparisons, Panel("keys n", "largest weight", curves, log="xy"), remark)
-
-    def check_model(self, trained: Trained) -> Finding:
-        least, most, sharp, shares, lengths = math.inf, 0.0, 0.0, [], []
-        for rows in rows_of_model(trained.probed, trained.texts):
-            seen = rows.many_R
-            n_R, spread_HR, largest_HR = rows.n_R[seen], rows.spread_HR[:, seen], rows.largest_HR[:, seen]
-            smallest_HR = rows.alpha_HRK.masked_fill(~rows.visible_RK, torch.inf).amin(-1)
-            least = min(least, float((smallest_HR[:, seen] * n_R * spread_HR.exp()).min()))
-            most = max(most, float((largest_HR * n_R * (-spread_HR).exp()).max()))
-            sharp = max(sharp, float((largest_HR * (1 + (n_R - 1) * (-spread_HR).exp())).max()))
-            shares.append(largest_HR.log().mean(0).exp())
-            lengths.append(n_R)
-        comparisons = [
-            at_least(f"least weight over its bound, the closest row of {FEWEST} keys or more", least, 1 - ROUNDING),
-            at_most("largest weight over its bound, the closest row", most, 1 + ROUNDING),
-            at_most("largest weight over the attainable maximum, the closest row", sharp, 1 + ROUNDING),
-        ]
-        n_all, even = torch.cat(lengths), sorted(set(torch.cat(lengths).tolist()))
-        points = Curve("each row, geometric mean over heads", n_all[::8], torch.cat(shares)[::8], points=True)
-        line = Curve("1 / n", even, [1 / n for n in even])
-        remark = "delta is that of each row, after the normaliser's own temperature: the bounds hold for any numbers."
-        picture = Panel("visible keys n", "largest weight", [points, line], "xy")
-        return Finding(comparisons, picture, remark, can_fail=False)
 
 
 def ratios(n: int, theta: float) -> tuple[float, float, float, float]:
@@ -209,79 +185,6 @@ class Prop31(Claim):
             Curve("bound", [min(scales), max(scales)], [min(scales), max(scales)]),
         ]
         return Finding(comparisons, Panel("bound on delta", "delta", curves, log="xy"))
-
-    def check_model(self, trained: Trained) -> Finding:
-        deltas, limits = [], []
-        for rows in rows_of_model(trained.probed, trained.texts):
-            seen_HRK = rows.visible_RK * rows.k_HKC.norm(dim=-1)[:, None]
-            limits.append((2 * rows.q_HRC.norm(dim=-1) * seen_HRK.amax(-1)).flatten())
-            deltas.append(product_spread(rows).flatten())
-        delta, limit = torch.cat(deltas), torch.cat(limits)
-        closest = float((delta / limit).nan_to_num().max())
-        comparisons = [at_most("delta over 2 |q| max |k|, the closest row", closest, 1 + 1e-6)]
-        curves = [
-            Curve(
-                "rows of the model",
-                limit[:: max(1, len(limit) // 400)],
-                delta[:: max(1, len(delta) // 400)],
-                points=True,
-            ),
-            Curve("bound", [float(limit.min()), float(limit.max())], [float(limit.min()), float(limit.max())]),
-        ]
-        remark = (
-            f"delta from {float(delta.min()):.2f} to {float(delta.max()):.2f}, mean {float(delta.mean()):.2f}, "
-            f"standard deviation {float(delta.std()):.2f}, before any temperature of the normaliser. No model can be "
-            "outside these bounds."
-        )
-        picture = Panel("2 |q| max |k|", "delta", curves)
-        return Finding(comparisons + by_weights(trained), picture, remark, can_fail=False)
-
-
-def product_spread(rows: ModelRows) -> Tensor:
-    """delta of queries times keys alone, without biases or temperatures: [H, R]."""
-    largest, smallest = extreme_logits(rows.q_HRC @ rows.k_HKC.mT, rows.visible_RK)
-    return largest - smallest
-
-
-def by_weights(trained: Trained) -> list[Comparison]:
-    """The statement as printed, by layer: delta over the bound from singular values and the inputs' norms.
-
-    For models whose logits are (Q y) . (K x) and a rotation: no biases, no norms of queries and keys.
-    """
-    probed, named = trained.probed, dict(trained.probed.model.named_modules())
-    queries = [name for name in named if name.endswith("q_proj")]
-    plain = all(isinstance(named[name], nn.Linear) and named[name].bias is None for name in queries)
-    if not plain or len(queries) != len(probed.normalisers) or any(name.endswith("q_norm") for name in named):
-        return []
-    norms = dict.fromkeys(queries, 0.0)
-
-    def take_in(name: str, inputs: tuple[Tensor, ...]) -> None:
-        norms[name] = max(norms[name], float(inputs[0].double().norm(dim=-1).max()))
-
-    hooks = [
-        named[name].register_forward_pre_hook(lambda _, inputs, name=name: take_in(name, inputs)) for name in queries
-    ]
-    deltas, scales = [0.0] * len(queries), [0.0] * len(queries)
-    for rows in rows_of_model(probed, trained.texts):
-        deltas[rows.layer] = max(deltas[rows.layer], float(product_spread(rows).max()))
-        scales[rows.layer] = rows.scale
-    for hook in hooks:
-        hook.remove()
-    ratios = []
-    for layer, name in enumerate(queries):
-        sigma_q, sigma_k = (
-            largest_singular_value(named[name.removesuffix("q_proj") + which], probed.normalisers[layer].shape.head_dim)
-            for which in ("q_proj", "k_proj")
-        )
-        ratios.append(deltas[layer] / (2 * sigma_q * sigma_k * norms[name] ** 2 * scales[layer]))
-    return [at_most("delta over the bound from singular values of Q and K, the closest layer", max(ratios), 1.0)]
-
-
-def largest_singular_value(projection: nn.Module, head_dim: int) -> float:
-    """Of the matrices of all its heads."""
-    assert isinstance(projection, nn.Linear)
-    heads = projection.weight.detach().double().cpu().view(-1, head_dim, projection.in_features)
-    return float(torch.linalg.matrix_norm(heads, 2).max())
 
 
 def random_ratios() -> tuple[list[float], np.ndarray]:

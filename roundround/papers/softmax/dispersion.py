@@ -19,7 +19,6 @@ from roundround.papers.claim import (
     Claim,
     Comparison,
     Finding,
-    Trained,
     at_least,
     at_most,
     near,
@@ -29,7 +28,6 @@ from roundround.papers.constructions import (
     first_length,
     lone_weight,
     random_vector,
-    rows_of_model,
     slope,
     weights,
 )
@@ -331,32 +329,6 @@ class GemmaDeltas(Claim):
             at_most(f"weight in a whole row of {n:,} keys, delta {delta:g}", below, level),
             at_least(f"weight in a whole row of {n - 1:,} keys, delta {delta:g}", above, level),
         ]
-
-    def check_model(self, trained: Trained) -> Finding:
-        deltas, best, largest = [], 0.0, []
-        longest = trained.probed.longest
-        for rows in rows_of_model(trained.probed, trained.texts):
-            possible_HR = 1 / (1 + (rows.n_R - 1) * (-rows.spread_HR).exp())
-            best = max(best, float((rows.largest_HR / possible_HR)[:, rows.many_R].max()))
-            deltas.append(rows.spread_HR[:, rows.n_R > 1].flatten())
-            largest.append(rows.largest_HR[:, rows.n_R > 1].flatten())
-        delta = torch.cat(deltas)
-        least, mean, most = float(delta.min()), float(delta.mean()), float(delta.max())
-        comparisons = [
-            at_most("largest weight over the best case of its row, the closest row", best, 1 + 1e-6),
-        ]
-        lengths = np.logspace(0.31, max(4, math.log10(longest)), 120)
-        curves = [
-            Curve(f"delta {value:.2f} ({name})", lengths, [lone_weight(value, n) for n in lengths])
-            for name, value in (("least", least), ("mean", mean), ("most", most))
-        ]
-        remark = (
-            f"delta {least:.2f} to {most:.2f}, mean {mean:.2f} +- {float(delta.std()):.2f} over rows (Gemma 2B: 2.28 "
-            f"to 14.78, 5.69 +- 2.05); at its mean the best weight at {longest:,} tokens is "
-            f"{lone_weight(mean, longest):.3f}."
-        )
-        picture = Panel("keys n", "largest possible weight", curves, log="x")
-        return Finding(comparisons, picture, remark, can_fail=False)
 
 
 ABOUT_DELTAS = (

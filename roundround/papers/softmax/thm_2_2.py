@@ -21,12 +21,9 @@ from roundround.model.kinds import LayerKind
 from roundround.papers.claim import (
     Claim,
     Finding,
-    Trained,
     at_most,
     near,
-    shown,
 )
-from roundround.papers.constructions import rows_of_model, slope
 from roundround.pe.p_rope import PRoPE
 from roundround.probing.probed_model import watching
 from roundround.softmax.base import AttentionSoftmax
@@ -90,41 +87,6 @@ class Thm22(Claim):
             Curve("1 / n", some, 1 / some),
         ]
         return Finding(comparisons, Panel("visible tokens n", "largest weight", curves, log="xy"), remark)
-
-    def check_model(self, trained: Trained) -> Finding | None:
-        longest = min(trained.probed.longest, max(map(len, trained.texts)))
-        lengths = [2**k for k in range(3, longest.bit_length()) if 2**k <= longest]
-        texts = [text for text in trained.texts if len(text) >= lengths[-1]] if lengths else []
-        if len(lengths) < 2 or not texts:
-            return None
-        rows = [row for row in rows_of_model(trained.probed, texts, lengths) if row.n_R.tolist() == lengths]
-        if not rows:  # every head looks through a window
-            return None
-        layers = sorted({row.layer for row in rows})
-        by_layer = [torch.stack([row.largest_HR.log() for row in rows if row.layer == layer]) for layer in layers]
-        weight_LHN = torch.stack(by_layer).mean(1).exp()  # the geometric mean over texts
-        found = torch.tensor([slope(lengths, head) for layer in weight_LHN for head in layer], dtype=torch.float64)
-        closest = max(float((row.largest_HR * row.n_R * (-row.spread_HR).exp()).max()) for row in rows)
-        spreads = torch.cat([row.spread_HR.flatten() for row in rows])
-        comparisons = [
-            at_most("n times the largest weight over exp(delta), closest row", closest, 1 + 1e-6),
-            shown("mean slope of all heads within the context", float(found.mean())),
-            shown("least slope of a head within the context", float(found.min())),
-        ]
-        curves = [
-            Curve(f"layer {layer}, mean of its heads", lengths, of.log().mean(0).exp())
-            for layer, of in zip(layers, weight_LHN, strict=True)
-        ]
-        reach = math.exp(min(float(spreads.max()), 700.0))
-        remark = (
-            f"Slopes of the {len(found)} heads without a window from n = {lengths[0]} to {lengths[-1]:,}: "
-            f"{float(found.min()):.2f} to {float(found.max()):.2f}, median {float(found.median()):.2f}; "
-            f"{int((found > -0.5).sum())} above -0.5, {int((found > 0).sum())} above 0. That is no contradiction: even "
-            f"if no text spread the logits further than the {float(spreads.max()):.1f} seen here, the theorem would "
-            f"promise weights below 0.1 from n = {10 * reach:.1e} alone. A row's own delta bounds it by algebra."
-        )
-        picture = Panel("visible tokens n", "largest weight", curves[:12], log="xy")
-        return Finding(comparisons, picture, remark, can_fail=False)
 
 
 def texts() -> Tensor:
