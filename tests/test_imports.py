@@ -56,7 +56,6 @@ ONLY = {  # library: the parts that may import it
     "transformers": {"data", "loading"},
     "datasets": {"data", "loading"},
     "huggingface_hub": {"data", "loading"},
-    "clrs": {"data"},
     "lm_eval": {"loading"},
     "typer": {"cli"},
     "click": set(),  # Typer has its own
@@ -72,7 +71,7 @@ INNER = {  # part: the parts that may import it
 SLOW = {"torch", "numpy", "lightning", "transformers", "datasets", "wandb", "tensorboard", "matplotlib", "scipy"}
 BEFORE_VERBS = ["command_line.launch", "command_line.completion", "command_line.catalogue"]  # --cfg, TAB, `list`
 BEFORE_VERBS += ["verbs.runs", "verbs.show"]
-INSIDE_FUNCTIONS = {"wandb", "tensorboard", "datasets", "transformers", "matplotlib", "clrs"}  # they take seconds
+INSIDE_FUNCTIONS = {"wandb", "tensorboard", "datasets", "transformers", "matplotlib"}  # they take seconds
 
 
 @dataclass(frozen=True)

@@ -69,4 +69,4 @@ def test_the_two_sets_of_the_hub_and_what_is_wrong_with_others(tmp_path: Path) -
     assert "no column 'length'; data.lengths=null" in errors[2]
     assert errors[3][2] == identity  # the copy that the first left
     assert "cannot be reached" in errors[4]
-    assert "use data=clrs_text_files data.path=FILE, or data=clrs_text_made" in errors[4]
+    assert "use data=clrs_text_files data.path=FILE" in errors[4]

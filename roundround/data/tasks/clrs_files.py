@@ -1,4 +1,6 @@
-"""CLRS-Text as it was made once, where each row is an example; here from local files.
+"""CLRS-Text: thirty textbook algorithms whose steps and results a model writes; examples are rows, here of files.
+
+Markeeva et al. 2024, arXiv:2406.04229; the lengths are those of its script generate_clrs_text.py.
 
 Shapes: N rows.
 
@@ -7,22 +9,22 @@ Tested by tests/data/tasks/test_clrs_text.py.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roundround.data.corpora import reading, well_formed
-from roundround.data.tasks.base import FixedSet
+from roundround.data.tasks.base import LONGEST, FixedSet, Task
 from roundround.data.tasks.batches import ExampleSampler
-from roundround.data.tasks.clrs_made import SIZES, ClrsText
-from roundround.data.tasks.text_task import Text
+from roundround.data.tasks.text_task import Text, TextTask
 from roundround.data.text import READERS, TextFiles, check_columns, columns_of_parquet
 from roundround.support.errors import UserError, nearest, printable
 from roundround.support.files import sha256
@@ -30,7 +32,40 @@ from roundround.support.files import sha256
 QUESTION, ANSWER, ALGORITHM = COLUMNS = ("question", "answer", "algo_name")  # of the authors' data sets
 LENGTH = "length"  # which their training set does not have
 UNKNOWN = -1
-LONGEST = 64  # rows with the most bytes, among which are those with the most tokens
+TRAINED = (4, 5, 10, 11, 12, 15, 19, 23, 28, 31)  # the paper's lengths in training, up to the algorithm's longest
+LONGEST_TRAINED = {
+    "activity_selector": 31,
+    "articulation_points": 19,
+    "bellman_ford": 31,
+    "bfs": 31,
+    "binary_search": 31,
+    "bridges": 5,
+    "bubble_sort": 10,
+    "dag_shortest_paths": 19,
+    "dfs": 23,
+    "dijkstra": 28,
+    "find_maximum_subarray_kadane": 31,
+    "floyd_warshall": 10,
+    "graham_scan": 31,
+    "heapsort": 10,
+    "insertion_sort": 31,
+    "jarvis_march": 12,
+    "kmp_matcher": 31,
+    "lcs_length": 10,
+    "matrix_chain_order": 10,
+    "minimum": 31,
+    "mst_kruskal": 10,
+    "mst_prim": 28,
+    "naive_string_matcher": 31,
+    "optimal_bst": 10,
+    "quickselect": 31,
+    "quicksort": 10,
+    "segments_intersect": 31,
+    "strongly_connected_components": 15,
+    "task_scheduling": 31,
+    "topological_sort": 23,
+}
+MEASURED = 64  # rows with the most bytes, among which are those with the most tokens
 SHARES = 64  # of all rows, by the hash of the text
 OF_ONE_SET = {"validation": range(8), "test": range(8, 16), "train": range(16, SHARES)}
 OF_TRAINING_SET = {"validation": range(1), "train": range(1, SHARES)}  # where the test has a set of its own
@@ -41,7 +76,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rows:
-    """Texts by number, and of each, [N]: its algorithm's place in SIZES, its length, its hash, and its bytes."""
+    """Texts by number, and of each, [N]: its algorithm's place in LONGEST_TRAINED, its length, hash and bytes."""
 
     where: str
     at: Callable[[int], Text]
@@ -52,11 +87,19 @@ class Rows:
 
     def of(self, algorithms: Sequence[str]) -> NDArray[np.bool_]:
         """Which rows are of these algorithms, [N]."""
-        return np.isin(self.algorithm, [list(SIZES).index(name) for name in algorithms])
+        return np.isin(self.algorithm, [list(LONGEST_TRAINED).index(name) for name in algorithms])
 
 
-class StoredClrsText(ClrsText):
-    """Rows that are there already, each once in an epoch, in an order that the seed decides.
+class StoredClrsText(TextTask):
+    """Runs an algorithm step by step: the name and the input, then the trace and the output, as text.
+
+    insertion_sort: key: [.2 .1], initial_trace: [.2 .1] trace | pred: -> [.2 .1] | [.1 .2]; length is the input's items
+
+    Markeeva et al. 2024, arXiv:2406.04229; Velickovic et al. 2025, arXiv:2410.01104, section 5.
+
+    algorithms: some of the thirty; None, all. lengths: those in training, of every algorithm; None, all rows. All of
+    the answer is scored, the trace too; `output_match` counts what follows the last " | " alone, given the right trace.
+    Each row comes once in an epoch, in an order that the seed decides.
 
     Where one set serves for all, an eighth of its texts are for validation and another for the test, by their hash.
     Where the test has a set of its own, validation has one in 64 of the others, and the two sets are taken as they are:
@@ -71,9 +114,17 @@ class StoredClrsText(ClrsText):
         train_examples: int | None,
         validation_examples: int,
     ) -> None:
+        self.algorithms = list(LONGEST_TRAINED) if algorithms is None else sorted(set(algorithms))
+        self.lengths = None if lengths is None else sorted(set(lengths))
+        if not self.algorithms:
+            raise ValueError("algorithms is []: at least one name, or null for all thirty, is needed")
+        if unknown := [name for name in self.algorithms if name not in LONGEST_TRAINED]:
+            raise ValueError(f"algorithms has '{unknown[0]}'{nearest(unknown[0], LONGEST_TRAINED)}")
+        if self.lengths is not None and not (self.lengths and 1 <= self.lengths[0] <= self.lengths[-1] <= LONGEST):
+            raise ValueError(f"lengths is {self.lengths}: some from 1 to {LONGEST:,}, or null, are allowed")
+        every = [length for _, length in self.pairs()]
         super().__init__(
-            algorithms=algorithms,
-            lengths=lengths,
+            train_lengths=[min(every), max(every)],
             train_examples=train_examples,
             validation_examples=validation_examples,
         )
@@ -92,11 +143,28 @@ class StoredClrsText(ClrsText):
     @property
     def train_lengths(self) -> tuple[int, int]:
         """Those that are asked for, or that the rows say they have; the paper's where neither is known."""
-        if self.lengths is not None:
-            return super().train_lengths
-        rows = self.set_of("train")
-        there = rows.length[rows.of(self.algorithms) & (rows.length != UNKNOWN)]
-        return (int(there.min()), int(there.max())) if len(there) else super().train_lengths
+        lengths = [length for _, length in self.pairs()]
+        if self.lengths is None:
+            rows = self.set_of("train")
+            lengths = rows.length[rows.of(self.algorithms) & (rows.length != UNKNOWN)].tolist() or lengths
+        return min(lengths), max(lengths)
+
+    def pairs(self) -> list[tuple[str, int]]:
+        """The pairs of an algorithm and a length in training: the lengths that are asked for, or else the paper's."""
+        return [(name, n) for name in self.algorithms for n in self.lengths or lengths_in_training(name)]
+
+    def output_at(self, answer: str) -> int:
+        return answer.rfind(" | ") + 3 if " | " in answer else 0  # segments_intersect has no trace
+
+    def groups(self) -> dict[str, Task]:
+        """One task for each algorithm."""
+        return {name: self.only(name) for name in self.algorithms}
+
+    def only(self, algorithm: str) -> Self:
+        """This task with one of its algorithms."""
+        one = copy.copy(self)
+        one.algorithms = [algorithm]
+        return one
 
     def shared_with_test(self) -> str | None:
         train, test = self.set_of("train"), self.set_of("test")
@@ -152,22 +220,28 @@ class StoredClrsText(ClrsText):
         train, found = self.set_of("train"), list[Text]()
         for rows in [train] if self.set_of("test") is train else [train, self.set_of("test")]:
             numbers = (rows.of(self.algorithms) & (rows.length <= length)).nonzero()[0]
-            longest = numbers[np.argsort(-rows.n_bytes[numbers], kind="stable")[:LONGEST]]
+            longest = numbers[np.argsort(-rows.n_bytes[numbers], kind="stable")[:MEASURED]]
             found += [rows.at(int(number)) for number in longest]
         if not found:
             raise UserError(f"{train.where}: {self._nothing(train, 'training', None)}")
         return found, 1.0
 
 
+def lengths_in_training(algorithm: str) -> list[int]:
+    return [length for length in TRAINED if length <= LONGEST_TRAINED[algorithm]]
+
+
 def table(where: str, rows: Iterable[Mapping[str, object]], at: Callable[[int], Text]) -> Rows:
     """The rows as they are gone through once. UserError for one that is not of CLRS-Text, or where there is none."""
-    numbers = {name: number for number, name in enumerate(SIZES)}
+    numbers = {name: number for number, name in enumerate(LONGEST_TRAINED)}
     columns: list[tuple[int, int, int, int]] = []
     for row in rows:
         place = f"{where}, row {len(columns) + 1}"
         name, length = row[ALGORITHM], row.get(LENGTH, UNKNOWN)
         if not isinstance(name, str) or name not in numbers:
-            raise UserError(f"{place}: {ALGORITHM} is '{printable(str(name), 40)}'{nearest(str(name), SIZES)}")
+            raise UserError(
+                f"{place}: {ALGORITHM} is '{printable(str(name), 40)}'{nearest(str(name), LONGEST_TRAINED)}"
+            )
         if LENGTH in row and not WHOLE.fullmatch(str(length)):  # a csv has text
             raise UserError(f"{place}: {LENGTH} is '{printable(str(length), 40)}', no whole number from 0")
         text = "".join(text_of(row, place)).encode()
@@ -223,7 +297,7 @@ class ClrsTextFiles(StoredClrsText):
         for which, files in self.files.items():
             with reading(which):
                 hashes[which] = [[path.suffix.lower(), sha256(path)] for path in files.files()]
-        return {"files": hashes, "pairs": self.pairs}
+        return {"files": hashes, "pairs": self.pairs()}
 
     def read(self, which: str) -> Rows | None:
         if which not in self.files:

@@ -50,7 +50,7 @@ class ClrsTextHub(StoredClrsText):
 
     def origin(self) -> dict[str, object]:
         commits = {which: [rows.name, rows.split, rows.commit()] for which, rows in self.hub.items()}
-        return {"hub": commits, "pairs": self.pairs}
+        return {"hub": commits, "pairs": self.pairs()}
 
     def read(self, which: str) -> Rows:
         rows = self.hub[which].open(COLUMNS)
@@ -73,5 +73,5 @@ def hub_rows(name: str, split: str, revision: str | None, prefix: str) -> HubRow
         streaming=False,
         name_key=f"{prefix}name",
         revision_key=f"{prefix}revision",
-        without_network="data=clrs_text_files data.path=FILE, or data=clrs_text_made",
+        without_network="data=clrs_text_files data.path=FILE",
     )

@@ -1,4 +1,4 @@
-"""CLRS-Text: its authors' text to the letter, from three sources, and the errors.
+"""CLRS-Text: its authors' text to the letter, the files with it, the script that writes them, and the errors.
 
 golden/clrs_text.jsonl holds what dm-clrs 2.0.3 makes (Apache-2.0), each row the first of a seed:
 python -c "import json; from clrs._src.clrs_text.huggingface_generators import clrs_generator as make; print(json.dumps(
@@ -15,12 +15,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
+import clrs_text
 import pytest
 
 from roundround.data.tasks.base import Examples
-from roundround.data.tasks.clrs_files import ClrsTextFiles
-from roundround.data.tasks.clrs_made import SIZES, ClrsTextMade, lengths_in_test, lengths_in_training, made
+from roundround.data.tasks.clrs_files import LONGEST_TRAINED, ClrsTextFiles, lengths_in_training
 from roundround.data.tokenizers import Bytes
 from roundround.support.errors import UserError
 
@@ -34,10 +33,6 @@ COUNTS = {"train_examples": None, "validation_examples": 8}
 def of_files(*path: Path, **changes: Any) -> ClrsTextFiles:
     settings = {"test_path": None, "algorithms": None, "lengths": None, **COUNTS}
     return ClrsTextFiles(**settings | {"path": [str(entry) for entry in path]} | changes)
-
-
-def of_dm_clrs(**changes: Any) -> ClrsTextMade:
-    return ClrsTextMade(**{"algorithms": None, "lengths": None, "use_hints": True, **COUNTS} | changes)
 
 
 def texts(examples: Examples) -> list[str]:
@@ -59,15 +54,15 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
             f"{sample[1]}{' with hints' if use_hints else ''}\n\n",
         )
     )
-    package = SimpleNamespace(build_sampler=build_sampler, clrs_text=SimpleNamespace(clrs_utils=utils), __version__="0")
+    package = SimpleNamespace(build_sampler=build_sampler, clrs_text=SimpleNamespace(clrs_utils=utils))
     monkeypatch.setitem(sys.modules, "clrs", package)  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("clrs") is None, reason="dm-clrs, of the extra clrs, is not installed")
+@pytest.mark.skipif(importlib.util.find_spec("clrs") is None, reason="dm-clrs is not installed")
 def test_what_dm_clrs_makes_is_the_authors_text() -> None:
+    clrs = importlib.import_module("clrs")
     for row in ROWS:
-        text = made(row["algo_name"], row["length"], seed=row["seed"], use_hints=True)
-        assert text == (row["question"], row["answer"]), row["algo_name"]
+        assert clrs_text.example(clrs, row["algo_name"], row["length"], seed=row["seed"], use_hints=True) == row
 
 
 def test_every_golden_text_is_an_example_to_the_letter() -> None:
@@ -88,7 +83,7 @@ def test_the_scored_tokens_are_the_answer_and_the_end() -> None:
 def test_a_test_set_of_its_own_is_tested_whole_by_algorithm_and_length() -> None:
     task = of_files(GOLDEN, test_path=[str(GOLDEN)]).with_vocabulary(BYTES)
     counts = {name: Examples(part, seed=3, split="test", length=4).n for name, part in task.groups().items()}
-    assert counts == dict.fromkeys(SIZES, 1)
+    assert counts == dict.fromkeys(LONGEST_TRAINED, 1)
     assert task.groups()["minimum"].test_lengths() == [4, 31]
     [text] = texts(Examples(task.groups()["minimum"], seed=3, split="test", length=31))
     assert text.startswith("minimum:\nkey: [")
@@ -148,39 +143,59 @@ def test_examples_of_the_test_that_are_in_training_are_counted(tmp_path: Path) -
 
 
 def test_the_papers_lengths() -> None:
-    assert sum(len(lengths_in_training(name)) for name in SIZES) * 10_000 == 2_150_000  # rows of the training set
-    assert sum(len(lengths_in_test(name)) for name in SIZES) * 125 * 5 == 514_375  # those that its script makes
-    assert lengths_in_training("mst_prim") == (4, 5, 10, 11, 12, 15, 19, 23, 28)
-    assert lengths_in_test("bridges") == (4, 5, 6, 7)
+    assert (
+        sum(len(lengths_in_training(name)) for name in LONGEST_TRAINED) * 10_000 == 2_150_000
+    )  # rows of the training set
+    assert sum(len(clrs_text.lengths_of(name, "test")) for name in LONGEST_TRAINED) * 125 * 5 == 514_375
+    assert lengths_in_training("mst_prim") == [4, 5, 10, 11, 12, 15, 19, 23, 28]
+    assert clrs_text.lengths_of("bridges", "test") == [4, 5, 6, 7]
+    assert list(clrs_text.SIZES) == list(LONGEST_TRAINED)
+    for name in LONGEST_TRAINED:
+        assert clrs_text.lengths_of(name, "train") == lengths_in_training(name)
 
 
-@pytest.mark.usefixtures("stand_in")
-def test_training_draws_every_algorithm_with_each_of_its_lengths_as_often() -> None:
-    task = of_dm_clrs(algorithms=["bridges", "heapsort"])  # 4, 5 and 4, 5, 10
-    rng = np.random.default_rng(0)
-    drawn = [task.text(rng, task.train_length(rng)).prompt for _ in range(4000)]
-    counts = {prompt: drawn.count(prompt) for prompt in drawn}
-    assert sorted(counts) == sorted(f"{name}:\nlength: {length}\n" for name, length in task.pairs)
-    assert all(abs(count - 800) < 4 * np.sqrt(800) for count in counts.values())
+def test_a_file_that_the_script_writes_is_read_back_whole(
+    stand_in: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    wanted = ["--algorithms", "bfs,minimum", "--lengths", "4,9", "--examples", "3", "--first-seed", "7"]
+    monkeypatch.setattr(sys, "argv", ["clrs_text.py", str(path), *wanted])
+    monkeypatch.setenv("JAX_PLATFORMS", "")
+    clrs_text.main()
+    task = of_files(path, test_path=[str(path)]).with_vocabulary(BYTES)
+    assert task.train_lengths == (4, 9)
+    for name in ("bfs", "minimum"):
+        for length in (4, 9):
+            found = texts(Examples(task.groups()[name], seed=0, split="test", length=length))
+            assert sorted(found) == [f"{name}:\nlength: {length}\n{seed} with hints\n\n" for seed in (7, 8, 9)]
 
 
-@pytest.mark.usefixtures("stand_in")
-def test_a_group_draws_its_algorithm_at_any_length_and_an_example_is_a_function_of_its_number() -> None:
-    task = of_dm_clrs(algorithms=["bridges", "heapsort"], use_hints=False).with_vocabulary(BYTES)
-    examples = [Examples(task.groups()["bridges"], seed=1, split="test", length=64) for _ in range(2)]
-    one, same = (BYTES.decode(drawn[5].tokens.tolist()) for drawn in examples)
-    assert one == same
-    assert one.startswith("bridges:\nlength: 64\n")
-    assert one != BYTES.decode(examples[0][6].tokens.tolist())
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], r"dm-clrs cannot be imported \(.*\): pip install dm-clrs==2.0.3"),
+        (["--algorithms", "bsf"], "no algorithm bsf; there are activity_selector"),
+        (["--lengths", "3,4"], "--lengths 3,4: train, test, or numbers from 4"),
+        (["--lengths", "4,x"], "--lengths 4,x: train, test, or numbers from 4"),
+    ],
+)
+def test_what_the_script_cannot_do_is_said_in_one_line(
+    options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "clrs", None)
+    monkeypatch.setenv("JAX_PLATFORMS", "")
+    monkeypatch.setattr(sys, "argv", ["clrs_text.py", str(tmp_path / "rows.jsonl"), *options])
+    with pytest.raises(SystemExit, match=message) as stopped:
+        clrs_text.main()
+    assert "\n" not in str(stopped.value)
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.usefixtures("stand_in")
-def test_the_identity_knows_what_is_drawn_and_from_where() -> None:
-    one = of_dm_clrs(algorithms=["bfs", "dfs"])
-    others = [of_dm_clrs(algorithms=["bfs"]), of_dm_clrs(algorithms=["bfs", "dfs"], lengths=[4])]
-    others += [of_dm_clrs(algorithms=["bfs", "dfs"], use_hints=False), of_files(GOLDEN, algorithms=["bfs", "dfs"])]  # type: ignore[list-item]
-    assert one.identity() == of_dm_clrs(algorithms=["dfs", "bfs"]).identity()
-    assert len({task.identity() for task in (one, *others)}) == 5
+def test_the_identity_knows_the_rows_the_algorithms_and_the_lengths() -> None:
+    one = of_files(GOLDEN, algorithms=["bfs", "dfs"])
+    others = [of_files(GOLDEN, algorithms=["bfs"]), of_files(GOLDEN, algorithms=["bfs", "dfs"], lengths=[4])]
+    assert one.identity() == of_files(GOLDEN, algorithms=["dfs", "bfs"]).identity()
+    assert len({task.identity() for task in (one, *others)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -188,20 +203,14 @@ def test_the_identity_knows_what_is_drawn_and_from_where() -> None:
     [
         ({"algorithms": ["insertionsort"]}, r"algorithms has 'insertionsort'; did you mean 'insertion_sort'\?"),
         ({"algorithms": []}, r"algorithms is \[\]: at least one name, or null"),
-        ({"lengths": [3, 5]}, r"lengths is \[3, 5\]: some from 4 \(strongly_connected_components\)"),
-        ({"lengths": []}, r"lengths is \[\]: some from 2 \(activity_selector\) to 1,048,576, or null"),
+        ({"lengths": [0, 5]}, r"lengths is \[0, 5\]: some from 1 to 1,048,576, or null"),
+        ({"lengths": []}, r"lengths is \[\]: some from 1 to 1,048,576, or null"),
         ({"validation_examples": 0}, r"validation_examples is 0"),
     ],
 )
 def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        of_dm_clrs(**changes)
-
-
-def test_a_length_that_an_algorithm_has_not_is_refused_by_its_name() -> None:
-    with pytest.raises(UserError, match="length=2 is shorter than the smallest length of kmp_matcher, 3"):
-        of_dm_clrs(algorithms=["bfs", "kmp_matcher"]).check_length(2, "length")
-    of_dm_clrs(algorithms=["bfs", "dfs"]).check_length(2, "length")
+        of_files(GOLDEN, **changes)
 
 
 def test_a_length_that_a_file_has_not_is_refused_with_those_that_it_has() -> None:
@@ -210,13 +219,6 @@ def test_a_length_that_a_file_has_not_is_refused_with_those_that_it_has() -> Non
     ):
         of_files(GOLDEN, algorithms=["bfs"]).check_length(5, "length")
     of_files(GOLDEN).check_length(31, "length")
-
-
-def test_without_dm_clrs_the_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "clrs", None)
-    with pytest.raises(UserError, match=r"dm-clrs, which cannot be imported .*pip install roundround\[clrs\]") as told:
-        of_dm_clrs().identity()
-    assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize(
