@@ -229,7 +229,14 @@ def settle_model(cfg: DictConfig, invocation: Invocation) -> dict[str, str]:
     if cfg.run is not None and not any(key.partition(".")[0] == "model" for key in overridden(invocation.overrides)):
         OmegaConf.update(cfg, "model", None, force_add=True)
         return {group: choice for group, choice in choices.items() if group != "model"}
+    refuse_checkpoint(invocation)
     return choices
+
+
+def refuse_checkpoint(invocation: Invocation) -> None:
+    """UserError where the command line names a checkpoint and a pretrained model, which has none, is asked."""
+    if "checkpoint" in overridden(invocation.overrides):
+        raise UserError("checkpoint= is of a run, and a pretrained model has none; give run=, or leave it out")
 
 
 def settle_model_and_data(cfg: DictConfig, invocation: Invocation) -> dict[str, str]:

@@ -24,7 +24,7 @@ from roundround.distributed.device import describe_device, pick_device
 from roundround.loading.losses import check_dispersion, check_lengths, first_tokens_of, measure
 from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained, text_for
 from roundround.loading.patterns import chosen_parts, layer_lines
-from roundround.loading.reading import Reader
+from roundround.loading.reading import Reader, refuse_checkpoint
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
 from roundround.probing.ablation import FEWEST, n_targets
@@ -127,6 +127,7 @@ def record_encodings(cfg: DictConfig, trained: TrainedRun) -> None:
 
 def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocation, given: dict[str, str]) -> None:
     pairs = pairs_asked_for(config, invocation)
+    refuse_checkpoint(invocation)
     if config.run != "last":
         raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
     if config.pattern is not None:

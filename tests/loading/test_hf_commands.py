@@ -78,6 +78,14 @@ def test_a_run_that_learned_a_task_is_no_beginning_for_a_text(roundround: Callab
     assert (done.code, "the tokenizer cannot read" in done.err.splitlines()[-1]) == (2, True), done
 
 
+@pytest.mark.parametrize("verb", ["eval", "probe", "generate", "theory softmax.polynomial"])
+def test_a_checkpoint_of_a_pretrained_model_is_refused(
+    roundround: Callable[..., Done], folder: Path, verb: str
+) -> None:
+    words = [*verb.split(), "model=hf", f"model.path={folder}", "checkpoint=last"]
+    assert_refused(roundround(*words), "checkpoint= is of a run, and a pretrained model has none")
+
+
 def test_the_domains_and_ones_own_text(probe: Callable[..., Done], corpus: Path) -> None:
     assert probe("texts=sums", "rows=false", "entropy=false").manifest["facts"]["texts"] == 5
     own = probe(f"text={corpus}", "max_documents=3", "prompt=Well, it's so.", "rows=false")
@@ -324,7 +332,6 @@ def test_a_model_that_is_not_there(roundround: Callable[..., Done], args: list[s
         (["model.pickled=2"], "neither true nor false"),
         (["ablate=lowest:0.3,highest:0.65"], "they take"),
         (["batch_tokens=0"], "must be at least 1"),
-        (["checkpoint=lst"], "did you mean 'last'"),
         (["device=cuda:99"], "cannot be used"),
     ],
 )
