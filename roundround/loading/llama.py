@@ -154,9 +154,9 @@ def is_embedding(weights: Mapping[str, StoredWeight]) -> bool:
 def stored_weights(files: Sequence[Path], *, one_less: bool) -> dict[str, StoredWeight]:
     """What the files hold by the decoder's names. What does nothing is left out, as are tables of frequencies.
 
-    UserError for numbers that are no floating-point ones of 16 bits or more.
+    UserError for numbers that are no floating-point ones of 16 bits or more, and for a weight under two names.
     """
-    found = {}
+    found: dict[str, StoredWeight] = {}
     for file in files:
         with safe_open(file, "pt") as opened:
             for name in opened.keys():  # noqa: SIM118 (it is no dict)
@@ -173,6 +173,8 @@ def stored_weights(files: Sequence[Path], *, one_less: bool) -> dict[str, Stored
                     own_name = re.sub(
                         r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name.removeprefix("model.")
                     )
+                    if own_name in found and found[own_name].name != name:
+                        raise UserError(f"{file}: {name} and {found[own_name].name} are one weight; leave one of them out")
                     found[own_name] = StoredWeight(file, name, shape, plus_one)
     return found
 

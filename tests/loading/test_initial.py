@@ -357,6 +357,13 @@ def test_weights_that_are_no_floating_point_numbers_are_refused(
     refused(begin(checkpoint), f"model.safetensors: {name} is of ")
 
 
+def test_a_weight_under_two_names_is_refused(checkpoint: Path, begin: Callable[..., Done]) -> None:
+    path = checkpoint / "model.safetensors"
+    weights = load_file(path)
+    save_file(weights | {"norm.weight": 2 * weights["model.norm.weight"]}, path, {"format": "pt"})
+    refused(begin(checkpoint), "norm.weight and model.norm.weight are one weight; leave one of them out")
+
+
 def test_broken_and_pickled_files_cost_one_line(checkpoint: Path, begin: Callable[..., Done]) -> None:
     weights = checkpoint / "model.safetensors"
     whole = weights.read_bytes()
