@@ -174,7 +174,9 @@ def stored_weights(files: Sequence[Path], *, one_less: bool) -> dict[str, Stored
                         r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name.removeprefix("model.")
                     )
                     if own_name in found and found[own_name].name != name:
-                        raise UserError(f"{file}: {name} and {found[own_name].name} are one weight; leave one of them out")
+                        raise UserError(
+                            f"{file}: {name} and {found[own_name].name} are one weight; leave one of them out"
+                        )
                     found[own_name] = StoredWeight(file, name, shape, plus_one)
     return found
 

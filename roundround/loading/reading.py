@@ -125,10 +125,13 @@ class Reader:
         windows = self.windows(length, first_token, most)
         joints = None if self.one_by_one else self.cut(self.is_joint.view(np.uint8), length, most)
         share = Share(windows, first=self.peers.rank, n=self.peers.n)
+        batch = max(1, self.batch_tokens // max(1, windows.length))
+        if self.one_by_one and isinstance(self.model, ProbedModel) and self.model.follows_length:
+            batch = 1  # all rows of a batch rotate as the longest one does
         own = score(
             self.scored_model(first_token),
             share,
-            batch=max(1, self.batch_tokens // max(1, windows.length)),
+            batch=batch,
             device=self.device,
             scored=lambda rows: windows.scored(share.among_all(rows)),
             joints=None if joints is None else lambda rows: joints[share.among_all(rows)][:, 1:].bool(),

@@ -17,6 +17,7 @@ from helpers_hf import saved_llama
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+import roundround as rr
 from roundround.data.tokenizers import byte_characters
 from roundround.model.scoring import PositionLoss
 from roundround.report.evaluation import about_joints
@@ -182,6 +183,23 @@ def losses_of_document(
             for i, loss in enumerate(F.cross_entropy(logits, window[0, 1:], reduction="none").tolist()):
                 found.setdefault(start + i, loss)
     return list(found.values())
+
+
+def test_documents_are_read_at_the_frequencies_of_their_own_length(tmp_path: Path) -> None:
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+    folder = saved_llama(tmp_path / "model", rope_parameters=rope, max_position_embeddings=32)
+    texts = [
+        "The fox ran home.",
+        "The crow sang, and met the stork that lost the cheese.",
+        "The fox sang, and went home.",
+    ]
+    tokenizer, nats = AutoTokenizer.from_pretrained(folder), list[float]()
+    for text in texts:
+        model = AutoModelForCausalLM.from_pretrained(folder)  # it has read nothing before
+        nats += losses_of_document(model, tokenizer(text).input_ids, 64, 64, begins_texts=True)
+    found = rr.evaluate(model, tokenizer, texts, length=64, bos=True, separate_documents=True)
+    value = found[found.metric == "nats_per_token"].value.iloc[0]
+    assert value == pytest.approx(sum(nats) / len(nats), rel=1e-5)
 
 
 def test_documents_one_by_one_may_be_read_without_their_first_token(evaluated: Callable[..., Done]) -> None:
