@@ -219,7 +219,7 @@ class Watch:
             raise UserError("the model calls an attention layer twice in a pass, which roundround does not know")
         self.called.add(layer)
         if self.test is not None:
-            self.layouts[layer] = self.test.layout(layer, qkv[0])
+            self.layouts[layer] = self.test.layout(softmax.shape.layer, qkv[0])
             first = N_ROWS
         layout = self.layouts[layer]
         assert layout is not None

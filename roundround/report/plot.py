@@ -63,7 +63,7 @@ def of_weights(weights: AttentionWeights) -> Pictures:
     """Every head as a small map, and each by its name, such as `2.3` of head 3 in layer 2, with its tokens."""
     heads = {
         f"{layer}.{head}": partial(draw_head, weights, layer, head)
-        for layer, weights_HQK in enumerate(weights)
+        for layer, weights_HQK in zip(weights.numbers, weights, strict=True)
         for head in range(len(weights_HQK))
     }
     return {ALL_HEADS: partial(draw_heads, weights), **heads}
@@ -73,7 +73,7 @@ def draw_heads(weights: AttentionWeights, sizes: Sizes) -> Any:
     """A map of each head: queries downwards, keys to the right, dark where the weight is near 1."""
     n_heads = max(len(weights_HQK) for weights_HQK in weights)
     figure, axes = subplots(len(weights), n_heads, figsize=(CELL * n_heads, CELL * len(weights)), squeeze=False)
-    for layer, (row, weights_HQK) in enumerate(zip(axes, weights, strict=True)):
+    for layer, row, weights_HQK in zip(weights.numbers, axes, weights, strict=True):
         for head, axis in enumerate(row):
             if head >= len(weights_HQK):
                 axis.set_visible(False)

@@ -296,6 +296,8 @@ def test_layers_of_a_hybrid_keep_their_numbers(here: Path, tmp_path: Path) -> No
     weights = rr.attention(model, tokenizer, "a fox")
     assert (len(weights), weights.numbers) == (2, [1, 3])
     assert torch.equal(weights[3], weights[-1])
+    assert {axis.get_title().partition(".")[0] for axis in rr.plot(weights).axes} == {"1", "3"}
+    assert "layer 3, head 1" in rr.plot(weights, "3.1").get_suptitle()
     with pytest.raises(IndexError, match=r"layer 0 of .* has no attention"):
         weights[0]
     words = ["model=hf", f"model.path={folder}", "prompt=a fox", "length=3", "show=attention", "device=cpu"]

@@ -465,12 +465,12 @@ def test_a_leak_is_found_before_anything_is_measured(monkeypatch: pytest.MonkeyP
 
 
 def test_an_unknown_rotation_is_refused() -> None:
-    model = tiny("llama")
+    model = tiny("lfm2", layer_types=["conv", "full_attention"] * 2, num_key_value_heads=2)
     with installed(model):
         subject = ProbedHuggingFaceModel("odd", model, None)
         wrong = [table * 1.5 for table in frequency_tables(model)]
         subject.tables = lambda: wrong
-        with pytest.raises(UserError, match="layer 0 of odd rotates its channels in a way"):
+        with pytest.raises(UserError, match="layer 1 of odd rotates its channels in a way"):
             observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False)
 
 
