@@ -183,14 +183,15 @@ def test_two_steps_of_every_length_experiment(roundround: Callable[..., Done], n
 def test_two_steps_of_algorithms_from_scratch_with_and_without_adaptive_temperature(
     roundround: Callable[..., Done], here: Path
 ) -> None:
-    """With rows from a file, as where dm-clrs is not installed."""
+    """With rows in the place of those that dm-clrs makes, in the files that the experiment names."""
     rows = [
         {"question": f"{name}:\n{i}\n", "answer": f"{i % 7}\n\n", "algo_name": name, "length": 4 + i % 5}
         for i in range(100)
         for name in ("binary_search", "find_maximum_subarray_kadane", "minimum")
     ]
-    (here / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    small = ["data=clrs_text_files", "data.path=rows.jsonl", "seed=1", "model=tiny", "model.d_model=16", "logger=none"]
+    for name in ("clrs_train.jsonl", "clrs_test.jsonl"):
+        (here / name).write_text("\n".join(map(json.dumps, rows)))
+    small = ["seed=1", "model=tiny", "model.d_model=16", "logger=none"]
     small += ["trainer.max_steps=2", "trainer.accelerator=cpu", "batch_size=4", "data.validation_examples=4"]
     done = roundround("train", "experiment=softmax/clrs_text_small", *small)
     assert done.code == 0, done.err
