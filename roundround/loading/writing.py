@@ -153,6 +153,8 @@ class PretrainedWriter(Writer):
     def tokens(self, text: str, *, first: bool) -> list[int]:
         plain = not self.reads_special_tokens
         ids = list(self.tokenizer(text, add_special_tokens=first, split_special_tokens=plain).input_ids)
+        if first and ids[:2] == 2 * [self.tokenizer.bos_token_id]:
+            ids = ids[1:]  # the text spells the token that stands before every text
         if first and len(ids) > 1 and ids[-1] in self.ends and self.tokens(text, first=False)[-1:] != ids[-1:]:
             return ids[:-1]  # some tokenizers close what they encode
         return ids

@@ -290,6 +290,14 @@ def test_weights_are_those_of_transformers(here: Path) -> None:
     assert f" {float(weights_T[:n_prompt].sum()):.2f} " in rows[0]
 
 
+def test_a_prompt_that_spells_the_first_token_has_it_once(tmp_path: Path) -> None:
+    folder = saved_llama(tmp_path / "model")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    plain, spelt, twice = (rr.attention(model, tokenizer, text).tokens for text in ("a b", "<s>a b", "<s><s>a b"))
+    assert plain == spelt == [1, *plain[1:]]
+    assert twice == [1, *plain]
+
+
 def test_layers_of_a_hybrid_keep_their_numbers(here: Path, tmp_path: Path) -> None:
     folder = saved_llama(tmp_path / "hybrid", name="lfm2", layer_types=["conv", "full_attention"] * 2)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)

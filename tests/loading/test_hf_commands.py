@@ -52,6 +52,7 @@ def test_a_probe_leaves_arrays_records_and_pictures(probe: Callable[..., Done]) 
         "train init=hf:few model.train_length=32 trainer.max_steps=1 data=text data.path={corpus}",
         "eval model=hf model.path=few data=text data.path={corpus} length=16",
         "eval model=hf model.path=few data=blimp",
+        "eval model=hf model.path=few data=needle length=200 examples=2",
         "probe model=hf model.path=few text={corpus}",
         "probe model=hf model.path=few text={corpus} length=16",
     ],

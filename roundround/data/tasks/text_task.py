@@ -15,7 +15,7 @@ import numpy as np
 
 from roundround.data.corpora import fingerprint
 from roundround.data.tasks.base import Example, FixedSet, Task
-from roundround.data.tokenizers import Vocabulary
+from roundround.data.tokenizers import Vocabulary, check_known, unknown_token
 
 TEXTS_TO_LEARN_FROM = 4096  # by a tokenizer that learns
 BESIDE = 4  # tokens beside those of the text: beginning and end, and the space that SentencePiece puts before each part
@@ -120,7 +120,10 @@ class TextTask(Task):
         texts, factor = self.longest_texts(length)
         if self._vocabulary is None:
             return round(factor * max(len("".join(text).encode()) + BESIDE for text in texts))
-        return round(factor * max(len(self.tokenised(text).tokens) for text in texts))
+        encoded = [self.tokenised(text).tokens for text in texts]
+        unknown = unknown_token(self._vocabulary.tokenizer, self._vocabulary.end_of_document)
+        check_known(np.concatenate(encoded), unknown, "the task")
+        return round(factor * max(map(len, encoded)))
 
     @final
     def training_texts(self) -> Iterator[str]:
