@@ -110,6 +110,7 @@ def material_of(config: TrainConfig, start: Start) -> Material:
     source = start.task or build(config.data, Source)  # type: ignore[type-abstract]
     if isinstance(source, TextTask):
         source = source.with_vocabulary(start.tokenizer(config).build(source.training_texts()))
+        source.check_is_read()
     if isinstance(source, Task):
         return TaskMaterial(start.checked_data(task_data(source)), config)
     assert isinstance(source, Corpus), "a source is one or the other"

@@ -122,9 +122,11 @@ def asked_of_pretrained(probed: ProbedHuggingFaceModel, task: Source, choices: d
     vocabulary, end = probed.vocabulary(), probed.tokenizer.eos_token_id
     if end is not None:  # an answer ends as the model ends a text, not with the token that joins documents
         vocabulary = replace(vocabulary, end_of_document=end)
+    task = task.with_vocabulary(vocabulary)
+    task.check_is_read()
     return Asked(
         model=probed,
-        task=task.with_vocabulary(vocabulary),
+        task=task,
         device=probed.device,
         choices=choices,
         in_training=(probed.longest, probed.longest),

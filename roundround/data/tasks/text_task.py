@@ -120,10 +120,12 @@ class TextTask(Task):
         texts, factor = self.longest_texts(length)
         if self._vocabulary is None:
             return round(factor * max(len("".join(text).encode()) + BESIDE for text in texts))
-        encoded = [self.tokenised(text).tokens for text in texts]
-        unknown = unknown_token(self._vocabulary.tokenizer, self._vocabulary.end_of_document)
-        check_known(np.concatenate(encoded), unknown, "the task")
-        return round(factor * max(map(len, encoded)))
+        return round(factor * max(len(self.tokenised(text).tokens) for text in texts))
+
+    def check_is_read(self) -> None:
+        """UserError where the tokenizer cannot read an example in training, or most of it."""
+        vocabulary, example = self.vocabulary(), self.example(np.random.default_rng(0), self.train_lengths[0])
+        check_known(example.tokens, unknown_token(vocabulary.tokenizer, vocabulary.end_of_document), "the task")
 
     @final
     def training_texts(self) -> Iterator[str]:
