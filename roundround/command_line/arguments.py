@@ -79,7 +79,7 @@ def read_command_line(args: list[str], verb: Verb) -> CommandLine:
     overrides = [override for override in overrides if not (override.endswith("=null") and rests(override, verb))]
     for word in overrides:
         if "=" not in word and not word.startswith("~"):
-            raise UserError(f"'{word}' is no override; write {shlex.quote(form_of(word, verb))}")
+            raise UserError(f"'{word}' is no override; write {form_of(word, verb)}")
     overrides = [quote_odd(override, config_dir) for override in overrides]
     check_sweeps(overrides, config_dir)
     check_folders(overrides)
@@ -229,9 +229,11 @@ def add_below(overrides: list[str], groups: Collection[str]) -> list[str]:
 
 def form_of(word: str, verb: Verb) -> str:
     """What a word without `=` is probably meant to be."""
+    if "model" in verb.keys and os.path.isfile(f"{word}/config.json"):  # as transformers keeps one
+        return f"model=hf {shlex.quote(f'model.path={word}')}"
     is_run = "run" in verb.keys and (re.fullmatch(r"last(~\d+)?", word) or os.path.lexists(word))
     otherwise = f"run={word}" if is_run else f"prompt={word}" if "prompt" in verb.keys else "key=value"
-    return f"{word}=VALUE" if word in verb.keys else otherwise
+    return shlex.quote(f"{word}=VALUE" if word in verb.keys else otherwise)
 
 
 def quote_odd(override: str, config_dir: str | None = None) -> str:

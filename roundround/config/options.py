@@ -97,7 +97,7 @@ BY_PATH = {  # group, and whether there is such a file or folder: the option tha
 def as_path(group: str, name: str) -> str:
     """Tail of a message about an option that is a path, or a name on the Hugging Face hub: how it is given."""
     is_there = os.path.lexists(name)
-    option = BY_PATH.get((group, is_there)) if is_there or "/" in name else None
+    option = BY_PATH.get((group, is_there)) if is_there or re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) else None
     return f"; write {option}={as_value(name)}" if option else ""
 
 

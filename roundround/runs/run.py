@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,7 +135,7 @@ class Invocation:
     @property
     def resume_line(self) -> str:
         """What to type after an interruption; a sweep goes on by what was typed, in its folder."""
-        own = f"resume with: roundround {self.verb} resume={self.directory}"
+        own = f"resume with: roundround {self.verb} {shlex.quote(f'resume={self.directory}')}"
         return (
             own
             if self.sweep is None

@@ -88,6 +88,8 @@ def test_a_mistake_costs_one_line(train: Callable[..., Done], args: list[str], p
         (["train", "data=roneneldan/TinyStories"], "; write data=hub data.name=roneneldan/TinyStories"),
         (["eval", "last"], "; write run=last"),
         (["probe", "folder"], "; write run=folder"),
+        (["probe", "a model"], "; write model=hf 'model.path=a model'"),
+        (["train", "data=/nowhere/mine.txt"], "no data=/nowhere/mine.txt (choices: "),
         (["generate", "Once upon"], "; write 'prompt=Once upon'"),
         (["train", "pe"], "; write pe=VALUE"),
         (["maxkey", "temp=adaptive"], "; write --temp adaptive"),
@@ -101,6 +103,8 @@ def test_a_mistake_is_answered_with_the_form_that_works(
     roundround: Callable[..., Done], args: list[str], form: str
 ) -> None:
     Path("folder").mkdir()
+    Path("a model").mkdir()
+    Path("a model/config.json").touch()
     Path("mine.txt").write_text("a text")
     assert_refused(roundround(*args), form)
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -80,6 +81,11 @@ def opening(directory: Path, logger: Logger | None = None, **given: Any) -> Abst
     usual: dict[str, Any] = {"verb": "train", "overrides": ["seed=3"], "choices": {}, "sweep": None}
     invocation = Invocation(directory=directory, **(usual | given))
     return opened(invocation, config=config, logger=logger or NoLogger())
+
+
+def test_the_command_that_resumes_a_run_can_be_pasted() -> None:
+    invocation = Invocation(verb="train", directory=Path("/my runs/1"), overrides=[], choices={})
+    assert shlex.split(invocation.resume_line)[-2:] == ["train", "resume=/my runs/1"]
 
 
 def ended_by(directory: Path, error: BaseException, logger: Logger | None = None) -> None:

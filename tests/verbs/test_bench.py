@@ -207,9 +207,7 @@ def test_a_run_that_another_process_is_at_is_waited_for(
 ) -> None:
     held = iter([True, True, False])
     statuses = iter(["running", "done"])
-    monkeypatch.setattr(
-        repetition, "all_runs", lambda *args, done: [(tmp_path, {"verb": "train", "status": next(statuses)})]
-    )
+    monkeypatch.setattr(repetition, "all_runs", lambda *args: [(tmp_path, {"verb": "train", "status": next(statuses)})])
     monkeypatch.setattr(repetition, "has_same_numbers", lambda manifest, planned: True)
     monkeypatch.setattr(repetition, "is_held", lambda directory: next(held))
     monkeypatch.setattr(repetition, "SECONDS_BETWEEN_LOOKS", 0.0)
