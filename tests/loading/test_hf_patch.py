@@ -347,7 +347,7 @@ class Letters:
     """A tokenizer whose tokens are letters."""
 
     bos_token_id = 1
-    unk_token_id = None
+    eos_token_id = pad_token_id = unk_token_id = None
 
     def __call__(self, text: str, add_special_tokens: bool = True, split_special_tokens: bool = False) -> object:
         return type("Ids", (), {"input_ids": [3 + ord(c) % (N_VOCAB - 3) for c in text]})
