@@ -6,7 +6,7 @@ from __future__ import annotations
 class FinalVariants:
     """Base of bases: a class that derives from one marked `@final` raises TypeError when it is defined.
 
-    An instance of it would be taken for the variant wherever that is told by its type: by exports, checks and patches.
+    Exports, checks and patches recognise a variant by its type, and would take an instance of the subclass for it.
     """
 
     def __init_subclass__(cls) -> None:

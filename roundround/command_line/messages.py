@@ -21,7 +21,7 @@ from roundround.config.build import without_place
 from roundround.config.options import as_path, options_in, options_of
 from roundround.support.errors import UserError, nearest, one_line
 
-# what other programs call it: the ends of keys, of which a verb has one
+# other programs' words, each with the keys that it may stand for
 MEANT = {
     **dict.fromkeys(("encoding", "positional_encoding", "rope"), ("pe",)),
     **dict.fromkeys(("normaliser", "normalizer", "attention"), ("softmax",)),
