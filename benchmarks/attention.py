@@ -34,10 +34,10 @@ import torch.nn.functional as F
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from roundround.attention.keys import AttentionShape, Keys
 from roundround.config.build import maker
+from roundround.kernels.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
-from roundround.report.figures import save_drawing
+from roundround.report.drawing.figures import save_drawing
 from roundround.softmax.adaptive_temperature import inverse_temperature
 from roundround.softmax.base import AttentionSoftmax, RunsInBlocks
 from roundround.support.panels import Curve, Drawing, Panel

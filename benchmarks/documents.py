@@ -20,15 +20,15 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from train_throughput import read, timed
 
-from roundround.attention.documents import documents_of
 from roundround.config.build import build
 from roundround.data.batches import global_batch
 from roundround.data.corpora import Corpus
 from roundround.data.prepared import TokenData, prepare
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.distributed.device import describe_device
-from roundround.loading.models import build_decoder
+from roundround.kernels.documents import documents_of
 from roundround.model.decoder import Decoder
+from roundround.trained.models import build_decoder
 from roundround.training.optim import AdamW
 
 

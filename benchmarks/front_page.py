@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas
 
 from roundround.analysis.intervals import half_width
-from roundround.report.figures import save_drawing
+from roundround.report.drawing.figures import save_drawing
 from roundround.support.panels import Curve, Drawing, Mark, Panel
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

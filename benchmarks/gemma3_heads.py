@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from roundround.loading.load import ProbedHuggingFaceModel
-from roundround.loading.patching.attention import attention_layers, installed
+from roundround.hf.load import ProbedHuggingFaceModel
+from roundround.hf.patching.attention import attention_layers, installed
 from roundround.papers.constructions import Call, calls
 
 COPIED, SEQUENCES = 64, 8  # random tokens that come twice, and how many such texts

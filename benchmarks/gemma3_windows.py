@@ -36,9 +36,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from roundround.loading.given import makers_of
-from roundround.loading.load import ProbedHuggingFaceModel
-from roundround.loading.patching.attention import installed
+from roundround.asking.loaded_model import makers_of
+from roundround.hf.load import ProbedHuggingFaceModel
+from roundround.hf.patching.attention import installed
 from roundround.probing.ablation import parse_band, without
 from roundround.probing.layout import KINDS, PairNorms
 from roundround.probing.probe import Probe, observe
@@ -46,7 +46,7 @@ from roundround.probing.probed_model import filled_up, watching
 from roundround.probing.prompt import N_ELEMENTS, last_row_entropy
 from roundround.probing.rows import BANDS, PLACES, RowStatistics
 from roundround.probing.texts import maximum_prompt, texts_of
-from roundround.report.figures import save_drawing
+from roundround.report.drawing.figures import save_drawing
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.panels import Curve, Drawing, Mark, Panel
 

@@ -25,19 +25,19 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from roundround.asking.generation import DecoderWriter, generators_of, write
+from roundround.asking.task_answers import score_written
 from roundround.config.build import build, checked_values
 from roundround.config.options import load_option
 from roundround.data.tasks.base import Examples, Task
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import Bytes
-from roundround.loading.answering import score_written
-from roundround.loading.export.card import Card
-from roundround.loading.export.folder import ModelToExport, write_folder
-from roundround.loading.models import OF_THE_BUILDER, build_decoder
-from roundround.loading.writing import DecoderWriter, generators_of, write
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
+from roundround.trained.export.card import Card
+from roundround.trained.export.folder import ModelToExport, write_folder
+from roundround.trained.models import OF_THE_BUILDER, build_decoder
 
 N_VOCAB = 4096
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}  # cpu: of this process alone, on a busy machine

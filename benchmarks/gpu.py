@@ -26,8 +26,8 @@ from typing import Any
 
 import torch
 
-from roundround.config.verbs import VERBS
 from roundround.distributed.device import describe_device
+from roundround.verbs import VERBS
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 25 * 60  # seconds, of all steps
@@ -83,7 +83,7 @@ def steps(folder: Path) -> list[Step]:
         tests("gpu/test_gpu.py", f"float32 and {of_each_form}", f"{few} and float32", 120, "parity in float32"),
         tests("gpu/test_gpu.py", "float16 and not bfloat16 and (softmax- or sink)", f"{few} and float32", 80,
               "parity in float16"),
-        tests("runs/test_peak_memory.py", "memory", "gpus or forgotten", 40, "tests of memory"),
+        tests("records/test_peak_memory.py", "memory", "gpus or forgotten", 40, "tests of memory"),
         script("attention", "attention.json",
                f"--device|cuda|--dtype|bfloat16|--lengths|4096|--rounds|5|--memory|0|--only|{ATTENTION}",
                "--lengths|64|--rounds|1|--memory|0|--only|sink;sigmoid", 200, "attention, 4k"),

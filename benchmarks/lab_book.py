@@ -106,7 +106,7 @@ def write_eval(
 
 
 def common_fields(verb: str, directory: Path, pe: str, softmax: str, rate: float, seed: int) -> dict[str, Any]:
-    """The fields of every record, as runs/identity.py makes them."""
+    """The fields of every record, as records/identity.py makes them."""
     model = {"model": "tiny", "pe": pe, "softmax": softmax, "data": "text", "seed": seed, "pe.theta": 10000.0}
     return {"verb": verb, "run": str(directory), **model, "data.path": "stories.txt", "optim.lr": rate}
 

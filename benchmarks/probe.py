@@ -25,8 +25,8 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from roundround.loading.load import Pretrained, ProbedHuggingFaceModel
-from roundround.loading.patching.attention import installed
+from roundround.hf.load import Pretrained, ProbedHuggingFaceModel
+from roundround.hf.patching.attention import installed
 from roundround.probing.probe import Watch, observe, run, watching
 
 N_VOCAB = 49_152

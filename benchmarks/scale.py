@@ -26,10 +26,10 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from train_throughput import BATCH, N_VOCAB, read, timed
 
-from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
-from roundround.runs import checkpoints
-from roundround.runs.sharded_checkpoints import ShardedSaver
+from roundround.records import checkpoints
+from roundround.records.sharded_checkpoints import ShardedSaver
+from roundround.trained.models import build_decoder
 from roundround.training.module import clip, sharded_decoder, whole
 from roundround.training.optim import AdamW
 

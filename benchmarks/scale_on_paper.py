@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 
 from roundround.config.options import compose
-from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder, n_parameters
+from roundround.trained.models import build_decoder
 from roundround.training.meter import TERAFLOPS, training_flops
 
 GPU, MFU = "H100", 0.3

@@ -29,8 +29,8 @@ from roundround.data.batches import Shares
 from roundround.data.tasks.base import Task
 from roundround.data.tasks.batches import TaskBatch, TrainingExamples
 from roundround.distributed.device import describe_device
-from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
+from roundround.trained.models import build_decoder
 from roundround.training.optim import AdamW
 
 CONF = Path(__file__).resolve().parent.parent / "conf"

@@ -33,8 +33,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from roundround.distributed.device import describe_device
-from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder, n_parameters
+from roundround.trained.models import build_decoder
 from roundround.training.meter import peak_flops
 from roundround.training.optim import AdamW
 
@@ -124,8 +124,8 @@ def gemma3(model: DictConfig) -> dict[str, nn.Module]:
     from transformers import AutoModelForCausalLM
 
     from roundround.config.options import compose
-    from roundround.loading.patterns import parts_of
-    from roundround.loading.stock import fitting_config
+    from roundround.trained.export.stock import fitting_config
+    from roundround.trained.patterns import parts_of
 
     sizes = {"norms": "both", "geglu": True, "scaled_embeddings": True, "norm_eps": 1e-6}
     model = DictConfig({**model, **sizes, "n_layers": max(6, model.n_layers)})
@@ -263,8 +263,8 @@ def overhead(size: str) -> None:
     import lightning
 
     from roundround.command_line.launch import dispatch
-    from roundround.config.verbs import verb_named
     from roundround.training.module import LanguageModel
+    from roundround.verbs import verb_named
 
     marks: list[tuple[float, float]] = []
     plain = LanguageModel.optimizer_step
@@ -295,7 +295,7 @@ def overhead(size: str) -> None:
 
 def window_against_all(rounds: int, n_tokens: int = 8192, window: int = 512) -> None:
     """The time, forward and backward, of attention with a window as a share of that without, of `small`'s layers."""
-    from roundround.attention.keys import Keys
+    from roundround.kernels.keys import Keys
 
     decoder = build_decoder(read("model", "small"), read("pe", "rope"), read("softmax", "softmax"), N_VOCAB)
     layer, shape = decoder.layers[0].self_attn, decoder.encoding.shape

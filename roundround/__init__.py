@@ -6,8 +6,6 @@ torch is loaded with the first model.
 Tested by tests/test_imports.py and tests/test_api.py.
 """
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from roundround.support import __version__ as __version__
@@ -43,41 +41,6 @@ __all__ = [
     "runs",
     "train",
 ]
-
-
-class _Room(ModuleType):
-    # a room that has the name of a function, as `attention` and `runs` do: it is called and described as the function
-
-    @property
-    def _function(self) -> Any:
-        from roundround import api
-
-        return getattr(api, self.__name__.rpartition(".")[2])
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        return self._function(*args, **options)
-
-    @property
-    def __doc__(self) -> Any:  # type: ignore[override]
-        return self._function.__doc__
-
-    @property
-    def __signature__(self) -> Any:
-        from inspect import signature
-
-        return signature(self._function)
-
-
-class _Package(ModuleType):
-    """This package: importing one of its rooms, which binds the name here, takes no function away."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in __all__ and isinstance(value, ModuleType):
-            value.__class__ = _Room
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

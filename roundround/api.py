@@ -3,7 +3,7 @@
 Each function imports what it needs when it is called: this module itself waits for no torch.
 Shapes: L layers, H heads, Q queries, K keys, T tokens, P channel pairs, V vocabulary.
 
-Tested by tests/test_api.py, tests/loading/test_hf_load.py and tests/loading/test_hf_patch.py.
+Tested by tests/test_api.py, tests/hf/test_hf_load.py and tests/hf/test_hf_patch.py.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pandas import DataFrame
 from roundround.analysis.compare import compare as compare
 from roundround.analysis.comparison import as_typed
 from roundround.analysis.past_run import Filters, PastRun, directories_of, directories_of_all, past_run, runs_in
-from roundround.config.verbs import at_least_one
+from roundround.config.verb import at_least_one
 from roundround.support.errors import UserError
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from roundround.attention.keys import AttentionShape
     from roundround.data.corpora import Corpus
     from roundround.data.tokenizers import Vocabulary
-    from roundround.loading.patching.patch import Patch
+    from roundround.hf.patching.patch import Patch
+    from roundround.kernels.keys import AttentionShape
     from roundround.model.decoder import Decoder
     from roundround.pe.base import PositionalEncoding
     from roundround.probing.probe import Probe
@@ -63,8 +63,8 @@ def load(
 
         model, tokenizer = rr.load("last")
     """
-    from roundround.loading.models import TrainedRun
-    from roundround.runs.directories import find_run
+    from roundround.records.directories import find_run
+    from roundround.trained.models import TrainedRun
 
     trained = TrainedRun(find_run(os.fspath(run), outputs, "train", done=True), trust=trust)
     return Loaded(trained.decoder(checkpoint), trained.vocabulary())
@@ -85,8 +85,8 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
     """
     import torch
 
+    from roundround.asking.loaded_model import given_to_write
     from roundround.distributed.device import check_fits
-    from roundround.loading.given import given_to_write
     from roundround.model.decoder import Decoder
     from roundround.probing.weights import AttentionWeights, weights_of_layers
 
@@ -127,8 +127,8 @@ def generate(
 
         print(rr.generate(model, tokenizer, "Once upon a time", temperature=0)[0])
     """
-    from roundround.loading.given import given_to_write
-    from roundround.loading.writing import whole_texts
+    from roundround.asking.generation import whole_texts
+    from roundround.asking.loaded_model import given_to_write
 
     with given_to_write(model, tokenizer) as writer:
         return whole_texts(writer, prompt, length=length, temperature=temperature, top_k=top_k, seed=seed, n=n)
@@ -164,8 +164,8 @@ def evaluate(
 
         rr.evaluate(model, tokenizer, "pydoc", length=[128, 512]).query("metric == 'perplexity'")
     """
-    from roundround.loading.given import given_to_read
-    from roundround.loading.losses import check_dispersion, first_tokens_of, measure
+    from roundround.asking.loaded_model import given_to_read
+    from roundround.asking.losses import check_dispersion, first_tokens_of, measure
     from roundround.report.evaluation import all_records
 
     try:
@@ -202,8 +202,8 @@ def probe(
 
         rr.plot(rr.probe(model, tokenizer, texts), "norms")
     """
+    from roundround.asking.loaded_model import given_to_probe
     from roundround.data.tokenizers import check_known
-    from roundround.loading.given import given_to_probe
     from roundround.probing.probe import BATCH_TOKENS, observe
 
     if isinstance(texts, str):
@@ -240,9 +240,9 @@ def patch(
     """
     import torch
 
-    from roundround.loading.given import makers_of
-    from roundround.loading.load import as_pretrained_model
-    from roundround.loading.patching.patch import Patch
+    from roundround.asking.loaded_model import makers_of
+    from roundround.hf.load import as_pretrained_model
+    from roundround.hf.patching.patch import Patch
     from roundround.model.decoder import Decoder
 
     checked = model if isinstance(model, Decoder) else as_pretrained_model(model)

@@ -12,9 +12,10 @@ from typing import Annotated, Any, NoReturn, Optional
 import typer
 from typer.core import TyperCommand
 
-from roundround.config.verbs import VERBS, Verb
+from roundround.config.verb import Verb
 from roundround.support import __version__
 from roundround.support.errors import OutputError, UserError, check_no_credentials
+from roundround.verbs import VERBS
 
 WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export
 COMPLETE = "_ROUNDROUND_COMPLETE"  # variable: a shell asks what may stand under the cursor

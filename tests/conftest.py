@@ -267,7 +267,7 @@ def drawing() -> Iterator[dict[str, Any]]:
     Also while the fixtures of a module run. The value is what draws and writes, by the marker of tests that look at it.
     """
     from roundround.command_line.launch import Job
-    from roundround.report import figures
+    from roundround.report.drawing import figures
 
     with pytest.MonkeyPatch.context() as patch:
         whole = {"pictures": figures.write, "pages": Job.leave_page}
@@ -284,7 +284,7 @@ def as_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, d
     """
     monkeypatch.delenv("COLUMNS", raising=False)
     if request.node.get_closest_marker("pictures") is not None:
-        monkeypatch.setattr("roundround.report.figures.write", drawing["pictures"])
+        monkeypatch.setattr("roundround.report.drawing.figures.write", drawing["pictures"])
     if request.node.get_closest_marker("pages") is not None:
         monkeypatch.setattr("roundround.command_line.launch.Job.leave_page", drawing["pages"])
 
@@ -300,7 +300,7 @@ def hangup() -> Iterator[None]:
 @pytest.fixture
 def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `export` load a stock Llama in this process to check it; one of its own imports transformers for seconds."""
-    from roundround.loading.export import check, folder
+    from roundround.trained.export import check, folder
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         with pytest.MonkeyPatch.context() as patch:

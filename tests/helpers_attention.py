@@ -20,8 +20,8 @@ from helpers_pe import noise, prepared_of_layer
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from roundround.attention.bias import Bias
-from roundround.attention.keys import AttentionShape, Keys
+from roundround.kernels.bias import Bias
+from roundround.kernels.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 

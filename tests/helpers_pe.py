@@ -14,7 +14,7 @@ import torch
 from conftest import class_of, tunables, variants_alone
 from torch import Tensor
 
-from roundround.attention.keys import AttentionShape, Keys
+from roundround.kernels.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -29,13 +29,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import roundround as rr
 from roundround.config.options import conf_dir, load_option
 from roundround.data.tokenizers import Bytes, Vocabulary
-from roundround.loading.models import TrainedRun, build_decoder
-from roundround.loading.patterns import parts_of
 from roundround.model.decoder import Decoder
 from roundround.pe.nope import NoPE
 from roundround.pe.rope import RoPE
 from roundround.report.plot import as_png
 from roundround.support.errors import UserError
+from roundround.trained.models import TrainedRun, build_decoder
+from roundround.trained.patterns import parts_of
 
 TEXT = "Once upon a time, there was a little girl named Lily."
 STATE = r"step \d+/\d+  loss"
@@ -68,8 +68,8 @@ def test_names_are_listed_and_importing_them_imports_no_torch(here: Path) -> Non
         "assert dir(rr) == sorted(rr.__all__), dir(rr)",
         "assert all(callable(getattr(rr, name)) for name in dir(rr) if name[0] != '_')",
         "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules",
-        "import roundround.attention.keys, roundround.runs.directories",
-        "assert callable(rr.attention) and callable(rr.runs) and roundround.attention.keys.Keys",
+        "import roundround.kernels.keys, roundround.records.directories",
+        "assert callable(rr.attention) and callable(rr.runs) and roundround.kernels.keys.Keys",
         "assert len(rr.runs(outputs='.')) == 0",
         "from inspect import getdoc, signature; from roundround import api",
         "assert all(getdoc(getattr(rr, n)) == getdoc(getattr(api, n)) for n in dir(rr) if n[0] != '_')",

@@ -12,7 +12,7 @@ from conftest import ROOT
 
 from roundround.command_line.catalogue import GROUPS, NO_OPTIONS, group_names
 from roundround.config.options import conf_dir, options_of
-from roundround.config.verbs import VERBS
+from roundround.verbs import VERBS
 
 
 @pytest.fixture(scope="module")

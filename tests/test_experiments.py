@@ -64,7 +64,7 @@ def seldom(names: Iterable[str], slow: Container[str]) -> pytest.MarkDecorator:
 @seldom(SELDOM, SELDOM[1:])
 def test_the_jobs_of_a_sweep_fit_the_models_that_they_train(name: str) -> None:
     from roundround.config.options import compose
-    from roundround.loading.models import check_buildable
+    from roundround.trained.models import check_buildable
 
     sweep = compose("train", [f"experiment={name}"], None).hydra.sweeper.params
     usual = {"pattern": "uniform", "pe": "", "qk_norm": "none"}

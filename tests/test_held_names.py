@@ -17,7 +17,7 @@ from conftest import Done, metrics_of, option, typed
 from safetensors import safe_open
 
 from roundround.config.options import conf_dir, load_option, options_of
-from roundround.loading.models import build_decoder
+from roundround.trained.models import build_decoder
 
 HELD = json.loads((Path(__file__).parent / "golden" / "held_names.json").read_text())
 

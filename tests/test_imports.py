@@ -15,18 +15,19 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from roundround.config.verbs import VERBS, Verb
+from roundround.config.verb import Verb
 from roundround.support.imports import import_statements
 from roundround.support.imports import reached as imports_of_imports
+from roundround.verbs import VERBS
 
 PACKAGE = ROOT / "roundround"
 
 # what people copy into their own work, and what it may import: (parts of roundround, libraries)
 PORTABLE = {
-    "attention": ({"attention"}, {"torch", "triton"}),  # Triton where torch brings it, for CUDA alone
-    "pe": ({"attention", "pe"}, {"torch"}),
-    "softmax": ({"attention", "softmax"}, {"torch", "entmax", "adasplash"}),  # the projections are never hand-written
-    "model": ({"attention", "pe", "softmax", "model"}, {"torch"}),
+    "kernels": ({"kernels"}, {"torch", "triton"}),  # Triton where torch brings it, for CUDA alone
+    "pe": ({"kernels", "pe"}, {"torch"}),
+    "softmax": ({"kernels", "softmax"}, {"torch", "entmax", "adasplash"}),  # the projections are never hand-written
+    "model": ({"kernels", "pe", "softmax", "model"}, {"torch"}),
 }
 # a room imports rooms of lower floors alone
 FLOORS = [
@@ -37,29 +38,39 @@ FLOORS = [
     {"report"},
     {"papers"},
     {"training", "analysis"},
-    {"loading"},
+    {"asking"},
+    {"trained"},
+    {"hf"},
     {"probing"},
-    {"model", "data", "runs"},
+    {"model", "data", "records"},
     {"pe", "softmax", "distributed", "config"},
-    {"attention", "support", "pretrained"},
+    {"kernels", "support", "pretrained"},
 ]
 FLOOR = {room: -floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 KNOW_HYDRA = {"command_line", "config"}
-KNOW_OMEGACONF = {*KNOW_HYDRA, "runs", "loading", "analysis", "verbs"}  # nodes of a config stop there
+KNOW_OMEGACONF = {
+    *KNOW_HYDRA,
+    "records",
+    "hf",
+    "trained",
+    "asking",
+    "analysis",
+    "verbs",
+}  # nodes of a config stop there
 ONLY = {  # library: the parts that may import it
     "hydra": KNOW_HYDRA,
     "omegaconf": KNOW_OMEGACONF,
-    "yaml": {"command_line", "loading"},
+    "yaml": {"command_line", "asking"},
     "lightning": {"training", "verbs"},
-    "wandb": {"runs"},
-    "tensorboard": {"runs"},
-    "transformers": {"data", "loading"},
-    "datasets": {"data", "loading"},
-    "huggingface_hub": {"data", "loading"},
-    "lm_eval": {"loading"},
+    "wandb": {"records"},
+    "tensorboard": {"records"},
+    "transformers": {"data", "hf", "trained", "asking"},
+    "datasets": {"data", "hf", "trained", "asking"},
+    "huggingface_hub": {"data", "hf", "trained", "asking"},
+    "lm_eval": {"asking"},
     "typer": {"cli"},
     "click": set(),  # Typer has its own
-    "jinja2": {"report", "loading"},  # loading: the sandbox of tasks' templates
+    "jinja2": {"report", "asking"},  # asking: the sandbox of tasks' templates
     "markupsafe": {"report"},
     "importlib": {"command_line", "config", "papers", "report"},  # verbs, claims and pages, by name
     "pickle": set(),  # nothing is unpickled from a file that a user was given
@@ -90,7 +101,16 @@ class Import:
     def part(self) -> str | None:
         """The part of roundround, None for a library."""
         words = self.name.split(".")
-        return words[1] if words[0] == "roundround" and len(words) > 1 else None
+        if words[0] != "roundround" or len(words) == 1:
+            return None
+        module = words[1:] if (PACKAGE.joinpath(*words[1:])).with_suffix(".py").exists() else words[1:-1]
+        return part_of(".".join(module or words[1:]))
+
+
+def part_of(module: str) -> str:
+    """The room of a module; the entry of a verb, `verbs/<name>/__init__.py`, counts as `config`: all may read it."""
+    words = module.split(".")
+    return "config" if words[0] == "verbs" and len(words) < 3 else words[0]
 
 
 def modules(package: Path) -> dict[str, Path]:
@@ -113,7 +133,7 @@ def violations(package: Path) -> list[str]:
     found = []
     for module, path in modules(package).items():
         for item in imports_of(path.read_text(encoding="utf-8")):
-            why = forbidden(module.split(".")[0], item)
+            why = forbidden(part_of(module), item)
             if why:
                 found.append(f"{module}:{item.line} imports {item.name}: {why}")
     return found
@@ -134,7 +154,7 @@ def forbidden(part: str, item: Import) -> str | None:
         return f"only {sorted(INNER[item.part])} may"
     if part in FLOOR and item.part in FLOOR and part != item.part and FLOOR[item.part] >= FLOOR[part]:
         return f"{item.part} stands on no lower floor than {part}"
-    if item.at_import and item.library in INSIDE_FUNCTIONS and part != "loading":
+    if item.at_import and item.library in INSIDE_FUNCTIONS and part not in ("hf", "trained", "asking"):
         return "only inside a function"
     return None
 
@@ -190,14 +210,14 @@ def outside_of(start: str) -> set[str]:
 
 
 def test_help_waits_for_typer_alone() -> None:
-    assert outside_of("cli") - {""} == {":typer", "support", "support.errors", "config", "config.verbs"}
+    assert outside_of("cli") - {""} == {":typer", "support", "support.errors", "config", "config.verb", "verbs"}
 
 
 @pytest.mark.parametrize("verb", [verb.config.__module__ for verb in VERBS if verb.config is not None])
 def test_the_entry_of_a_verb_waits_for_the_standard_library_alone(verb: str) -> None:
     found = outside_of(verb.removeprefix("roundround.")) - {""}
     allowed = {"support", "support.errors", "config"}
-    assert {name for name in found if not name.startswith("config.verbs")} <= allowed
+    assert {name for name in found if not name.startswith(("config.verb", "verbs"))} <= allowed
 
 
 def test_a_portable_part_reaches_torch_and_nothing_else() -> None:
@@ -233,7 +253,7 @@ def test_the_table_of_the_rooms_shows_what_they_import() -> None:
     below = {"__version__", "api"}  # below and above all rooms
     real: dict[str, set[str]] = {}
     for module, path in modules(PACKAGE).items():
-        room = module.split(".")[0]
+        room = part_of(module)
         real.setdefault(room, set()).update(
             {item.part for item in imports_of(path.read_text(encoding="utf-8")) if item.part not in (None, room)}
         )
@@ -283,31 +303,31 @@ def test_every_folder_of_modules_is_a_package() -> None:
         ("pe/mine", "import numpy as np"),
         ("pe/mine", "def f():\n    import scipy.special"),
         ("softmax/mine", "from roundround.pe.base import PositionalEncoding"),
-        ("softmax/mine", "from roundround.runs.run import Run"),
+        ("softmax/mine", "from roundround.records.run import Run"),
         ("softmax/mine", "class A:\n    def f(self):\n        from omegaconf import DictConfig"),
         ("model/mine", "import transformers"),
         ("model/mine", "from roundround.data.prepared import TokenData"),
-        ("attention/mine", "from roundround.pe.base import PositionalEncoding"),
-        ("attention/mine", "import roundround"),
+        ("kernels/mine", "from roundround.pe.base import PositionalEncoding"),
+        ("kernels/mine", "import roundround"),
         ("data/mine", "from omegaconf import DictConfig"),
         ("data/mine", "import hydra.utils"),
         ("training/mine", "from omegaconf import OmegaConf"),
-        ("runs/mine", "import lightning"),
-        ("runs/mine", "import wandb"),  # not inside a function
+        ("records/mine", "import lightning"),
+        ("records/mine", "import wandb"),  # not inside a function
         ("training/mine", "def f():\n    import wandb"),
         ("training/mine", "def f():\n    from torch.utils.tensorboard import SummaryWriter"),
-        ("runs/mine", "from torch.utils.tensorboard import SummaryWriter"),  # not inside a function
+        ("records/mine", "from torch.utils.tensorboard import SummaryWriter"),  # not inside a function
         ("probing/mine", "def f():\n    from transformers import AutoModel"),
         ("data/mine", "from transformers import AutoTokenizer"),  # not inside a function
         ("report/mine", "if True:\n    import datasets"),
-        ("command_line/mine", "def f():\n    from roundround.verbs.train import train"),
-        ("runs/mine", "from roundround.command_line.launch import complain"),
-        ("verbs/mine", "import hydra"),
-        ("verbs/mine", "from roundround import api"),
-        ("verbs/mine", "from roundround.cli import app"),
+        ("command_line/mine", "def f():\n    from roundround.verbs.train.run import train"),
+        ("records/mine", "from roundround.command_line.launch import complain"),
+        ("verbs/mine/run", "import hydra"),
+        ("verbs/mine/run", "from roundround import api"),
+        ("verbs/mine/run", "from roundround.cli import app"),
         ("model/mine", "from roundround.training.module import LanguageModel"),
         ("model/mine", "from roundround.data.text import Text"),
-        ("config/mine", "from roundround.runs.run import Run"),
+        ("config/mine", "from roundround.records.run import Run"),
         ("distributed/mine", "def f():\n    from roundround.config.build import build"),
         ("command_line/mine", "import click"),
         ("data/mine", "import importlib"),
@@ -318,7 +338,7 @@ def test_every_folder_of_modules_is_a_package() -> None:
 )
 def test_a_forbidden_import_is_seen(tmp_path: Path, module: str, source: str) -> None:
     path = (tmp_path / module).with_suffix(".py")
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text(source)
     assert len(violations(tmp_path)) == 1
 
@@ -327,17 +347,20 @@ def test_a_forbidden_import_is_seen(tmp_path: Path, module: str, source: str) ->
     ("module", "source"),
     [
         ("pe/mine", "import math\nimport torch.nn.functional as F\nfrom roundround.pe.rotary import ladder"),
-        ("softmax/mine", "from entmax import entmax15\nfrom roundround.attention.keys import Keys"),
+        ("softmax/mine", "from entmax import entmax15\nfrom roundround.kernels.keys import Keys"),
         ("model/mine", "from roundround.pe.base import PositionalEncoding"),
-        ("loading/mine", "from transformers import AutoModel"),
-        ("runs/mine", "def f():\n    import wandb"),
-        ("runs/provenance", "from importlib import metadata"),
-        ("verbs/mine", "import lightning\nfrom omegaconf import DictConfig\nfrom roundround.training import module"),
+        ("hf/mine", "from transformers import AutoModel"),
+        ("records/mine", "def f():\n    import wandb"),
+        ("records/provenance", "from importlib import metadata"),
+        (
+            "verbs/mine/run",
+            "import lightning\nfrom omegaconf import DictConfig\nfrom roundround.training import module",
+        ),
     ],
 )
 def test_an_allowed_import_is_let_through(tmp_path: Path, module: str, source: str) -> None:
     path = (tmp_path / module).with_suffix(".py")
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text(source)
     assert violations(tmp_path) == []
 
@@ -351,7 +374,7 @@ def test_slow_libraries_and_circles_are_seen_through_other_modules(tmp_path: Pat
         "deep/end": "try:\n    import torch.nn\nexcept ImportError:\n    pass\nfrom roundround.start import f",
     }.items():
         path = (tmp_path / name).with_suffix(".py")
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(source)
     assert reached(eager(tmp_path), "start") == {"start", "middle", "deep", "deep.end", ":torch"}
     assert circles(tmp_path) == ["deep.end", "middle", "start"]

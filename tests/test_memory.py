@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 
 from roundround.data.tasks.copy import Copy
 from roundround.distributed import device
-from roundround.loading.start import with_context
 from roundround.support.errors import UserError
+from roundround.trained.start import with_context
 from roundround.training.preflight import check_batch_fits, check_model_fits, check_window_fits
 
 CPU = torch.device("cpu")

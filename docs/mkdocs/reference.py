@@ -20,7 +20,8 @@ from mkdocs.structure.pages import Page
 
 from roundround.command_line.catalogue import GROUPS, Option, groups_of, keys_of, options
 from roundround.command_line.pages import own_keys
-from roundround.config.verbs import VERBS, Verb
+from roundround.config.verb import Verb
+from roundround.verbs import VERBS
 
 WIDE = {"index.md": ["navigation"], "results.md": ["toc"]}
 BOOSTS = {  # in the search: pages that explain come first, long lists last

@@ -18,7 +18,7 @@ from pandas import DataFrame
 from roundround.analysis.intervals import half_width
 from roundround.analysis.load import GROUPS, Replicate
 from roundround.analysis.past_run import PastRun, is_same
-from roundround.runs.directories import METRICS
+from roundround.records.directories import METRICS
 from roundround.support.errors import UserError
 
 MEMORY = {"peak_resident_bytes": "resident_bytes", "peak_device_bytes": "device_bytes"}  # by the name in a manifest

@@ -38,10 +38,11 @@ from roundround.analysis.past_run import (
     runs_in,
 )
 from roundround.config.recorded import flat
-from roundround.config.verbs import HOW, MEASURED, REPLICATE, VERBS, WHERE, is_below, keys_of, verb_named
-from roundround.runs.run import NAMES, cell
+from roundround.config.verb import HOW, MEASURED, REPLICATE, WHERE, is_below
+from roundround.records.run import NAMES, cell
 from roundround.support.errors import UserError, nearest, one_line, printable
 from roundround.support.files import parse_json, read_text
+from roundround.verbs import VERBS, keys_of, verb_named
 
 Coordinates = tuple[tuple[str, Any], ...]
 

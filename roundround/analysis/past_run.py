@@ -23,10 +23,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from roundround.config.recorded import flat
-from roundround.config.verbs import VERBS, verb_named
-from roundround.runs.directories import LOCK, MANIFEST, METRICS, RESULTS, is_date, read_manifest, time_of
+from roundround.records.directories import LOCK, MANIFEST, METRICS, RESULTS, is_date, read_manifest, time_of
 from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import check_is_file, home_expanded, parse_json, read_text
+from roundround.verbs import VERBS, verb_named
 
 SIZES = ("length", "n", "prefix")  # of a record: where a number was taken, along an axis
 DIED = "died"  # killed: the manifest still says running, and no process holds the directory

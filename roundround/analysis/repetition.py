@@ -23,14 +23,15 @@ from omegaconf import OmegaConf, open_dict
 from roundround.analysis.past_run import PastRun, is_held, is_number
 from roundround.config.options import as_value, compose, config_name, usual_config
 from roundround.config.recorded import RUN, as_dict, flat, overridden, own_options
-from roundround.config.verbs import VERBS, WHERE, keys_of, verb_named
-from roundround.config.verbs.probe import SubjectConfig
+from roundround.config.verb import WHERE
 from roundround.distributed.child import start, start_warm
-from roundround.runs.directories import MANIFEST, RESULTS, all_runs, runs_of
-from roundround.runs.provenance import changes, git_state, versions
+from roundround.records.directories import MANIFEST, RESULTS, all_runs, runs_of
+from roundround.records.provenance import changes, git_state, versions
 from roundround.support import __version__
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, printable
+from roundround.verbs import VERBS, keys_of, verb_named
+from roundround.verbs.probe import SubjectConfig
 
 NO_RESULT = keys_of(WHERE) - {"run"}  # which run is looked at is what makes the numbers
 EQUAL, CLOSE, DIFFERENT, MISSING = VERDICTS = ("equal", "close", "different", "missing")
@@ -97,10 +98,10 @@ def planned_config(
     `check` is shown what was composed before any class that it names is imported.
     """
     # loading imports torch, which `roundround show` does not wait for
-    from roundround.loading.models import give_default_data
-    from roundround.loading.reading import settle_model_and_data
-    from roundround.loading.start import starting_point
-    from roundround.runs.run import Invocation
+    from roundround.asking.reader import settle_model_and_data
+    from roundround.records.run import Invocation
+    from roundround.trained.models import give_default_data
+    from roundround.trained.start import starting_point
 
     cfg = compose(config_name(verb), list(overrides), config_dir)
     choices = dict(cfg.hydra.runtime.choices)

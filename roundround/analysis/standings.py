@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from roundround.analysis.intervals import fitted_prior, holm, moderated
 from roundround.config.options import options_of
-from roundround.runs.directories import TEXT, VALUES, WHOLE, Kind, by_name, fault_in, list_of, or_null
+from roundround.records.directories import TEXT, VALUES, WHOLE, Kind, by_name, fault_in, list_of, or_null
 from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import parse_json, read_text
 
@@ -34,7 +34,7 @@ USUAL = {"pe": "rope", "softmax": "softmax", "qk_norm": "none", "gate": "none", 
 SIGNIFICANT = 0.05
 BETTER, WORSE, NOT_TOLD_APART, NOT_TESTED, NOT_JUDGED = "better", "worse", "not told apart", "not tested", ""
 NO_VALUE = "no value"
-MEASURES = ("costs", "places", "promises")  # of loading/conduct.py
+MEASURES = ("costs", "places", "promises")  # of asking/bench_measures.py
 SIZE = "default"  # that of the stored values
 # of a prior, as all differences share the seeds of the baseline: with more, p of equal variants is too small
 MOST_DEGREES = 8.0

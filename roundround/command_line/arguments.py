@@ -20,7 +20,7 @@ from omegaconf import ListConfig, OmegaConf
 
 from roundround.command_line.catalogue import rests
 from roundround.config.options import as_path, checked_config_dir, compose, config_name, in_quotes, options_of
-from roundround.config.verbs import Verb
+from roundround.config.verb import Verb
 from roundround.support.errors import UserError, nearest, one_line, printable
 
 WITH_VALUE = {

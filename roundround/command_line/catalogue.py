@@ -17,9 +17,10 @@ from typing import Any
 import yaml
 
 from roundround.config.options import conf_dir, options_of
-from roundround.config.verbs import Verb, verb_named
+from roundround.config.verb import Verb
 from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import read_text
+from roundround.verbs import verb_named
 
 GROUPS = {
     "bench": "The sets of `roundround bench`, and the parts of each.",

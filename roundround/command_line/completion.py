@@ -25,7 +25,8 @@ from roundround.command_line.arguments import (
 from roundround.command_line.catalogue import GROUPS, NO_KEYS, as_typed, groups_of, offered
 from roundround.command_line.messages import EXPLAINED
 from roundround.config.options import compose, config_loader, config_name, options_of
-from roundround.config.verbs import VERBS, Flag, Verb, verb_named
+from roundround.config.verb import Flag, Verb
+from roundround.verbs import VERBS, verb_named
 
 
 def complete_override(name: str, words: list[str], incomplete: str) -> list[str]:

@@ -42,18 +42,19 @@ from roundround.command_line.places import (
     of_the_place,
 )
 from roundround.config.options import conf_dir, config_name, in_quotes
-from roundround.config.verbs import VERBS, Verb
+from roundround.config.verb import Verb
 from roundround.distributed.interruption import end_at_once, interrupt, on_signals, pass_on, put_back, signals_ignored
 from roundround.distributed.launcher import check_alone, rank, started_again
 from roundround.distributed.peers import Peers
-from roundround.runs import directories
-from roundround.runs.directories import MANIFEST
-from roundround.runs.loggers.base import Logger
-from roundround.runs.provenance import is_done
-from roundround.runs.run import Invocation
+from roundround.records import directories
+from roundround.records.directories import MANIFEST
+from roundround.records.loggers.base import Logger
+from roundround.records.provenance import is_done
+from roundround.records.run import Invocation
 from roundround.support.console import print_passing, print_result, print_status, quiet
 from roundround.support.errors import Interrupted, OutputError, UserError, one_line, printable
 from roundround.support.files import check_current_folder
+from roundround.verbs import VERBS
 
 log = logging.getLogger(__name__)
 READ_BY_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # at import, as numbers
@@ -245,7 +246,7 @@ def import_first(logger: DictConfig | None) -> None:
     """Import the slow libraries of the loggers of ours that a node names, while few other modules are there."""
     nodes = [logger, *(logger or {}).values()]
     for target in [str(node.get("_target_")) for node in nodes if isinstance(node, DictConfig)]:
-        if target.startswith("roundround.runs.loggers."):
+        if target.startswith("roundround.records.loggers."):
             with warnings.catch_warnings(), suppress(Exception):  # what is wrong is said where the logger is built
                 warnings.simplefilter("ignore")
                 for name in cast(type[Logger], get_class(target)).libraries:

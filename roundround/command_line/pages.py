@@ -26,10 +26,11 @@ from roundround.command_line.catalogue import (
     options,
 )
 from roundround.config.options import checked_config_dir, config_name
-from roundround.config.verbs import VERBS, Flag, Verb
+from roundround.config.verb import Flag, Verb
 from roundround.support import console
 from roundround.support.console import print_document
 from roundround.support.errors import UserError, escaped, nearest
+from roundround.verbs import VERBS
 
 WIDEST = 100  # columns: longer lines are hard to read
 NAMES = 28  # columns for what is typed; what is longer stands in a line of its own

@@ -1,7 +1,7 @@
 """The directories of a launch: claimed for Hydra, removed where no run began, the runs that `run=` means; errors about
 paths and disks.
 
-Tested by tests/command_line/test_wrong_starts.py and tests/runs/test_leftovers.py.
+Tested by tests/command_line/test_wrong_starts.py and tests/records/test_leftovers.py.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.build import literal
 from roundround.config.options import in_quotes
-from roundround.config.verbs import Verb
-from roundround.runs import directories
+from roundround.config.verb import Verb
+from roundround.records import directories
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, escaped
 from roundround.support.files import home_expanded, is_full

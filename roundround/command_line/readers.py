@@ -10,10 +10,11 @@ import os
 from collections.abc import Callable
 
 from roundround.command_line.complaint import complain, outcome
-from roundround.config.verbs import VERBS, Verb
+from roundround.config.verb import Verb
 from roundround.distributed.launcher import check_alone
 from roundround.support.errors import Failed, OutputError, UserError
 from roundround.support.files import check_current_folder
+from roundround.verbs import VERBS
 
 
 def read(verb: Verb, words: list[str]) -> int:

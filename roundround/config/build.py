@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from omegaconf import BooleanNode, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
+from roundround.config.renamed import let_old_names_import, today
 from roundround.support.errors import UserError, nearest, one_line
 
 T = TypeVar("T")
@@ -146,7 +147,9 @@ def target_class(node: DictConfig, family: type) -> type:
     from hydra.utils import get_class  # Hydra is not imported for verbs that only read runs
 
     try:
-        target = get_class(name)
+        if not name.startswith("roundround."):
+            let_old_names_import()
+        target = get_class(today(name))
     except Exception as error:  # importing a user's module may raise anything
         hint = "" if is_there(name) else "; --config-dir DIR names the folder of modules of your own"
         raise UserError(f"{where(node)}._target_={name} cannot be imported: {one_line(error)}{hint}") from error

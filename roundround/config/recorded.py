@@ -14,8 +14,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from roundround.config.build import literal, plain
-from roundround.config.verbs import HOW, WHERE, is_below, verb_named
+from roundround.config.verb import HOW, WHERE, is_below
 from roundround.support.errors import UserError
+from roundround.verbs import verb_named
 
 RUN = "run:"  # in init=, before the directory of a run to begin from
 ITS_OWN = "its own"  # of a pretrained model: no option of a group

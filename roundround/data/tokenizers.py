@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from roundround.attention.finals import FinalVariants
 from roundround.data.corpora import fingerprint, first_line
 from roundround.data.hub import hub_is_reachable
+from roundround.kernels.finals import FinalVariants
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
 from roundround.support.files import home_expanded, read_text

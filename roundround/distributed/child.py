@@ -94,9 +94,9 @@ def directory_of(words: Sequence[str], code: int, printed: str) -> Path:
 
 
 WARM = [
-    "roundround.verbs.train",
-    "roundround.verbs.evaluate",
-    "roundround.verbs.probe",
+    "roundround.verbs.train.run",
+    "roundround.verbs.eval.run",
+    "roundround.verbs.probe.run",
     "roundround.command_line.launch",
 ]
 

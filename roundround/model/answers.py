@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from roundround.attention.precision import at_least_float32
+from roundround.kernels.precision import at_least_float32
 from roundround.model.decoder import LOGITS_AT_ONCE, Decoder
 
 COUNTED = (

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from roundround.attention.keys import AttentionShape, Keys
+from roundround.kernels.keys import AttentionShape, Keys
 from roundround.model.cache import LayerCache
 from roundround.model.gate import OutputGate
 from roundround.model.qk_norm import QueryKeyNorm

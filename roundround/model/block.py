@@ -10,7 +10,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.attention.keys import Keys
+from roundround.kernels.keys import Keys
 from roundround.model.attention import Attention
 from roundround.model.cache import LayerCache
 from roundround.pe.base import PositionalEncoding

@@ -14,8 +14,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from roundround.attention.keys import Keys
-from roundround.attention.precision import wide_dtype
+from roundround.kernels.keys import Keys
+from roundround.kernels.precision import wide_dtype
 from roundround.pe.base import PositionalEncoding
 
 

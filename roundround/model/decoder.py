@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from roundround.attention.documents import documents_of
-from roundround.attention.keys import AttentionShape, Keys
-from roundround.attention.precision import at_least_float32
+from roundround.kernels.documents import documents_of
+from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.precision import at_least_float32
 from roundround.model.block import Block, mlp_of
 from roundround.model.cache import Cache, LayerCache, check_can_be_cached
 from roundround.model.kinds import LayerKind, attention_of, check_sizes, shape_of

@@ -2,7 +2,7 @@
 
 Shapes: B batch, T tokens, H heads, G key heads, C head channels, D model width.
 
-Tested by tests/loading/test_patterns.py.
+Tested by tests/trained/test_patterns.py.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.attention.finals import FinalVariants
-from roundround.attention.kernels import repeated
-from roundround.attention.keys import AttentionShape
+from roundround.kernels.choose import repeated
+from roundround.kernels.finals import FinalVariants
+from roundround.kernels.keys import AttentionShape
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "softplus": F.softplus}
 MIN_SQUARED_NORM = 1e-8  # of a value that a row's output is made orthogonal to

@@ -1,6 +1,6 @@
 """A kind of layer: what its attention is made of, and in which order kinds follow each other.
 
-Tested by tests/loading/test_patterns.py.
+Tested by tests/trained/test_patterns.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from roundround.attention.keys import AttentionShape
+from roundround.kernels.keys import AttentionShape
 from roundround.model.attention import Attention
 from roundround.model.gate import OutputGate
 from roundround.model.qk_norm import QueryKeyNorm

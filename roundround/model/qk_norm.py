@@ -2,7 +2,7 @@
 
 Shapes: B batch, T tokens, H heads, G key heads, C head channels.
 
-Tested by tests/loading/test_patterns.py.
+Tested by tests/trained/test_patterns.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from roundround.attention.checks import checked_positive
-from roundround.attention.finals import FinalVariants
-from roundround.attention.keys import AttentionShape
-from roundround.attention.precision import at_least_float32
+from roundround.kernels.checks import checked_positive
+from roundround.kernels.finals import FinalVariants
+from roundround.kernels.keys import AttentionShape
+from roundround.kernels.precision import at_least_float32
 
 
 class QueryKeyNorm(FinalVariants, nn.Module):

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.attention.precision import at_least_float32
+from roundround.kernels.precision import at_least_float32
 
 
 class Windows(Protocol):

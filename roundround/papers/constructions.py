@@ -4,7 +4,7 @@ Vectors are turned by this program's rotation, weights are its softmax's; keys a
 that rotated both sides with the same code would not see a rotation the wrong way round, or of the wrong pairs.
 Shapes: N positions, B batch, T tokens, H heads, R rows, K keys, C head channels, P pairs.
 
-Tested by tests/papers/test_rope_claims.py and tests/loading/test_gemma3_heads.py.
+Tested by tests/papers/test_rope_claims.py and tests/hf/test_gemma3_heads.py.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from numpy.typing import ArrayLike
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from roundround.attention.blocks import logits_of_rows, rows_between
-from roundround.attention.kernels import repeated
-from roundround.attention.keys import AttentionShape, Keys
-from roundround.attention.row_measures import entropy_of_logits, shannon_entropy
+from roundround.kernels.blocks import logits_of_rows, rows_between
+from roundround.kernels.choose import repeated
+from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.row_measures import entropy_of_logits, shannon_entropy
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 from roundround.papers.claim import Trained
@@ -223,7 +223,7 @@ def layouts(probed: ProbedModel, texts: Sequence[Sequence[int]]) -> list[Layout]
 
 def stories260k() -> Trained:
     """The trained model of the package in this program's own decoder, in float64, with one of its stories."""
-    from roundround.loading.llama import read_checkpoint  # transformers takes a second to import
+    from roundround.hf.checkpoint import read_checkpoint  # transformers takes a second to import
 
     checkpoint = read_checkpoint("stories260k")
     nodes = checkpoint.nodes

@@ -7,10 +7,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from roundround.attention.bias import LinearBias
-from roundround.attention.checks import checked_positive
-from roundround.attention.keys import AttentionShape
-from roundround.attention.precision import wide_dtype
+from roundround.kernels.bias import LinearBias
+from roundround.kernels.checks import checked_positive
+from roundround.kernels.keys import AttentionShape
+from roundround.kernels.precision import wide_dtype
 from roundround.pe.base import PositionalEncoding
 
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from roundround.attention.bias import Bias
-from roundround.attention.finals import FinalVariants
-from roundround.attention.keys import AttentionShape, Keys
+from roundround.kernels.bias import Bias
+from roundround.kernels.finals import FinalVariants
+from roundround.kernels.keys import AttentionShape, Keys
 
 
 class PositionalEncoding(FinalVariants, nn.Module):

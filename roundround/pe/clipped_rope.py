@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from roundround.attention.keys import AttentionShape
+from roundround.kernels.keys import AttentionShape
 from roundround.pe.rotary import RotaryEncoding, ladder
 
 

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.attention.bias import Bias, PiecewiseBias, relative_positions
-from roundround.attention.checks import checked_positive
-from roundround.attention.keys import AttentionShape, Keys
-from roundround.attention.precision import at_least_float32
+from roundround.kernels.bias import Bias, PiecewiseBias, relative_positions
+from roundround.kernels.checks import checked_positive
+from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.precision import at_least_float32
 from roundround.pe.base import PositionalEncoding
 
 

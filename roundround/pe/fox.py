@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.attention.bias import LinearBias
-from roundround.attention.keys import AttentionShape, Keys
-from roundround.attention.precision import at_least_float32, wide_dtype
+from roundround.kernels.bias import LinearBias
+from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.precision import at_least_float32, wide_dtype
 from roundround.pe.base import PositionalEncoding
 
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from roundround.attention.bias import Bias, relative_positions
-from roundround.attention.keys import AttentionShape, Keys
-from roundround.attention.precision import at_least_float32
+from roundround.kernels.bias import Bias, relative_positions
+from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.precision import at_least_float32
 from roundround.pe.base import PositionalEncoding
 
 SMALLEST = 0.01  # r1 and r2 start no lower; the authors' code clamps them here

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.attention.keys import AttentionShape
+from roundround.kernels.keys import AttentionShape
 from roundround.pe.base import PositionalEncoding
 
 

@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from roundround.attention.keys import AttentionShape
+from roundround.kernels.keys import AttentionShape
 from roundround.pe.scaled import ScaledRoPE
 
 

@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from roundround.attention.keys import AttentionShape
+from roundround.kernels.keys import AttentionShape
 from roundround.pe.p_rope import kept_pairs
 from roundround.pe.rotary import RotaryEncoding, ladder
 

@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from roundround.attention.keys import AttentionShape
-from roundround.attention.precision import wide_dtype
+from roundround.kernels.keys import AttentionShape
+from roundround.kernels.precision import wide_dtype
 from roundround.pe.rotary import RotaryEncoding, ladder, rotation
 
 

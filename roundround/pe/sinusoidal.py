@@ -7,8 +7,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from roundround.attention.keys import AttentionShape
-from roundround.attention.precision import wide_dtype
+from roundround.kernels.keys import AttentionShape
+from roundround.kernels.precision import wide_dtype
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import checked_theta, ladder
 

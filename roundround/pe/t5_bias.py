@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.attention.bias import Bias, ScoreMod, at_each, relative_positions
-from roundround.attention.keys import AttentionShape, Keys
-from roundround.attention.precision import at_least_float32
+from roundround.kernels.bias import Bias, ScoreMod, at_each, relative_positions
+from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.precision import at_least_float32
 from roundround.pe.base import PositionalEncoding
 
 

@@ -2,7 +2,7 @@
 
 Shapes: N positions, H heads, G key heads, C head channels, P pairs.
 
-Tested by tests/loading/test_check.py.
+Tested by tests/asking/test_applied_rotations.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roundround.attention.keys import AttentionShape, Keys
+from roundround.kernels.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 from roundround.pe.scaled import FollowsLength

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from roundround.attention import fused
-from roundround.attention.bias import Bias, LinearBias
-from roundround.attention.blocks import logits_of_rows, query_blocks, rows_between
-from roundround.attention.keys import Keys
-from roundround.attention.precision import at_least_float32
-from roundround.attention.row_measures import (
+from roundround.kernels import fused
+from roundround.kernels.bias import Bias, LinearBias
+from roundround.kernels.blocks import logits_of_rows, query_blocks, rows_between
+from roundround.kernels.keys import Keys
+from roundround.kernels.precision import at_least_float32
+from roundround.kernels.row_measures import (
     entropy_bound,
     entropy_of_logits,
     entropy_of_weights,

@@ -4,7 +4,7 @@ State of the norms is [layer, head, pair], whatever the number of tokens. A rota
 not matter that queries and keys are seen after RoPE.
 Shapes: L layers, B batch, T tokens, H heads, G key heads, C head channels, R rotated channels, P pairs.
 
-Tested by tests/loading/test_hf_attention.py and tests/probing/test_probe.py.
+Tested by tests/hf/test_hf_attention.py and tests/probing/test_probe.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundround.attention.keys import Keys
-from roundround.attention.precision import at_least_float32
+from roundround.kernels.keys import Keys
+from roundround.kernels.precision import at_least_float32
 from roundround.pe.rotary import RotaryEncoding, apply_rotation, rotation
 from roundround.support.errors import UserError
 

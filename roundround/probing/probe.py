@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundround.attention.keys import Keys
+from roundround.kernels.keys import Keys
 from roundround.probing.dispersion import fused_entropies
 from roundround.probing.layout import KINDS, N_ROWS, Layout, PairNorms, SelfTest, stacked
 from roundround.probing.probed_model import ProbedModel, run, watching

@@ -2,7 +2,7 @@
 
 Shapes: B batch, T tokens, D model width.
 
-Tested by tests/probing/test_probe.py and tests/loading/test_hf_patch.py.
+Tested by tests/probing/test_probe.py and tests/hf/test_hf_patch.py.
 """
 
 from __future__ import annotations

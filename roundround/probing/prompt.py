@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundround.attention.blocks import logits_of_rows, rows_between
-from roundround.attention.kernels import repeated
-from roundround.attention.keys import Keys
-from roundround.attention.precision import at_least_float32
-from roundround.attention.row_measures import entropy_of_weights
+from roundround.kernels.blocks import logits_of_rows, rows_between
+from roundround.kernels.choose import repeated
+from roundround.kernels.keys import Keys
+from roundround.kernels.precision import at_least_float32
+from roundround.kernels.row_measures import entropy_of_weights
 from roundround.probing.layout import Layout, stacked
 from roundround.probing.probed_model import ProbedModel, run, watching
 from roundround.probing.texts import maximum_prompt

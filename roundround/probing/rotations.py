@@ -6,7 +6,7 @@ tells the next one to less than half a turn.
 
 Shapes: N positions, T tokens, H heads, G key heads, C head channels, P channel pairs, V vectors (T H).
 
-Tested by tests/loading/test_check.py.
+Tested by tests/asking/test_applied_rotations.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from roundround.attention.keys import Keys
+from roundround.kernels.keys import Keys
 from roundround.probing.layout import PAIRINGS
 from roundround.softmax.base import AttentionSoftmax
 

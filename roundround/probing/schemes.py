@@ -2,7 +2,7 @@
 
 Shapes: P channel pairs, fastest first.
 
-Tested by tests/loading/test_check.py.
+Tested by tests/asking/test_applied_rotations.py.
 """
 
 from __future__ import annotations

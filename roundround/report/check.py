@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.table import Table
 
-from roundround.loading.patterns import runs_of
-from roundround.loading.performed import AS_DECLARED, NOT_COMPARED, LayerReport, named
+from roundround.asking.applied_rotations import AS_DECLARED, NOT_COMPARED, LayerReport, named
 from roundround.probing.conformance import DIFFERS, HIDDEN, Held
 from roundround.support.console import print_status, print_table
+from roundround.trained.patterns import runs_of
 
 EXPLAINED = (
     "measured on single tokens at known positions; pairs: how many rotate of all; "

@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from roundround.analysis.comparison import format_setting, format_settings, order
 from roundround.analysis.past_run import direction, is_share
 from roundround.analysis.standings import SIGNIFICANT
-from roundround.config.verbs import FigureStyle
+from roundround.config.verb import FigureStyle
 from roundround.report.comparison_tables import by_metric, place_of, sheet
+from roundround.report.drawing.figures import figure_of, save
+from roundround.report.drawing.numbers import decimals_of, fixed, number, text_of
+from roundround.report.drawing.style import Sizes, styled
+from roundround.report.drawing.tables import Record, Table, in_words
 from roundround.report.eval_panels import marks_of
-from roundround.report.figures import figure_of, save
 from roundround.report.findings import findings
-from roundround.report.numbers import decimals_of, fixed, number, text_of
 from roundround.report.page.view import RunFiles, Section, View
-from roundround.report.style import Sizes, styled
-from roundround.report.tables import Record, Table, in_words
 from roundround.support.errors import escaped
 from roundround.support.panels import Curve, Drawing, HeatMap, Mark, Panel, numbers
 

@@ -16,13 +16,13 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from roundround.config.verbs.eval import EvalConfig
 from roundround.probing.dispersion import MEASURES, Dispersion
+from roundround.report.drawing.figures import save_drawing
 from roundround.report.eval_panels import DISPERSION, MOST_LAYERS
-from roundround.report.figures import save_drawing
 from roundround.support.console import print_status, print_table
 from roundround.support.files import write_json
 from roundround.support.panels import Curve, Drawing, Mark, Panel
+from roundround.verbs.eval import EvalConfig
 
 
 def records(

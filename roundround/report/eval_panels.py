@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from roundround.report import harness, pairs
-from roundround.report.numbers import number
+from roundround.report.drawing.numbers import number
+from roundround.report.drawing.tables import Record, Table, in_words, tables_of
 from roundround.report.page.view import RunFiles, Section, View
-from roundround.report.tables import Record, Table, in_words, tables_of
 from roundround.support.panels import Curve, Drawing, Mark, Panel, numbers
 
 DISPERSION = {  # metric: label

@@ -9,13 +9,13 @@ from typing import Any
 
 from rich.table import Table
 
-from roundround.loading.reading import Reader
+from roundround.asking.reader import Reader
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
 from roundround.probing.ablation import Range, merged, n_targets
 from roundround.probing.dispersion import Dispersion
 from roundround.report import dispersion_tables
-from roundround.report.numbers import fixed
+from roundround.report.drawing.numbers import fixed
 
 STRANGE_JOINT = 5  # times the mean loss: an even guess among 50,000 tokens is 3 times that of a good model
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from roundround.analysis.past_run import PastRun
 from roundround.config.options import Change
-from roundround.config.verbs import verb_named
-from roundround.report.numbers import shown, text_of
-from roundround.report.tables import Table, in_words
+from roundround.report.drawing.numbers import shown, text_of
+from roundround.report.drawing.tables import Table, in_words
+from roundround.verbs import verb_named
 
 SHORT_HASH = 12  # characters
 

@@ -19,8 +19,8 @@ from roundround.analysis.intervals import error_widths, scipy_special
 from roundround.analysis.past_run import direction
 from roundround.analysis.standings import BETTER, NOT_TOLD_APART, SIGNIFICANT, WORSE
 from roundround.report.comparison_tables import place_of
-from roundround.report.numbers import decimals_of, fixed, number, shown_p
-from roundround.report.tables import Record, in_words
+from roundround.report.drawing.numbers import decimals_of, fixed, number, shown_p
+from roundround.report.drawing.tables import Record, in_words
 
 POWER, MOST_SEEDS = 0.8, 1000
 NAMED = 3  # of many settings

@@ -2,7 +2,7 @@
 
 Shapes: S tokens that the model wrote, T tokens of the text.
 
-Tested by tests/loading/test_generate.py and tests/report/test_page_in_browser.py.
+Tested by tests/asking/test_generation.py and tests/report/test_page_in_browser.py.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rich.table import Table as Shown
 from rich.text import Text
 from safetensors.numpy import save_file
 
+from roundround.report.drawing.tables import Record, Table, tables_of
 from roundround.report.page.heads import shown_word
 from roundround.report.page.view import RunFiles, Section, View
-from roundround.report.tables import Record, Table, tables_of
 from roundround.support.console import print_table
 from roundround.support.files import usual_mode
 

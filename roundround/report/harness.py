@@ -1,6 +1,6 @@
 """What tasks of EleutherAI's harness say of a model: its numbers as records, a table, and over what they were taken.
 
-Tested by tests/loading/test_harness.py.
+Tested by tests/asking/test_harness.py.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import rich.table
 
 from roundround.analysis.intervals import error_widths
-from roundround.report.numbers import number, shown, text_of
+from roundround.report.drawing.numbers import number, shown, text_of
+from roundround.report.drawing.tables import Record, Table
 from roundround.report.page.view import Section, View
-from roundround.report.tables import Record, Table
 
 SHARES = {"acc", "acc_norm", "acc_bytes", "acc_all", "exact_match", "f1"}  # lie between 0 and 1
 FEW = 100  # examples: a share near one half is known to 10 %

@@ -16,9 +16,9 @@ from rich.table import Table
 
 from roundround.analysis.past_run import PastRun
 from roundround.config.options import Change
+from roundround.report.drawing.numbers import shown
+from roundround.report.drawing.tables import tables_of
 from roundround.report.facts import commands_of, duration, facts_of, settings_of
-from roundround.report.numbers import shown
-from roundround.report.tables import tables_of
 from roundround.support.console import print_result, print_status, print_table
 from roundround.support.errors import UserError
 

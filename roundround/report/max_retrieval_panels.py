@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from roundround.analysis.intervals import half_width
-from roundround.config.verbs import FigureStyle
+from roundround.config.verb import FigureStyle
 from roundround.papers.max_retrieval import PAPER, SECOND_HAND, SLOPE, SPREAD
-from roundround.report.figures import colour_map, finish, save, subplots, tick_words
+from roundround.report.drawing.figures import colour_map, finish, save, subplots, tick_words
+from roundround.report.drawing.style import HEAT, styled
+from roundround.report.drawing.tables import Record, Table, tables_of
 from roundround.report.max_retrieval_tables import OF_HEADS, Array, Measured, measured_of, shown_name
 from roundround.report.page.heads import scaled
 from roundround.report.page.view import RunFiles, Section, View
-from roundround.report.style import HEAT, styled
-from roundround.report.tables import Record, Table, tables_of
 from roundround.report.train_panels import logged
 from roundround.support.panels import Curve, Drawing, Mark, Panel
 

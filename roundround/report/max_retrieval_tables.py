@@ -18,8 +18,8 @@ from scipy import stats
 from roundround.analysis.intervals import half_width, paired_p
 from roundround.analysis.past_run import is_number
 from roundround.papers.max_retrieval import PAPER, SECOND_HAND, SLOPE, SPREAD
-from roundround.report.numbers import number, shown_p
-from roundround.report.tables import Record
+from roundround.report.drawing.numbers import number, shown_p
+from roundround.report.drawing.tables import Record
 from roundround.support.markdown import markdown_table
 from roundround.support.panels import MOST
 

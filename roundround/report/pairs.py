@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from rich.table import Column, Table
 
 from roundround.analysis.intervals import half_width, wilson
-from roundround.report.numbers import number
+from roundround.report.drawing.numbers import number
+from roundround.report.drawing.tables import Record, tables_of
 from roundround.report.page.view import Section, View
-from roundround.report.tables import Record, tables_of
 from roundround.support.panels import Curve, Drawing, Panel, numbers
 
 BEFORE = "tokens of text before the sentence"

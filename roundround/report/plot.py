@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from roundround.analysis.comparison import Comparison, training_curves
 from roundround.report import comparison, comparison_tables
-from roundround.report.figures import add_heat, colour_map, figure_of, finish, subplots
+from roundround.report.drawing.figures import add_heat, colour_map, figure_of, finish, subplots
+from roundround.report.drawing.style import HEAT, SCREEN, Sizes, styled
 from roundround.report.page.heads import shown_word
-from roundround.report.style import HEAT, SCREEN, Sizes, styled
 from roundround.support.errors import UserError, nearest
 from roundround.support.panels import Drawing
 

@@ -14,17 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundround.config.verbs import FigureStyle
-from roundround.loading.patterns import runs_of
+from roundround.config.verb import FigureStyle
 from roundround.probing.layout import KINDS, Layout, same, stacked
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
 from roundround.probing.rows import BANDS, PLACES
-from roundround.report.figures import add_heat, finish, number_columns, save, save_drawing, subplots
+from roundround.report.drawing.figures import add_heat, finish, number_columns, save, save_drawing, subplots
+from roundround.report.drawing.style import INK, PLACE_COLOURS, SCREEN, SIGNED, Sizes, styled
 from roundround.report.page.heads import LETTERS
 from roundround.report.probe_tables import ROTATED, shown_wavelength, standing_out
-from roundround.report.style import INK, PLACE_COLOURS, SCREEN, SIGNED, Sizes, styled
 from roundround.support.panels import Curve, Drawing, Mark, Panel
+from roundround.trained.patterns import runs_of
 
 HATCHES = ("", "//", "..", "xx", "\\\\", "--", "")  # of the places, so that they can be told apart in grey
 HEADS_DRAWN = 1  # of each label, token by token

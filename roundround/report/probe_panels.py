@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from roundround.report.drawing.numbers import number
+from roundround.report.drawing.tables import Record, Table, tables_of
 from roundround.report.eval_panels import BEFORE, MOST_HEADS, by_layer, by_place, mean_of
-from roundround.report.numbers import number
 from roundround.report.page.heads import (
     LETTERS,
     MEANINGS,
@@ -25,7 +26,6 @@ from roundround.report.page.heads import (
     standing_out,
 )
 from roundround.report.page.view import RunFiles, Section, View
-from roundround.report.tables import Record, Table, tables_of
 from roundround.support.panels import Curve, Panel, numbers
 
 MOST_CELLS = 10_000  # of the map

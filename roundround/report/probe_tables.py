@@ -19,7 +19,7 @@ from roundround.probing.layout import KINDS, Layout
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
 from roundround.probing.rows import PLACES
-from roundround.report.numbers import fixed
+from roundround.report.drawing.numbers import fixed
 from roundround.support.console import print_table
 from roundround.support.files import write_json
 

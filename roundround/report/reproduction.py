@@ -12,7 +12,7 @@ import numpy as np
 from rich.table import Table
 
 from roundround.config.options import conf_dir
-from roundround.config.verbs import FigureStyle
+from roundround.config.verb import FigureStyle
 from roundround.papers.claim import (
     Comparison,
 )
@@ -29,7 +29,7 @@ from roundround.papers.figures import (
     verdict_of,
     write_entries,
 )
-from roundround.report.figures import save_drawing
+from roundround.report.drawing.figures import save_drawing
 from roundround.report.theory import interval, number
 from roundround.support import __version__
 from roundround.support.console import print_status, print_table

@@ -19,19 +19,19 @@ from pandas import DataFrame
 from roundround.analysis.comparison import varying
 from roundround.analysis.load import LongTable, Number, numbers_of
 from roundround.analysis.past_run import PastRun, direction
-from roundround.config.verbs import verb_named
+from roundround.records.directories import PAGE, jobs_of_sweep
 from roundround.report.comparison import AXES, panels_of
+from roundround.report.drawing.tables import Table, filled, in_words
 from roundround.report.facts import Fact
 from roundround.report.lab_book import relative
 from roundround.report.page.view import RunFiles, Section
 from roundround.report.page.write import html, pictures_of
-from roundround.report.tables import Table, filled, in_words
 from roundround.report.train_panels import logged
-from roundround.runs.directories import PAGE, jobs_of_sweep
 from roundround.support.console import print_status, print_table
 from roundround.support.errors import UserError, one_line
 from roundround.support.files import write_atomically
 from roundround.support.panels import Curve, Panel
+from roundround.verbs import verb_named
 
 MOST_ROWS = 40  # of the table in a terminal
 REASONS = 3  # why jobs failed

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from roundround.config.verbs import FigureStyle
+from roundround.config.verb import FigureStyle
 from roundround.papers.claim import Answer, Comparison
-from roundround.report.figures import save_drawing
+from roundround.report.drawing.figures import save_drawing
 from roundround.support.console import print_table
 from roundround.support.files import write_atomically
 from roundround.support.markdown import markdown_table

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from roundround.analysis.past_run import PastRun
-from roundround.report.numbers import number, shown
+from roundround.report.drawing.numbers import number, shown
+from roundround.report.drawing.tables import Record, in_words, tables_of
 from roundround.report.page.view import RunFiles, Section, View
-from roundround.report.tables import Record, in_words, tables_of
 from roundround.support.panels import Curve, Panel, numbers
 
 MOST_POINTS = 300  # of a line; more logged steps are averaged

@@ -9,10 +9,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from roundround.attention.bias import Bias, LinearBias
-from roundround.attention.checks import checked_finite
-from roundround.attention.keys import AttentionShape, Keys
-from roundround.attention.whole_rows import Kind, RowFunction
+from roundround.kernels.bias import Bias, LinearBias
+from roundround.kernels.checks import checked_finite
+from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.whole_rows import Kind, RowFunction
 from roundround.softmax.row_scale import RowScale
 
 LONG = 16_384  # keys

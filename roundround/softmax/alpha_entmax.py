@@ -9,10 +9,10 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from roundround.attention.bias import Bias
-from roundround.attention.keys import AttentionShape, Keys
-from roundround.attention.precision import at_least_float32
-from roundround.attention.whole_rows import RowFunction
+from roundround.kernels.bias import Bias
+from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.precision import at_least_float32
+from roundround.kernels.whole_rows import RowFunction
 from roundround.softmax.projection import Projection, checked_alpha, entmax_function, entmax_of
 
 

@@ -13,16 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.attention import fused, whole_rows
-from roundround.attention.bias import Bias
-from roundround.attention.blocks import attend_in_blocks, logits_of_rows, query_blocks, rows_between
-from roundround.attention.compilation import once_per_compilation, outside_compilation
-from roundround.attention.finals import FinalVariants
-from roundround.attention.kernels import fitted
-from roundround.attention.keys import AttentionShape, Keys
-from roundround.attention.precision import at_least_float32
-from roundround.attention.trial import FallsBack
-from roundround.attention.whole_rows import RowFunction
+from roundround.kernels import fused, whole_rows
+from roundround.kernels.bias import Bias
+from roundround.kernels.blocks import attend_in_blocks, logits_of_rows, query_blocks, rows_between
+from roundround.kernels.choose import fitted
+from roundround.kernels.compilation import once_per_compilation, outside_compilation
+from roundround.kernels.finals import FinalVariants
+from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.precision import at_least_float32
+from roundround.kernels.trial import FallsBack
+from roundround.kernels.whole_rows import RowFunction
 
 
 class RunsInBlocks(FallsBack):

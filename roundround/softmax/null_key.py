@@ -11,17 +11,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundround.attention import flex, fused
-from roundround.attention.bias import Bias, LinearBias
-from roundround.attention.keys import Keys
-from roundround.attention.whole_rows import Kind, RowFunction
+from roundround.kernels import flex, fused
+from roundround.kernels.bias import Bias, LinearBias
+from roundround.kernels.keys import Keys
+from roundround.kernels.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax
 
 
 class NullKey(AttentionSoftmax):
     """exp(e_j) / (exp(null) + sum_l exp(e_l)): the fused softmax, corrected by its log-sum-exp.
 
-    A variant defines `null_logit` alone; its gradient is in `attention/tiled_attention.py`.
+    A variant defines `null_logit` alone; its gradient is in `kernels/tiled_attention.py`.
     """
 
     sums_to_one: ClassVar[bool] = False

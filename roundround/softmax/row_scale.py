@@ -11,12 +11,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundround.attention import flex, fused
-from roundround.attention.bias import Bias, LinearBias, at_each
-from roundround.attention.keys import Keys
-from roundround.attention.precision import wide_dtype
-from roundround.attention.row_measures import entropy_of_logits
-from roundround.attention.whole_rows import Kind, RowFunction
+from roundround.kernels import flex, fused
+from roundround.kernels.bias import Bias, LinearBias, at_each
+from roundround.kernels.keys import Keys
+from roundround.kernels.precision import wide_dtype
+from roundround.kernels.row_measures import entropy_of_logits
+from roundround.kernels.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 
 

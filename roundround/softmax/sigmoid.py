@@ -8,11 +8,11 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from roundround.attention import flex
-from roundround.attention.bias import Bias, at_each
-from roundround.attention.keys import AttentionShape, Keys
-from roundround.attention.precision import wide_dtype
-from roundround.attention.whole_rows import Kind, RowFunction
+from roundround.kernels import flex
+from roundround.kernels.bias import Bias, at_each
+from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.precision import wide_dtype
+from roundround.kernels.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax, checked_count
 
 

@@ -7,11 +7,11 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from roundround.attention import flex
-from roundround.attention.bias import Bias
-from roundround.attention.checks import checked_positive
-from roundround.attention.keys import AttentionShape, Keys
-from roundround.attention.whole_rows import Kind, RowFunction
+from roundround.kernels import flex
+from roundround.kernels.bias import Bias
+from roundround.kernels.checks import checked_positive
+from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 
 

@@ -7,9 +7,9 @@ from typing import final
 
 from torch import Tensor
 
-from roundround.attention import flex, fused
-from roundround.attention.bias import Bias, LinearBias
-from roundround.attention.keys import Keys
+from roundround.kernels import flex, fused
+from roundround.kernels.bias import Bias, LinearBias
+from roundround.kernels.keys import Keys
 from roundround.softmax.row_scale import RowScale
 
 

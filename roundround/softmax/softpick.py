@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from roundround.attention import flex
-from roundround.attention.bias import Bias
-from roundround.attention.checks import checked_positive
-from roundround.attention.keys import AttentionShape, Keys
-from roundround.attention.whole_rows import Kind, RowFunction
+from roundround.kernels import flex
+from roundround.kernels.bias import Bias
+from roundround.kernels.checks import checked_positive
+from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax
 
 

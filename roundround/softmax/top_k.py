@@ -8,9 +8,9 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from roundround.attention.bias import Bias
-from roundround.attention.keys import AttentionShape, Keys
-from roundround.attention.whole_rows import Kind, RowFunction
+from roundround.kernels.bias import Bias
+from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 
 

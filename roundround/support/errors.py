@@ -1,6 +1,6 @@
 """The errors that cross rooms, each with its exit code, and what makes any text fit to be printed.
 
-Tested by tests/command_line/test_command_line.py and tests/runs/test_run.py.
+Tested by tests/command_line/test_command_line.py and tests/records/test_run.py.
 """
 
 from __future__ import annotations

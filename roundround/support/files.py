@@ -1,6 +1,6 @@
 """Files that appear whole or not at all, even where their writer is killed; hashes; reading a user's files.
 
-Tested by tests/runs/test_run.py.
+Tested by tests/records/test_run.py.
 """
 
 from __future__ import annotations

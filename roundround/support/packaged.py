@@ -1,6 +1,6 @@
 """The pretrained models that travel with the package, so that commands work without a network: a folder each.
 
-Tested by tests/loading/test_hf_load.py and tests/data/test_stories.py.
+Tested by tests/hf/test_hf_load.py and tests/data/test_stories.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a figure shows, as numbers and words: panels of curves or of coloured cells. Nothing here draws.
 
-`report/figures.py` draws panels, into the files of a run and into its page.
+`report/drawing/figures.py` draws panels, into the files of a run and into its page.
 
 Tested by tests/report/test_pictures.py.
 """

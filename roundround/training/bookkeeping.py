@@ -15,13 +15,13 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from torch import Tensor
 
 from roundround.distributed.interruption import StopSignal
-from roundround.runs import checkpoints
-from roundround.runs.run import Run
+from roundround.records import checkpoints
+from roundround.records.run import Run
 from roundround.support.console import print_status
 from roundround.support.errors import NotFinite
 
 if TYPE_CHECKING:
-    from roundround.runs.sharded_checkpoints import ShardedSaver
+    from roundround.records.sharded_checkpoints import ShardedSaver
 
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -41,7 +41,9 @@ class Bookkeeping:
         self.run.forget_after(self.first_step)
         self.folder = self.run.directory / "checkpoints"
         if sharded:
-            from roundround.runs.sharded_checkpoints import ShardedSaver  # torch.distributed takes a second to import
+            from roundround.records.sharded_checkpoints import (
+                ShardedSaver,  # torch.distributed takes a second to import
+            )
 
             self.saver = ShardedSaver(self.folder)
         self.display.start()

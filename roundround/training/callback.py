@@ -15,17 +15,17 @@ import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 
-from roundround.config.verbs.train import TrainConfig
 from roundround.distributed.interruption import STOP_SIGNALS, interrupt, on_signals, put_back
 from roundround.probing.telemetry import attention_statistics
-from roundround.runs import checkpoints
-from roundround.runs.checkpoints import Checkpoint, check_optimizer
-from roundround.runs.run import Run
+from roundround.records import checkpoints
+from roundround.records.checkpoints import Checkpoint, check_optimizer
+from roundround.records.run import Run
 from roundround.support.errors import Interrupted
 from roundround.training.bookkeeping import Bookkeeping
 from roundround.training.material import Material
 from roundround.training.meter import Meter
 from roundround.training.module import LanguageModel, gathered, loss_scaler
+from roundround.verbs.train import TrainConfig
 
 STEPS_BETWEEN_AGREEMENTS = 10  # at most, among several processes
 SMALLEST_LOSS_SCALE = 1.0  # below it the gradients themselves overflow float16
@@ -71,7 +71,7 @@ class TrainingCallback(lightning.Callback):
         self.sharded = isinstance(trainer.strategy, ModelParallelStrategy)
         if self.past is not None:
             if self.sharded:
-                from roundround.runs.sharded_checkpoints import load_shards_of_optimizer
+                from roundround.records.sharded_checkpoints import load_shards_of_optimizer
 
                 load_shards_of_optimizer(trainer.optimizers[0], self.past)
             else:

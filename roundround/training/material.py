@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from roundround.config.build import build
-from roundround.config.verbs.train import TrainConfig
 from roundround.data.batches import Shares, TrainingWindows, WindowSampler, validation_windows
 from roundround.data.corpora import Corpus, Source
 from roundround.data.prepared import TokenData, default_cache_dir, prepare
@@ -25,10 +24,11 @@ from roundround.data.stream import Mix
 from roundround.data.tasks.base import Example, Examples, Task, distinct
 from roundround.data.tasks.batches import TaskBatch, TaskData, TrainingExamples, same_length_batches, task_data
 from roundround.data.tasks.text_task import TextTask
-from roundround.loading.start import Start
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import perplexity, score
+from roundround.trained.start import Start
+from roundround.verbs.train import TrainConfig
 
 VALIDATION_TOKENS = 8192  # measured at once
 PLATEAU = 0.5  # of the loss of an answer that does not depend on the question, or is guessed from what stands there

@@ -21,17 +21,17 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from roundround.attention.compilation import compile_in_place, uncompiled
-from roundround.config.verbs.train import TrainConfig
-from roundround.loading.models import decoder_of_config, planned
-from roundround.loading.start import Start
+from roundround.kernels.compilation import compile_in_place, uncompiled
 from roundround.model.block import Block
 from roundround.model.decoder import Decoder
 from roundround.model.shards import is_sharded
-from roundround.runs.checkpoints import Checkpoint
+from roundround.records.checkpoints import Checkpoint
+from roundround.trained.models import decoder_of_config, planned
+from roundround.trained.start import Start
 from roundround.training.material import Material
 from roundround.training.optim import OptimizerFactory
 from roundround.training.schedules import Schedule
+from roundround.verbs.train import TrainConfig
 
 MakeDecoder = Callable[[Callable[[Block], object]], Decoder]  # given what is done with each layer once it is made
 MakeShare = Callable[[DeviceMesh], Decoder]  # of one process, once the processes have met

@@ -8,19 +8,20 @@ from typing import Any
 
 import torch
 
-from roundround.config.verbs import WHERE, keys_of
-from roundround.config.verbs.train import TrainConfig
+from roundround.config.verb import WHERE
 from roundround.distributed.device import check_fits
 from roundround.distributed.launcher import launched_from_outside
-from roundround.loading.models import check_buildable
 from roundround.model.decoder import Decoder
-from roundround.runs.directories import jobs_of_sweep
-from roundround.runs.run import Run
+from roundround.records.directories import jobs_of_sweep
+from roundround.records.run import Run
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 from roundround.softmax.softmax import Softmax
+from roundround.trained.models import check_buildable
 from roundround.training.material import Material
 from roundround.training.schedules import Schedule
 from roundround.training.trainer import shards
+from roundround.verbs import keys_of
+from roundround.verbs.train import TrainConfig
 
 COPIES = 4  # the weights, their gradients, and the two moments of Adam
 

@@ -20,9 +20,7 @@ from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.strategies.launchers import subprocess_script
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from roundround.attention.precision import has_bfloat16
 from roundround.config.build import plain, target_class
-from roundround.config.verbs.train import TrainConfig
 from roundround.distributed.launcher import (
     STARTED_BY,
     address,
@@ -32,10 +30,12 @@ from roundround.distributed.launcher import (
     without_srun,
 )
 from roundround.distributed.peers import KILLED, SECONDS_BETWEEN_LOOKS, SECONDS_TO_LEAVE, Peers
-from roundround.runs.run import Run
+from roundround.kernels.precision import has_bfloat16
+from roundround.records.run import Run
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, nearest, one_line
 from roundround.training.module import FullyShardedStrategy
+from roundround.verbs.train import TrainConfig
 
 COUNTS = ("max_steps", "log_every_n_steps", "accumulate_grad_batches")
 SHARDS = "fsdp2"

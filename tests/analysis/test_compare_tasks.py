@@ -16,8 +16,8 @@ from roundround.analysis.comparison import Comparison
 from roundround.analysis.past_run import direction, is_share
 from roundround.report import comparison as report
 from roundround.report import comparison_tables
+from roundround.report.drawing.style import SCREEN, styled
 from roundround.report.page.write import page_of
-from roundround.report.style import SCREEN, styled
 from roundround.support.panels import Curve, Drawing
 
 TRAIN_LENGTHS, LENGTHS = [1, 20], (20, 40)

@@ -22,8 +22,8 @@ from roundround.command_line.arguments import (
 )
 from roundround.command_line.completion import complete_override, complete_reader
 from roundround.command_line.launch import without_escapes
-from roundround.config.verbs import verb_named
 from roundround.support.errors import UserError
+from roundround.verbs import verb_named
 
 
 @pytest.mark.parametrize(

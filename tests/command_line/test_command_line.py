@@ -156,7 +156,7 @@ def test_a_missing_value_is_named(train: Callable[..., Done]) -> None:
 def test_a_full_disk_costs_one_line(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     import errno
 
-    from roundround.runs import checkpoints
+    from roundround.records import checkpoints
 
     monkeypatch.setattr(
         checkpoints,
@@ -176,13 +176,13 @@ def test_a_full_disk_costs_one_line(train: Callable[..., Done], monkeypatch: pyt
 @pytest.mark.parametrize(
     ("node", "imported"),
     [
-        ({"_target_": "roundround.runs.loggers.wandb.WandB"}, ["wandb", "wandb.sdk.launch.inputs.internal"]),
-        ({"_target_": "roundround.runs.loggers.none.NoLogger"}, []),
+        ({"_target_": "roundround.records.loggers.wandb.WandB"}, ["wandb", "wandb.sdk.launch.inputs.internal"]),
+        ({"_target_": "roundround.records.loggers.none.NoLogger"}, []),
         ({"_target_": "mine.Logger"}, []),
         (
             {
-                "_target_": "roundround.runs.loggers.several.Several",
-                "a": {"_target_": "roundround.runs.loggers.wandb.WandB"},
+                "_target_": "roundround.records.loggers.several.Several",
+                "a": {"_target_": "roundround.records.loggers.wandb.WandB"},
             },
             ["wandb", "wandb.sdk.launch.inputs.internal"],
         ),
@@ -281,7 +281,7 @@ def test_joblib_runs_a_sweep_in_parallel(here: Path, fast: list[str]) -> None:
 def test_two_launches_in_one_second_get_two_directories(here: Path) -> None:
     from datetime import datetime
 
-    from roundround.runs.directories import claim
+    from roundround.records.directories import claim
 
     now = datetime(2026, 1, 2, 3, 4, 5)
     paths = [claim(here, now) for _ in range(3)]

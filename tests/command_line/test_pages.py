@@ -25,9 +25,10 @@ from roundround.command_line.catalogue import (
 from roundround.command_line.completion import complete_override
 from roundround.config.build import build
 from roundround.config.options import config_name, options_of
-from roundround.config.verbs import VERBS, Verb, verb_named
+from roundround.config.verb import Verb
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
+from roundround.verbs import VERBS, verb_named
 
 OF_HYDRA = [verb for verb in VERBS if verb.config is not None]
 OF_KEYS = [group for group in group_names() if group not in ("bench", "experiment")]  # which set keys of others

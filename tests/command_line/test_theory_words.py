@@ -6,8 +6,8 @@ import pytest
 
 from roundround.command_line.arguments import expand_sugar
 from roundround.command_line.completion import complete_override
-from roundround.config.verbs import verb_named
 from roundround.papers import statement_names
+from roundround.verbs import verb_named
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from conftest import ROOT, Done, assert_refused
 from roundround.command_line import launch
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.places import of_the_place
-from roundround.config.verbs import verb_named
 from roundround.support.errors import UserError, one_line
+from roundround.verbs import verb_named
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_path_that_cannot_be_is_the_users_to_mend() -> None:
     "words", ["No space left on device", "I/O error: No space left on device (os error 28)", os.strerror(errno.EDQUOT)]
 )
 def test_an_export_names_its_own_full_disk(words: str) -> None:
-    from roundround.verbs.export import refused_where_full
+    from roundround.verbs.export.run import refused_where_full
 
     with pytest.raises(UserError, match="the disk of there"), refused_where_full(Path("there")):
         raise RuntimeError(words)

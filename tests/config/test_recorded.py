@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 
 from roundround.config.build import build, checked, literal
 from roundround.config.recorded import as_dict, config_from_checkpoint, config_of_run, foreign_targets, own_config
-from roundround.config.verbs.export import ExportConfig
 from roundround.data.corpora import Corpus
 from roundround.support.errors import UserError
+from roundround.verbs.export import ExportConfig
 
 ODD = ["${oc.env:HOME}", "a\\${x}", "\\\\${seed}", "${", "$${a}}", "${${a}}\\", "\\", "plain", "${nope:1}"]
 

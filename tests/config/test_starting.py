@@ -7,11 +7,11 @@ import copy
 import pytest
 from omegaconf import OmegaConf
 
-from roundround.attention.keys import AttentionShape
 from roundround.config.recorded import config_from_checkpoint, give_theta
-from roundround.loading.models import give_default_data
+from roundround.kernels.keys import AttentionShape
 from roundround.pe.rope import RoPE
 from roundround.support.errors import UserError
+from roundround.trained.models import give_default_data
 
 
 def test_what_a_checkpoint_brings_can_be_brought_again() -> None:

@@ -12,25 +12,15 @@ from conftest import ROOT, shell
 from omegaconf import OmegaConf
 
 from roundround.config.options import conf_dir, config_name
-from roundround.config.verbs import (
-    HOW,
-    MEASURED,
-    REPLICATE,
-    SETTING,
-    VERBS,
-    WHERE,
-    Verb,
-    is_below,
-    keys_of,
-    verb_named,
-)
+from roundround.config.verb import HOW, MEASURED, REPLICATE, SETTING, WHERE, Verb, is_below
+from roundround.verbs import VERBS, keys_of, verb_named
 
 ENTRY = '''
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.verbs import at_least_one
-from roundround.config.verbs import Verb
+from roundround.config.verb import at_least_one
+from roundround.config.verb import Verb
 
 
 @dataclass(kw_only=True)
@@ -50,9 +40,9 @@ VERB = Verb(name="count", run="roundround.verbs.count:count", place=99, help="Co
 FUNCTION = """
 from roundround.config.build import checked
 from roundround.config.recorded import as_dict
-from roundround.config.verbs.count import CountConfig
-from roundround.runs.opening import build_logger
-from roundround.runs.opening import opened
+from roundround.verbs.count import CountConfig
+from roundround.records.opening import build_logger
+from roundround.records.opening import opened
 
 
 def count(cfg, invocation):
@@ -80,8 +70,8 @@ def test_a_new_verb_is_three_files(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "roundround", tmp_path / "roundround", ignore=ignored)
     shutil.copytree(conf_dir(), tmp_path / "conf")
     for name, text in {
-        "roundround/config/verbs/count.py": ENTRY,
-        "roundround/verbs/count.py": FUNCTION,
+        "roundround/verbs/count/__init__.py": ENTRY,
+        "roundround/verbs/count/run.py": FUNCTION,
         "conf/count.yaml": VALUES,
     }.items():
         (tmp_path / name).write_text(text)

@@ -20,16 +20,16 @@ import torch
 from conftest import Done, shell
 from helpers_manifest import a_manifest
 
-from roundround.config.verbs import VERBS
 from roundround.distributed import launcher
 from roundround.distributed.device import pick_device
 from roundround.distributed.peers import Peers
-from roundround.runs.directories import remove_scratch, run_directory, sweep_directory
-from roundround.runs.loggers.none import NoLogger
-from roundround.runs.opening import opened
-from roundround.runs.run import Invocation
+from roundround.records.directories import remove_scratch, run_directory, sweep_directory
+from roundround.records.loggers.none import NoLogger
+from roundround.records.opening import opened
+from roundround.records.run import Invocation
 from roundround.support.errors import AlreadyReported, Interrupted, UserError
 from roundround.support.files import write_json
+from roundround.verbs import VERBS
 
 # what launchers set, for the second of two processes
 TORCHRUN = {
@@ -309,7 +309,7 @@ def test_only_a_failure_keeps_the_scratch_folder_for_its_log(
     roundround: Callable[..., Done],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("roundround.verbs.train.train", Mock(side_effect=error))
+    monkeypatch.setattr("roundround.verbs.train.run.train", Mock(side_effect=error))
     monkeypatch.setattr(Peers, "join", lambda self, answer: None)  # nobody else is there
     monkeypatch.setattr(Peers, "leave", lambda self, code, line: True)
     monkeypatch.setattr(tempfile, "tempdir", str(here))
@@ -323,8 +323,8 @@ def test_the_first_rank_alone_tells_of_changes_and_asks_git(
     rank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("roundround.runs.opening.git_state", lambda: (asked.append(rank), None))
-    monkeypatch.setattr("roundround.runs.opening.refuse_changed", lambda *args: ["my.Class has a new comment"])
+    monkeypatch.setattr("roundround.records.opening.git_state", lambda: (asked.append(rank), None))
+    monkeypatch.setattr("roundround.records.opening.refuse_changed", lambda *args: ["my.Class has a new comment"])
     set_all(monkeypatch, {**TORCHRUN, "RANK": rank})
     for name in ("new", "old"):
         (tmp_path / name).mkdir()

@@ -58,7 +58,7 @@ ALL = tuple(VERBS)
 TRAINING = ("resume", "eval", "probe", "export")
 SECRETS = {"env": {"CANARY": SECRET}}
 CALLABLES = [
-    "roundround.cli.main", "roundround.__main__.X", "roundround.runs.run.subprocess.Popen", "builtins.exec",
+    "roundround.cli.main", "roundround.__main__.X", "roundround.records.run.subprocess.Popen", "builtins.exec",
     "nowhere.X",
     "roundround.pe", "roundround.support.errors.UserError", "", "..", "roundround.pe.rope.RoPE.__init__", "a b",
 ]  # fmt: skip

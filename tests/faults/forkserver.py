@@ -148,7 +148,7 @@ def serve() -> None:
 
     sys.path.insert(0, str(ROOT))
     for path in sorted((ROOT / "roundround").rglob("*.py")):
-        if path.stem not in ("__main__", "__init__") and "loading/export" not in path.as_posix():  # those: for exports
+        if path.stem not in ("__main__", "__init__") and "trained/export" not in path.as_posix():  # those: for exports
             importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
     for name in ("lightning", "datasets", "transformers", "wandb"):
         importlib.import_module(name)

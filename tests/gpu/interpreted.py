@@ -20,9 +20,9 @@ from helpers_attention import attention_shape, build
 from helpers_pe import noise
 from torch import Tensor
 
-from roundround.attention import entropy_kernel, fused, trial, whole_rows
-from roundround.attention.entropy_kernel import RowEntropy
-from roundround.attention.keys import Keys
+from roundround.kernels import entropy_kernel, fused, trial, whole_rows
+from roundround.kernels.entropy_kernel import RowEntropy
+from roundround.kernels.keys import Keys
 from roundround.softmax import projection
 from roundround.softmax.projection import entmax_of
 

@@ -17,10 +17,10 @@ from helpers_attention import CHOSEN, D_MODEL, NAMES, attention_shape, build, ke
 from helpers_pe import noise
 from torch import Tensor
 
-from roundround.attention import flex
-from roundround.attention.bias import LinearBias
-from roundround.attention.documents import documents_of
-from roundround.attention.keys import Keys
+from roundround.kernels import flex
+from roundround.kernels.bias import LinearBias
+from roundround.kernels.documents import documents_of
+from roundround.kernels.keys import Keys
 from roundround.softmax.base import AttentionSoftmax
 
 N_BATCH, N_HEADS, N_TOKENS = 2, 4, 70

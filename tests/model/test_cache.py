@@ -18,12 +18,12 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from roundround.config.options import conf_dir, load_option
-from roundround.loading.models import build_decoder
-from roundround.loading.patterns import parts_of
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.softmax import Softmax
+from roundround.trained.models import build_decoder
+from roundround.trained.patterns import parts_of
 
 N_VOCAB = 101
 PIECES = (64, 7, 1, 1, 1)

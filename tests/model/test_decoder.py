@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from roundround.config.options import load_option
-from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.model.kinds import LayerKind
 from roundround.pe.nope import NoPE
 from roundround.softmax.softmax import Softmax
+from roundround.trained.models import build_decoder
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 TOKENS_BT = torch.randint(97, (2, 48), generator=torch.Generator().manual_seed(0))

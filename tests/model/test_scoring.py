@@ -13,10 +13,10 @@ from conftest import ROOT
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from roundround.loading.models import build_decoder
 from roundround.model import decoder as decoder_module
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss, Share, score
+from roundround.trained.models import build_decoder
 
 CPU = torch.device("cpu")
 N_VOCAB = 53

@@ -15,9 +15,9 @@ from rounding import rounding
 from torch import Tensor
 
 from roundround.config.options import conf_dir
-from roundround.loading.models import decoder_of_config
 from roundround.model.block import mlp_of
 from roundround.model.decoder import Decoder
+from roundround.trained.models import decoder_of_config
 
 V, T = 37, 9
 SMALL = ["model.d_model=32", "model.n_layers=2", "model.n_heads=2", "model.n_key_heads=2", "model.head_dim=16"]

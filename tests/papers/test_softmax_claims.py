@@ -11,7 +11,7 @@ import pytest
 import torch
 from rounding import rounding
 
-from roundround.attention.keys import Keys
+from roundround.kernels.keys import Keys
 from roundround.papers import constructions
 from roundround.papers.claim import Trained, claim_of
 from roundround.papers.constructions import inverse_temperature_of, rows_of_model, sampled

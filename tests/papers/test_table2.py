@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 from scipy import stats
 from table2_tables import excludes_zero
 
-from roundround.loading.models import build_decoder
 from roundround.papers.figures import table2
 from roundround.papers.figures.table2 import Difference
+from roundround.trained.models import build_decoder
 
 CONF = ROOT / "conf"
 EXPERIMENT = OmegaConf.load(CONF / "experiment" / "rope" / "table2.yaml")

@@ -8,8 +8,8 @@ import pytest
 import torch
 from helpers_pe import attention_shape, build, golden, keys_at, layer_bias, noise, positions, wave
 
-from roundround.attention.bias import LinearBias
-from roundround.attention.tiles import LinearTerms, Operands
+from roundround.kernels.bias import LinearBias
+from roundround.kernels.tiles import LinearTerms, Operands
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 from roundround.pe.fox import FoX

@@ -27,9 +27,9 @@ from helpers_pe import (
     tunables,
 )
 
-from roundround.attention import blocks
-from roundround.attention.keys import AttentionShape
 from roundround.config.options import options_in
+from roundround.kernels import blocks
+from roundround.kernels.keys import AttentionShape
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 from roundround.softmax.softmax import Softmax
@@ -111,7 +111,7 @@ def test_hooks_keep_the_shape_and_dtype_of_activations(name: str, weights: torch
 @pytest.mark.parametrize("name", BIASED)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_a_bias_is_at_least_float32(name: str, dtype: torch.dtype) -> None:
-    """A bias is float32, and float64 for float64 activations (attention/bias.py)."""
+    """A bias is float32, and float64 for float64 activations (kernels/bias.py)."""
     keys = keys_at(positions(9))
     block = layer_bias(build(name).to(dtype), keys, noise(1, 9, 64, dtype=dtype)).block(keys, 2, 6)
     assert block.shape == (1, 4, 4, 6)
@@ -121,7 +121,7 @@ def test_a_bias_is_at_least_float32(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", BIASED)
 @pytest.mark.parametrize("options", [{}, {"window": 3}, {"causal": False}, {"causal": False, "window": 3}], ids=str)
 def test_a_block_of_a_bias_is_that_part_of_the_whole(name: str, options: dict[str, object]) -> None:
-    """A block of a bias is that part of the whole, for keys that are not causal too (attention/bias.py)."""
+    """A block of a bias is that part of the whole, for keys that are not causal too (kernels/bias.py)."""
     encoding = build(name).double()
     whole_HTT = bias_of(encoding, 11, start=600)  # beyond the threshold of FIRE
     keys = keys_at(positions(11, 600), n_queries=9, **options)
@@ -217,7 +217,7 @@ def test_facts_count_the_pairs_that_rotate(name: str) -> None:
 
 @pytest.mark.parametrize("name", BIASED)
 def test_autocast_leaves_a_bias_in_float32(name: str) -> None:
-    """Autocast leaves a bias in float32: it is turned off where a bias multiplies (attention/bias.py)."""
+    """Autocast leaves a bias in float32: it is turned off where a bias multiplies (kernels/bias.py)."""
     encoding = build(name)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = bias_of(encoding, 20)
@@ -240,7 +240,7 @@ def test_gradients_reach_every_parameter(name: str) -> None:
 
 @pytest.mark.parametrize("name", BIASED)
 def test_recomputed_query_blocks_give_the_same_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks that the backward pass computes again give the gradients of the whole (attention/bias.py)."""
+    """Blocks that the backward pass computes again give the gradients of the whole (kernels/bias.py)."""
     encoding, softmax = build(name).double(), Softmax(attention_shape())
     q, k, v = (noise(2, 4, 12, 16, seed=seed).requires_grad_() for seed in range(3))
     gradients, keys = [], keys_at(positions(12))

@@ -16,8 +16,8 @@ from helpers_attention import KEYS, SCALE, encoding_of, inputs, layer_bias, mask
 from scipy.stats import entropy as shannon
 from torch import Tensor, nn
 
-from roundround.attention import blocks
-from roundround.attention.keys import Keys
+from roundround.kernels import blocks
+from roundround.kernels.keys import Keys
 from roundround.probing import dispersion as dispersion_module
 from roundround.probing.dispersion import MEASURES, Dispersion, watched
 from roundround.report import dispersion_tables as report

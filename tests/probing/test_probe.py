@@ -15,8 +15,8 @@ from rich.console import Console
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from roundround.loading.load import ProbedHuggingFaceModel
-from roundround.loading.patching.attention import installed
+from roundround.hf.load import ProbedHuggingFaceModel
+from roundround.hf.patching.attention import installed
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation, rows
 from roundround.probing.layout import Layout, PairNorms
@@ -186,7 +186,7 @@ def hand_made(q_HTC: Tensor, k_GTC: Tensor, table: Tensor) -> RowStatistics:
     """Statistics of one layer of given queries and keys."""
     from helpers_attention import shape_of
 
-    from roundround.attention.keys import Keys
+    from roundround.kernels.keys import Keys
 
     seen = RowStatistics(1, q_HTC.shape[1])
     softmax = Softmax(shape_of(0))

@@ -15,17 +15,17 @@ from helpers_hf import Words, some_tokens, tiny
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
-from roundround.loading.load import ProbedHuggingFaceModel
-from roundround.loading.patching.attention import installed
+from roundround.hf.load import ProbedHuggingFaceModel
+from roundround.hf.patching.attention import installed
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
 from roundround.probing.probe import Probe, observe
 from roundround.report import evaluation, figures, probe_figures
 from roundround.report import probe_tables as report
+from roundround.report.drawing.figures import save, subplots
+from roundround.report.drawing.style import HEAT, PLACE_COLOURS, SCREEN, SIGNED, styled
 from roundround.report.eval_panels import drawing
-from roundround.report.figures import save, subplots
 from roundround.report.probe_panels import kept_panels
-from roundround.report.style import HEAT, PLACE_COLOURS, SCREEN, SIGNED, styled
 from roundround.support.panels import Drawing
 
 NAME = "2026-11-21/23-59-59-pe-p_rope_25,softmax-adaptive_temperature"

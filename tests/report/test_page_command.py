@@ -20,8 +20,8 @@ from helpers_page import Page, eval_records, write_run
 from roundround.analysis.past_run import past_run
 from roundround.command_line.launch import Job
 from roundround.config.options import changed_settings
-from roundround.config.verbs import verb_named
 from roundround.report.facts import commands_of
+from roundround.verbs import verb_named
 
 Command = Callable[..., Done]
 SMALL_MAXKEY = ["seeds=2", "max_steps=2", "test_sizes=[4]", "test_sets=4", "model.width=8", "device=cpu", "logger=none"]

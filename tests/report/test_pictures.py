@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from helpers_page import Page, write_run
 
-from roundround.report.figures import ends_of, look_of, tick_label, y_ends
+from roundround.report.drawing.figures import ends_of, look_of, tick_label, y_ends
+from roundround.report.drawing.style import MARKERS, PALETTE
 from roundround.report.page.pictures import VARIABLES, picture_of
 from roundround.report.page.view import figures_of, opened_run
 from roundround.report.page.write import page_of
-from roundround.report.style import MARKERS, PALETTE
 from roundround.report.train_panels import logged
 from roundround.support.panels import Curve, HeatMap, Mark, Panel
 

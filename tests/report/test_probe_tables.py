@@ -6,8 +6,8 @@ import pytest
 import torch
 from helpers_hf import some_tokens, tiny
 
-from roundround.loading.load import ProbedHuggingFaceModel
-from roundround.loading.patching.attention import installed
+from roundround.hf.load import ProbedHuggingFaceModel
+from roundround.hf.patching.attention import installed
 from roundround.probing.probe import observe
 from roundround.probing.rows import PLACES
 from roundround.report import probe_tables

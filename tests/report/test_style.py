@@ -17,12 +17,13 @@ from omegaconf import OmegaConf
 
 from roundround.config.build import checked
 from roundround.config.options import conf_dir
-from roundround.config.verbs import VERBS, FigureStyle
-from roundround.report import figures
-from roundround.report.figures import save_drawing
-from roundround.report.style import FONTS, PALETTE, SCREEN, SIZES, styled
+from roundround.config.verb import FigureStyle
+from roundround.report.drawing import figures
+from roundround.report.drawing.figures import save_drawing
+from roundround.report.drawing.style import FONTS, PALETTE, SCREEN, SIZES, styled
 from roundround.support.errors import UserError
 from roundround.support.panels import Curve, Drawing, HeatMap, Mark, Panel
+from roundround.verbs import VERBS
 
 PAPER = FigureStyle(style="paper")
 SIZES_ITEMS = [16, 128, 1024]
@@ -197,7 +198,7 @@ def test_every_verb_that_draws_has_the_key_and_no_other() -> None:
     ],
 )
 def test_a_wrong_style_is_one_line(given: Any, told: str) -> None:
-    from roundround.config.verbs.compare import CompareConfig
+    from roundround.verbs.compare import CompareConfig
 
     with pytest.raises(UserError, match=re.escape(told)):
         checked(CompareConfig, OmegaConf.create({"figures": given}))

@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 from roundround.report import evaluation
-from roundround.report.figures import KINDS, finish, save, subplots
-from roundround.report.style import SCREEN, styled
+from roundround.report.drawing.figures import KINDS, finish, save, subplots
+from roundround.report.drawing.style import SCREEN, styled
 from roundround.support.console import print_table
 
 ODD = "pe=$\\frac{$, [/nope] [link](x) <script> -- \x1b[31m \ud800 \uffff"
@@ -48,7 +48,7 @@ from roundround.__main__ import main
 try:
     main()
 except SystemExit:
-    from roundround.report.figures import colour_map, save, subplots
+    from roundround.report.drawing.figures import colour_map, save, subplots
     figure, axes = subplots(1, 2, figsize=(4, 2), sharey=True)
     axes[0].plot([0, 1], color=colour_map(["white", "black"])(0.5))
     save(figure, Path(), "drawn")

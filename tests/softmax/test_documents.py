@@ -15,10 +15,10 @@ from helpers_attention import D_MODEL, ENCODINGS, NAMES, REPLACED, SCALE, build,
 from helpers_pe import noise
 from torch import Tensor
 
-from roundround.attention import fused
-from roundround.attention.documents import documents_of, grouped
-from roundround.attention.kernels import Kernel
-from roundround.attention.keys import Keys
+from roundround.kernels import fused
+from roundround.kernels.choose import Kernel
+from roundround.kernels.documents import documents_of, grouped
+from roundround.kernels.keys import Keys
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 

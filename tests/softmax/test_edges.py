@@ -1,6 +1,6 @@
 """Attention at the edges of numbers: faults that were met once.
 
-Of roundround/attention/fused.py, softmax/null_key.py, softmax/projection.py, softmax/alpha_entmax.py and pe/scaled.py.
+Of roundround/kernels/fused.py, softmax/null_key.py, softmax/projection.py, softmax/alpha_entmax.py and pe/scaled.py.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from roundround.attention.bias import LinearBias
-from roundround.attention.keys import AttentionShape, Keys
 from roundround.config.options import named
+from roundround.kernels.bias import LinearBias
+from roundround.kernels.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 

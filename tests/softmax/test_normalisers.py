@@ -37,10 +37,10 @@ from helpers_pe import noise
 from rounding import rounding
 from torch import Tensor
 
-from roundround.attention import fused, tiled_attention
-from roundround.attention.bias import LinearBias
-from roundround.attention.keys import Keys
-from roundround.attention.tiles import LinearTerms, Operands
+from roundround.kernels import fused, tiled_attention
+from roundround.kernels.bias import LinearBias
+from roundround.kernels.keys import Keys
+from roundround.kernels.tiles import LinearTerms, Operands
 from roundround.softmax.base import AttentionSoftmax, RunsInBlocks
 from roundround.softmax.input_sink import InputSink
 from roundround.softmax.sink import Sink

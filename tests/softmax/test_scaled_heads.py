@@ -31,11 +31,11 @@ from helpers_pe import noise, wave
 from rounding import rounding
 from test_normalisers import causal_by_row, causal_logits, entmax_by_bisection, weights_of
 
-from roundround.attention.heads import n_last_heads
 from roundround.config.options import load_option
-from roundround.loading.models import build_decoder
+from roundround.kernels.heads import n_last_heads
 from roundround.model.decoder import Decoder
 from roundround.pe.nape import NAPE
+from roundround.trained.models import build_decoder
 
 SCALED = ["ssmax", "ssmax_bias", "as_entmax"]
 

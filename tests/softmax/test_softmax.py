@@ -33,9 +33,9 @@ from helpers_attention import (
 )
 from torch import Tensor
 
-from roundround.attention import blocks, whole_rows
-from roundround.attention.documents import documents_of
-from roundround.attention.keys import Keys
+from roundround.kernels import blocks, whole_rows
+from roundround.kernels.documents import documents_of
+from roundround.kernels.keys import Keys
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.softmax import Softmax

@@ -43,9 +43,9 @@ from helpers_pe import noise, prepared_of_layer
 from rounding import rounding
 from torch import Tensor
 
-from roundround.attention import blocks, tiles, whole_rows
-from roundround.attention.bias import Bias, LinearBias
-from roundround.attention.keys import Keys
+from roundround.kernels import blocks, tiles, whole_rows
+from roundround.kernels.bias import Bias, LinearBias
+from roundround.kernels.keys import Keys
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.projection import Projection
 
@@ -350,7 +350,7 @@ def test_a_thousand_tokens_attend_by_the_dense_definition(
 def test_nothing_leaks_from_keys_that_are_not_visible(
     name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing comes from keys that a query does not see, of a bias included (softmax/base.py, attention/bias.py)."""
+    """Nothing comes from keys that a query does not see, of a bias included (softmax/base.py, kernels/bias.py)."""
     monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 2 * 2 * 4 * 6)
     case = Combination(name, encoding_name, 6, padded=True, dtype=torch.float64)
     out, visible_BQK = case.attended(), case.visible.expand(2, 1, 6, 6)[:, 0]
@@ -377,7 +377,7 @@ def test_every_way_to_attend_is_the_dense_definition(
 ) -> None:
     """With windows, padding and a cache attention is `normalise` over what is visible (softmax/base.py).
 
-    Gradients of a linear bias's slopes included (attention/bias.py).
+    Gradients of a linear bias's slopes included (kernels/bias.py).
     """
     keys = KEYS[mode]
     monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 4 * 3 * 4 * keys.n_keys)
@@ -420,7 +420,7 @@ def test_queries_and_values_may_have_other_numbers_of_channels(
 
 @pytest.mark.parametrize("name", ["softmax", "ssmax", "sink", "adaptive_temperature"])
 def test_gradients_of_gates_and_slopes_in_float32_are_those_of_float64(name: str) -> None:
-    """A learned linear bias has as exact a gradient by a fused kernel as by its definition (attention/tiles.py)."""
+    """A learned linear bias has as exact a gradient by a fused kernel as by its definition (kernels/tiles.py)."""
     n, sizes = 1000, {"n_heads": 2, "n_key_heads": 1}
     keys, found = keys_of(n, n), []
     for dtype in (torch.float32, torch.float64):
@@ -570,7 +570,7 @@ def peak_of_training(name: str, encoding_name: str, n_tokens: int) -> Peak:
 
 @each_kind_of_bias
 def test_memory_of_training_is_linear_in_length(name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory of training grows linearly with the length (softmax/base.py, attention/bias.py)."""
+    """The memory of training grows linearly with the length (softmax/base.py, kernels/bias.py)."""
     monkeypatch.setattr(whole_rows, "library", lambda: None)  # whose memory is not that of tensors
     keys, q = keys_of(2, 2), torch.zeros(1, 4, 2, 8)
     bias = layer_bias(encoding_from(encoding_name), keys, q, q[:, :2])

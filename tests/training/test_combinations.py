@@ -12,7 +12,7 @@ from helpers_attention import covering
 from omegaconf import OmegaConf
 
 from roundround.config.options import load_option
-from roundround.loading.models import build_decoder
+from roundround.trained.models import build_decoder
 from roundround.training.optim import AdamW
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))

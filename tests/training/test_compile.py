@@ -10,9 +10,9 @@ from conftest import ROOT, Done, option
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from roundround.attention.compilation import compile_in_place, uncompiled
-from roundround.loading.models import build_decoder
+from roundround.kernels.compilation import compile_in_place, uncompiled
 from roundround.model.decoder import Decoder
+from roundround.trained.models import build_decoder
 
 CONF = ROOT / "conf"
 # left to run outside the graph: attention by tiles, projections that sort as much as they need, a generator, and

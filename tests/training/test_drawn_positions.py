@@ -13,10 +13,10 @@ from conftest import assert_refused, typed
 
 from roundround.data.tasks.base import Example, Examples, distinct
 from roundround.data.tasks.batches import same_length_batches
-from roundround.loading.models import TrainedRun
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
 from roundround.report.answers import values
+from roundround.trained.models import TrainedRun
 
 CPU = torch.device("cpu")
 TINY = [

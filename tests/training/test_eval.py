@@ -56,7 +56,7 @@ def test_perplexity_equals_a_loop_over_the_targets(roundround: Callable[..., Don
     from roundround.data.corpora import Corpus
     from roundround.data.prepared import default_cache_dir, prepare
     from roundround.data.tokenizers import TokenizerRecipe
-    from roundround.loading.models import build_decoder
+    from roundround.trained.models import build_decoder
 
     done = evaluated(roundround, run, LENGTHS)
     config = OmegaConf.create(json.loads((run / "run.json").read_text())["config"])

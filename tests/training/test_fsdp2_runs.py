@@ -15,7 +15,7 @@ from conftest import Done, assert_refused, at_step, metrics_of
 from forkserver import Ended, Forkserver
 from safetensors.torch import load_file
 
-from roundround.runs import checkpoints
+from roundround.records import checkpoints
 
 FSDP2 = ["trainer.strategy=fsdp2", "trainer.devices=auto"]
 # a larger eps keeps Adam from blowing rounding up to whole steps; of nine windows one process validates on one more

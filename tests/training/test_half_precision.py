@@ -17,7 +17,6 @@ from lightning.pytorch.plugins import MixedPrecision
 from safetensors.torch import load_file
 
 from roundround.training.module import LanguageModel
-from roundround.verbs import train as verb
 
 
 @pytest.fixture

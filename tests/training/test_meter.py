@@ -13,8 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
-from roundround.attention import whole_rows
-from roundround.loading.models import build_decoder
+from roundround.kernels import whole_rows
+from roundround.trained.models import build_decoder
 from roundround.training import meter
 from roundround.training.meter import Meter, Timed, flops_by_name, training_flops
 

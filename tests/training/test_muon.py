@@ -14,8 +14,8 @@ from rounding import rounding
 from torch import Tensor
 
 from roundround.config.options import load_option, named
-from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
+from roundround.trained.models import build_decoder
 from roundround.training.muon import Muon
 from roundround.training.optim import OptimizerFactory
 

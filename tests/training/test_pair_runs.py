@@ -15,9 +15,9 @@ import torch
 from conftest import FAST, Done, assert_refused, typed
 from scipy import stats
 
-from roundround.loading.models import TrainedRun
 from roundround.report.pairs import PairScores, records
-from roundround.verbs.evaluate_pairs import csv_of
+from roundround.trained.models import TrainedRun
+from roundround.verbs.eval.pairs import csv_of
 
 SOME = ["data=zorro", "data.pairs=4", "data.phenomena=[case-subjective_pronoun,irregular-verb,binding-principle_a]"]
 

@@ -10,9 +10,9 @@ from conftest import ROOT, Done
 from helpers_manifest import CONFIG, a_manifest
 
 from roundround.config.options import load_option, named
-from roundround.loading.models import build_decoder
-from roundround.runs.run import Run
+from roundround.records.run import Run
 from roundround.support.files import write_json
+from roundround.trained.models import build_decoder
 from roundround.training.preflight import about_warmup, duplicate_job, trains_as_softmax
 from roundround.training.schedules import Schedule
 

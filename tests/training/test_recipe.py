@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import get_cosine_schedule_with_warmup, get_wsd_schedule
 
 from roundround.config.options import load_option, named
-from roundround.loading.models import build_decoder
+from roundround.trained.models import build_decoder
 from roundround.training.module import LanguageModel
 from roundround.training.optim import OptimizerFactory
 from roundround.training.schedules import Schedule

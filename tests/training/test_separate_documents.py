@@ -12,8 +12,8 @@ import pytest
 import torch
 from conftest import FAST, Done, assert_refused, held_out_stream, typed
 
-from roundround.loading.models import TrainedRun
-from roundround.runs import checkpoints
+from roundround.records import checkpoints
+from roundround.trained.models import TrainedRun
 
 APART = "data.separate_documents=true"
 END = 256  # the token that ends a document, behind the 256 bytes

@@ -18,11 +18,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder, n_parameters
-from roundround.runs import checkpoints
-from roundround.runs.checkpoints import split_optimizer
-from roundround.runs.sharded_checkpoints import ShardedSaver, load_shards_into, load_shards_of_optimizer
+from roundround.records import checkpoints
+from roundround.records.checkpoints import split_optimizer
+from roundround.records.sharded_checkpoints import ShardedSaver, load_shards_into, load_shards_of_optimizer
+from roundround.trained.models import build_decoder
 from roundround.training.module import clip, sharded_decoder
 from roundround.training.optim import Adam, AdamW
 

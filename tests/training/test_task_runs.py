@@ -18,20 +18,20 @@ from rounding import rounding
 from scipy import stats
 
 from roundround.analysis.intervals import wilson
+from roundround.asking.generation import decoder_writer
+from roundround.asking.task_answers import score_written
 from roundround.data.batches import Shares
 from roundround.data.tasks.base import BOS, EOS, SEP, Example, Examples, distinct
 from roundround.data.tasks.batches import AskedBatch, TrainingExamples, padded, same_length_batches
 from roundround.data.tasks.copy import Copy
 from roundround.data.tasks.parity import Parity
-from roundround.loading.answering import score_written
-from roundround.loading.models import TrainedRun
-from roundround.loading.writing import decoder_writer
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.report.answers import intervals, values
+from roundround.trained.models import TrainedRun
 from roundround.training.material import TaskMaterial, left_plateau, unread_loss
-from roundround.verbs.evaluate_task import Asked, measure, summed
+from roundround.verbs.eval.task import Asked, measure, summed
 
 TINY = [
     *("logger=none", "pe=nope", "data=copy", "data.n_symbols=8", "data.train_lengths=[1,2]", "batch_size=32"),

@@ -11,10 +11,10 @@ from conftest import Done, assert_refused, metrics_of, saved_weights
 from rounding import rounding
 
 from roundround.config.options import load_option
-from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
 from roundround.probing import telemetry
 from roundround.probing.telemetry import attention_statistics, spread_blocks
+from roundround.trained.models import build_decoder
 
 EVERY = ["attention_stats_every=2", "trainer.max_steps=4"]
 

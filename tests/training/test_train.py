@@ -348,7 +348,7 @@ def test_a_finished_run_without_its_loss_is_measured_again(
 def test_a_run_killed_while_it_writes_a_checkpoint_goes_on(
     train: Callable[..., Done], roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roundround.runs import checkpoints
+    from roundround.records import checkpoints
 
     whole = train("trainer.max_steps=6").directory
     write, calls = checkpoints.write_tensors, []
@@ -435,7 +435,7 @@ def test_a_finished_run_resumed_is_still_finished(train: Callable[..., Done], ro
 
 
 def test_a_run_in_use_is_not_resumed(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
-    from roundround.runs.opening import locked
+    from roundround.records.opening import locked
 
     run = train().directory
     with locked(run):

@@ -18,7 +18,7 @@ from roundround.analysis import repetition
 from roundround.analysis.repetition import Runner
 from roundround.analysis.standings import NO_VALUE, Column, Part, Standing, compared, priors
 from roundround.distributed.child import VerbFailed
-from roundround.verbs import bench
+from roundround.verbs.bench import run as bench
 
 SET = """\
 parts: [copying, conduct]
@@ -71,7 +71,7 @@ def mine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delitem(sys.modules, "half", raising=False)  # another test's
     folder = here / "mine"
     for name, text in {
-        "bench/tiny.yaml": SET, "bench/tiny/copying.yaml": COPYING, "bench/tiny/conduct.yaml": CONDUCT,
+        "bench/tiny.yaml": SET, "bench/tiny/copying.yaml": COPYING, "bench/tiny/bench_measures.yaml": CONDUCT,
         "pe/half.yaml": HALF, "half.py": HALF_PY,
     }.items():  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -227,7 +227,7 @@ def test_a_report_has_what_a_paper_cites(
 
 def test_every_combination_is_a_job_of_a_sweep() -> None:
     from roundround.command_line.arguments import expand_sugar
-    from roundround.config.verbs import verb_named
+    from roundround.verbs import verb_named
 
     verb = verb_named("bench")
     assert expand_sugar(["pe=a,b", "seeds=2"], verb) == ["seeds=2", "where=['pe=a,b']"]
@@ -251,11 +251,12 @@ def test_wrong_words_get_one_line(roundround: Callable[..., Done], words: Sequen
 
 
 def test_a_cost_that_was_never_steady_has_no_value_no_verdict_and_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
-    from roundround.loading import conduct, models
+    from roundround.asking import bench_measures
+    from roundround.trained import models
 
     taken = SimpleNamespace(config=None, manifest={"data": {"n_vocab": 50}})
     monkeypatch.setattr(models, "TrainedRun", lambda directory, trust: taken)
-    monkeypatch.setattr(conduct, "costs", lambda *inputs: {"step_time@4": math.nan, "step_memory@4": 1.5})
+    monkeypatch.setattr(bench_measures, "costs", lambda *inputs: {"step_time@4": math.nan, "step_memory@4": 1.5})
     column = Column(name="step", part="cost", number="step_time@4", unit="", better="lower")
     part, told = Part(name="cost", question="", columns=(column,), measures="costs", model_of="language"), list[str]()
     costs = bench.SetRunner.measured(SimpleNamespace(), part, {"language": Path()}, told)  # type: ignore[arg-type]

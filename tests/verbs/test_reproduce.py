@@ -22,7 +22,6 @@ from roundround.analysis.repetition import Runner, has_same_numbers, has_same_te
 from roundround.command_line.arguments import expand_sugar
 from roundround.command_line.completion import complete_override
 from roundround.config.options import compose
-from roundround.config.verbs import verb_named
 from roundround.distributed.child import start
 from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.papers import figure_names
@@ -39,10 +38,11 @@ from roundround.papers.figures import (
     read_entries,
 )
 from roundround.papers.figures.probed import FOLDER, heat_map
+from roundround.records.run import Invocation
 from roundround.report import reproduction as report
-from roundround.runs.run import Invocation
 from roundround.support.errors import AlreadyReported, Interrupted, UserError
-from roundround.verbs.reproduce import chosen, subject_of
+from roundround.verbs import verb_named
+from roundround.verbs.reproduce.run import chosen, subject_of
 
 FIGURES = figures_of(figure_names())
 

@@ -21,7 +21,7 @@ from roundround.papers import FIGURES
 from roundround.papers.claim import (
     Comparison,
 )
-from roundround.runs.directories import all_runs, runs_of, time_of
+from roundround.records.directories import all_runs, runs_of, time_of
 from roundround.support.files import parse_json, read_text, write_json
 from roundround.support.panels import HeatMap, Panel
 

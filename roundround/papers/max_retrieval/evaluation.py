@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from roundround.attention.row_measures import entropy_bound, largest_weight_bound, shannon_entropy
+from roundround.kernels.row_measures import entropy_bound, largest_weight_bound, shannon_entropy
 from roundround.papers.max_retrieval.model import MaxRetrieval, weights_of
 from roundround.papers.max_retrieval.sets import Sets
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from roundround.attention.keys import AttentionShape
+from roundround.kernels.keys import AttentionShape
 from roundround.papers.max_retrieval.sets import Sets, TrainingSets
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError

@@ -10,8 +10,8 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from roundround.attention.blocks import logits_of_rows
-from roundround.attention.keys import Keys
+from roundround.kernels.blocks import logits_of_rows
+from roundround.kernels.keys import Keys
 from roundround.model.attention import Attention
 from roundround.papers.claim import (
     Claim,

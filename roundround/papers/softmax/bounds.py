@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roundround.attention.blocks import logits_of_rows
-from roundround.attention.keys import Keys
-from roundround.attention.row_measures import entropy_bound, entropy_of_weights, extreme_logits, largest_weight_bound
+from roundround.kernels.blocks import logits_of_rows
+from roundround.kernels.keys import Keys
+from roundround.kernels.row_measures import entropy_bound, entropy_of_weights, extreme_logits, largest_weight_bound
 from roundround.papers.claim import (
     Claim,
     Comparison,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roundround.attention.keys import Keys
+from roundround.kernels.keys import Keys
 from roundround.papers.claim import (
     Claim,
     Comparison,

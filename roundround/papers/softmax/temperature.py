@@ -13,9 +13,9 @@ import torch
 from scipy.special import entr, softmax
 from torch import Tensor
 
-from roundround.attention import fused
-from roundround.attention.keys import Keys
-from roundround.attention.row_measures import entropy_of_logits, entropy_of_weights
+from roundround.kernels import fused
+from roundround.kernels.keys import Keys
+from roundround.kernels.row_measures import entropy_of_logits, entropy_of_weights
 from roundround.papers.claim import (
     Claim,
     Comparison,

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roundround.attention.blocks import logits_of_rows, query_blocks, rows_between
-from roundround.attention.row_measures import extreme_logits
+from roundround.kernels.blocks import logits_of_rows, query_blocks, rows_between
+from roundround.kernels.row_measures import extreme_logits
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 from roundround.papers.claim import (

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roundround.report.numbers import number
+from roundround.report.drawing.numbers import number
+from roundround.report.drawing.tables import Record
 from roundround.report.page.view import RunFiles
-from roundround.report.tables import Record
 from roundround.support.errors import escaped
 
 ROOM = 800_000  # characters of each part of what is kept by head

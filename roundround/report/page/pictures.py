@@ -16,9 +16,9 @@ import numpy as np
 from markupsafe import Markup
 
 from roundround.distributed.interruption import signals_held
-from roundround.report.figures import MOST_MARKERS, draw_panel, look_of, slanted
-from roundround.report.numbers import shown
-from roundround.report.style import DASHES, GREY, INK, LINE, PALETTE, SCREEN, SHADE, SOFT, styled
+from roundround.report.drawing.figures import MOST_MARKERS, draw_panel, look_of, slanted
+from roundround.report.drawing.numbers import shown
+from roundround.report.drawing.style import DASHES, GREY, INK, LINE, PALETTE, SCREEN, SHADE, SOFT, styled
 from roundround.support.errors import escaped
 from roundround.support.panels import Curve, HeatMap, Panel
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from roundround.analysis.past_run import DIED, PastRun, past_run
-from roundround.report.tables import Record, Table
-from roundround.runs.directories import METRICS, RESULTS
+from roundround.records.directories import METRICS, RESULTS
+from roundround.report.drawing.tables import Record, Table
 from roundround.support.errors import UserError, escaped, one_line
 from roundround.support.files import check_is_file, parse_json, read_text
 from roundround.support.panels import HeatMap, Panel

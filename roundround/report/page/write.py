@@ -21,16 +21,16 @@ from markupsafe import Markup
 from roundround.analysis.past_run import PastRun
 from roundround.config.options import changed_settings
 from roundround.config.recorded import flat
-from roundround.config.verbs import verb_named
+from roundround.records.directories import PAGE
+from roundround.report.drawing.numbers import shown, text_of
+from roundround.report.drawing.style import PLACE_COLOURS
+from roundround.report.drawing.tables import Record, common_fields, exact, in_words, tables_of, text
 from roundround.report.facts import commands_of, facts_of, settings_of
-from roundround.report.numbers import shown, text_of
 from roundround.report.page.pictures import VARIABLES, Picture, picture_of
 from roundround.report.page.view import RunFiles, Section, View, figures_of, opened_run
-from roundround.report.style import PLACE_COLOURS
-from roundround.report.tables import Record, common_fields, exact, in_words, tables_of, text
-from roundround.runs.directories import PAGE
 from roundround.support.errors import escaped, one_line
 from roundround.support.files import write_atomically
+from roundround.verbs import verb_named
 
 HERE = Path(__file__).parent
 COMMON = "page.js"  # the script of every page

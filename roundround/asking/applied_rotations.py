@@ -1,0 +1,465 @@
+"""What each attention layer of a loaded model performs, and what its config declares, beside each other.
+
+A Hugging Face model is compared with config.json, a run with the config in its run.json.
+
+Tested by tests/asking/test_applied_rotations.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+from transformers import AttentionMaskInterface, PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, RotaryEmbeddingConfigMixin
+
+from roundround.config.build import build
+from roundround.hf.config_nodes import SCALED, encoding_node
+from roundround.hf.patching.attention import (
+    NAME,
+    ModelKeys,
+    attention_layers,
+    installed,
+    mask,
+    size_of_head,
+    text_decoder,
+)
+from roundround.kernels.keys import AttentionShape
+from roundround.model.block import Block
+from roundround.model.decoder import Decoder
+from roundround.pe.base import PositionalEncoding
+from roundround.pe.nope import NoPE
+from roundround.pe.p_rope import kept_pairs
+from roundround.pe.rotary import RotaryEncoding
+from roundround.pe.scaled import FollowsLength, ScaledRoPE
+from roundround.probing.conformance import DIFFERS
+from roundround.probing.layout import PAIRINGS
+from roundround.probing.probed_model import watching
+from roundround.probing.rotations import LayerSeen, Turning, see_layers
+from roundround.probing.schemes import UNKNOWN, Readings, Scheme, scheme_of
+from roundround.softmax.base import AttentionSoftmax
+from roundround.support.errors import UserError, one_line
+from roundround.trained.models import TrainedRun
+from roundround.trained.patterns import kinds_of, parts_of
+from roundround.verbs.check import FARTHEST
+
+FAR = 2**18  # a position that no slow pair reaches unturned
+MUCH = 16  # times the longest text of the config, at least, for the farthest position
+BEYOND = 4  # times the trained length: what follows the length shows it there
+UNSEEN = 2**24  # tokens back, from which on a window is none
+INTERLEAVED = ("cohere", "cohere2", "glm", "glm4", "llama4_text", "ernie4_5")  # model_type, as transformers has them
+ROTATE_IN_WINDOWS = ("cohere2", "cohere2_moe", "exaone4")  # families whose layers without window have no position
+HALF_SPLIT = (
+    *("llama", "mistral", "gemma", "gemma2", "gemma3_text", "gemma4_text", "qwen2", "qwen3", "smollm3", "olmo2"),
+    *("olmo3", "gpt_neox", "phi3", "gpt_oss"),
+)
+OWN = ("transformers.models.", "transformers_modules.")  # where the code of one family of models lies
+OF_POSITIONS = re.compile("rope|rotar|posit|theta|alibi|window|chunk|yarn|ntk")  # in the keys of config.json
+UNNAMED = ("rope_random", "rope_ladder")  # which are RoPE or p-RoPE by other numbers
+NORM_FLAGS = ("use_qk_norm", "qk_layernorm")
+AS_DECLARED, NOT_COMPARED = "as declared", "not compared"  # verdicts on a layer, beside DIFFERS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What a config says about a layer; None for what it leaves out, or says in a form that is not known.
+
+    encoding: that of its numbers, in the sizes of the layer. words: what cannot be expressed so. norm: whether queries
+    and keys are normalised.
+    """
+
+    encoding: PositionalEncoding | None
+    words: str = ""
+    window: int | None = None
+    chunk: int | None = None
+    pairing: str | None = None
+    norm: bool | None = None
+
+    @property
+    def scheme(self) -> Scheme:
+        """The same as of what is performed; the name is that of the encoding's file, an option of `pe=`."""
+        if self.encoding is None:
+            return Scheme(name=self.words or "nothing")
+        name = "none" if isinstance(self.encoding, NoPE) else type(self.encoding).__module__.rpartition(".")[2]
+        base = self.encoding.theta if isinstance(self.encoding, RotaryEncoding) else None
+        return Scheme(name=name, base=base, factor=getattr(self.encoding, "factor", None))
+
+    def frequencies_P(self, farthest: int) -> Tensor | None:
+        """Radians per token in a text that reaches so far; None where they are not said."""
+        if isinstance(self.encoding, FollowsLength):
+            return self.encoding.frequencies_at(farthest + 1, torch.float64, "cpu")
+        if isinstance(self.encoding, RotaryEncoding):
+            return self.encoding.frequencies(torch.float64).detach()
+        base, encoding = PositionalEncoding, self.encoding
+        if encoding is None or type(encoding).rotate_queries is not base.rotate_queries:
+            return None
+        # with positions in the embeddings, what a layer reads depends on them
+        return None if type(encoding).embed is not base.embed else torch.zeros(1, dtype=torch.float64)
+
+    def is_performed(self, turning: Turning) -> bool:
+        frequencies_P = self.frequencies_P(turning.farthest)
+        return frequencies_P is not None and not turning.odd and turning.rotates_at(frequencies_P)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerReport:
+    """One layer: what it performs, named, and what is declared. number: the layer's; window, chunk: as performed."""
+
+    number: int
+    readings: Readings
+    seen: LayerSeen
+    window: int | None
+    chunk: int | None
+    declared: Declared
+
+    @property
+    def turning(self) -> Turning:
+        return self.readings.far
+
+    @property
+    def scheme(self) -> Scheme:
+        """What is performed, by the name that is declared where that gives these very numbers."""
+        declared = self.declared.scheme
+        rotary = isinstance(self.declared.encoding, RotaryEncoding) and declared.name not in UNNAMED
+        return declared if rotary and self.performs_declared() else scheme_of(self.readings)
+
+    def performs_declared(self) -> bool:
+        """Whether it rotates at the declared frequencies, in texts of every length, with the declared factor."""
+        encoding, seen = self.declared.encoding, self.readings
+        alike = all(self.declared.is_performed(turning) for turning in (seen.within, seen.beyond, seen.far))
+        return alike and (not isinstance(encoding, RotaryEncoding) or self.has_factor(encoding.attention_factor))
+
+    def has_factor(self, declared: float) -> bool:
+        factor = self.seen.factor
+        return factor is None or not self.turning.n_rotated or abs(factor / declared - 1) < self.turning.noise
+
+    @property
+    def n_slow(self) -> int:
+        """Pairs that rotate as declared, so slowly that the measurement cannot tell them from pairs at rest."""
+        frequencies_P = self.declared.frequencies_P(self.turning.farthest)
+        if frequencies_P is None or not self.declared.is_performed(self.turning):
+            return 0
+        return max(0, int(torch.count_nonzero(frequencies_P)) - self.turning.n_rotated)
+
+    @property
+    def not_compared(self) -> str:
+        """Why the rotation could not be compared with what is declared; empty where it was."""
+        if self.declared.frequencies_P(self.turning.farthest) is None:
+            said = f"the config says {self.declared.scheme.name}"
+            return "; ".join([said, *([self.scheme.why] if self.scheme.why else [])])
+        return "the attention factor is unknown" if self.turning.n_rotated and self.seen.factor is None else ""
+
+    @property
+    def verdict(self) -> str:
+        return DIFFERS if self.differences() else NOT_COMPARED if self.not_compared else AS_DECLARED
+
+    def differences(self) -> list[str]:
+        """What is performed otherwise than declared, a phrase each."""
+        found, turning, declared = [], self.turning, self.declared
+        scheme, said, seen = self.scheme, declared.scheme, self.readings
+        known = declared.frequencies_P(turning.farthest) is not None
+        if known and scheme.name == UNKNOWN:
+            found.append(f"{UNKNOWN} ({scheme.why}), declared: {named(said)}")
+        elif known and not self.performs_declared():
+            if isinstance(declared.encoding, RotaryEncoding) and not self.has_factor(
+                declared.encoding.attention_factor
+            ):
+                factor, own = self.seen.factor, declared.encoding.attention_factor
+                found.append(f"attention factor {factor:.4g}, declared: {own:.4g}")
+            if not all(declared.is_performed(one) for one in (seen.within, seen.beyond, seen.far)):
+                found.append(f"rotates as {named(scheme)}, declared: {named(said)}")
+        if scheme.name != UNKNOWN and declared.pairing is not None and turning.pairing not in (None, declared.pairing):
+            found.append(f"pairs channels {turning.pairing}, declared: {declared.pairing}")
+        if scheme.name != UNKNOWN and bool((turning.frequencies_P < 0).any()):
+            found.append("rotates clockwise")
+        for name in ("window", "chunk"):
+            own, other = getattr(self, name), getattr(declared, name)
+            if own != other:
+                found.append(f"{name} of {tokens(own)}, declared: {tokens(other)}")
+        if declared.norm is not None and self.seen.factor is not None and declared.norm != (self.seen.norm is not None):
+            found.append(
+                "queries are not normalised, declared: normalised"
+                if declared.norm
+                else "queries are normalised, declared: not normalised"
+            )
+        return found
+
+
+def named(scheme: Scheme) -> str:
+    """A scheme with its numbers, as a line of text has it."""
+    base = "" if scheme.base is None else f", base {scheme.base:,.10g}"
+    return scheme.name + base + ("" if scheme.factor is None else f", factor {scheme.factor:.4g}")
+
+
+def tokens(n: int | None) -> str:
+    return "none" if n is None else f"{n:,} tokens"
+
+
+def read_layers(
+    attentions: Sequence[nn.Module],
+    normalisers: Sequence[AttentionSoftmax],
+    forward: Callable[[Tensor, Tensor], Any],
+    *,
+    n_vocab: int,
+    trained: int,
+    longest: int,
+    limit: int | None = None,
+) -> list[tuple[list[Turning], LayerSeen]]:
+    """Each layer's rotation within the trained length, beyond it and far, and what else it did in the last pass.
+
+    longest: tokens of the longest text that the config allows. limit: how many positions the model has, where it has a
+    table of them.
+    """
+    last = [trained - 1, BEYOND * trained - 1, min(FARTHEST, max(FAR, MUCH * longest))]
+    passes = [
+        see_layers(attentions, normalisers, forward, n_vocab=n_vocab, farthest=farthest if limit is None else limit - 1)
+        for farthest in last
+    ]
+    if any(len(seen) != len(attentions) for seen in passes):
+        raise UserError("some layers do not call their attention once a pass; roundround cannot look inside")
+    return [([one.turning for one in layer], layer[-1]) for layer in zip(*passes, strict=True)]
+
+
+# -- a Hugging Face model, and config.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenKeys(ModelKeys):
+    """Keys with how far back the model's own mask lets a query see, and the chunks that do not see each other."""
+
+    reach: int | None
+    own_chunk: int | None
+
+
+def look_at_mask(*, mask_function: Callable[..., Any], device: torch.device | str = "cpu", **options: Any) -> ModelKeys:
+    """`mask`, with what the function says of queries far from a key."""
+    keys = mask(mask_function=mask_function, device=device, **options)
+
+    def sees(q: int, k: int) -> bool:
+        batch, query, key = (torch.tensor(n, device=device) for n in (0, q, k))
+        return bool(mask_function(batch, batch, query, key))
+
+    def queries_that_see(k: int) -> int | None:
+        if sees(k + UNSEEN, k):
+            return None
+        low, high = 0, UNSEEN  # a query low tokens on sees the key, one high tokens on does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if sees(k + middle, k) else (low, middle)
+        return high
+
+    first, second = queries_that_see(0), queries_that_see(1)
+    is_chunk = first != second  # a window has one width; of a chunk the second token sees one less
+    return SeenKeys(**vars(keys), reach=None if is_chunk else first, own_chunk=first if is_chunk else None)
+
+
+def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
+    """Every attention layer of a model. UserError where roundround cannot look inside."""
+    layers, decoder = attention_layers(model), text_decoder(model)
+    weight = model.get_input_embeddings().weight
+    device = torch.device("cpu") if weight.device.type == "meta" else weight.device
+    config = model.config.get_text_config()
+    longest = int(getattr(config, "max_position_embeddings", None) or 2048)
+    trained = trained_length(config, longest)
+
+    def forward(tokens_B1: Tensor, pos_B1: Tensor) -> Any:
+        return decoder(input_ids=tokens_B1.to(device), position_ids=pos_B1.to(device), use_cache=False)
+
+    with installed(model) as normalisers:
+        AttentionMaskInterface.register(NAME, look_at_mask)
+        try:
+            found = read_layers(layers, normalisers, forward, n_vocab=len(weight), trained=trained, longest=longest)
+        except (IndexError, TypeError) as error:
+            raise UserError(
+                f"{type(model).__name__} takes no tokens at any positions, however far ({one_line(error)[:80]}; some "
+                "look them up in a table); roundround cannot look inside"
+            ) from error
+        finally:
+            AttentionMaskInterface.register(NAME, mask)
+    reports = []
+    for layer, (turnings, seen) in zip(layers, found, strict=True):
+        number, keys = int(layer.layer_idx), seen.keys  # type: ignore[arg-type]
+        head_dim = size_of_head(layer)
+        assert head_dim is not None
+        assert isinstance(keys, SeenKeys)
+        declared = declared_by(config, number, head_dim, longest)
+        reports.append(
+            LayerReport(
+                number=number,
+                readings=readings_of(turnings, seen, trained, declared),
+                seen=seen,
+                window=keys.reach,
+                chunk=keys.own_chunk,
+                declared=declared,
+            )
+        )
+    return reports
+
+
+def readings_of(turnings: Sequence[Turning], seen: LayerSeen, trained: int, declared: Declared) -> Readings:
+    within, beyond, far = turnings
+    bases = [] if declared.scheme.base is None else [declared.scheme.base]
+    return Readings(within=within, beyond=beyond, far=far, trained=trained, attention_factor=seen.factor, bases=bases)
+
+
+def rope_of(config: Any, layer: int) -> Mapping[str, Any] | None:
+    """What config.json says of a layer's rotation, `rope_parameters` by kind of layer or for all."""
+    kinds, rope = getattr(config, "layer_types", None), getattr(config, "rope_parameters", None)
+    if not isinstance(rope, Mapping) or not rope:
+        return None
+    own = rope.get(kinds[layer], rope) if kinds else rope
+    return own if isinstance(own, Mapping) and "rope_theta" in own else None
+
+
+def trained_length(config: Any, longest: int) -> int:
+    """Tokens that a model was trained on, before its RoPE was scaled."""
+    ropes = [rope_of(config, layer) or {} for layer in range(config.num_hidden_layers)]
+    return min([longest, *(int(rope.get("original_max_position_embeddings") or longest) for rope in ropes)])
+
+
+def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declared:
+    """What config.json says about a layer whose heads have so many channels, in a model for texts up to `longest`."""
+    rope = rope_of(config, layer)
+    kinds = getattr(config, "layer_types", None)
+    kind = kinds[layer] if kinds else "sliding_attention"  # where no kinds are named a window is of all layers
+    uses_rope = getattr(config, "no_rope_layers", None)
+    if (
+        uses_rope is None
+        and kinds
+        and config.model_type in ROTATE_IN_WINDOWS
+        and getattr(config, "sliding_window", None)
+    ):
+        uses_rope = [one != "full_attention" for one in kinds]
+    encoding, words, width = None, "", head_dim
+    if rope is not None:
+        try:
+            if rope.get("rope_type") in SCALED:  # in the channels that rotate
+                width = 2 * kept_pairs(float(rope.get("partial_rotary_factor", 1.0)), head_dim)
+                rope = {**rope, "partial_rotary_factor": 1.0}
+            if rope.get("rope_type") == "dynamic" and rope.get("alpha"):  # one larger base, for texts of every length
+                grown = rope["alpha"] ** (width / (width - 2))
+                rope = {"rope_type": "default", "rope_theta": rope["rope_theta"] * grown}
+            node = OmegaConf.create({"pe": encoding_node(rope, width, longest)}).pe
+            if uses_rope and not uses_rope[layer]:  # 1 where RoPE is used
+                node = OmegaConf.create({"pe": {"_target_": f"{NoPE.__module__}.{NoPE.__qualname__}"}}).pe
+            shape = AttentionShape(
+                n_heads=1, n_key_heads=1, head_dim=width, d_model=width, layer=layer, train_length=longest
+            )
+            encoding = build(node, PositionalEncoding, shape)
+        except (UserError, ValueError):
+            words = f"rope_type {rope.get('rope_type')}"
+    flags = [bool(getattr(config, name)) for name in NORM_FLAGS if getattr(config, name, None) is not None]
+    pairing = {**dict.fromkeys(HALF_SPLIT, PAIRINGS[0]), **dict.fromkeys(INTERLEAVED, PAIRINGS[1])}
+    windowed = kind == "sliding_attention" and getattr(config, "use_sliding_window", True) is not False
+    return Declared(
+        encoding=encoding,
+        words=words,
+        window=getattr(config, "sliding_window", None) if windowed else None,
+        chunk=getattr(config, "attention_chunk_size", None) if kind == "chunked_attention" else None,
+        pairing=pairing.get(config.model_type),
+        norm=None if not flags or isinstance(encoding, NoPE) else flags[0],  # Llama 4 normalises where it rotates
+    )
+
+
+def unread_keys(said: Mapping[str, Any], model: PreTrainedModel) -> list[str]:
+    """Keys of config.json about positions that nothing reads, with those that lead to them.
+
+    A key is read if the class of the config has it, or if the code of the config, of the model's modules or of its kind
+    of RoPE names it. It is not where `rope_parameters` has other values of that key alone. said: what the file holds.
+    """
+    config, rope = model.config.get_text_config(), RotaryEmbeddingConfigMixin
+    in_force = leaves(config.to_dict(), config.model_type)
+    kinds = [value for path, value in in_force if path[-1] == "rope_type"]
+    readers = {
+        *(inspect.getmodule(of) for of in {type(config), *map(type, model.modules())} if of.__module__.startswith(OWN)),
+        *(rope.convert_rope_params_to_dict, rope.standardize_rope_params),  # which move keys into `rope_parameters`
+        *(function for kind, function in ROPE_INIT_FUNCTIONS.items() if kind in kinds),
+    }
+    code = "".join(map(inspect.getsource, readers))
+    found = []
+    for path, value in leaves(said, config.model_type):
+        taken = [own for where, own in in_force if "rope_parameters" in where and where[-1] == path[-1]]
+        other = isinstance(value, int | float) and bool(taken) and value not in taken
+        named = path[-1] in dir(type(config)) or re.search(rf"""(["'.]){re.escape(path[-1])}\b""", code)
+        if value is not None and OF_POSITIONS.search(".".join(path)) and (other or not named):
+            found.append(".".join(path))
+    return found
+
+
+def leaves(said: Mapping[str, Any], kind: str, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    """Values of a config, each with the keys that lead to it, but for parts of models of another kind, as of images."""
+    return [
+        leaf
+        for name, value in said.items()
+        if not isinstance(value, Mapping) or value.get("model_type", kind) == kind
+        for leaf in (
+            leaves(value, kind, (*path, str(name))) if isinstance(value, Mapping) else [((*path, str(name)), value)]
+        )
+    ]
+
+
+# -- a run, and the config in run.json
+
+
+def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> list[LayerReport]:
+    """Every layer of a run's decoder."""
+    decoder = trained.decoder(checkpoint).requires_grad_(False).to(device)
+    blocks = [layer for layer in decoder.layers if isinstance(layer, Block)]
+    attentions, normalisers = [b.self_attn for b in blocks], [b.self_attn.softmax for b in blocks]
+    encodings = [decoder.all_encodings[own] for own in decoder.encoding_of_layer]
+    lengths = [e.original_length for e in encodings if isinstance(e, ScaledRoPE)]
+    longest = attentions[0].shape.train_length
+    length = min([longest, *lengths])
+
+    def forward(tokens_B1: Tensor, pos_B1: Tensor) -> Any:
+        return decoder.hidden(tokens_B1.to(device), pos_BT=pos_B1.to(device))
+
+    n_vocab = decoder.embed_tokens.num_embeddings
+    limit = decoder.longest()
+    found = read_layers(attentions, normalisers, forward, n_vocab=n_vocab, trained=length, longest=longest, limit=limit)
+    reaches = reaches_of(decoder, normalisers, device)
+    declared_kinds = kinds_of(int(trained.config.model.n_layers), **parts_of(trained.config))
+    reports = []
+    for number, ((turnings, seen), (window, chunk)) in enumerate(zip(found, reaches, strict=True)):
+        kind = declared_kinds[number % len(declared_kinds)]
+        encoding = kind.make_encoding(attentions[number].shape)
+        encoding.load_state_dict(encodings[number].state_dict(), strict=False)  # where it learned its frequencies
+        declared = Declared(
+            encoding=encoding,
+            window=kind.window,
+            chunk=kind.chunk,
+            pairing=PAIRINGS[0],
+            norm=kind.make_qk_norm is not None,
+        )
+        own = type(encodings[number])
+        if own.rotate_queries is not PositionalEncoding.rotate_queries and not issubclass(own, RotaryEncoding):
+            turnings = [replace(one, odd=f"{own.__name__} does more than single tokens show") for one in turnings]
+        readings = readings_of(turnings, seen, length, declared)
+        reports.append(
+            LayerReport(number=number, readings=readings, seen=seen, window=window, chunk=chunk, declared=declared)
+        )
+    return reports
+
+
+@torch.no_grad()
+def reaches_of(
+    decoder: Decoder, normalisers: Sequence[AttentionSoftmax], device: torch.device
+) -> list[tuple[int | None, int | None]]:
+    """The window and the chunk of each layer, seen in a text that is longer than all of them."""
+    most = max([n for kind in decoder.kinds for n in (kind.window, kind.chunk) if n is not None], default=0)
+    longest = decoder.longest()
+    found: list[tuple[int | None, int | None]] = []
+
+    def look(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        found.append((options["keys"].window, options["keys"].chunk))
+
+    with watching(normalisers, look):
+        n_tokens = most + 1 if longest is None else min(most + 1, longest)
+        decoder.hidden(torch.zeros(1, n_tokens, dtype=torch.int64, device=device))
+    return found

@@ -1,0 +1,395 @@
+"""A model that writes: one step a token, from a cache, whatever kind of model it is.
+
+Tested by tests/asking/test_generation.py. Shapes: B texts, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from roundround.asking.reader import check_symbols, run_of
+from roundround.data.tokenizers import Vocabulary
+from roundround.distributed.device import check_fits
+from roundround.kernels.precision import at_least_float32
+from roundround.model.cache import Cache
+from roundround.model.decoder import Decoder
+from roundround.probing.probed_model import watching
+from roundround.probing.prompt import last_row
+from roundround.softmax.base import AttentionSoftmax
+from roundround.support.errors import UserError
+from roundround.trained.models import TrainedRun, opened_pretrained
+from roundround.trained.patterns import runs_of
+from roundround.verbs.generate import GenerateConfig, check_sampling
+
+if TYPE_CHECKING:
+    from roundround.hf.load import ProbedHuggingFaceModel
+
+OF_GENERATOR = 5_000  # bytes of a torch.Generator
+REPLACEMENT = "\ufffd"  # of bytes that are no character yet
+
+
+class Writer(ABC):
+    """A model with its tokenizer, and what it has read so far.
+
+    name: what the page calls it. n_vocab: logits of a token. ends: the tokens that end a text. most: tokens that it can
+    read, None where there is no limit. remark: what the user should know, None for nothing.
+    """
+
+    name: str
+    n_vocab: int
+    ends: set[int]
+    device: torch.device
+    most: int | None = None
+    remark: str | None = None
+
+    @abstractmethod
+    def tokens(self, text: str, *, first: bool) -> list[int]:
+        """Token ids of a text, with what begins one where it is the `first`."""
+
+    def check(self, prompt: str) -> None:
+        """Raises UserError for what cannot be read; most tokenizers read everything."""
+        return
+
+    @abstractmethod
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Their text, without special tokens."""
+
+    @abstractmethod
+    def normalisers(self) -> list[AttentionSoftmax]:
+        """Those of its layers, for `watching`."""
+
+    @abstractmethod
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        """What each token reads as."""
+
+    @abstractmethod
+    def begin(self, length: int | None) -> None:
+        """Forget all; the text to come will have so many tokens, None where nobody knows."""
+
+    @abstractmethod
+    def read(self, tokens_BT: Tensor) -> Tensor:
+        """Read more tokens; the logits [B, V] of the next one."""
+
+    @abstractmethod
+    def repeat(self, n: int) -> None:
+        """Go on with n texts in place of the one so far."""
+
+    @abstractmethod
+    def log_probabilities(self, tokens_BT: Tensor, n: int) -> Tensor:
+        """ln p of the token after each of the last n of whole texts, [B, n, V], at least float32; nothing is kept."""
+
+
+@final
+class DecoderWriter(Writer):
+    """A decoder of this project; the text begins as a document does in training."""
+
+    def __init__(self, name: str, decoder: Decoder, vocabulary: Vocabulary, first: int | None) -> None:
+        self.name, self.decoder, self.vocabulary, self.first = name, decoder, vocabulary, first
+        self.n_vocab, self.ends = decoder.embed_tokens.num_embeddings, {vocabulary.end_of_document}
+        self.device, self.most = decoder.embed_tokens.weight.device, decoder.longest()
+        self.cache: Cache | None = None
+        if decoder.draws_positions:
+            self.most, self.remark = None, "tokens stand at consecutive positions here, where eval draws them"
+
+    def tokens(self, text: str, *, first: bool) -> list[int]:
+        ids = self.vocabulary.encode(text)
+        return ids if not first or self.first is None or ids[:1] == [self.first] else [self.first, *ids]
+
+    def check(self, prompt: str) -> None:
+        check_symbols(prompt, self.vocabulary)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self.vocabulary.decode(tokens)
+
+    def normalisers(self) -> list[AttentionSoftmax]:
+        return self.decoder.normalisers
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        return [self.vocabulary.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
+
+    def begin(self, length: int | None) -> None:
+        self.cache = self.decoder.empty_cache(length=length)
+
+    def read(self, tokens_BT: Tensor) -> Tensor:
+        return self.decoder.unembed(self.decoder.hidden(tokens_BT, cache=self.cache)[:, -1])
+
+    def repeat(self, n: int) -> None:
+        assert self.cache is not None, "begin has made one"
+        self.cache.select(torch.zeros(n, dtype=torch.int64))
+
+    def log_probabilities(self, tokens_BT: Tensor, n: int) -> Tensor:
+        of_draws = [self.decoder.hidden(tokens_BT, step=draw)[:, -n:] for draw in self.decoder.draws(tokens_BT)]
+        each = [at_least_float32(self.decoder.unembed(x_BnD)).log_softmax(-1) for x_BnD in of_draws]
+        return torch.stack(each).mean(0)  # as the loss of an evaluation is
+
+
+@final
+class PretrainedWriter(Writer):
+    """A Hugging Face model inside a patch, with the cache that transformers makes for it."""
+
+    def __init__(self, name: str, model: Any, tokenizer: Any, *, reads_special_tokens: bool) -> None:
+        self.name, self.model, self.tokenizer = name, model, tokenizer
+        self.reads_special_tokens = reads_special_tokens and not getattr(tokenizer, "split_special_tokens", False)
+        self.device, self.n_vocab = model.device, model.get_input_embeddings().num_embeddings
+        ends = model.generation_config.eos_token_id
+        self.ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
+        from roundround.hf.patching.frequencies import rotary_tables  # transformers takes a second to import
+
+        tables = rotary_tables(model)
+        if not tables:  # positions are learned
+            self.most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self.turning_lengths = {table.turning_length for table in tables if table.turning_length is not None}
+        self.cache: Any = None
+        self.read_BT = torch.empty(1, 0, dtype=torch.int64, device=self.device)
+
+    def tokens(self, text: str, *, first: bool) -> list[int]:
+        plain = not self.reads_special_tokens
+        ids = list(self.tokenizer(text, add_special_tokens=first, split_special_tokens=plain).input_ids)
+        if first and ids[:2] == 2 * [self.tokenizer.bos_token_id]:
+            ids = ids[1:]  # the text spells the token that stands before every text
+        if first and len(ids) > 1 and ids[-1] in self.ends and self.tokens(text, first=False)[-1:] != ids[-1:]:
+            return ids[:-1]  # some tokenizers close what they encode
+        return ids
+
+    def check(self, prompt: str) -> None:
+        unknown, known = self.tokenizer.unk_token_id, self.tokenizer
+        if unknown in (None, known.bos_token_id, known.eos_token_id, known.pad_token_id):
+            return  # some have one token for both
+        if unknown in self.tokens(prompt, first=False):
+            lost = next((c for c in prompt if unknown in self.tokens(c, first=False)), prompt)
+            raise UserError(f"the tokenizer of {self.name} cannot read '{lost}' in the prompt; leave it out")
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+    def normalisers(self) -> list[AttentionSoftmax]:
+        from roundround.hf.patching.attention import normalisers_of
+
+        return normalisers_of(self.model)
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        return [self.tokenizer.decode([token]) for token in tokens]
+
+    def begin(self, length: int | None) -> None:
+        self.cache, self.read_BT = None, self.read_BT[:1, :0]
+
+    def read(self, tokens_BT: Tensor) -> Tensor:
+        before, self.read_BT = self.read_BT.shape[1], torch.cat([self.read_BT, tokens_BT], 1)
+        if any(before <= length < self.read_BT.shape[1] for length in self.turning_lengths):
+            self.cache, tokens_BT = None, self.read_BT  # cached keys are rotated by the short factors
+        options = {} if self.cache is None else {"past_key_values": self.cache}
+        found = self.model(input_ids=tokens_BT, use_cache=True, logits_to_keep=1, **options)
+        self.cache = getattr(found, "past_key_values", None)
+        if self.cache is None:
+            raise UserError(f"{self.name} ({type(self.model).__name__}) keeps no keys and values; it cannot write")
+        logits_BV: Tensor = found.logits[:, -1]
+        return logits_BV
+
+    def repeat(self, n: int) -> None:
+        self.read_BT = self.read_BT.expand(n, -1)
+        if n > 1:
+            self.cache.batch_repeat_interleave(n)
+
+    def log_probabilities(self, tokens_BT: Tensor, n: int) -> Tensor:
+        logits_BnV = self.model(input_ids=tokens_BT, use_cache=False, logits_to_keep=n).logits
+        return at_least_float32(logits_BnV).log_softmax(-1)
+
+
+@contextmanager
+def opened_writer(config: GenerateConfig, device: torch.device) -> Iterator[tuple[Writer, TrainedRun | None]]:
+    """The model that the config names, and its run where it was trained here. UserError where it cannot write."""
+    if config.model is not None:
+        with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
+            yield pretrained_writer(probed), None
+        return
+    trained = run_of(config)
+    decoder = trained.decoder(config.checkpoint).requires_grad_(False).to(device)
+    yield decoder_writer(trained, decoder), trained
+
+
+def pretrained_writer(probed: ProbedHuggingFaceModel) -> PretrainedWriter:
+    """A pretrained model, which writes."""
+    reads = probed.reads_special_tokens
+    return PretrainedWriter(probed.name, probed.pretrained, probed.tokenizer, reads_special_tokens=reads)
+
+
+def decoder_writer(trained: TrainedRun, decoder: Decoder) -> DecoderWriter:
+    """The decoder of a run, which writes. UserError where it has no cache."""
+    vocabulary = trained.vocabulary()
+    first = trained.first_token(vocabulary)
+    writer = DecoderWriter("/".join(trained.directory.parts[-2:]), decoder, vocabulary, first)
+    try:
+        writer.begin(None)
+        return writer
+    except ValueError as error:
+        raise UserError(f"{trained.directory} cannot write: {error}") from error
+
+
+def prompt_tokens(prompt: str, writer: Writer) -> list[int]:
+    """Token ids of the prompt. UserError for an empty one, or one that the model cannot read."""
+    if not isinstance(prompt, str) or not prompt.strip() or not writer.tokens(prompt, first=False):
+        raise UserError('prompt= is empty; give the beginning of a text, such as prompt="Once upon a time"')
+    writer.check(prompt)
+    return writer.tokens(prompt, first=True)
+
+
+def check_top_k(writer: Writer, top_k: int | None) -> None:
+    """Raises UserError for more tokens than there are."""
+    if top_k is not None and top_k > writer.n_vocab:
+        raise UserError(f"top_k={top_k} is above the vocabulary, {writer.n_vocab} tokens; leave it out")
+
+
+def check_room(writer: Writer, n_prompt: int, length: int, pe: str | None = None, *, n: int = 1) -> None:
+    """Raises UserError where the encoding has fewer positions than a text will have, or n texts do not fit into memory.
+
+    pe: its name, if known.
+    """
+    of_each = 4 * writer.n_vocab + 8 * n_prompt + OF_GENERATOR
+    check_fits(n * of_each, torch.device("cpu"), f"n={n}", "give fewer texts")
+    if writer.most is not None and n_prompt + length - 1 > writer.most:  # the last token is written and not read
+        what = "the encoding" if pe is None else f"pe={pe}"
+        raise UserError(
+            f"{what} has {writer.most} positions, and a prompt of {n_prompt} tokens with length={length} needs "
+            f"{n_prompt + length - 1}; give a shorter prompt or length, or train with more positions"
+        )
+
+
+def whole_texts(
+    writer: Writer, prompt: str, *, length: int, temperature: float, top_k: int | None, seed: int, n: int
+) -> list[str]:
+    """The n texts that begin with the prompt, when all are written. UserError as `roundround generate`."""
+    check_sampling(length=length, temperature=temperature, top_k=top_k, seed=seed, n=n)
+    check_top_k(writer, top_k)
+    tokens = prompt_tokens(prompt, writer)
+    check_room(writer, len(tokens), length, n=n)
+    texts = [list(tokens) for _ in range(n)]
+    try:
+        writer.begin(len(tokens) + length)
+        with torch.inference_mode():
+            logits_BV = writer.read(torch.tensor([tokens], device=writer.device))
+        options: dict[str, Any] = {"length": length, "temperature": temperature, "top_k": top_k}
+        for chosen in write(writer, logits_BV, n=n, generators=generators_of(seed, n), **options):
+            for text, token in zip(texts, chosen, strict=True):
+                text.extend([] if token is None else [token])
+    except ValueError as error:  # no cache, or no numbers
+        raise UserError(str(error)) from error
+    return [writer.decode(text) for text in texts]
+
+
+@torch.inference_mode()
+def write(
+    writer: Writer,
+    logits_BV: Tensor,
+    *,
+    n: int,
+    length: int,
+    temperature: float,
+    top_k: int | None,
+    generators: Sequence[torch.Generator],
+) -> Iterator[list[int | None]]:
+    """The next token of each of n texts, again and again, None of a text that has ended; until all have, or `length`.
+
+    logits_BV: those after the prompt, which the writer has read. Raises ValueError for logits that are no numbers.
+    """
+    ended = [False] * n
+    if n > len(logits_BV):
+        writer.repeat(n)
+        logits_BV = logits_BV.expand(n, -1)
+    for i in range(length):
+        chosen = next_tokens(logits_BV, temperature=temperature, top_k=top_k, generators=generators)
+        yield [None if over else token for token, over in zip(chosen, ended, strict=True)]
+        ended = [over or token in writer.ends for token, over in zip(chosen, ended, strict=True)]
+        if all(ended) or i + 1 == length:
+            return
+        logits_BV = writer.read(torch.tensor(chosen, device=writer.device)[:, None])
+
+
+def next_tokens(
+    logits_BV: Tensor, *, temperature: float, top_k: int | None, generators: Sequence[torch.Generator]
+) -> list[int]:
+    """A token for each row: the largest at temperature 0, else drawn among the `top_k` largest, by a generator each."""
+    logits_BV = at_least_float32(logits_BV).cpu()
+    if not bool(logits_BV.amax(-1).isfinite().all()):
+        raise ValueError("the model's logits are no finite numbers; nothing can be written from them")
+    if temperature == 0:
+        return list(logits_BV.argmax(-1).tolist())
+    if top_k is not None and top_k < logits_BV.shape[-1]:
+        smallest_B1 = logits_BV.topk(top_k, dim=-1).values[:, -1:]
+        logits_BV = logits_BV.masked_fill(logits_BV < smallest_B1, -torch.inf)
+    temperature = max(temperature, torch.finfo(logits_BV.dtype).tiny)
+    weights_BV = ((logits_BV - logits_BV.amax(-1, keepdim=True)) / temperature).softmax(-1)
+    return [int(row.multinomial(1, generator=own)) for row, own in zip(weights_BV, generators, strict=True)]
+
+
+def generators_of(seed: int, n: int) -> list[torch.Generator]:
+    """A generator for each text, on the CPU: the first text is the same however many there are."""
+    return [generator_of(seed, text) for text in range(n)]
+
+
+def generator_of(seed: int, *name: object) -> torch.Generator:
+    """The generator of what is so named, on the CPU."""
+    own = hashlib.sha256(" ".join(map(str, (seed, *name))).encode()).digest()[:4]
+    return torch.Generator().manual_seed(int.from_bytes(own, "little"))
+
+
+class WatchedHead:
+    """What one head looks at whenever the first text is written on.
+
+    steps: for each token of the text that the model has written its place, and the weights [place] of the tokens before
+    it, of which the model made it; 0 where a window hides one. Raises UserError where the model has no such head.
+    """
+
+    def __init__(self, writer: Writer, layer: int | None, head: int) -> None:
+        normalisers = {softmax.shape.layer: softmax for softmax in writer.normalisers()}
+        self.layer = next(iter(normalisers)) if layer is None else layer
+        if self.layer not in normalisers:
+            raise UserError(f"layer={layer}: {writer.name} has attention in {runs_of(list(normalisers))}")
+        self.softmax, self.head = normalisers[self.layer], head
+        n_heads = self.softmax.shape.n_heads
+        if not 0 <= head < n_heads:
+            raise UserError(f"head={head}: layer {self.layer} of {writer.name} has the heads 0 to {n_heads - 1}")
+        self.steps: list[tuple[int, Tensor]] = []
+        self._last = torch.empty(0)
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Inside, each pass of the model is looked at."""
+        return watching([self.softmax], self.take_in)
+
+    def take_in(self, softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        """Keep the last row of the first text; an argument of `watching`."""
+        self._last = last_row(softmax, qkv, options)[0, self.head].float().cpu()
+
+    def note(self, place: int) -> None:
+        """The token at this place has just been chosen."""
+        self.steps.append((place, F.pad(self._last, (place - len(self._last), 0))))
+
+    def weights(self, n_tokens: int) -> Tensor:
+        """[steps, n_tokens], 0 from each written token on."""
+        rows = [F.pad(weights, (0, n_tokens - place)) for place, weights in self.steps]
+        return torch.stack(rows) if rows else torch.empty(0, n_tokens)
+
+
+class TextStream:
+    """Text as its tokens come: no half of a character, and no token decoded more than twice."""
+
+    def __init__(self, writer: Writer, tokens: Sequence[int]) -> None:
+        self.writer, self.tokens, self.begin, self.shown = writer, list(tokens), 0, len(tokens)
+
+    def add(self, token: int) -> str:
+        """What this token adds to the text that has been shown."""
+        self.tokens.append(token)
+        before = self.writer.decode(self.tokens[self.begin : self.shown])
+        whole = self.writer.decode(self.tokens[self.begin :])
+        if whole.endswith(REPLACEMENT) or len(whole) <= len(before):
+            return ""
+        self.begin, self.shown = self.shown, len(self.tokens)
+        return whole[len(before) :]

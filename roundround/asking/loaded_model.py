@@ -1,0 +1,201 @@
+"""A model and a tokenizer that somebody's Python code has loaded: of this project, or Hugging Face's, patched or not.
+
+Tested by tests/test_api.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from roundround.asking.generation import DecoderWriter, PretrainedWriter, Writer
+from roundround.asking.losses import check_lengths
+from roundround.asking.reader import Reader, joined
+from roundround.config.build import build
+from roundround.config.options import load_option, named
+from roundround.config.verb import checked_bos
+from roundround.data.corpora import Corpus, Source
+from roundround.data.tokenizers import Vocabulary
+from roundround.distributed.peers import Peers
+from roundround.model.decoder import Decoder
+from roundround.pe.base import PositionalEncoding
+from roundround.probing.probed_model import ProbedDecoder, ProbedModel
+from roundround.softmax.base import AttentionSoftmax
+from roundround.support.errors import UserError, nearest
+from roundround.trained.models import text_for
+from roundround.verbs.eval import check_windows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from roundround.hf.load import ProbedHuggingFaceModel
+    from roundround.hf.patching.attention import MakeSoftmax
+    from roundround.hf.patching.patch import MakeEncoding
+
+NAME = "the model"  # of a decoder of this project: it does not know where it comes from
+
+
+@contextmanager
+def given_to_write(model: nn.Module, tokenizer: Any) -> Iterator[Writer]:
+    """The model as one that reads and writes text; in evaluation mode inside. UserError for what is no such model."""
+    with in_evaluation_mode(model):
+        if isinstance(model, Decoder):
+            vocabulary = vocabulary_of_run(tokenizer)
+            yield DecoderWriter(NAME, model, vocabulary, first_of(vocabulary))
+            return
+        with looked_into(model) as (name, checked):
+            yield PretrainedWriter(name, checked, tokenizer, reads_special_tokens=True)
+
+
+@contextmanager
+def given_to_probe(model: nn.Module, tokenizer: Any) -> Iterator[ProbedModel]:
+    """The model as a probe looks at it; in evaluation mode inside. UserError for one without RoPE."""
+    with in_evaluation_mode(model):
+        if isinstance(model, Decoder):
+            vocabulary = vocabulary_of_run(tokenizer)
+            yield ProbedDecoder(NAME, model, vocabulary.tokenizer, first_of(vocabulary))
+            return
+        with hugging_face_model(model, tokenizer) as probed:
+            yield probed
+
+
+@contextmanager
+def hugging_face_model(model: nn.Module, tokenizer: Any) -> Iterator[ProbedHuggingFaceModel]:
+    """A Hugging Face model as a probe looks at it."""
+    from roundround.hf.load import ProbedHuggingFaceModel
+
+    with looked_into(model) as (name, checked):
+        yield ProbedHuggingFaceModel(name, checked, tokenizer)
+
+
+@contextmanager
+def looked_into(model: nn.Module) -> Iterator[tuple[str, PreTrainedModel]]:
+    """The name of a Hugging Face model, and the model with normalisers of this project inside."""
+    from roundround.hf.load import as_pretrained_model
+    from roundround.hf.patching.attention import installed, is_patched
+
+    checked = as_pretrained_model(model)
+    with nullcontext() if is_patched(checked) else installed(checked):
+        name = str(checked.config.name_or_path).rstrip("/").rpartition("/")[2]
+        yield name or type(checked).__name__, checked
+
+
+def first_of(vocabulary: Vocabulary) -> int | None:
+    """The token with which a text of a run begins."""
+    return None if vocabulary.documents_apart else vocabulary.first_token
+
+
+def vocabulary_of_run(tokenizer: Any) -> Vocabulary:
+    """The tokenizer that goes with a decoder of this project; else UserError."""
+    if not isinstance(tokenizer, Vocabulary):
+        raise UserError("a model of rr.load goes with its tokenizer: model, tokenizer = rr.load(run)")
+    return tokenizer
+
+
+@contextmanager
+def in_evaluation_mode(model: object) -> Iterator[None]:
+    """Inside, nothing of the model is in training mode; after it what was so is again."""
+    if isinstance(model, nn.Module) and any(weight.is_meta for weight in model.parameters()):
+        raise UserError("the model is on the device meta, which holds no weights; load it with its weights")
+    training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def given_to_read(
+    model: nn.Module,
+    tokenizer: Any,
+    data: str | Corpus | Sequence[str],
+    lengths: Sequence[int],
+    *,
+    separate_documents: bool | None,
+    bos: str,
+    **reading: Any,
+) -> Iterator[Reader]:
+    """The model with the text of a corpus, or with these texts, as `roundround eval` reads them. UserError as it.
+
+    separate_documents: None as the corpus says. reading: `stride`, `max_tokens` and `batch_tokens`.
+    """
+    check_windows(lengths, **reading)
+    corpus: Corpus | Sequence[str] = corpus_named(data) if isinstance(data, str) else data
+    with in_evaluation_mode(model), ExitStack() as stack:
+        if isinstance(model, Decoder):
+            vocabulary, device = vocabulary_of_run(tokenizer), model.embed_tokens.weight.device
+            if vocabulary.first is not None:
+                raise UserError("the model learned a task; roundround eval run=RUN counts its right answers")
+            if bos == "true":
+                raise UserError("bos=true is for a Hugging Face model; a run learned windows that begin anywhere")
+            check_lengths(model, max(lengths), f"length={max(lengths)}", type(model.encoding).__name__)
+            subject: Decoder | ProbedModel = model
+        else:
+            subject = probed = stack.enter_context(hugging_face_model(model, tokenizer))
+            vocabulary, device = probed.vocabulary(), probed.device
+        if isinstance(corpus, Corpus):
+            text, separate = text_for(vocabulary, corpus), corpus.separate_documents
+        else:
+            text, separate = joined(corpus, vocabulary, reading["max_tokens"]), False
+        yield Reader(
+            model=subject,
+            data=text,
+            device=device,
+            bos=checked_bos(bos),
+            separate_documents=separate if separate_documents is None else separate_documents,
+            peers=Peers(),
+            **reading,
+        )
+
+
+def corpus_named(name: str) -> Corpus:
+    """The corpus of an option of `data=`; UserError for a task, whose answers are no text."""
+    source = build(load_option("data", name), Source)  # type: ignore[type-abstract]
+    if not isinstance(source, Corpus):
+        raise UserError(f"data={name} is a task; roundround eval data={name} counts its right answers")
+    return source
+
+
+def made(make: Any, family: type[nn.Module], shape: Any) -> nn.Module:
+    """What a function of the user's makes for a layer. UserError where it is of another kind."""
+    found = make(shape) if callable(make) else make
+    if not isinstance(found, family):
+        raise UserError(f"rr.patch takes a name, or a function that makes a {family.__name__}; this makes {found!r}")
+    return found
+
+
+def makers_of(
+    softmax: str | MakeSoftmax | None, pe: str | MakeEncoding | None, numbers: Mapping[str, Any]
+) -> tuple[MakeSoftmax | None, MakeEncoding | None]:
+    """What makes the normaliser and the encoding of each layer: options by name, or functions as they are.
+
+    numbers: of the options that are named, each of one of them. UserError for others.
+    """
+    if softmax is None and pe is None:
+        raise UserError("rr.patch needs softmax=... or pe=...")
+    families: dict[str, tuple[Any, type[nn.Module]]] = {
+        "softmax": (softmax, AttentionSoftmax),
+        "pe": (pe, PositionalEncoding),
+    }
+    known = {
+        group: {*load_option(group, of)} - {"_target_"} for group, (of, _) in families.items() if isinstance(of, str)
+    }
+    makers: dict[str, Any] = {}
+    for group, (of, family) in families.items():
+        own = {name: value for name, value in numbers.items() if name in known.get(group, ())}
+        makers[group] = named(group, of, family, **own) if group in known else of and partial(made, of, family)
+    for name in numbers:
+        n_having = sum(name in names for names in known.values())
+        if n_having != 1:
+            what = "several options named have" if n_having else "no option named has"
+            raise UserError(
+                f"{what} a parameter '{name}'{nearest(name, [key for names in known.values() for key in names])}"
+            )
+    return makers["softmax"], makers["pe"]

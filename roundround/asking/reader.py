@@ -1,0 +1,405 @@
+"""The model and the texts that a verb looks at, and how the one reads the others: one protocol for all verbs.
+
+docs/howto/evaluation.md has it in words. Shapes: T targets of a window.
+
+Tested by tests/asking/test_eval_pretrained.py and tests/asking/test_hf_commands.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, count, islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from roundround.config.build import build
+from roundround.config.recorded import overridden
+from roundround.data.batches import DocumentWindows, EvaluationWindows, Tokens, check_one_window, evaluation_windows
+from roundround.data.corpora import Corpus
+from roundround.data.encoding import Encoder
+from roundround.data.prepared import TokenData
+from roundround.data.stream import Mix
+from roundround.data.tasks.base import FIRST, SPECIAL, Examples, Task
+from roundround.data.tokenizers import Vocabulary, check_known, content_hash, unknown_token
+from roundround.distributed.peers import Peers
+from roundround.model.decoder import Decoder
+from roundround.model.scoring import PositionLoss, Share, score
+from roundround.probing.probed_model import AfterFirstToken, ProbedDecoder, ProbedModel
+from roundround.probing.texts import APOSTROPHE, texts_of
+from roundround.records.directories import find_run
+from roundround.records.run import Invocation
+from roundround.support.console import print_status
+from roundround.support.errors import UserError
+from roundround.trained.models import TrainedRun, give_default_data, opened_pretrained
+from roundround.verbs.probe import SubjectConfig
+
+TARGETS_TO_CHOOSE_BY = 2048  # enough to tell nats apart that differ by a few hundredths
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """A model and the text that it is scored on, in windows of any length.
+
+    model: a decoder of this project, or a pretrained one as a probe looks at it. bos: auto, true or false; of a decoder
+    false, as it was trained on windows that begin anywhere. stride: tokens between the beginnings of windows (None:
+    they meet). max_tokens: the first targets alone. separate_documents: whether documents do not see each other. peers:
+    the processes that share the windows.
+    """
+
+    model: Decoder | ProbedModel
+    data: TokenData
+    device: torch.device
+    batch_tokens: int
+    bos: str = "false"
+    stride: int | None = None
+    max_tokens: int | None = None
+    separate_documents: bool = False
+    peers: Peers
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether documents are read one by one; a decoder of this project keeps those in a window apart instead."""
+        return self.separate_documents and isinstance(self.model, ProbedModel)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the stream that are read."""
+        return min(len(self.data.held_out), (self.max_tokens or len(self.data.held_out)) + 1)
+
+    def check(self, length: int) -> None:
+        """UserError where there is not one window of this length, or `bos` asks for a token that there is not."""
+        if self.bos == "true" and isinstance(self.model, ProbedModel) and self.model.first_token is None:
+            raise UserError(f"bos=true: the tokenizer of {self.model.name} puts no token at the beginning of a text")
+        if not self.one_by_one:
+            check_one_window(self.data.held_out, length, self.max_tokens)
+
+    def reading(self) -> dict[str, str | bool]:
+        """How the text is read, which every result names: a loss depends on it."""
+        return {
+            "joining_token": self.data.joining_token,
+            "separate_documents": self.separate_documents,
+            "special_tokens": "plain" if self.data.tokenizer.encode_special_tokens else "read",
+        }
+
+    def first_token(self, length: int) -> int | None:
+        """The token in front of every window of this length, or None: as `bos` says, or as the first targets cost less.
+
+        Models differ: one whose first key is a sink needs it before any window; one trained on windows that begin
+        anywhere takes it for the beginning of a text, which most windows are not. Where documents are read one by one
+        it stands where the tokenizer puts it, unless bos=false. UserError as `check`.
+        """
+        self.check(length)
+        if not isinstance(self.model, ProbedModel) or self.bos == "false":
+            return None
+        first = self.model.first_token
+        if first is None or self.bos == "true" or self.one_by_one:
+            return first
+        most = max(length, min(TARGETS_TO_CHOOSE_BY, self.max_tokens or TARGETS_TO_CHOOSE_BY))
+        with_it, without = (self.loss(length, token, most=most) for token in (first, None))
+        better = with_it.token_loss() < without.token_loss()
+        print_status(
+            f"windows of {length:,} begin {'with' if better else 'without'} {self.data.tokenizer.id_to_token(first)}: "
+            f"{with_it.token_loss():.3f} nats per token with it, {without.token_loss():.3f} without, over the first "
+            f"{without.n_targets:,} targets (bos=true or false decides)"
+        )
+        return first if better else None
+
+    def scored_model(self, first_token: int | None) -> nn.Module:
+        """What is called with windows and targets."""
+        if not isinstance(self.model, ProbedModel):
+            return self.model
+        return AfterFirstToken(self.model, None if self.one_by_one else first_token)
+
+    def loss(self, length: int, first_token: int | None, *, most: int | None = None) -> PositionLoss:
+        """The losses of all targets, or the first `most`; each process reads a share of the windows. UserError as
+        `check`.
+        """
+        windows = self.windows(length, first_token, most)
+        joints = None if self.one_by_one else self.cut(self.is_joint.view(np.uint8), length, most)
+        share = Share(windows, first=self.peers.rank, n=self.peers.n)
+        batch = max(1, self.batch_tokens // max(1, windows.length))
+        if self.one_by_one and isinstance(self.model, ProbedModel) and self.model.follows_length:
+            batch = 1  # all rows of a batch rotate as the longest one does
+        own = score(
+            self.scored_model(first_token),
+            share,
+            batch=batch,
+            device=self.device,
+            scored=lambda rows: windows.scored(share.among_all(rows)),
+            joints=None if joints is None else lambda rows: joints[share.among_all(rows)][:, 1:].bool(),
+            separator=self.data.end_of_document if self.separate_documents and not self.one_by_one else None,
+        )
+        total = PositionLoss(windows.length)
+        total.add_all(self.peers.gather(own))
+        return total
+
+    def windows(self, length: int, first_token: int | None, most: int | None) -> EvaluationWindows | DocumentWindows:
+        """Those of the stream, or of its documents one by one."""
+        if not self.one_by_one:
+            return self.cut(self.data.held_out[: self.n_tokens], length, most)
+        tokens, stride = self.data.held_out[: self.n_tokens], self.stride or length
+        windows = DocumentWindows(tokens, self.is_joint, first=first_token, length=length, stride=stride)
+        if not len(windows):
+            raise UserError("no document has a token to predict from the one before it; give longer documents")
+        return windows
+
+    def cut(self, values: Tokens, length: int, most: int | None) -> EvaluationWindows:
+        return evaluation_windows(values, length=length, longest=length, stride=self.stride, max_tokens=most)
+
+    @functools.cached_property
+    def is_joint(self) -> NDArray[np.bool_]:
+        """Which tokens of the stream join documents: text that spells the same token stands for bytes, [n_tokens]."""
+        ids, n_bytes = (x[: self.n_tokens] for x in (self.data.held_out, self.data.held_out_bytes))
+        is_joint: NDArray[np.bool_] = (np.asarray(ids) == self.data.end_of_document) & (np.asarray(n_bytes) == 0)
+        return is_joint
+
+    def scored_bytes(self, first_token: int | None) -> int:
+        """UTF-8 bytes of the text that the targets stand for."""
+        n_bytes = np.asarray(self.data.held_out_bytes[: self.n_tokens])
+        begins = np.append(True, self.is_joint[:-1]) if self.one_by_one else np.arange(len(n_bytes)) == 0
+        return int(n_bytes[~begins].sum() if first_token is None or not self.one_by_one else n_bytes.sum())
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """A reader at one length, with the token in front of its windows, for a probe."""
+
+    reader: Reader
+    length: int
+    first_token: int | None
+
+    def loss(self) -> PositionLoss:
+        return self.reader.loss(self.length, self.first_token)
+
+    def first_word(self) -> str | None:
+        return None if self.first_token is None else self.reader.data.tokenizer.id_to_token(self.first_token)
+
+    def reading(self) -> dict[str, Any]:
+        """How the text is read, which every result names."""
+        return {"length": self.length, "first_token": self.first_word(), **self.reader.reading()}
+
+    def inputs(self) -> list[list[int]]:
+        """The tokens that the model reads in each window, in the order of the text."""
+        windows = self.reader.windows(self.length, self.first_token, None)
+        if isinstance(windows, DocumentWindows):
+            return [windows.window(number) for number in windows.rows[:, 0].argsort(kind="stable").tolist()]
+        head = [] if self.first_token is None else [self.first_token]
+        return [head + row for row in windows[:][:, :-1].tolist()]
+
+
+def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> TokenData:
+    """Texts as one stream to be scored, in memory, read until there are `most` targets: as `prepare` makes it."""
+    encode, found, n_tokens = Encoder(vocabulary), [], 0
+    for text in texts:
+        found.append(encode([(True, text)]).arrays)
+        n_tokens += len(found[-1]["held_out"])
+        if most is not None and n_tokens > most:
+            break
+    if not found:
+        raise UserError("there is no text to read; give at least one")
+    ids, n_bytes = (np.concatenate([arrays[name] for arrays in found]) for name in ("held_out", "held_out_bytes"))
+    check_known(ids, unknown_token(vocabulary.tokenizer, vocabulary.end_of_document), "the texts")
+    return TokenData(
+        train=Mix((), ()),
+        held_out=ids,
+        held_out_bytes=n_bytes,
+        n_train_documents=0,
+        n_held_out_documents=len(found),
+        n_held_out_bytes=int(n_bytes.sum()),
+        n_vocab=vocabulary.size,
+        end_of_document=vocabulary.end_of_document,
+        tokenizer=vocabulary.tokenizer,
+        corpus_hash="",
+        tokenizer_hash=content_hash(vocabulary.tokenizer),
+        n_groups=1,
+    )
+
+
+# -- what a verb looks at
+
+
+def settle_model(cfg: DictConfig, invocation: Invocation) -> dict[str, str]:
+    """Leave out the default model where a run is given. Returns the choices of the command after that."""
+    choices = invocation.given
+    if cfg.run is not None and not any(key.partition(".")[0] == "model" for key in overridden(invocation.overrides)):
+        OmegaConf.update(cfg, "model", None, force_add=True)
+        return {group: choice for group, choice in choices.items() if group != "model"}
+    refuse_checkpoint(invocation)
+    return choices
+
+
+def refuse_checkpoint(invocation: Invocation) -> None:
+    """UserError where the command line names a checkpoint and a pretrained model, which has none, is asked."""
+    if "checkpoint" in overridden(invocation.overrides):
+        raise UserError("checkpoint= is of a run, and a pretrained model has none; give run=, or leave it out")
+
+
+def settle_model_and_data(cfg: DictConfig, invocation: Invocation) -> dict[str, str]:
+    """`settle_model`; where the model stays and no text is given, read the one that goes with it."""
+    choices = settle_model(cfg, invocation)
+    given = cfg.texts is not None or "model" not in choices
+    return choices if given else choices | give_default_data(cfg, otherwise=None)
+
+
+def run_of(config: Any) -> TrainedRun:
+    """The training run that a verb's config names by `run`, with its nodes in place of the run's. UserError."""
+    source = find_run(config.run, config.outputs, "train", done=True)
+    return TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax)
+
+
+@contextmanager
+def probed_model_of(config: SubjectConfig, device: torch.device) -> Iterator[tuple[ProbedModel, TrainedRun | None]]:
+    """What is probed, and its run where it was trained here."""
+    if config.model is not None:
+        with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
+            yield probed, None
+        return
+    assert config.run is not None
+    trained = run_of(config)
+    decoder, vocabulary = trained.decoder(config.checkpoint).requires_grad_(False), trained.vocabulary()
+    name = "/".join(trained.directory.parts[-2:])
+    first_token = trained.first_token(vocabulary)
+    yield ProbedDecoder(name, decoder.to(device), vocabulary.tokenizer, first_token), trained
+
+
+def prompt_for(prompt: str | None, probed: ProbedModel, trained: TrainedRun | None) -> list[int]:
+    """Token ids of what is looked at token by token: this text, else one with apostrophes, or an example of a task.
+
+    UserError where the text has a word that a task's vocabulary lacks.
+    """
+    task = None if trained is None else trained.task()
+    if task is None:
+        return probed.tokens(APOSTROPHE if prompt is None else prompt)
+    if prompt is None:
+        return next(examples_of(task, task.train_lengths[1]))
+    check_symbols(prompt, task.vocabulary())
+    return probed.tokens(prompt)
+
+
+def check_symbols(prompt: str, vocabulary: Vocabulary) -> None:
+    """Raises UserError for a word that a task's vocabulary lacks; of text every word can be written."""
+    known = vocabulary.tokenizer.get_vocab()
+    if any(known.get(name) != number for number, name in enumerate(SPECIAL)):
+        return
+    unknown = next((word for word in prompt.split() if word not in known), None)
+    if unknown is not None:
+        some = ", ".join(sorted(known, key=known.__getitem__)[FIRST:][:8])
+        raise UserError(f"the task has no symbol '{unknown}', which the prompt has (it has {some}, ...)")
+
+
+def examples_of(task: Task, length: int | None) -> Iterator[list[int]]:
+    """Test examples of a task without end, as token ids: of one length, or of those in training."""
+    examples = Examples(task, seed=0, split="test", length=length)
+    return (examples[i].tokens.tolist() for i in count())
+
+
+def scored_of(trained: TrainedRun | None, length: int | None, n: int) -> list[list[bool]] | None:
+    """Which tokens of the first `n` of `examples_of` are scored; None where the run learns text.
+
+    UserError where the right tokens do not stand in the examples.
+    """
+    task = None if trained is None else trained.task()
+    if task is None:
+        return None
+    examples = Examples(task, seed=0, split="test", length=length)
+    if examples[0].answers is not None:
+        raise UserError(
+            "ablate= scores tokens of the sequence, and this task keeps its answers out of it; eval has them"
+        )
+    return [examples[i].scored.tolist() for i in range(n)]
+
+
+def windows_for(
+    config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | None, peers: Peers, *, batch_tokens: int = 2048
+) -> Windowed | None:
+    """Running text in windows, read as `roundround eval` reads it: of a run its own, of other text where `length` is
+    given. None for examples of a task, and for documents one by one.
+    """
+    own = config.data is None and config.texts is None and trained is not None
+    if (trained is not None and trained.task() is not None) or (not own and config.length is None):
+        return None
+    length, most = config.length or probed.longest, config.max_tokens
+    if trained is not None and own:
+        data, separate = trained.held_out_text(), trained.separate_documents
+        ends = np.flatnonzero(np.asarray(data.held_out) == data.end_of_document)
+        if config.max_documents is not None and config.max_documents <= len(ends):
+            end = int(ends[config.max_documents - 1])
+            most = end if most is None else min(most, end)
+    else:
+        if trained is not None and trained.separate_documents:
+            raise UserError("length= joins documents to windows, and this run's did not see each other; leave it out")
+        separate = config.data is not None and build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
+        if trained is not None:
+            vocabulary = trained.vocabulary()
+        else:
+            from roundround.hf.load import ProbedHuggingFaceModel  # transformers takes a second to import
+
+            assert isinstance(probed, ProbedHuggingFaceModel), "what was not trained here is a pretrained model"
+            vocabulary = probed.vocabulary()
+        data = joined(documents_of(config), vocabulary, most)
+    reader = Reader(
+        model=probed.decoder if isinstance(probed, ProbedDecoder) else probed,
+        data=data,
+        device=probed.device,
+        batch_tokens=batch_tokens,
+        bos=config.bos if trained is None else "false",
+        max_tokens=None if most is None else max(most, length),
+        separate_documents=separate,
+        peers=peers,
+    )
+    return Windowed(reader, length, reader.first_token(length))
+
+
+def texts_for(
+    config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | None, windowed: Windowed | None
+) -> list[list[int]]:
+    """Token ids of the texts: those that `windowed` reads, else documents, each after the model's first token (where it
+    has one), or examples of a task. No more are read than needed.
+
+    Of a run whose documents did not see each other every text is a document, or the beginning of one.
+    """
+    if windowed is not None:
+        if trained is None or not trained.separate_documents:
+            return windowed.inputs()
+        ids = np.asarray(windowed.reader.data.held_out)
+        ends = np.flatnonzero(ids == windowed.reader.data.end_of_document)
+        documents = np.split(ids, ends + 1)[:-1]  # each with the token that ends it
+        return limited((document[: windowed.length].tolist() for document in documents), config)
+    task = None if trained is None else trained.task()
+    if task is not None:
+        if config.data is not None or config.texts is not None:
+            raise UserError("data=, text= and texts= are for a run trained on text, and this one learns a task")
+        if config.max_tokens is None and config.max_documents is None:
+            raise UserError("a task has examples without end; give max_tokens= or max_documents=")
+        return limited(examples_of(task, config.length), config)
+    texts = limited((probed.tokens(text)[: probed.longest] for text in documents_of(config)), config)
+    check_known(list(chain(*texts)), probed.unknown_token, "the texts")
+    return texts
+
+
+def documents_of(config: SubjectConfig) -> Iterator[str]:
+    """The texts themselves: those of the package, or the documents of `data`, held out or not."""
+    if config.data is None:
+        return iter(texts_of("shakespeare" if config.texts is None else config.texts))
+    corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
+    return islice((text for _, text in corpus.documents()), config.max_documents)
+
+
+def limited(texts: Iterator[list[int]], config: SubjectConfig) -> list[list[int]]:
+    """Texts until `max_tokens` or `max_documents` is reached; at least one."""
+    found: list[list[int]] = []
+    n_tokens = 0
+    for text in islice(texts, config.max_documents):
+        if found and config.max_tokens is not None and n_tokens + len(text) > config.max_tokens:
+            break
+        found.append(text)
+        n_tokens += len(text)
+    return found

@@ -1,0 +1,1 @@
+"""A model from or to Hugging Face: loaded, patched, and its configuration read as nodes of a config."""

@@ -1,0 +1,310 @@
+"""A checkpoint of Hugging Face's in a folder, from which a training run may start, of a model that `nodes.py` knows.
+
+Only safetensors are read, a pickled file is refused, and nothing runs code from the folder. `stock.py` is the other
+direction: a decoder as a model of transformers.
+
+Below stand its files: what their headers say, and what config.json says twice or too large. Sizes that are not those of
+the weights are refused by whoever fills a model with them, before it takes memory.
+
+Tested by tests/trained/test_initial.py, tests/trained/test_export_folder.py, tests/hf/test_hf_load.py and
+tests/asking/test_hf_commands.py.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import EllipsisType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers import PreTrainedConfig
+from transformers.utils import logging
+
+from roundround.hf.config_nodes import CONFIGS, ONE_LESS, DecoderNodes, decoder_nodes
+from roundround.model.decoder import Decoder, belongs_to_a_variant
+from roundround.model.kinds import MOST_LAYERS
+from roundround.model.shards import fill
+from roundround.support.errors import UserError, one_line, printable
+from roundround.support.files import home_expanded, parse_json, read_text, sha256
+from roundround.support.packaged import PREFIX as PACKAGED
+from roundround.support.packaged import packaged_models
+
+PREFIX = "hf:"
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """A weight in a file: only the rows that are asked for are read, as float32.
+
+    plus_one: Gemma's norms keep what is added to one.
+    """
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+    plus_one: bool
+
+    def __getitem__(self, rows: slice | EllipsisType) -> Tensor:
+        with safe_open(self.file, "pt") as opened:
+            tensor: Tensor = opened.get_slice(self.name)[rows]
+        return tensor.float() + self.plus_one
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaCheckpoint:
+    """A checkpoint in `folder`. nodes: its config. sha256: of its weight files, one after the other.
+
+    reference, tokenizer: what names the folder, and its tokenizer, anywhere and in a later version of the package.
+    """
+
+    folder: Path
+    reference: str
+    tokenizer: str
+    nodes: DecoderNodes
+    weights: dict[str, StoredWeight]
+    sha256: str
+
+    def load_into(self, decoder: Decoder) -> None:
+        """Give the decoder these weights, or those of their rows that it holds; what a variant learns stays."""
+        self.check(decoder)
+        own = decoder.state_dict()
+        for name, weight in self.weights.items():
+            fill(own[name], weight)
+
+    def check(self, decoder: Decoder) -> None:
+        """Raises UserError where names or shapes are not the decoder's."""
+        state = decoder.state_dict()
+        own = {name for name in state if belongs_to_a_variant(name)}
+        self.refuse("lacks", sorted(state.keys() - own - self.weights.keys()))
+        self.refuse("has what the decoder has no place for:", sorted(self.weights.keys() - state.keys()))
+        for name, weight in self.weights.items():
+            if weight.shape != state[name].shape:
+                shapes = f"{list(weight.shape)} where config.json asks for {list(state[name].shape)}"
+                raise UserError(f"{self.folder}: {name} is {shapes}")
+
+    def refuse(self, what: str, names: list[str]) -> None:
+        if names:
+            raise UserError(f"{self.folder} {what} {some_of(names)}")
+
+
+def checkpoint_folder(reference: object) -> Path:
+    """The absolute folder that `hf:DIR` means, or NAME or `package:NAME` of a packaged model.
+
+    Raises UserError for anything else; whether there is such a folder is not asked.
+    """
+    packaged, given = packaged_models(), str(reference)  # not checked yet: init=5 is a number
+    name = given.removeprefix(PACKAGED)
+    if name in packaged:
+        return packaged[name]
+    if not given.startswith(PREFIX) or given == PREFIX:
+        names = " or ".join(packaged)
+        kinds = f"run:DIR, run:last, {PREFIX}DIR with a Llama-type checkpoint in it"
+        raise UserError(f"init={given} must be one of {kinds}, or {names}")
+    return folder_named(given.removeprefix(PREFIX)).absolute()
+
+
+def read_checkpoint(reference: str) -> LlamaCheckpoint:
+    """The checkpoint that a reference means (`checkpoint_folder`).
+
+    Raises UserError where there is none, or one that the decoder cannot represent.
+    """
+    folder, travels = checkpoint_folder(reference), not reference.startswith(PREFIX)
+    if not folder.is_dir():
+        raise UserError(f"init={reference}: there is no such folder")
+    path = folder / "config.json"
+    raw = read_json(path)
+    kind = raw.get("model_type") if isinstance(raw, dict) else None
+    if kind not in CONFIGS:
+        raise UserError(f"{path}: model_type is {kind}, and the decoder can start from {', '.join(CONFIGS)} alone")
+    if "quantization_config" in raw:
+        raise UserError(f"{path}: the weights are quantised, and the decoder's are not")
+    if not (folder / "tokenizer.json").is_file():
+        raise UserError(f"{folder} has no tokenizer.json, and the vocabulary is the checkpoint's")
+    files = weight_files(folder)
+    check_config(raw, path, count_tensors(files)[0])
+    config, nodes = described(raw, path)
+    weights = stored_weights(files, one_less=config.model_type in ONE_LESS)
+    nodes.model["tied_embeddings"] = nodes.model["tied_embeddings"] and is_embedding(weights)
+    if nodes.model["tied_embeddings"]:
+        weights.pop("lm_head.weight", None)
+    return LlamaCheckpoint(
+        folder=folder,
+        reference=reference if travels else f"{PREFIX}{folder}",
+        tokenizer=f"{PACKAGED}{folder.name}" if travels else str(folder),
+        nodes=nodes,
+        weights=weights,
+        sha256=sha256(*files),
+    )
+
+
+def is_embedding(weights: Mapping[str, StoredWeight]) -> bool:
+    """Whether the output matrix is the embedding or is not there: transformers keeps one that differs, tied or not."""
+    head, embedding = weights.get("lm_head.weight"), weights.get("embed_tokens.weight")
+    return head is None or (embedding is not None and torch.equal(head[...], embedding[...]))
+
+
+def stored_weights(files: Sequence[Path], *, one_less: bool) -> dict[str, StoredWeight]:
+    """What the files hold by the decoder's names. What does nothing is left out, as are tables of frequencies.
+
+    UserError for numbers that are no floating-point ones of 16 bits or more, and for a weight under two names.
+    """
+    found: dict[str, StoredWeight] = {}
+    for file in files:
+        with safe_open(file, "pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 (it is no dict)
+                is_one = name.endswith(".layer_scalar") and bool((opened.get_tensor(name) == 1).all())  # of Gemma 4
+                if not is_one and not name.endswith("rotary_emb.inv_freq"):
+                    header = opened.get_slice(name)
+                    shape, dtype = tuple(header.get_shape()), header.get_dtype()
+                    if dtype not in FLOATS:
+                        raise UserError(
+                            f"{file}: {name} is of {dtype}, and weights are of {', '.join(FLOATS)}; "
+                            "dequantise them and save them again"
+                        )
+                    plus_one = one_less and name.endswith("norm.weight")
+                    own_name = re.sub(
+                        r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name.removeprefix("model.")
+                    )
+                    if own_name in found and found[own_name].name != name:
+                        raise UserError(
+                            f"{file}: {name} and {found[own_name].name} are one weight; leave one of them out"
+                        )
+                    found[own_name] = StoredWeight(file, name, shape, plus_one)
+    return found
+
+
+def described(raw: dict[str, Any], path: Path) -> tuple[PreTrainedConfig, DecoderNodes]:
+    """The configuration, whatever version of transformers wrote it, and the decoder's nodes. UserError."""
+    try:
+        with quiet():
+            config = CONFIGS[raw["model_type"]](**raw)
+        return config, decoder_nodes(config)
+    except Exception as error:  # transformers has many ways to refuse a value
+        raise UserError(f"{path}: {one_line(error)}") from error
+
+
+# -- the files of a checkpoint
+
+
+FLOATS = ("F64", "F32", "BF16", "F16")  # as safetensors calls them
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+SOON_BUILT = 100  # layers that cost a second: what is missing is named better then
+LAYERS = (  # as families of models call them
+    *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    *("decoder_layers", "encoder_layers", "num_decoder_layers"),
+)
+MASKS = ("attn.bias", "attention.bias", "masked_bias")
+
+
+def folder_named(text: str) -> Path:
+    """A path as typed, ~ included. UserError where the system cannot even look it up."""
+    folder = home_expanded(text, "the model")
+    try:
+        folder.is_dir()
+    except OSError as error:
+        raise UserError(f"{printable(text, 80)} names no folder: {error.strerror}") from error
+    return folder
+
+
+def read_json(path: Path) -> Any:
+    """A json file of a checkpoint. UserError where it is none."""
+    if not path.is_file():  # a pipe would be waited for
+        raise UserError(f"{path.parent} has no {path.name}; it is no checkpoint of Hugging Face's")
+    try:
+        return parse_json(read_text(path))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors of a checkpoint. UserError where there are none, or not all."""
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if (folder / INDEX).is_file():
+        index = read_json(folder / INDEX)
+        try:
+            files = [folder / Path(name).name for name in sorted(set(index["weight_map"].values()))]
+        except (KeyError, AttributeError, TypeError) as error:
+            raise UserError(f"{folder / INDEX} cannot be read: {one_line(error)}") from error
+        for file in files:
+            if not file.is_file():
+                raise UserError(f"{file} is named in {INDEX} and is not there")
+        return files
+    pickled = sorted(path.name for pattern in PICKLED for path in folder.glob(pattern))
+    if pickled:
+        raise UserError(f"{folder} has pickled weights alone ({pickled[0]}), which are never read; save safetensors")
+    raise UserError(f"{folder} has no {WEIGHTS}")
+
+
+def count_tensors(files: Sequence[Path]) -> tuple[int, int]:
+    """How many tensors the files hold, and of how many numbers; no weights are read. UserError for a damaged file."""
+    sizes: list[int] = []
+    for file in files:
+        try:
+            with safe_open(file, "pt") as opened:
+                sizes += [math.prod(opened.get_slice(name).get_shape()) for name in opened.keys()]  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{file} is damaged or cut short: {one_line(error)}") from error
+    return len(sizes), sum(sizes)
+
+
+def causal_masks(files: Sequence[Path]) -> set[str]:
+    """The masks that transformers once saved beside the weights: square tables, and the number for what is masked.
+
+    A real bias of an attention, which could have the same name, is a row.
+    """
+    found = set()
+    for file in files:
+        with safe_open(file, "pt") as opened:
+            for name in filter(lambda name: name.endswith(MASKS), opened.keys()):
+                shape = opened.get_slice(name).get_shape()
+                if len(shape) == 0 or shape[-1:] == shape[-2:-1]:
+                    found.add(name)
+    return found
+
+
+def check_config(config: Any, path: Path, n_tensors: int | None) -> None:
+    """UserError where config.json has more layers than the weights have tensors, an empty context, or two thetas."""
+    most = MOST_LAYERS if n_tensors is None else min(max(n_tensors, SOON_BUILT), MOST_LAYERS)
+    parts = [config, *config.values()] if isinstance(config, Mapping) else []
+    for part in parts:  # the decoder of a model that also sees or hears is in a part of its own
+        if not isinstance(part, Mapping):
+            continue
+        for name in LAYERS:
+            if isinstance(n_layers := part.get(name), int) and n_layers > most:
+                raise UserError(f"{path}: {name} is {n_layers}, and the weights are of {most:,} layers at the most")
+        context = part.get("max_position_embeddings")
+        if isinstance(context, int) and context < 1:  # figures and tables mark it
+            raise UserError(f"{path}: max_position_embeddings is {context}, and a context has a token or more")
+        rope, theta = part.get("rope_parameters"), part.get("rope_theta")  # transformers takes the first
+        if theta is not None and isinstance(rope, Mapping) and rope.get("rope_theta", theta) != theta:
+            raise UserError(
+                f"{path}: rope_theta is {theta}, and {rope['rope_theta']} in rope_parameters; leave one of them"
+            )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Inside, transformers reports nothing to the terminal; what matters of it, we say in a line of our own."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first three names and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,362 @@
+"""A Hugging Face model: loaded with its tokenizer, or one line that says why not, and as a probe looks at it.
+
+Shapes: B batch, T tokens, D model width, V vocabulary.
+
+Tested by tests/hf/test_hf_load.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from huggingface_hub import errors as hub
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import cached_file
+from transformers.utils.logging import disable_progress_bar
+
+from roundround.data.corpora import first_line
+from roundround.data.hub import hub_is_reachable
+from roundround.data.tokenizers import Vocabulary, vocabulary_of
+from roundround.distributed.device import check_fits
+from roundround.hf.checkpoint import (
+    INDEX,
+    PICKLED,
+    WEIGHTS,
+    causal_masks,
+    check_config,
+    count_tensors,
+    folder_named,
+    quiet,
+    read_json,
+    some_of,
+    weight_files,
+)
+from roundround.hf.patching.attention import normalisers_of, text_decoder
+from roundround.hf.patching.frequencies import (
+    follows_length,
+    replace_frequencies,
+    replace_rotations,
+    rotary_tables,
+)
+from roundround.model.scoring import nats_of
+from roundround.probing.probed_model import ProbedModel
+from roundround.support.console import print_status
+from roundround.support.errors import UserError
+from roundround.support.packaged import model_path
+
+SPECIAL_TOKENS = ("read", "plain")
+LOGITS_AT_ONCE = 2**27  # half a GiB of float32
+DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@final
+class Pretrained:
+    """A decoder on the Hugging Face hub, in its cache, or in a folder.
+
+    path: the folder, the name on the hub, or `package:NAME` for a model that travels with roundround. revision: a
+    branch, tag or commit; null for the newest. dtype: of the weights; `auto` takes the checkpoint's, and float32 for
+    float16 on a CPU, which is slow and rounds. offload: leave the weights on disk and pass them through layer by layer,
+    for models larger than memory. trust_remote_code: run Python code that comes with the model. pickled: read weights
+    that are not safetensors, which can run code too. default_data: the option of `data=`, one of roundround's, that a
+    verb reads with this model where none is given; null for the verb's own. special_tokens: `read` text that spells
+    one, such as `<unk>`, as that token, which transformers' `tokenizer(text)` does; or as `plain` characters.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str | None,
+        revision: str | None,
+        dtype: str,
+        offload: bool,
+        trust_remote_code: bool,
+        pickled: bool,
+        default_data: str | None = None,
+        special_tokens: str = "read",
+    ) -> None:
+        if path is None:
+            raise ValueError("path has no value; give model.path=DIR, or the name of a model on the hub")
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype={dtype} must be one of {', '.join(DTYPES)}")
+        if special_tokens not in SPECIAL_TOKENS:
+            raise ValueError(f"special_tokens={special_tokens} must be one of {', '.join(SPECIAL_TOKENS)}")
+        path = model_path(path)
+        folder = folder_named(path)
+        self.is_folder = folder.is_dir()
+        self.path = str(folder) if self.is_folder else path
+        self.revision, self.dtype, self.offload = revision, dtype, offload
+        self.trust_remote_code, self.pickled, self.default_data = trust_remote_code, pickled, default_data
+        self.special_tokens = special_tokens
+
+    def load(self, device: torch.device) -> tuple[PreTrainedModel, Any]:
+        """The model, ready to evaluate, and its tokenizer. Raises UserError."""
+        self.check_there()
+        if self.offload and device.type != "cpu":
+            raise UserError(f"model.offload=true runs on the CPU, not on {device}; give device=cpu")
+        disable_progress_bar()
+        # safetensors stay where they are; other weights that are offloaded would be copied here
+        scratch = tempfile.mkdtemp(prefix="roundround-offload-") if self.offload else ""
+        try:
+            with quiet():
+                model, tokenizer = self.read(scratch, device)
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+        if self.offload:
+            weakref.finalize(model, shutil.rmtree, scratch, ignore_errors=True)
+        model.eval().requires_grad_(False)
+        name = str(model.dtype).removeprefix("torch.")
+        if self.dtype == "auto" and model.dtype == torch.float16 and device.type == "cpu" and not self.offload:
+            print_status(f"{name} weights are computed in float32 on the CPU; model.dtype=float16 keeps them")
+            model = model.float()
+        elif self.dtype == "auto" and model.dtype != torch.float32:
+            print_status(f"computing in {name}, as the weights are kept; model.dtype=float32 rounds less")
+        return (model if self.offload else model.to(device)), tokenizer
+
+    def read(self, scratch: str, device: torch.device) -> tuple[PreTrainedModel, Any]:
+        """Model and tokenizer; UserError for whatever the libraries raise."""
+        try:
+            self.check_sizes(device)
+            placed: dict[str, Any] = {"dtype": DTYPES[self.dtype], "use_safetensors": None if self.pickled else True}
+            if self.offload:
+                placed |= {"device_map": {"": "disk"}, "offload_folder": scratch}
+                logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # it would say what was asked for
+            model, found = AutoModelForCausalLM.from_pretrained(
+                self.path, output_loading_info=True, **self.options(), **placed
+            )
+            tokenizer = AutoTokenizer.from_pretrained(self.path, **self.options())
+        except UserError:
+            raise
+        except Exception as error:  # OSError, ValueError, SafetensorError, UnpicklingError, a config's own, ...
+            raise UserError(self.explained(error)) from error
+        if found["missing_keys"]:
+            names = sorted(found["missing_keys"])
+            raise UserError(
+                f"{self.path} lacks {len(names)} of its weights, such as {names[0]}; the checkpoint is not whole"
+            )
+        unexpected = set(found["unexpected_keys"])  # transformers has left out some old tables, such as inv_freq
+        names = sorted(unexpected - causal_masks(self.safetensors())) if unexpected else []
+        if names:
+            raise UserError(
+                f"{self.path} has {len(names)} weights that {type(model).__name__} has no place for: {some_of(names)}; "
+                "to leave them out on purpose load the model in Python and give it to rr.probe"
+            )
+        return model, tokenizer
+
+    def check_sizes(self, device: torch.device) -> None:
+        """UserError where config.json cannot belong to the weights, or they are more than the device holds."""
+        path, files = self.config_file(), self.safetensors()
+        n_tensors, n_elements = count_tensors(files)
+        check_config(read_json(path), path, n_tensors if files else None)
+        if files and not self.offload:
+            size, n_bytes = DTYPES[self.dtype], sum(file.stat().st_size for file in files)
+            n_bytes = n_elements * size.itemsize if isinstance(size, torch.dtype) else n_bytes
+            check_fits(n_bytes, device, self.path, "give model.offload=true, which leaves the weights on disk")
+
+    def config_file(self) -> Path:
+        return Path(str(cached_file(self.path, "config.json", **self.options())))
+
+    def safetensors(self) -> list[Path]:
+        """The weights as far as they are on this machine: none before a download, and where they are pickled."""
+        folder = self.config_file().parent
+        return weight_files(folder) if any((folder / name).is_file() for name in (WEIGHTS, INDEX)) else []
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "revision": self.revision,
+            "trust_remote_code": self.trust_remote_code,
+            "local_files_only": self.is_folder or not hub_is_reachable(),
+        }
+
+    def check_there(self) -> None:
+        """UserError for a folder that holds no model, or only pickled weights."""
+        if not self.is_folder:
+            return
+        folder = Path(self.path)
+        if not (folder / "config.json").is_file():
+            raise UserError(f"model.path={folder} is no model: there is no config.json in the folder")
+        if any(path.is_file() for path in folder.glob("*.safetensors")):  # a pipe would be waited for
+            return
+        if not any(path for pattern in PICKLED for path in folder.glob(pattern)):
+            raise UserError(f"model.path={folder} has no weights: there is no .safetensors file in the folder")
+        if not self.pickled:
+            raise UserError(
+                f"model.path={folder} has pickled weights only, which can run code as they are read; convert them to "
+                "safetensors, or give model.pickled=true if you trust them"
+            )
+
+    def explained(self, error: Exception) -> str:
+        """One line for what the libraries raise: what is wrong, and what to do."""
+        text = " ".join(str(error).split())
+        not_found = "does not appear to have a file named" in text or isinstance(error, hub.RepositoryNotFoundError)
+        explanations = [
+            (
+                "trust_remote_code" in text,
+                f"{self.path} comes with Python code of its own, which is not run unless you trust it: read it, then "
+                "give model.trust_remote_code=true",
+            ),
+            (
+                "ignore_mismatched_sizes" in text,
+                f"the weights of {self.path} have other sizes than its config.json says",
+            ),
+            (
+                isinstance(error, SafetensorError),
+                f"the weights of {self.path} cannot be read ({first_line(error)}); the file is damaged or cut short",
+            ),
+            (
+                isinstance(error, hub.GatedRepoError) or "gated repo" in text or "401 Client Error" in text,
+                f"{self.path} is gated, or does not exist: accept its licence on the hub and set HF_TOKEN, or give a "
+                "local folder with model.path=DIR",
+            ),
+            (
+                not self.is_folder and not hub_is_reachable(),
+                f"{self.path} is not cached here and the Hugging Face hub cannot be reached; give a local folder with "
+                "model.path=DIR, or fill the cache (HF_HOME) where there is a network; a gated model also needs its "
+                "licence accepted on the hub, and HF_TOKEN",
+            ),
+            (not_found, f"{self.path} has no such model or no safetensors weights ({text[:160]})"),
+            (
+                "Unrecognized configuration class" in text,
+                f"{self.path} is no decoder that transformers knows ({text.partition('for this kind')[0][:120]})",
+            ),
+        ]
+        return next((line for applies, line in explanations if applies), f"{self.path} cannot be loaded: {text[:240]}")
+
+
+@final
+class ProbedHuggingFaceModel(ProbedModel):
+    """A model inside `attention.installed`, with its tokenizer.
+
+    Every text begins with the beginning-of-sequence token where the tokenizer puts one by itself. Text that spells a
+    special token is that token, as in transformers, unless `reads_special_tokens` is False or the tokenizer splits it.
+    """
+
+    def __init__(self, name: str, model: PreTrainedModel, tokenizer: Any, *, reads_special_tokens: bool = True) -> None:
+        normalisers = normalisers_of(model)
+        first_token = None if tokenizer is None else tokenizer.bos_token_id
+        if first_token is not None and tokenizer("a").input_ids[:1] != [first_token]:
+            first_token = None  # it does not put that before a text by itself
+        super().__init__(name, model, normalisers, first_token, normalisers[0].shape.train_length)
+        self.pretrained, self.tokenizer, self.decoder = model, tokenizer, text_decoder(model)
+        self.follows_length = follows_length(model) is not None
+        self.reads_special_tokens = reads_special_tokens and not getattr(tokenizer, "split_special_tokens", False)
+
+    @property
+    def device(self) -> torch.device:
+        device = self.pretrained.get_input_embeddings().weight.device
+        return torch.device("cpu") if device.type == "meta" else device
+
+    def tables(self) -> list[Tensor]:
+        tables = rotary_tables(self.pretrained)
+        if not tables:
+            name = type(self.pretrained).__name__
+            raise UserError(f"{self.name} ({name}) has no RoPE; there are no frequencies to probe")
+        return [table.within_context_P.detach().double().cpu() for table in tables]
+
+    @property
+    def theta(self) -> float | list[float]:
+        bases = list(dict.fromkeys(table.theta for table in rotary_tables(self.pretrained)))
+        return bases if len(bases) > 1 else next(iter(bases), 10_000.0)
+
+    def windows(self) -> list[int | None]:
+        config = self.pretrained.config.get_text_config().to_dict()
+        window, kinds = config.get("sliding_window"), config.get("layer_types")
+        found = [window] * len(self.normalisers)
+        if kinds is not None:
+            found = [window if kinds[n] == "sliding_attention" else None for n in self.layers]
+        both = [[w for w in (own, s.window) if w is not None] for own, s in zip(found, self.normalisers, strict=True)]
+        return [min(windows, default=None) for windows in both]
+
+    def kinds(self) -> list[str]:
+        config = self.pretrained.config.get_text_config()
+        types = getattr(config, "layer_types", None) or ["full"] * (1 + max(self.layers))
+        rotates = getattr(config, "no_rope_layers", None) or [1] * len(types)  # 1 where RoPE is used
+        names = [types[n].removesuffix("_attention") + ("" if rotates[n] else " nope") for n in self.layers]
+        return names if len(set(names)) > 1 else []
+
+    def text_tokens(self, text: str) -> list[int]:
+        plain = not self.reads_special_tokens
+        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=plain).input_ids)
+
+    @property
+    def unknown_token(self) -> int | None:
+        own = self.tokenizer  # some have one token for several purposes
+        return None if own.unk_token_id in (own.bos_token_id, own.eos_token_id, own.pad_token_id) else own.unk_token_id
+
+    def vocabulary(self) -> Vocabulary:
+        """Its tokenizer, with the token that joins documents: the one before every text, else the end of a sequence."""
+        reads = self.reads_special_tokens
+        return vocabulary_of(self.tokenizer, self.name, self.first_token, reads_special_tokens=reads)
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        return [self.tokenizer.decode([token]) for token in tokens]
+
+    def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
+        hidden_BTD: Tensor | None = getattr(self.decoded(tokens_BT, pos_BT), "last_hidden_state", None)
+        if hidden_BTD is None:
+            raise UserError(f"{type(self.pretrained).__name__} has no text decoder of a known form inside")
+        return hidden_BTD
+
+    def decoded(self, tokens_BT: Tensor, pos_BT: Tensor) -> Any:
+        """What the decoder returns for tokens at these positions; UserError where it cannot take our mask."""
+        try:
+            return self.decoder(input_ids=tokens_BT, position_ids=pos_BT.expand_as(tokens_BT), use_cache=False)
+        except IndexError as error:
+            if rotary_tables(self.pretrained):
+                raise  # else positions are learned, in a table
+            most = getattr(self.pretrained.config.get_text_config(), "max_position_embeddings", "fewer")
+            raise UserError(f"{self.name} has {most} positions, and {tokens_BT.shape[1]:,} tokens are read") from error
+
+    def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        return torch.cat([nats_of(logits, targets_BT[:, rows]) for rows, logits in self.logits(tokens_BT)], 1)
+
+    def logits(self, tokens_BT: Tensor, first: int = 0) -> Iterator[tuple[slice, Tensor]]:
+        """As many columns at a time as fit, from column `first` on, and their logits [B, columns, V]."""
+        n_vocab = self.pretrained.get_input_embeddings().num_embeddings
+        at_once = max(1, LOGITS_AT_ONCE // (n_vocab * len(tokens_BT)))
+        decoded = self.decoded(tokens_BT, torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None])
+        for a in range(first, tokens_BT.shape[1], at_once):
+            columns = slice(a, a + at_once)
+            yield columns, self.head(tokens_BT, decoded, columns)
+
+    def head(self, tokens_BT: Tensor, decoded: Any, rows: slice) -> Tensor:
+        """Logits [B, rows, V] from the decoder's output: the whole model runs, caps and scales included, but for it.
+
+        A long text times a large vocabulary would not fit at once, and the decoder need not run again.
+        """
+        of_rows = type(decoded)(**{**decoded, "last_hidden_state": decoded.last_hidden_state[:, rows]})
+        own = self.decoder.__dict__.get("forward")  # offloading puts its own there
+        self.decoder.__dict__["forward"] = lambda *args, **options: of_rows
+        try:
+            logits_BTV: Tensor = self.pretrained(input_ids=tokens_BT[:, rows], use_cache=False).logits
+        finally:
+            del self.decoder.__dict__["forward"]
+            if own is not None:
+                self.decoder.__dict__["forward"] = own
+        return logits_BTV
+
+    @contextmanager
+    def with_frequencies(self, tables: Sequence[Tensor]) -> Iterator[None]:
+        own = replace_frequencies(self.pretrained, tables)
+        try:
+            yield
+        finally:
+            replace_rotations(self.pretrained, own)
+
+
+def as_pretrained_model(model: object) -> PreTrainedModel:
+    """The model, if it is one of Hugging Face's; else UserError."""
+    if not isinstance(model, PreTrainedModel):
+        what = "a loaded Hugging Face decoder, or the model that rr.load returns"
+        raise UserError(f"this takes {what}, not a {type(model).__name__}")
+    return model

@@ -1,0 +1,418 @@
+"""This project's attention inside a Hugging Face model: one registered attention function, and the mask of it.
+
+`installed(model)` gives every attention layer of the model a normaliser as a submodule, and lets the model call it in
+place of its own attention. Hooks on the normalisers then see the queries, keys and values of every layer, as in the
+decoder of this project.
+Without a mask of its own, a registered attention function would be called without any and lose causality in silence.
+Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels, D model width.
+
+Tested by tests/hf/test_hf_attention.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from roundround.kernels.keys import AttentionShape, Keys
+from roundround.softmax.base import AttentionSoftmax
+from roundround.softmax.sink import Sink
+from roundround.softmax.soft_cap import SoftCap
+from roundround.softmax.softmax import Softmax
+from roundround.support.errors import UserError
+
+NAME = "roundround"  # of the attention implementation
+PATCHED = "the model is patched already; take that patch off first"
+SLOT = "roundround_softmax"  # of the submodule of each attention layer
+INPUT = "roundround_input"  # of what an attention layer was called with, until its attention is
+ASKED = "roundround_asked"  # of whether the weights of attention are asked for in this pass
+CHANGING = {"dynamic", "longrope"}  # kinds of RoPE whose frequencies follow the length
+AT_RANDOM = 8  # keys of every query in the sample of a long mask
+ALL_PAIRS = 2**18  # of query and key, up to which a mask is compared whole; longer ones by a few hundred keys a query
+
+MakeSoftmax = Callable[[AttentionShape], AttentionSoftmax]
+
+
+@contextmanager
+def installed(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> Iterator[list[AttentionSoftmax]]:
+    """Run the model's attention through normalisers of this project inside the block; yields them by layer.
+
+    `make_softmax` None keeps what the model has (softmax, soft cap or sinks). Raises UserError where the model's
+    attention cannot be replaced, or does something that the given normaliser would drop.
+    """
+    with ExitStack() as undo:
+        undo.callback(install(model, make_softmax))
+        yield normalisers_of(model)
+
+
+def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> Callable[[], None]:
+    """Begin what `installed` does; returns what ends it."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UserError(f"{type(model).__name__} has an encoder; roundround looks inside decoders alone")
+    layers = attention_layers(model)
+    if is_patched(model):
+        raise UserError(PATCHED)
+    make = own_softmax if make_softmax is None else partial(replacement, make_softmax=make_softmax)
+    made = [make(layer) for layer in layers]
+    with ExitStack() as undo:
+        for config in reversed(configs_of(model)):  # undone the outermost first, which sets those inside too
+            undo.callback(setattr, config, "_attn_implementation", config._attn_implementation)
+        for layer, softmax in zip(layers, made, strict=True):
+            own = next(layer.parameters())
+            if own.device.type != "meta":  # offloaded weights: what runs, runs on the CPU
+                softmax.to(own.device)
+            layer.add_module(SLOT, softmax.train(layer.training))
+            undo.callback(layer._modules.pop, SLOT, None)
+            for name in (INPUT, ASKED):
+                undo.callback(layer.__dict__.pop, name, None)
+            undo.callback(layer.register_forward_pre_hook(remember_input, with_kwargs=True).remove)
+            undo.callback(layer.register_forward_hook(check_input_taken).remove)
+        for module in filter(follows_length_in, text_decoder(model).modules()):
+            undo.callback(module.register_forward_pre_hook(forget_length).remove)
+        undo.callback(model.register_forward_pre_hook(partial(ask_for_weights, layers), with_kwargs=True).remove)
+        undo.callback(model.register_forward_hook(partial(check_weights_given, layers)).remove)
+        AttentionInterface.register(NAME, attention)
+        AttentionMaskInterface.register(NAME, mask)
+        try:
+            model.set_attn_implementation(NAME)
+        except (ValueError, KeyError, ImportError) as error:
+            raise UserError(f"{type(model).__name__} does not let its attention be replaced: {error}") from error
+        return undo.pop_all().close
+
+
+def configs_of(model: PreTrainedModel) -> list[Any]:
+    """The configs of the model and of the models in it, the outermost first."""
+    return list({id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}.values())
+
+
+def text_decoder(model: PreTrainedModel) -> nn.Module:
+    """The text decoder without its head; what reads images, in a model that does, lies outside."""
+    decoder: nn.Module | None = model.get_decoder()
+    return model.base_model if decoder is None or decoder is model else decoder
+
+
+def attention_layers(model: nn.Module) -> list[nn.Module]:
+    """The self-attention modules of a decoder, by layer. UserError where there is none of a known form."""
+    inside = text_decoder(model) if isinstance(model, PreTrainedModel) else model
+    found = [
+        m
+        for m in inside.modules()
+        if hasattr(m, "layer_idx") and hasattr(m, "scaling") and hasattr(m, "config") and size_of_head(m)
+    ]
+    if not found:
+        own = "; ask the run that this was exported from: run=DIR" if hasattr(model, "own_cache") else ""
+        raise UserError(
+            f"{type(model).__name__} has no attention layers of a known form; roundround cannot look inside{own}"
+        )
+    return sorted(found, key=lambda m: int(m.layer_idx))  # type: ignore[arg-type]
+
+
+def normalisers_of(model: nn.Module) -> list[AttentionSoftmax]:
+    """The normalisers of a model with an installed attention, by layer."""
+    return [m for layer in attention_layers(model) if isinstance(m := getattr(layer, SLOT, None), AttentionSoftmax)]
+
+
+def follows_length_in(module: nn.Module) -> str | None:
+    """The kind of RoPE by which a rotary module computes its frequencies anew for every length; None if it does not."""
+    return next((kind for kind in rope_types(module).values() if kind in CHANGING), None)
+
+
+def rope_types(module: nn.Module) -> dict[str, str]:
+    """The kinds of RoPE of a rotary module by what stands in front of the names of their tables; else none."""
+    kinds = getattr(module, "rope_type", None) or {}
+    return {f"{layer}_": kind for layer, kind in kinds.items()} if isinstance(kinds, dict) else {"": str(kinds)}
+
+
+def forget_length(module: nn.Module, args: tuple[Any, ...]) -> None:
+    """Give dynamic NTK its own frequencies back before a call, so that they follow the length of this call alone.
+
+    transformers keeps those of the longest text so far.
+    """
+    for name in (name for name, kind in rope_types(module).items() if kind == "dynamic"):
+        own_P = getattr(module, f"{name}original_inv_freq").clone()
+        module.register_buffer(f"{name}inv_freq", own_P, persistent=False)
+        setattr(module, f"{name}max_seq_len_cached", module.original_max_seq_len)
+
+
+def is_patched(model: nn.Module) -> bool:
+    """Whether the model's attention runs through normalisers of this project."""
+    return any(hasattr(layer, SLOT) for layer in attention_layers(model))
+
+
+def size_of_head(layer: nn.Module) -> int | None:
+    """Channels of a head, which architectures keep under two names."""
+    size = getattr(layer, "head_dim", None) or getattr(layer, "head_size", None)
+    return int(size) if isinstance(size, int) else None
+
+
+def shape_of(layer: Any) -> AttentionShape:
+    """The sizes of an attention layer of a Hugging Face model."""
+    config, head_dim = layer.config, size_of_head(layer)
+    assert head_dim is not None
+    n_heads = int(config.num_attention_heads)
+    return AttentionShape(
+        n_heads=n_heads,
+        n_key_heads=n_heads // int(getattr(layer, "num_key_value_groups", 1)),
+        head_dim=head_dim,
+        d_model=int(config.hidden_size),
+        layer=int(layer.layer_idx),
+        train_length=int(config.max_position_embeddings),
+    )
+
+
+def own_softmax(layer: Any) -> AttentionSoftmax:
+    """What the layer has by itself: the softmax, with a soft cap (Gemma 2) or a sink a head (gpt-oss)."""
+    shape = shape_of(layer)
+    cap, sinks = getattr(layer, "attn_logit_softcapping", None), getattr(layer, "sinks", None)
+    if cap is not None:
+        return SoftCap(shape, cap=float(cap))
+    if isinstance(sinks, nn.Parameter):
+        sink = Sink(shape, init_logit=0.0)
+        sink.logit = sinks
+        return sink
+    return Softmax(shape)
+
+
+def replacement(layer: Any, *, make_softmax: MakeSoftmax) -> AttentionSoftmax:
+    """Another normaliser for the layer; UserError where what the layer has would be lost."""
+    softmax = make_softmax(shape_of(layer))
+    own = own_softmax(layer)
+    if isinstance(own, SoftCap) and not (isinstance(softmax, SoftCap) and softmax.cap == own.cap):
+        raise UserError(
+            f"this model caps its logits at {own.cap:g} inside its softmax; {type(softmax).__name__} would drop the "
+            "cap, so it is refused"
+        )
+    if isinstance(own, Sink) and not isinstance(softmax, Sink):
+        raise UserError(
+            f"this model has learned a sink for every head; {type(softmax).__name__} would drop it, so it is refused"
+        )
+    if isinstance(own, Sink) and isinstance(softmax, Sink):
+        if softmax.logit.any():
+            raise UserError("this model has learned its sinks, which softmax=sink keeps; leave out softmax.init_logit")
+        softmax.logit = own.logit
+    return softmax
+
+
+def remember_input(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Keep a layer's input for normalisers that read it (`row_parameters`), until its attention is called."""
+    layer.__dict__[INPUT] = args[0] if args else options["hidden_states"]
+
+
+def check_input_taken(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    """UserError where a layer came to its output without calling its attention: a normaliser would be ignored."""
+    if layer.__dict__.pop(INPUT, None) is not None:
+        raise UserError(f"{type(layer).__name__} does not call the attention that it is given; it cannot be replaced")
+
+
+def ask_for_weights(
+    layers: list[nn.Module], model: PreTrainedModel, args: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    """Tell each layer whether `output_attentions` is given: some models do not hand it on."""
+    asked = options.get("output_attentions")
+    for layer in layers:
+        layer.__dict__[ASKED] = model.config.output_attentions if asked is None else asked
+
+
+def check_weights_given(layers: list[nn.Module], model: PreTrainedModel, args: tuple[Any, ...], output: Any) -> None:
+    """UserError where weights were asked for and the model left them behind on their way."""
+    asked = [layer.__dict__.pop(ASKED, False) for layer in layers]
+    if not any(asked) or isinstance(output, tuple):
+        return
+    given = [alpha for alpha in getattr(output, "attentions", None) or () if alpha is not None]
+    if len(given) < len(layers):
+        raise UserError(
+            f"{type(model).__name__} does not hand on the weights of its attention; leave out output_attentions"
+        )
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: ModelKeys | Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """What Hugging Face models call: queries [B, H, Q, C], keys and values [B, G, K, C] -> output [B, Q, H, C].
+
+    Also the weights [B, H, Q, K] where `output_attentions` asks for them.
+    """
+    softmax = getattr(module, SLOT, None)
+    if not isinstance(softmax, AttentionSoftmax):
+        raise UserError(f"{type(module).__name__} calls its attention in a form that roundround does not know")
+    if not isinstance(attention_mask, ModelKeys):
+        raise UserError("the model makes its own attention mask; roundround would lose causality, so it is refused")
+    if attention_mask.of_no_layer:
+        raise UserError("the model has a layer with a window of 0 tokens, which would see nothing")
+    if key.shape[2] > attention_mask.n_given:  # DeepSeek-V4 adds compressed ones
+        raise UserError(f"{type(module).__name__} attends to keys that its mask does not know; they would be dropped")
+    if dropout or position_bias is not None:
+        raise UserError("dropout and position biases inside the model's attention are not supported; call model.eval()")
+    if softcap is not None and not isinstance(softmax, SoftCap):
+        raise UserError(f"the model caps its logits at {softcap:g}, which {type(softmax).__name__} would drop")
+    if s_aux is not None:
+        if not isinstance(softmax, Sink):
+            raise UserError(f"the model has sinks, which {type(softmax).__name__} would drop")
+        softmax.logit = s_aux if isinstance(s_aux, nn.Parameter) else nn.Parameter(s_aux)
+    x_BTD = module.__dict__.pop(INPUT, None)
+    if x_BTD is None:
+        raise UserError(f"{type(module).__name__} calls its attention twice a layer, which roundround does not know")
+    parameter = next(softmax.parameters(), None)
+    if parameter is not None:
+        x_BTD = x_BTD.to(parameter.dtype)
+    n_keys = attention_mask.n_keys  # a static cache has room behind the last key
+    options: dict[str, Any] = {
+        "scale": query.shape[-1] ** -0.5 if scaling is None else scaling,
+        "keys": attention_mask,
+        "bias": None,
+        "rows": softmax.row_parameters(x_BTD),
+    }
+    q, k, v = query, key[:, :, :n_keys], value[:, :, :n_keys]
+    out_BHQC = softmax(q, k, v, **options)
+    asked = module.__dict__.get(ASKED) or others.get("output_attentions")
+    alpha_BHQK = softmax.all_weights(q, k, **options) if asked else None
+    return out_BHQC.transpose(1, 2).contiguous(), alpha_BHQK
+
+
+# -- the mask: who sees whom, without a tensor of it
+
+
+class MaskNotKnown(UserError, AttributeError):
+    """What a model does with its mask that `ModelKeys` cannot do. An AttributeError too, so that `hasattr` works."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"the model does more with its attention mask ({what}) than roundround knows; "
+            "its attention cannot be replaced"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelKeys(Keys):
+    """Keys in the place of a mask tensor, with the few things that models do to a mask on its way.
+
+    Some cut it down to the rows of its last queries; generation with a static cache makes it ahead and hands it in.
+    n_given: keys for which the model made it, those behind the last one that is seen included. of_no_layer: of windows
+    of 0 tokens, which Qwen2's MoE names where it has none.
+    """
+
+    ndim: ClassVar[int] = 4
+    n_given: int
+    of_no_layer: bool = False
+
+    def contiguous(self) -> ModelKeys:
+        return self
+
+    def __getitem__(self, index: Any) -> ModelKeys:
+        whole = slice(None)
+        of_keys = index[3] if isinstance(index, tuple) and len(index) == 4 else None
+        if not isinstance(of_keys, slice) or index[:2] != (whole, whole) or not isinstance(index[2], slice):
+            raise MaskNotKnown("an index")
+        if range(self.n_keys)[of_keys] != range(self.n_keys):
+            raise MaskNotKnown("fewer keys")
+        return replace(self, q_pos_BQ=self.q_pos_BQ[:, index[2]])
+
+    def __getattr__(self, name: str) -> Any:
+        raise MaskNotKnown(f".{name}")
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise MaskNotKnown(f"torch's {getattr(function, '__name__', function)}")
+
+
+def mask(
+    *,
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Tensor],
+    attention_mask: Tensor | ModelKeys | None = None,
+    local_size: int | None = None,
+    device: torch.device | str = "cpu",
+    **others: Any,
+) -> ModelKeys:
+    """Who sees whom, as this project says it; UserError for a mask that is not causal, windowed and padded alone.
+
+    The mask goes through the model untouched, until `attention` takes it.
+    """
+    if isinstance(attention_mask, ModelKeys):
+        return attention_mask
+    offset = int(q_offset) - kv_offset
+    n_keys = min(kv_length, offset + q_length)
+    valid_BK = None
+    n_forgotten: Tensor | int = kv_offset  # keys that a cache of windows has dropped, for who counts all that came
+    if attention_mask is not None:
+        n_forgotten = attention_mask[:, :kv_offset].bool().sum(-1)[:, None, None, None] if kv_offset else 0
+        valid_BK = attention_mask[:, kv_offset : kv_offset + n_keys].bool()
+        if bool(valid_BK.all()):
+            valid_BK = None
+    keys = ModelKeys(
+        q_pos_BQ=torch.arange(n_keys - q_length, n_keys, device=device)[None],
+        k_pos_BK=torch.arange(n_keys, device=device)[None],
+        valid_BK=valid_BK,
+        window=None if not local_size or local_size >= n_keys else local_size,
+        of_no_layer=local_size == 0,
+        n_given=kv_length,
+        n_forgotten=n_forgotten,
+    )
+    if not keys.of_no_layer and not agrees(keys, mask_function, int(q_offset), kv_offset, batch_size):
+        raise UserError(
+            "the model's attention mask is neither causal nor a sliding window; roundround cannot honour it"
+        )
+    return keys
+
+
+def agrees(keys: Keys, mask_function: Callable[..., Tensor], q_offset: int, kv_offset: int, batch_size: int) -> bool:
+    """Whether the model's own mask says the same of every query and key, padding aside; of long texts by a sample.
+
+    The sample has the pairs at distances 0, 1, 2, 4, 8, ... to either side and at the edge of the window, of every
+    query, all keys of four queries, and AT_RANDOM keys of every query. So what differs next to the diagonal or the
+    window is found, and a piece elsewhere if it is large: one of R queries and K of N keys passes with a probability of
+    about exp(-AT_RANDOM R K / N). Smaller pieces far from the diagonal may pass.
+    """
+    row_Q = torch.arange(keys.n_queries, device=keys.k_pos_BK.device)
+    column_K = torch.arange(keys.n_keys, device=row_Q.device)
+    if batch_size * len(row_Q) * len(column_K) <= ALL_PAIRS:
+        rows, columns = row_Q[:, None], column_K[None]
+    else:
+        rows, columns = some_pairs(keys)
+    distance = rows + keys.n_keys - keys.n_queries - columns
+    seen = (distance >= 0) & (distance < (keys.window or keys.n_keys))
+    batch_B111 = torch.arange(batch_size, device=row_Q.device)[:, None, None, None]
+    theirs = mask_function(
+        batch_B111, torch.zeros_like(batch_B111[:1]), rows[None, None] + q_offset, columns[None, None] + kv_offset
+    )
+    return bool((theirs == seen).all())
+
+
+def some_pairs(keys: Keys) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the sample of `agrees`, [1, N] each; N grows with Q log K."""
+    row_Q = torch.arange(keys.n_queries, device=keys.k_pos_BK.device)
+    last = keys.n_keys - keys.n_queries
+    steps = [2**i for i in range(keys.n_keys.bit_length())]
+    window = [] if keys.window is None else [keys.window - 1, keys.window]
+    distance_D = torch.tensor(sorted({0, *steps, *(-n for n in steps), *window}), device=row_Q.device)
+    column_DQ = row_Q + last - distance_D[:, None]
+    there_DQ = (column_DQ >= 0) & (column_DQ < keys.n_keys)
+    whole_R = row_Q[[0, len(row_Q) // 3, len(row_Q) // 2, -1]]
+    seeded = torch.Generator().manual_seed(0)
+    anywhere = torch.randint(keys.n_keys, (AT_RANDOM * len(row_Q),), generator=seeded).to(row_Q.device)
+    every_key = torch.arange(keys.n_keys, device=row_Q.device)
+    rows = [row_Q.expand_as(column_DQ)[there_DQ], whole_R.repeat_interleave(keys.n_keys), row_Q.repeat(AT_RANDOM)]
+    columns = [column_DQ[there_DQ], every_key.repeat(len(whole_R)), anywhere]
+    return torch.cat(rows)[None], torch.cat(columns)[None]

@@ -1,0 +1,298 @@
+"""How a Hugging Face model rotates: the frequencies and factors of its rotary modules, found there and replaced there.
+
+A model computes cosines and sines once and hands the same to all its layers. Where an encoding differs by layer, a copy
+of the rotary module computes what a layer needs, and a hook on the layer hands it over.
+
+Shapes: T tokens, P channel pairs, R rotated channels, N positions.
+
+Tested by tests/hf/test_hf_patch.py.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel
+
+from roundround.hf.patching.attention import attention_layers, follows_length_in, text_decoder
+from roundround.support.errors import UserError
+
+TABLE, FACTOR = "inv_freq", "attention_scaling"  # how names end; in front the kind of layer, where it has its own
+FARTHEST = 2**20  # position at which a change of frequencies must show
+COPY = "roundround_copy_"  # of a rotary module, inside it; a number follows
+COMPUTED = "roundround_computed"  # what a rotary module and its copies gave last, by the name of the table
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """One rotation of a model: radians per token of each pair, and what cosines and sines are multiplied by.
+
+    The factor is YaRN's attention factor (Peng et al. 2023, arXiv:2309.00071, section 3.4) or LongRoPE's; else 1.
+    """
+
+    frequencies_P: Tensor
+    factor: float = 1.0
+
+    def same_as(self, other: Rotation) -> bool:
+        return self.factor == other.factor and torch.equal(self.frequencies_P, other.frequencies_P)
+
+
+@dataclass(frozen=True)
+class RotaryTable:
+    """A rotation in the model: a module, and the name of its buffer of frequencies."""
+
+    module: nn.Module
+    name: str
+
+    @property
+    def frequencies_P(self) -> Tensor:
+        return self.module.get_buffer(self.name)
+
+    @property
+    def within_context_P(self) -> Tensor:
+        """Those within the trained context, whatever was read last: some models change them with the length."""
+        of_kind = self.name.removesuffix(TABLE)
+        changes = follows_length_in(self.module) is not None
+        original = getattr(self.module, f"{of_kind}original_{TABLE}", None) if changes else None
+        return self.frequencies_P if original is None else original
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What the config says of this rotation; nothing where the module has no config."""
+        rope = getattr(getattr(self.module, "config", None), "rope_parameters", None) or {}
+        own: dict[str, Any] = rope.get(self.name.removesuffix("_" + TABLE), rope)
+        return own
+
+    @property
+    def turning_length(self) -> int | None:
+        """Tokens up to which LongRoPE rotates by its short factors, beyond them by its long ones; None of others."""
+        rope = self.parameters
+        return int(rope["original_max_position_embeddings"]) if rope.get("rope_type") == "longrope" else None
+
+    @property
+    def factor_name(self) -> str:
+        return self.name.removesuffix(TABLE) + FACTOR
+
+    @property
+    def theta(self) -> float:
+        """The base of the frequencies: the config's, which every architecture keeps alike, else read off the table."""
+        base = self.parameters.get("rope_theta")
+        if base is not None:
+            return float(base)
+        fastest, next_P = self.frequencies_P[0].double(), self.frequencies_P[1:2].double()
+        return float(f"{float((fastest / next_P[0]) ** len(self.frequencies_P)):.4g}") if next_P.any() else 10_000.0
+
+    def rotation(self) -> Rotation:
+        return Rotation(self.frequencies_P.clone(), float(vars(self.module).get(self.factor_name, 1.0)))
+
+    def put(self, rotation: Rotation) -> None:
+        with torch.no_grad():
+            self.frequencies_P.copy_(rotation.frequencies_P)
+        if self.factor_name in vars(self.module):
+            setattr(self.module, self.factor_name, rotation.factor)
+
+    def turns(self, pos_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [N, R] of some positions, as the module gives them to its layers, in float32."""
+        options: dict[str, Any] = {"position_ids": pos_N[None]}
+        if self.name != TABLE:
+            options["layer_type"] = self.name.removesuffix("_" + TABLE)
+        given = self.module(torch.zeros(1, len(pos_N), 1, device=pos_N.device), **options)
+        cos, sin = (given.real, given.imag) if isinstance(given, Tensor) else given
+        return cos.reshape(-1, *cos.shape[-2:])[0], sin.reshape(-1, *sin.shape[-2:])[0]
+
+
+def rotary_tables(model: PreTrainedModel) -> list[RotaryTable]:
+    """Every rotation of the decoder, in the order of its modules."""
+    return [
+        RotaryTable(module, name)
+        for module in text_decoder(model).modules()
+        for name, _ in module.named_buffers(recurse=False)
+        if name.endswith(TABLE) and not name.endswith(f"original_{TABLE}")
+    ]
+
+
+def frequency_tables(model: PreTrainedModel) -> list[Tensor]:
+    """The buffers from which the decoder's rotary modules compute their angles, radians per token; not copies."""
+    return [table.frequencies_P for table in rotary_tables(model)]
+
+
+def follows_length(model: PreTrainedModel) -> str | None:
+    """The kind of RoPE by which the model computes its frequencies anew for every length; None where it does not."""
+    return next(filter(None, map(follows_length_in, text_decoder(model).modules())), None)
+
+
+def replace_frequencies(model: PreTrainedModel, tables: Sequence[Tensor]) -> list[Rotation]:
+    """Let the model rotate at other frequencies, by its own factors; see `replace_rotations`."""
+    own = [table.rotation().factor for table in rotary_tables(model)]
+    return replace_rotations(model, [Rotation(*rotation) for rotation in zip(tables, own, strict=True)])
+
+
+def replace_rotations(model: PreTrainedModel, rotations: Sequence[Rotation]) -> list[Rotation]:
+    """Let the model rotate otherwise; returns its own rotations. UserError where it would not follow."""
+    if kind := follows_length(model):
+        raise UserError(
+            f"{type(model).__name__} computes its frequencies anew for every length (rope_type {kind}); "
+            "they can be looked at, not replaced"
+        )
+    there = rotary_tables(model)
+    own = [table.rotation() for table in there]
+    for table, new in zip(there, rotations, strict=True):
+        table.put(new)
+    if not all(follows(*one) for one in zip(there, own, rotations, strict=True)):
+        for table, before in zip(there, own, strict=True):
+            table.put(before)
+        raise UserError(
+            f"{type(model).__name__} does not rotate at the frequencies and factor that it is given; "
+            "they can be looked at, not replaced"
+        )
+    return own
+
+
+def follows(table: RotaryTable, before: Rotation, rotation: Rotation) -> bool:
+    """Whether the module gives its layers this rotation: some compute their frequencies anew, whatever they hold."""
+    apart_P = (before.frequencies_P.double() - table.frequencies_P.double()).abs()
+    radian_away = (1 / apart_P[apart_P > 1 / FARTHEST]).round().long()  # of each pair that changes, from where it was
+    pos_N = torch.cat([torch.tensor([0, 1, 31, 1000], device=radian_away.device), radian_away])
+    try:
+        turns = table.turns(pos_N)
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError, RuntimeError):
+        return False  # of a form that is not known
+    angle_NP = pos_N[:, None].float() * table.frequencies_P.float()  # as it is stored: half precision rounds it
+    expected = rotation.factor * angle_NP.cos(), rotation.factor * angle_NP.sin()
+    return all(same_channels(given, value) for given, value in zip(turns, expected, strict=True))
+
+
+def same_channels(given_NR: Tensor, expected_NP: Tensor) -> bool:
+    """Whether each pair's value is there, once or twice, in any order of the channels."""
+    if given_NR.shape[1] % expected_NP.shape[1]:
+        return False
+    expected_NR = expected_NP.repeat(1, given_NR.shape[1] // expected_NP.shape[1])
+    return torch.allclose(given_NR.float().sort().values, expected_NR.sort().values, atol=1e-3, rtol=0)
+
+
+# -- a rotation of its own for each layer
+
+
+def tables_of_layers(model: PreTrainedModel) -> list[RotaryTable | None]:
+    """The rotation that each attention layer is handed, seen in a pass over two tokens; None where there is none."""
+    layers, there = attention_layers(model), rotary_tables(model)
+    if len(there) < 2:
+        return [there[0] if there else None] * len(layers)
+    found: dict[int, RotaryTable] = {}
+
+    def look(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        own = set(layer.modules())
+        for table in there:
+            given = table.module.__dict__.get(COMPUTED, {}).get(table.name, [None])[0]
+            if table.module in own or (given is not None and any(v is given for v in (*args, *options.values()))):
+                found[id(layer)] = table
+
+    weight = model.get_input_embeddings().weight
+    device = "cpu" if weight.device.type == "meta" else weight.device  # offloaded weights run on the CPU
+    hooks = [*listen(there, {}), *(layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers)]
+    try:
+        with torch.no_grad():
+            text_decoder(model)(input_ids=torch.zeros(1, 2, dtype=torch.long, device=device), use_cache=False)
+    finally:
+        end(there, hooks)
+    return [found.get(id(layer)) for layer in layers]
+
+
+def rotate_layers(
+    model: PreTrainedModel, of_layers: Sequence[RotaryTable | None], rotations: Sequence[Rotation]
+) -> Callable[[], None]:
+    """Let each layer, which has one of the model's rotations, rotate as given; returns what undoes that.
+
+    UserError where the model would not follow.
+    """
+    there = rotary_tables(model)
+    own = [table.rotation() for table in there]
+    wanted: dict[RotaryTable, list[Rotation]] = {}  # of each table, those that differ
+    number_of: list[int] = []  # of each layer's rotation among those of its table
+    for table, rotation in zip(of_layers, rotations, strict=True):
+        of_table = [] if table is None else wanted.setdefault(table, [])
+        alike = [i for i, other in enumerate(of_table) if rotation.same_as(other)]
+        number_of.append(alike[0] if alike else len(of_table))
+        if not alike:
+            of_table.append(rotation)
+    copies = {table: [copy_of(table.module) for _ in of_table[1:]] for table, of_table in wanted.items()}
+    put = {table: of_table[0] for table, of_table in wanted.items()}
+    put |= {
+        RotaryTable(module, table.name): rotation
+        for table, modules in copies.items()
+        for module, rotation in zip(modules, wanted[table][1:], strict=True)
+    }
+    hooks: list[RemovableHandle] = []
+
+    def undo() -> None:
+        end(there, hooks)
+        replace_rotations(model, own)
+
+    try:
+        replace_rotations(model, [put.get(table, table.rotation()) for table in rotary_tables(model)])
+    except BaseException:
+        end(there, hooks)
+        raise
+    if any(copies.values()):
+        hooks += listen(there, copies)
+    for layer, table, number in zip(attention_layers(model), of_layers, number_of, strict=True):
+        if table is not None and number:
+            hooks.append(layer.register_forward_pre_hook(partial(hand_over, table, number), with_kwargs=True))
+    return undo
+
+
+def copy_of(module: nn.Module) -> nn.Module:
+    """A copy of a rotary module, put into it, so that its tables are among the model's."""
+    made = copy.deepcopy(module, {id(getattr(module, "config", None)): getattr(module, "config", None)})
+    for name in [name for name in made._modules if name.startswith(COPY)]:
+        del made._modules[name]
+    n = sum(name.startswith(COPY) for name in module._modules)
+    module.add_module(f"{COPY}{n}", made)
+    return made
+
+
+def listen(there: Sequence[RotaryTable], copies: Mapping[RotaryTable, Sequence[nn.Module]]) -> list[RemovableHandle]:
+    """Let each rotary module keep what it computes, and its copies compute the same with their own tables."""
+
+    def compute(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
+        kind = options.get("layer_type", args[2] if len(args) > 2 else None)
+        name = TABLE if kind is None else f"{kind}_{TABLE}"
+        others = [made(*args, **options) for made in copies.get(RotaryTable(module, name), [])]
+        module.__dict__.setdefault(COMPUTED, {})[name] = [output, *others]
+
+    modules = {id(table.module): table.module for table in there}
+    return [module.register_forward_hook(compute, with_kwargs=True) for module in modules.values()]
+
+
+def end(there: Sequence[RotaryTable], hooks: Sequence[RemovableHandle]) -> None:
+    """Take hooks, copies and what they computed out of the model."""
+    for hook in hooks:
+        hook.remove()
+    for table in there:
+        table.module.__dict__.pop(COMPUTED, None)
+        for name in [name for name in table.module._modules if name.startswith(COPY)]:
+            del table.module._modules[name]
+
+
+def hand_over(
+    table: RotaryTable, number: int, layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Give a layer what a copy of this number computed, instead of what the model gives to all layers."""
+    computed = table.module.__dict__.get(COMPUTED, {}).get(table.name, [None])
+    if not any(value is computed[0] for value in (*args, *options.values()) if value is not None):
+        raise UserError(
+            f"{type(layer).__name__} is not handed its cosines from outside; an encoding that differs by layer "
+            "cannot be put into it"
+        )
+
+    def own(value: Any) -> Any:
+        return computed[number] if value is computed[0] and value is not None else value
+
+    return tuple(map(own, args)), {name: own(value) for name, value in options.items()}

@@ -1,0 +1,209 @@
+"""Another normaliser or encoding inside a loaded model: of this project any, of Hugging Face's RoPE of another kind.
+
+Shapes: P channel pairs.
+
+Tested by tests/hf/test_hf_patch.py and tests/test_api.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from types import TracebackType
+from typing import final
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from roundround.hf.load import ProbedHuggingFaceModel
+from roundround.hf.patching.attention import PATCHED, MakeSoftmax, attention_layers, install, shape_of
+from roundround.hf.patching.frequencies import RotaryTable, Rotation, rotate_layers, tables_of_layers
+from roundround.kernels.keys import AttentionShape
+from roundround.model.attention import Attention
+from roundround.model.decoder import Decoder, encodings_of
+from roundround.pe.base import PositionalEncoding
+from roundround.pe.nope import NoPE
+from roundround.pe.rotary import RotaryEncoding
+from roundround.pe.xpos import XPos
+from roundround.probing.layout import N_TOKENS, is_said_by_frequencies
+from roundround.probing.probe import check
+from roundround.support.errors import UserError
+
+MakeEncoding = Callable[[AttentionShape], PositionalEncoding]
+
+
+@final
+class Patch:
+    """A patched model: in force from its making until `remove`, or until the end of a `with` block.
+
+    model: the model, which is changed in place; saved now, it would take the normalisers along.
+    remark: what the user should know, None for nothing.
+    Raises UserError where the model does something that would be dropped.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel | Decoder,
+        make_softmax: MakeSoftmax | None = None,
+        make_encoding: MakeEncoding | None = None,
+    ) -> None:
+        self.model, self.remark = model, None
+        if isinstance(model, Decoder):
+            self.undo = replace_parts(model, make_softmax, make_encoding)
+            return
+        with ExitStack() as undo:
+            if make_encoding is not None:
+                of_layers = tables_of_layers(model)
+                new = rotations_of(model, make_encoding, of_layers)
+                self.remark = remark_on(of_layers, new)
+                undo.callback(rotate_layers(model, of_layers, new))
+            undo.callback(install(model, make_softmax))
+            if make_encoding is not None:
+                of_table = dict(zip(of_layers, new, strict=True))
+                differ = not all(
+                    rotation.same_as(of_table[table]) for table, rotation in zip(of_layers, new, strict=True)
+                )
+                if differ or len({bool(rotation.frequencies_P.any()) for rotation in new}) > 1:  # only some rotate
+                    tokens = range(min(N_TOKENS, model.get_input_embeddings().num_embeddings))
+                    probed = ProbedHuggingFaceModel(type(model).__name__, model, None)
+                    layouts = check(probed, tokens, ablated=True)
+                    rotating = [bool(rotation.frequencies_P.any()) for rotation in new]
+                    wrong = [
+                        str(softmax.shape.layer)
+                        for softmax, layout, turns in zip(probed.normalisers, layouts, rotating, strict=True)
+                        if bool(layout.n_rotated) != turns
+                    ]
+                    if wrong:  # some models leave layers without any rotation
+                        raise UserError(
+                            f"{probed.name} does not let layer {', '.join(wrong)} rotate as an encoding that differs "
+                            "by layer says"
+                        )
+            self.undo = undo.pop_all()
+
+    def remove(self) -> None:
+        """Give the model its own attention and frequencies back."""
+        self.undo.close()
+
+    def __enter__(self) -> PreTrainedModel | Decoder:
+        return self.model
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encoding: MakeEncoding | None) -> ExitStack:
+    """Give every layer of a decoder of this project another normaliser or encoding; returns what undoes it.
+
+    What a kind of layer has beside them, such as its window, stays. UserError for a decoder that is patched already.
+    """
+    if decoder.is_patched:
+        raise UserError(PATCHED)
+    device = decoder.embed_tokens.weight.device
+    with ExitStack() as undo:
+        undo.callback(setattr, decoder, "is_patched", False)
+        decoder.is_patched = True
+        if make_encoding is not None:
+            own = [decoder.all_encodings[number] for number in decoder.encoding_of_layer]
+            shapes = [
+                replace(softmax.shape, theta=before.theta)
+                if isinstance(before, RotaryEncoding | XPos)
+                else softmax.shape
+                for softmax, before in zip(decoder.normalisers, own, strict=True)
+            ]
+            kinds = [replace(kind, make_encoding=make_encoding) for kind in decoder.kinds]
+            try:
+                encodings, of_layer, leaders = encodings_of(kinds, shapes)
+            except ValueError as error:
+                raise UserError(str(error)) from error
+            check_alike(make_encoding, shapes, [encodings[number] for number in of_layer])
+            made = nn.ModuleList(encodings).to(device).train(decoder.training)
+            for name, value in (("encodings", made), ("encoding_of_layer", of_layer), ("leaders", leaders)):
+                undo.callback(setattr, decoder, name, getattr(decoder, name))
+                setattr(decoder, name, value)
+        if make_softmax is not None:
+            for attention in (module for module in decoder.layers.modules() if isinstance(module, Attention)):
+                softmax = make_softmax(attention.shape).to(device).train(decoder.training)
+                undo.callback(setattr, attention, "softmax", attention.softmax)
+                attention.softmax = softmax
+        return undo.pop_all()
+
+
+def check_alike(
+    make_encoding: MakeEncoding, shapes: Sequence[AttentionShape], of_layers: Sequence[PositionalEncoding]
+) -> None:
+    """Raises UserError where layers that share an encoding would each have another."""
+    for shape, shared in zip(shapes, of_layers, strict=True):
+        if shared.shape == shape:
+            continue
+        own = make_encoding(shape)
+        alike = type(own) is type(shared)
+        if alike and isinstance(own, RotaryEncoding) and isinstance(shared, RotaryEncoding):
+            alike = torch.equal(own.frequencies(torch.float64), shared.frequencies(torch.float64))
+        if not alike:
+            names = (
+                f"{type(own).__name__} in layer {shape.layer}, {type(shared).__name__} in layer {shared.shape.layer}"
+            )
+            raise UserError(f"pe= differs by layer ({names}), and layers of one kind share an encoding; use pattern=")
+
+
+def rotations_of(
+    model: PreTrainedModel, make_encoding: MakeEncoding, of_layers: Sequence[RotaryTable | None]
+) -> list[Rotation]:
+    """The encoding's rotation in each attention layer, which has one of the model's. UserError where it does not fit.
+
+    A Hugging Face model rotates the pairs that its layout says, so an encoding can only say how fast: RoPE, p-RoPE in
+    its forms, and NoPE. One that pairs other channels, that scales what it rotates, or that adds something to
+    embeddings or logits, does not fit. What the model's own rotation scales by (YaRN) goes with its frequencies.
+    """
+    used = [table for table in of_layers if table is not None]
+    if not used:
+        raise UserError(f"{type(model).__name__} has no RoPE whose frequencies could be replaced")
+    found: list[Rotation] = []
+    for layer, own in zip(attention_layers(model), of_layers, strict=True):
+        table = own or used[0]  # a layer that does not rotate is asked about all the same
+        own_P = table.frequencies_P
+        encoding = make_encoding(replace(shape_of(layer), head_dim=2 * len(own_P), theta=table.theta))
+        name = type(encoding).__name__
+        if isinstance(encoding, NoPE):
+            found.append(Rotation(torch.zeros_like(own_P)))
+            continue
+        if encoding.draws_positions:
+            raise UserError(
+                f"{name} draws positions, which a loaded model does not take; pe.positions=consecutive is RoPE"
+            )
+        if not isinstance(encoding, RotaryEncoding) or not is_said_by_frequencies(encoding):
+            raise UserError(
+                f"{name} is no RoPE that its frequencies determine; "
+                "a loaded model takes RoPE, p-RoPE in its forms, ladders, scalings such as YaRN, and NoPE"
+            )
+        if next(encoding.parameters(), None) is not None:
+            raise UserError(f"{name} learns parameters, which a loaded model lacks; train with it")
+        frequencies = encoding.frequencies(torch.float32)
+        if len(frequencies) != len(own_P):
+            raise UserError(f"{name} pairs other channels than the model was trained with; it cannot be put into it")
+        found.append(Rotation(frequencies, encoding.attention_factor))
+    return found
+
+
+def remark_on(of_layers: Sequence[RotaryTable | None], new: Sequence[Rotation]) -> str | None:
+    """A line where pairs rotate otherwise than the model was trained with; None where none does."""
+    for table, after in zip(of_layers, new, strict=True):
+        if table is None:
+            continue
+        before, rotating = table.rotation(), after.frequencies_P > 0
+        trained_P = before.frequencies_P.to(after.frequencies_P)
+        if not torch.allclose(after.frequencies_P[rotating], trained_P[rotating], rtol=1e-4):
+            return (
+                "the encoding rotates at other frequencies than the model was trained with, whose base is "
+                f"{table.theta:,.0f}; pe.theta=... is the encoding's"
+            )
+        if before.factor != after.factor:
+            return (
+                f"the model was trained with an attention factor of {before.factor:g} in its rotation, which goes with "
+                "its frequencies: the encoding has none"
+            )
+    return None

@@ -1,0 +1,145 @@
+"""What an encoding adds to the logits, a block of query rows at a time.
+
+Shapes: B batch, Q queries, K keys, H heads.
+
+Tested by tests/kernels/test_keys.py and tests/softmax/test_softmax_contract.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor
+
+from roundround.kernels.documents import Documents
+from roundround.kernels.keys import Keys
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+class Bias:
+    """What an encoding adds to the logits, given for a block of query rows at a time so that no n x n table exists.
+
+    n_hidden: numbers that `block` holds for each query and key on its way, so that blocks are cut small enough.
+    of_distance: whether it depends on key minus query position alone, and `by_distance` says how.
+    """
+
+    n_hidden: int = 1
+    of_distance: bool = False
+
+    def by_distance(self, distances_N: Tensor) -> Tensor:
+        """Bias [1 or H, N] at these differences of positions, key minus query in tokens, int64; at least float32."""
+        raise NotImplementedError
+
+    def block(self, keys: Keys, a: int, b: int) -> Tensor:
+        """Bias [1 or B, H, b - a, K'] for the query rows a..b over the keys of `keys.span(a, b)`, in logits.
+
+        At least float32, under autocast too: what multiplies turns it off. The part of the whole that these rows are,
+        whatever other rows, windows and blocks there are, and whether or not `keys.causal` is set.
+        """
+        raise NotImplementedError
+
+    def score_mod(self, keys: Keys) -> ScoreMod | None:
+        """The bias of batch b, head h, query i and key j, each a number, for a kernel that asks for one at a time.
+
+        None, the default, where it has no such form or none whose gradient a kernel gives fast.
+        """
+        return None
+
+    def of_groups(self, documents: Documents) -> list[Bias]:
+        """The bias in each group of documents; the default is for one that reads positions and nothing of a token."""
+        return [self] * len(documents.n_in_groups)
+
+
+class PiecewiseBias(Bias):
+    """A bias of straight pieces that meet: what a network of one hidden ReLU layer is of one number.
+
+    b(i, j) = slope_p s + level_p between the knots p - 1 and p, s = u(|j - i|) / span(i)
+    """
+
+    def u(self, distances: Tensor) -> Tensor:
+        """What grows with the size of these distances in tokens, int64; at least float32 and their shape."""
+        raise NotImplementedError
+
+    def span(self, q_pos: Tensor) -> Tensor:
+        """What u is divided by at these query positions; at least float32, above 0 and their shape."""
+        raise NotImplementedError
+
+    def pieces(self) -> tuple[Tensor, Tensor]:
+        """Slopes and levels [H, P, 2], and the knots between the P pieces, ascending [P - 1], without a gradient."""
+        raise NotImplementedError
+
+
+@final
+class LinearBias(Bias):
+    """A bias linear in a coordinate of the tokens, which a fused kernel takes as one more channel.
+
+    b(i, j) = slope (t_j - t_i), where t is the token's position (ALiBi) unless other coordinates are given (FoX)
+
+    slopes: broadcasts to [B, H, Q, 1], at least float32, in logits for each unit of the coordinate.
+    t_BHQ, t_BHK: coordinates of the queries and of the keys, [1 or B, 1 or H, Q or K]. None for positions in tokens.
+    Gradients reach coordinates and slopes. One may leave out far keys where coordinates do not fall from key to key and
+    slopes are above 0.
+    """
+
+    def __init__(self, slopes: Tensor, t_BHQ: Tensor | None = None, t_BHK: Tensor | None = None) -> None:
+        self.slopes, self.t_BHQ, self.t_BHK = slopes, t_BHQ, t_BHK
+
+    def coordinates(self, keys: Keys) -> tuple[Tensor, Tensor]:
+        """Coordinates of the queries [1 or B, 1 or H, Q] and of the keys [1 or B, 1 or H, K]."""
+        if self.t_BHQ is None or self.t_BHK is None:
+            return keys.q_pos_BQ[:, None], keys.k_pos_BK[:, None]
+        return self.t_BHQ, self.t_BHK
+
+    def times(self, factor: Tensor | float) -> LinearBias:
+        """The bias multiplied by a factor, which broadcasts to [B, H, Q, 1]."""
+        return LinearBias(self.slopes * factor, self.t_BHQ, self.t_BHK)
+
+    def of_groups(self, documents: Documents) -> list[Bias]:
+        def split(x_BHT1: Tensor) -> list[Tensor]:
+            n_batch, n_tokens = documents.pos_BT.shape
+            return documents.split(x_BHT1.expand(n_batch, -1, n_tokens, -1))
+
+        one = self.slopes.numel() == self.slopes.shape[-3]  # a number a head
+        slopes = [self.slopes] * len(documents.n_in_groups) if one else split(self.slopes)
+        if self.t_BHQ is None or self.t_BHK is None:
+            return [LinearBias(slopes_MHL1) for slopes_MHL1 in slopes]
+        t_q, t_k = ([t[..., 0] for t in split(t_BHT[..., None])] for t_BHT in (self.t_BHQ, self.t_BHK))
+        return [LinearBias(*of_group) for of_group in zip(slopes, t_q, t_k, strict=True)]
+
+    def score_mod(self, keys: Keys) -> ScoreMod | None:
+        t_BHQ, t_BHK = self.coordinates(keys)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in (self.slopes, t_BHQ, t_BHK)):
+            return None  # every pair would add to the gradient of its coordinate; a channel is faster
+        slopes, t_q, t_k = (at_each(x) for x in (self.slopes[..., 0], t_BHQ, t_BHK))
+        return lambda b, h, i, j: slopes(b, h, i) * (t_k(b, h, j) - t_q(b, h, i)).to(self.slopes.dtype)
+
+    def block(self, keys: Keys, a: int, b: int) -> Tensor:
+        first, last = keys.span(a, b)
+        t_BHQ, t_BHK = self.coordinates(keys)
+        # subtracted before the cast: float32 would round large coordinates
+        distance_BHQK = t_BHK[:, :, None, first:last] - t_BHQ[:, :, a:b, None]
+        slopes = self.slopes if self.slopes.shape[-2] == 1 else self.slopes[..., a:b, :]
+        return slopes * distance_BHQK.to(slopes.dtype)
+
+
+def at_each(x: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """An element of what broadcasts to [B, H, tokens], by its indices."""
+    axes = [3 - n for n in range(x.dim(), 0, -1) if x.shape[-n] > 1]
+    values = x.reshape([n for n in x.shape if n > 1] or [1])
+    if not axes:
+        return lambda b, h, t: values[0 * b]
+    # with a number among the indices the gradient would not compile for a GPU
+    return lambda *indices: values[tuple(indices[n] for n in axes)]
+
+
+def relative_positions(keys: Keys, a: int, b: int) -> Tensor:
+    """Key position minus query position, in tokens: [1 or B, 1, b - a, K'] int64, over the keys of `keys.span(a, b)`.
+
+    Negative for the past. Keys of the future are in the block wherever the mask, not the span, hides them.
+    """
+    first, last = keys.span(a, b)
+    q_pos_B1Q1, k_pos_B11K = keys.q_pos_BQ[:, None, a:b, None], keys.k_pos_BK[:, None, None, first:last]
+    return k_pos_B11K - q_pos_B1Q1

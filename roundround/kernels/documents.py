@@ -1,0 +1,116 @@
+"""Documents that do not see each other: the windows of a batch, cut where documents end and laid out for attention.
+
+A causal row never looks to its right. So documents of about one length are the rows of a batch of their own, shorter
+ones padded at their ends, and any attention that is causal computes them without a mask, n counted in each by itself.
+
+Shapes: B batch, T tokens, H heads, C channels, N = B T tokens of the batch, P places in the rows of all groups,
+M documents of a group, L tokens of its longest.
+
+Tested by tests/softmax/test_documents.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from roundround.kernels.compilation import outside_compilation
+
+LONGEST_TO_SHORTEST = 1.25  # of a group: at most 1.6 times the logits of its documents, in a few calls of a kernel
+
+Positions = Callable[[Tensor], Tensor]  # positions of a pass of its own, [1, n], from 0 .. n - 1
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Documents:
+    """The documents in a batch of windows; a window's first and last may be parts of longer ones.
+
+    pos_BT: position of each token in its document, as the encoding has them. first_BT: where its document begins.
+    offsets: [documents + 1], the first token of each document in the flattened batch, and the number of tokens.
+    shortest, longest: tokens of these documents.
+    pos_of_groups: positions in the rows of each group, [1 or M, L]. n_in_groups: documents of each group.
+    order_P: the token at each place of the groups' rows; padding repeats the document's last token.
+    place_N: the place of each token.
+    """
+
+    pos_BT: Tensor
+    first_BT: Tensor
+    offsets: Tensor
+    shortest: int
+    longest: int
+    pos_of_groups: list[Tensor]
+    n_in_groups: list[int]
+    order_P: Tensor
+    place_N: Tensor
+
+    def split(self, x_BHTC: Tensor) -> list[Tensor]:
+        """What belongs to tokens, [B, heads, T, C], as the rows of each group: [M, heads, L, C]."""
+        x_PHC = x_BHTC.transpose(1, 2).flatten(0, 1)[self.order_P]
+        lengths = [pos.shape[1] for pos in self.pos_of_groups]
+        parts = torch.split(x_PHC, [n * length for n, length in zip(self.n_in_groups, lengths, strict=True)])
+        return [x.view(-1, n, *x.shape[1:]).transpose(1, 2) for x, n in zip(parts, lengths, strict=True)]
+
+    def joined(self, parts: list[Tensor]) -> Tensor:
+        """[B, heads, T, C] from the rows of each group; what stands at padding is left out."""
+        x_PHC = torch.cat([x.transpose(1, 2).flatten(0, 1) for x in parts])
+        return x_PHC[self.place_N].view(*self.pos_BT.shape, *x_PHC.shape[1:]).transpose(1, 2)
+
+
+@outside_compilation  # how many documents there are is read off the tokens
+def documents_of(ends_BT: Tensor, positions: Positions) -> Documents:
+    """The documents of a batch whose last tokens are marked, [B, T] bool; laid out on the CPU, as numbers decide it."""
+    n_batch, n_tokens = ends_BT.shape
+    begins_BT = torch.ones(n_batch, n_tokens, dtype=torch.bool)
+    begins_BT[:, 1:] = ends_BT[:, :-1].cpu()
+    offsets = torch.cat([begins_BT.flatten().nonzero()[:, 0], torch.tensor([n_batch * n_tokens])])
+    lengths = offsets.diff()
+    own = {n: positions(torch.arange(n)[None])[0] for n in set(lengths.tolist())}
+    groups = grouped(lengths)
+    order_P, is_token_P, pos_P, pos_of_groups = [], [], [], []
+    for group in groups:
+        lengths_M1, n_longest = lengths[group, None], int(lengths[group[0]])
+        column_ML = torch.arange(n_longest).expand(len(group), -1)
+        order_P.append((offsets[group, None] + column_ML.minimum(lengths_M1 - 1)).flatten())
+        is_token_P.append((column_ML < lengths_M1).flatten())
+        pos_of_groups.append(positions_of_group([own[n] for n in lengths[group].tolist()]))
+        pos_P.append(pos_of_groups[-1].expand(len(group), -1).flatten())
+    order, is_token = torch.cat(order_P), torch.cat(is_token_P)
+    place_N = torch.empty(n_batch * n_tokens, dtype=torch.int64)
+    place_N[order[is_token]] = is_token.nonzero()[:, 0]
+
+    def there(x: Tensor) -> Tensor:
+        return x.to(ends_BT.device, non_blocking=True)
+
+    return Documents(
+        pos_BT=there(torch.cat(pos_P)[place_N].view(n_batch, n_tokens)),
+        first_BT=there(offsets[:-1].repeat_interleave(lengths).view(n_batch, n_tokens) % n_tokens),
+        offsets=there(offsets),
+        shortest=int(lengths.min()),
+        longest=int(lengths.max()),
+        pos_of_groups=[there(pos_ML) for pos_ML in pos_of_groups],
+        n_in_groups=[len(group) for group in groups],
+        order_P=there(order),
+        place_N=there(place_N),
+    )
+
+
+def grouped(lengths: Tensor) -> list[Tensor]:
+    """The numbers of the documents in groups of about one length, the longest first in each."""
+    sorted_lengths, longest_first = lengths.sort(descending=True, stable=True)
+    firsts, longest = [0], int(sorted_lengths[0])
+    for i, length in enumerate(sorted_lengths.tolist()):
+        if length * LONGEST_TO_SHORTEST < longest:
+            firsts.append(i)
+            longest = length
+    return list(longest_first.tensor_split(firsts[1:]))
+
+
+def positions_of_group(of_documents: list[Tensor]) -> Tensor:
+    """Positions of documents, the longest first, in rows of one length; one row for all where it begins like each."""
+    longest = of_documents[0]
+    if all(torch.equal(pos, longest[: len(pos)]) for pos in of_documents):
+        return longest[None]
+    return torch.stack([torch.cat([pos, pos[-1:].expand(len(longest) - len(pos))]) for pos in of_documents])

@@ -1,0 +1,206 @@
+"""Attention by PyTorch's FlexAttention on CUDA: any change of single logits inside the kernel, without a matrix.
+
+A sum of weights f(s) that are no softmax is one all the same: sum_j f(s_j) v_j = exp(lse) out, where out and lse are
+those of the softmax over log f(s). Log-sum-exps pass gradients here. Windows, chunks and padding are a mask of blocks.
+
+On a CPU FlexAttention makes the matrix of logits unless it is compiled, and has no gradient if it is; the tests use it
+there as a reference. Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+
+Tested by tests/kernels/test_flex.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roundround.kernels.bias import Bias
+from roundround.kernels.choose import repeated
+from roundround.kernels.compilation import once_per_compilation
+from roundround.kernels.keys import Keys
+from roundround.kernels.trial import passes, say
+
+DEVICES = ("cuda",)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+CHANNELS = (16, 256)  # fewest and most
+BLOCK = 128  # rows and keys of a block of the mask
+RECOMPILATIONS = 256  # each kind of logits and number of channels is one; PyTorch refuses the ninth
+INSTEAD = "attention runs in the form that other devices have"
+
+# the logit of batch b, head h, query i and key j -> another one
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def attend(
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    v_BGKC: Tensor,
+    *,
+    scale: float,
+    keys: Keys,
+    bias: Bias | None = None,
+    modify: ScoreMod | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output [B, H, Q, C] of the softmax of the logits as they are modified; log-sum-exp and maximum, [B, H, Q, 1].
+
+    Both are -inf where a row sees nothing but logits of -inf, and the output is 0. The maximum passes no gradient.
+    modify: is given the logits with the bias.
+    """
+    from torch.nn.attention.flex_attention import AuxRequest, flex_attention
+
+    add = None if bias is None else bias.score_mod(keys)
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        if add is not None:
+            score = score + add(b, h, i, j)  # float32, whatever the precision that it is traced in
+        return score if modify is None else modify(score, b, h, i, j)
+
+    call: Any = flex_attention if torch.compiler.is_compiling() else compiled
+    out, aux = call(
+        q_BHQC, k_BGKC, v_BGKC, score_mod=score_mod, block_mask=block_mask(keys), scale=scale,
+        enable_gqa=q_BHQC.shape[1] != k_BGKC.shape[1], return_aux=AuxRequest(lse=True, max_scores=True),
+        kernel_options={"FORCE_USE_FLEX_ATTENTION": True},  # one kernel for all lengths: the one that was tried
+    )  # fmt: skip
+    return out, aux.lse[..., None], aux.max_scores.detach()[..., None]
+
+
+def compiled(*args: Any, **options: Any) -> Any:
+    """`flex_attention`, compiled whatever else has been; on a CPU its reference."""
+    from torch import _dynamo
+    from torch.nn.attention.flex_attention import flex_attention
+
+    function = flex_attention if args[0].device.type == "cpu" else compiled_function()
+    with _dynamo.config.patch(
+        recompile_limit=RECOMPILATIONS,
+        accumulated_recompile_limit=RECOMPILATIONS,
+        specialize_float=True,  # else a second scale or cap is a symbol, which the kernel refuses
+    ):
+        return function(*args, **options)
+
+
+@functools.cache
+def compiled_function() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, fullgraph=True)
+
+
+def block_mask(keys: Keys) -> Any:
+    """Who sees whom as a `BlockMask`, made of blocks and not of an n x n table; None where all see all.
+
+    What a row sees is an interval of keys that only moves forward from row to row, padding aside, so the first and the
+    last row of a block tell which keys some of its rows see, and which all of them.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    if keys.is_unmasked:
+        return None
+    device, n_queries, n_keys = keys.k_pos_BK.device, keys.n_queries, keys.n_keys
+    first_row = torch.arange(0, n_queries, BLOCK, device=device)
+    last_row = (first_row + BLOCK - 1).clamp(max=n_queries - 1)
+    start = torch.arange(0, n_keys, BLOCK, device=device)
+    end = (start + BLOCK).clamp(max=n_keys)
+    seen = (keys.first_visible(first_row)[:, None] < end) & (keys.end_visible(last_row)[:, None] > start)
+    by_all = (keys.first_visible(last_row)[:, None] <= start) & (keys.end_visible(first_row)[:, None] >= end)
+    by_all &= (start + BLOCK <= n_keys) & (first_row + BLOCK <= n_queries)[:, None] & seen
+    if keys.valid_BK is not None:
+        by_all = torch.zeros_like(by_all)
+    some, every = (blocks_of(x) for x in (seen & ~by_all, by_all))
+    return BlockMask.from_kv_blocks(
+        *some, *every, BLOCK_SIZE=BLOCK, mask_mod=mask_mod(keys), seq_lengths=(n_queries, n_keys)
+    )
+
+
+def blocks_of(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """How many blocks of keys each block of rows has, [1, 1, rows], and which, those first, [1, 1, rows, keys]."""
+    number = blocks.sum(-1, dtype=torch.int32)
+    order = blocks.int().sort(dim=-1, descending=True, stable=True).indices.to(torch.int32)
+    return number[None, None], order[None, None]
+
+
+def mask_mod(keys: Keys) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """`Keys.visible` of one query and key."""
+    offset, valid_BK = keys.n_keys - keys.n_queries, keys.valid_BK
+    valid_1K = None if valid_BK is None or len(valid_BK) > 1 else valid_BK[0]
+
+    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        token = i + offset
+        found = (j <= token) if keys.causal else (j >= 0)
+        if keys.window is not None:
+            found = found & (j > token - keys.window) & (j < token + keys.window)
+        if keys.chunk is not None:
+            found = found & (j // keys.chunk == token // keys.chunk)
+        if valid_BK is not None:
+            found = found & (valid_BK[b, j] if valid_1K is None else valid_1K[j])
+        return found
+
+    return seen
+
+
+def serves(q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+    """Whether `attend` computes this call, on a device where it is faster than what else there is."""
+    if q_BHQC.device.type not in DEVICES or torch.version.hip is not None or keys.n_queries == 1:
+        return False
+    if bias is not None and bias.score_mod(keys) is None:
+        return False
+    why = unmet(q_BHQC, keys)
+    if why is not None:
+        say(f"FlexAttention {why}: {INSTEAD}")
+        return False
+    return flex_passes(str(q_BHQC.device), q_BHQC.dtype, q_BHQC.shape[-1])
+
+
+def unmet(q_BHQC: Tensor, keys: Keys) -> str | None:
+    """What it asks for and this call does not have; None where it computes it."""
+    fewest, most = CHANNELS
+    if q_BHQC.dtype not in DTYPES and q_BHQC.device.type == "cuda":
+        return "takes float32 and half precision alone"
+    if not fewest <= q_BHQC.shape[-1] <= most and q_BHQC.device.type == "cuda":
+        return f"takes {fewest} to {most} channels a head, not {q_BHQC.shape[-1]}"
+    if keys.chunks_are_shifted:
+        return "takes no chunks beside padding"
+    if keys.n_queries > keys.n_keys or keys.documents is not None:
+        return "is used where queries are the last tokens of one document"
+    return None
+
+
+@once_per_compilation
+def flex_passes(device: str, dtype: torch.dtype, n_channels: int) -> bool:
+    """Whether it computes sigmoid weights beside a bias, log-sum-exps and gradients included, on this device."""
+    n_tokens = 200
+    pos_1T = torch.arange(n_tokens, device=device)[None]
+    keys, scale = Keys(q_pos_BQ=pos_1T, k_pos_BK=pos_1T, window=150), n_channels**-0.5
+    slopes_H = torch.tensor([0.1, 0.05, 0.02, 0.01], device=device)
+
+    def modified(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return log_sigmoid(score - slopes_H[h] * (i - j))
+
+    def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out, lse, _ = attend(q, k, v, scale=scale, keys=keys, modify=modified)
+        return out * lse.exp()
+
+    def definition(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        logits = scale * q @ repeated(k, q).mT - slopes_H[:, None, None] * (pos_1T.mT - pos_1T)
+        weights: Tensor = logits.sigmoid().masked_fill(~keys.visible(0, n_tokens), 0.0)
+        return weights @ repeated(v, q)
+
+    return passes(
+        "FlexAttention", attended, definition, device=device, dtype=dtype, n_channels=n_channels, variant=(),
+        instead=INSTEAD, n_tokens=n_tokens,
+    )  # fmt: skip
+
+
+def log_sigmoid(x: Tensor) -> Tensor:
+    """ln sigmoid(x), of functions that every compiler knows; at 0 its derivative is 1/2."""
+    return (x - x.abs()) / 2 - torch.log1p(torch.exp(-x.abs()))
+
+
+def log_expm1(x: Tensor) -> Tensor:
+    """ln(e^x - 1) for x > 0, -inf for others, whose derivative is 0."""
+    positive = x > 0
+    safe = torch.where(positive, x, 1.0)
+    return torch.where(positive, safe + torch.log(-torch.expm1(-safe)), -torch.inf)

@@ -1,0 +1,229 @@
+"""Fused attention that also takes what `F.scaled_dot_product_attention` does not, and the entropy of its rows.
+
+Windows, padding, caches, linear biases (ALiBi, FoX) and sinks, without a matrix of logits: see `tiled_attention.py`.
+Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+
+Tested by tests/softmax/test_softmax.py and tests/softmax/test_normalisers.py.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from roundround.kernels import choose
+from roundround.kernels.bias import Bias, LinearBias
+from roundround.kernels.choose import Kernel, fitted, kernel_for, varlen_kernel_for
+from roundround.kernels.compilation import outside_compilation
+from roundround.kernels.keys import Keys
+from roundround.kernels.precision import at_least_float32, wide_dtype
+from roundround.kernels.tiled_attention import EntropyScaledAttention, TiledAttention, centre_of_keys, for_entropy
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's kernels run on a CPU then, for tests
+
+
+def serves(q_BHQC: Tensor, bias: Bias | None) -> bool:
+    """Whether this file computes it: there is a kernel that gives log-sum-exps, and the bias, if any, is linear."""
+    if not (bias is None or isinstance(bias, LinearBias)):
+        return False
+    row_11QC = q_BHQC[:1, :1, :1]  # in float32 beside a bias, and tiles may need a mask
+    kernel = kernel_for(row_11QC if bias is None else at_least_float32(row_11QC), masked=True)
+    return kernel not in (None, Kernel.SDPA)
+
+
+def serves_plain(q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+    """Whether `F.scaled_dot_product_attention` alone computes it, on any device that has kernels."""
+    return bias is None and (keys.is_plain_causal or keys.is_unmasked) and kernel_for(q_BHQC) is not None
+
+
+def serves_documents(q_BHQC: Tensor, bias: Bias | None) -> bool:
+    """Whether kernels for rows of unequal length compute documents that do not see each other, in one call."""
+    return bias is None and varlen_kernel_for(q_BHQC) is not None
+
+
+def attention(
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    v_BGKC: Tensor,
+    *,
+    scale: float,
+    keys: Keys,
+    bias: LinearBias | None = None,
+    null_BHQ: Tensor | None = None,
+) -> Tensor:
+    """Softmax attention [B, H, Q, C] over the visible keys, memory linear in length, exact gradients.
+
+    bias: is added to the logits.
+    null_BHQ: logit of one more key, whose value is zero, for each head or row, [1 or B, H, 1 or Q]; None: no such key.
+
+    A row that sees nothing is zero. Queries and keys are finite: see `without_broken_rows`.
+    """
+    if keys.documents is not None:
+        assert bias is None, "serves_documents has been asked"
+        assert null_BHQ is None, "no such kernel has one"
+        return choose.attention_of_documents(q_BHQC, k_BGKC, v_BGKC, scale, keys.documents)
+    if bias is None and null_BHQ is None and (keys.is_plain_causal or keys.is_unmasked):
+        return choose.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, scale, causal=not keys.is_unmasked)
+    out: Tensor = attention_by_tiles(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, null_BHQ=null_BHQ)[0]
+    return out
+
+
+def entropy(q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None = None) -> Tensor:
+    """Shannon entropy in nats of the softmax of each row, [B, H, Q, 1], at least float32, from one fused pass.
+
+    On a CPU the pass itself is at least float32; on CUDA, without a bias, `entropy_kernel.py` computes it in float32
+    without values; elsewhere `for_entropy` says how far half precision is off.
+
+    H = log-sum-exp - E_p[logit], and E_p[logit] = scale q . E_p[k] + slope E_p[t_j - t_i]: attention with the keys
+    as values. Detaching the log-sum-exp, the outer query and slope, and the values leaves
+    dH/de_j = -p_j (e_j - E_p[e]), the exact derivative, with respect to slopes and coordinates too.
+    """
+    return entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, bias=bias)[0]
+
+
+def entropy_and_log_sum_exp(
+    q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None = None
+) -> tuple[Tensor, Tensor]:
+    """`entropy`, and the log-sum-exp of the logits of each row [B, H, Q, 1], which passes no gradient."""
+    q_BHQC, k_BGKC = fitted(q_BHQC, k_BGKC)
+    if bias is None and has_entropy_kernel(q_BHQC, keys):
+        return entropy_by_kernel(q_BHQC, k_BGKC, scale, keys)
+    if bias is not None:  # `attention_by_tiles` runs in float32 then
+        q_BHQC, k_BGKC = at_least_float32(q_BHQC), at_least_float32(k_BGKC)
+    centre_BG1C = centre_of_keys(k_BGKC, keys)
+    q_BHQC, k_BGKC = for_entropy(q_BHQC, k_BGKC, centre_BG1C)
+    mean_key, log_sum_exp, mean_distance = attention_by_tiles(
+        q_BHQC, k_BGKC, k_BGKC.detach(), scale=scale, keys=keys, bias=bias
+    )
+    wide = log_sum_exp.dtype
+    with torch.autocast(q_BHQC.device.type, enabled=False):
+        mean_logit = scale * torch.linalg.vecdot(q_BHQC.detach().to(wide), mean_key.to(wide))[..., None]
+        if bias is not None:
+            mean_logit = mean_logit + bias.slopes.detach() * mean_distance
+        entropy_BHQ1 = log_sum_exp - mean_logit
+        if centre_BG1C is not None:
+            shift = scale * torch.linalg.vecdot(q_BHQC.detach().to(wide), choose.repeated(centre_BG1C, q_BHQC))
+            sees_nothing = keys.counts(0, keys.n_queries) == 0  # its log-sum-exp is 0
+            log_sum_exp = log_sum_exp + shift[..., None].masked_fill(sees_nothing, 0.0)
+    return entropy_BHQ1, log_sum_exp
+
+
+@outside_compilation  # as `attention_by_tiles`
+def attention_by_entropy(
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    v_BGKC: Tensor,
+    *,
+    scale: float,
+    keys: Keys,
+    beta_of: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """`attention` of `beta_of(entropy) * q`, with its gradient through the entropy, in less memory than the two make.
+
+    beta_of: inverse temperatures of entropies [B, H, Q, 1], each of its own row's alone, without parameters.
+    """
+    with torch.autocast(q_BHQC.device.type, enabled=False):
+        if has_entropy_kernel(q_BHQC, keys):
+            beta = beta_of(entropy_by_kernel(q_BHQC, k_BGKC, scale, keys)[0])
+            return attention((q_BHQC * beta).to(q_BHQC.dtype), k_BGKC, v_BGKC, scale=scale, keys=keys)
+        return cast("Tensor", EntropyScaledAttention.apply(q_BHQC, k_BGKC, v_BGKC, beta_of, scale, keys))  # type: ignore[no-untyped-call]
+
+
+def has_entropy_kernel(q_BHQC: Tensor, keys: Keys) -> bool:
+    """Whether `entropy_kernel.py` computes the entropy of these rows; it imports Triton, which a CPU does not need."""
+    if q_BHQC.device.type != "cuda" and not INTERPRETED:
+        return False
+    from roundround.kernels import entropy_kernel
+
+    return entropy_kernel.serves(q_BHQC, keys)
+
+
+@outside_compilation  # it launches kernels of its own
+def entropy_by_kernel(q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys) -> tuple[Tensor, Tensor]:
+    """Entropy and log-sum-exp of each row, [B, H, Q, 1] float32; the log-sum-exp passes no gradient."""
+    from roundround.kernels.entropy_kernel import RowEntropy
+
+    found = RowEntropy.apply(q_BHQC, k_BGKC.to(q_BHQC.dtype), scale, keys)  # type: ignore[no-untyped-call]
+    entropy, log_sum_exp = cast("tuple[Tensor, Tensor]", found)
+    return entropy[..., None], log_sum_exp[..., None]
+
+
+@outside_compilation  # tiles are chosen by reading numbers
+def attention_by_tiles(
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    v_BGKC: Tensor,
+    *,
+    scale: float,
+    keys: Keys,
+    bias: LinearBias | None = None,
+    null_BHQ: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output [B, H, Q, C], log-sum-exp [B, H, Q, 1] and, with a bias, E_p[t_j - t_i] [B, H, Q, 1].
+
+    The log-sum-exp passes no gradient; that of a row that sees nothing is 0.
+    """
+    device, dtype = q_BHQC.device.type, q_BHQC.dtype
+    slopes = t_q = t_k = None
+    if bias is not None:  # bfloat16 counts exactly only to 256
+        dtype = wide_dtype(dtype)
+        slopes, (t_q, t_k) = bias.slopes.to(dtype).expand(*q_BHQC.shape[:3], 1), bias.coordinates(keys)
+    q, k, v = (x.to(dtype) for x in (q_BHQC, k_BGKC, v_BGKC))
+    with torch.autocast(device, enabled=False):
+        merged = TiledAttention.apply(q, k, v, slopes, t_q, t_k, null_BHQ, scale, keys)  # type: ignore[no-untyped-call]
+    out, log_sum_exp, mean_distance = cast("tuple[Tensor, Tensor, Tensor]", merged)
+    return out.to(q_BHQC.dtype), log_sum_exp[..., None], mean_distance
+
+
+def without_broken_rows(
+    q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Queries and keys fit for a kernel, and the rows [B, H, Q, 1] whose output must be NaN; None where none need be.
+
+    A row is broken where a visible logit of it is not finite. The kernels hide that: on a CPU a row of NaN logits
+    comes out as zeros, a key of -inf as if it were hidden, and a hidden key of NaN spoils its neighbours.
+    """
+    if (
+        q_BHQC.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and all_logits_finite(q_BHQC, k_BGKC, scale, keys)
+    ):
+        return q_BHQC, k_BGKC, None  # elsewhere reading a number would wait for the device
+    with torch.no_grad():
+        wide, root = wide_dtype(q_BHQC.dtype), math.sqrt(q_BHQC.shape[-1])  # no norm: squares overflow much sooner
+        q_norm_BHQ = q_BHQC.abs().amax(-1).to(wide) * (root * scale)
+        k_norm_BGK = k_BGKC.abs().amax(-1).to(wide) * root
+        finite_BHQ = q_norm_BHQ.nan_to_num(0.0, 0.0, 0.0)
+        longest_BGQ = finite_BHQ.reshape(len(q_BHQC), k_BGKC.shape[1], -1, q_BHQC.shape[2]).amax(2)
+        bad_q_BHQ1 = ~q_norm_BHQ.isfinite()[..., None]
+        bad_k_BGK = ~(k_norm_BGK * of_those_that_see(longest_BGQ, keys)).isfinite()
+        sees_bad_BHQ1 = choose.repeated(keys.counts(0, keys.n_queries, bad_k_BGK) > 0, q_BHQC)
+        broken_BHQ1 = (bad_q_BHQ1 & (keys.counts(0, keys.n_queries) > 0)) | sees_bad_BHQ1
+    return q_BHQC.masked_fill(bad_q_BHQ1, 0.0), k_BGKC.masked_fill(bad_k_BGK[..., None], 0.0), broken_BHQ1
+
+
+def of_those_that_see(longest_BGQ: Tensor, keys: Keys) -> Tensor:
+    """The largest of these lengths among the queries that may see each key, [B, G, K], or among all, [B, G, 1].
+
+    xPos has keys whose products with the first queries overflow; these come before them.
+    """
+    if not keys.causal:
+        return longest_BGQ.amax(-1, keepdim=True)
+    behind_BGQ = longest_BGQ.flip(-1).cummax(-1).values.flip(-1)
+    n_before = keys.n_keys - keys.n_queries  # keys of a cache, which all queries may see
+    return torch.cat([behind_BGQ[..., :1].expand(*behind_BGQ.shape[:-1], n_before), behind_BGQ], -1)
+
+
+@torch.no_grad()
+def all_logits_finite(q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys) -> bool:
+    """Whether Cauchy-Schwarz bounds every logit by a finite number: one pass over q, one over k, no look at a row."""
+    wide = wide_dtype(q_BHQC.dtype)
+    q_norm = torch.linalg.vector_norm(q_BHQC, dtype=wide)
+    if keys.k_norm is not None:
+        return float(q_norm) * keys.k_norm * scale < torch.finfo(wide).max  # not where one of them is NaN
+    return math.isfinite(float(q_norm * torch.linalg.vector_norm(k_BGKC, dtype=wide) * scale))

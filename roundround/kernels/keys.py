@@ -1,0 +1,252 @@
+"""The shape of an attention layer, and its keys: who may look at whom.
+
+Shapes: B batch, T tokens, Q queries, K keys, H heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from roundround.kernels.documents import Documents
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionShape:
+    """The sizes of one attention layer, known only when a model is built; they never stand in a yaml.
+
+    theta: the base of the layer's own RoPE, where the model is a loaded one that brings it.
+    logit_scale: what multiplies q . k; None is 1 / sqrt(head_dim).
+    """
+
+    n_heads: int
+    n_key_heads: int
+    head_dim: int
+    d_model: int
+    layer: int
+    train_length: int
+    theta: float = 10_000.0  # config/recorded.py has the same
+    logit_scale: float | None = None
+
+    @property
+    def scale(self) -> float:
+        """What multiplies q . k."""
+        return self.head_dim**-0.5 if self.logit_scale is None else self.logit_scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """Who may look at whom: positions and visibility of the keys, without an n x n mask.
+
+    Queries are the last Q of the K tokens, so with `causal` query row i sees keys j <= i + K - Q. Positions only feed
+    biases; visibility goes by order in the sequence, so it is right for random positions and for a cache alike.
+
+    q_pos_BQ, k_pos_BK: positions in tokens, int64; the batch axis may be 1.
+    valid_BK: False where a key is padding; None where none is.
+    window: a query sees itself and the `window - 1` tokens before it; None for all.
+    chunk: a query sees the tokens of its own chunk of this many, counted from its text's first token; None for all.
+    begins: the key at which a chunk begins, [B, 1, 1] or for all texts, where a cache has dropped some; None: the first
+    that is no padding.
+    documents: those that do not see each other, in causal attention without padding or cache; None for one.
+    n_forgotten: tokens before the first key that a cache has dropped, padding aside: a number, or [B, 1, 1, 1].
+    k_norm: no less than the length of all keys as one vector, where a cache knows it.
+    """
+
+    q_pos_BQ: Tensor
+    k_pos_BK: Tensor
+    valid_BK: Tensor | None = None
+    causal: bool = True
+    window: int | None = None
+    chunk: int | None = None
+    begins: Tensor | int | None = None
+    documents: Documents | None = None
+    n_forgotten: Tensor | int = 0
+    k_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("window", self.window), ("chunk", self.chunk)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1: a query sees itself")
+        alone = self.causal and self.valid_BK is None and self.n_queries == self.n_keys
+        if self.documents is not None and not alone:
+            raise ValueError("documents= is for causal attention without padding or a cache")
+
+    @property
+    def n_queries(self) -> int:
+        return self.q_pos_BQ.shape[1]
+
+    @property
+    def n_keys(self) -> int:
+        return self.k_pos_BK.shape[1]
+
+    @property
+    def is_plain_causal(self) -> bool:
+        """Whether a kernel's own causal flag says everything: one document, no padding, no window, no cache."""
+        one = self.causal and self.documents is None and self.valid_BK is None and not self.is_local
+        return one and self.n_queries == self.n_keys
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a window or a chunk hides keys from a query that comes late enough."""
+        return self.window is not None or self.chunk is not None
+
+    @property
+    def is_unmasked(self) -> bool:
+        """Whether every query sees every key, as one new query against its cache does."""
+        past_all = not self.causal or (self.n_queries == 1 and self.documents is None)
+        hides = (self.window or self.n_keys) < self.n_keys or self.chunks_hide(self.chunk)
+        return past_all and self.valid_BK is None and not hides
+
+    def chunks_hide(self, chunk: int | None) -> bool:
+        """Whether chunks of this many may hide keys; where one began before the first key, also long ones do."""
+        return chunk is not None and (chunk < self.n_keys or isinstance(self.begins, Tensor) or bool(self.begins))
+
+    def within(self, window: int | None, chunk: int | None = None) -> Keys:
+        """These keys where a query looks no further back than a window or its chunk, both of at least one token.
+
+        What hides no key of so many is left out, so that the kernels' own causal flag still says everything.
+        """
+        if window is None and chunk is None and not self.is_local:
+            return self
+        if self.chunk is not None and chunk is not None and chunk != self.chunk:
+            raise ValueError(f"chunks of {chunk} within chunks of {self.chunk} tokens")
+        windows = [w for w in (self.window, window) if w is not None and w < self.n_keys]
+        chunks = [c for c in (self.chunk, chunk) if c is not None and self.chunks_hide(c)]
+        return replace(self, window=min(windows, default=None), chunk=min(chunks, default=None))
+
+    def without_windows(self) -> Keys:
+        """These keys where a query sees as far back as there are any."""
+        return replace(self, window=None, chunk=None)
+
+    def since(self, first: int) -> Keys:
+        """These keys without the first so many, which a cache has dropped because no query sees them."""
+        if first == 0:
+            return self
+        valid, n_forgotten = self.valid_BK, self.n_forgotten + first
+        begins = None if self.chunk is None else (self.first_of_chunk() - first) % self.chunk
+        if valid is not None:
+            n_forgotten = self.n_forgotten + valid[:, :first].sum(-1)[:, None, None, None]
+            valid = valid[:, first:]
+        k_pos = self.k_pos_BK[:, first:]
+        return replace(self, k_pos_BK=k_pos, valid_BK=valid, n_forgotten=n_forgotten, begins=begins)
+
+    def of_groups(self) -> list[Keys]:
+        """The keys of each group of `documents`, where every row is a document."""
+        assert self.documents is not None, "asked for documents alone"
+        of_group = [Keys(q_pos_BQ=pos_ML, k_pos_BK=pos_ML) for pos_ML in self.documents.pos_of_groups]
+        return [keys.within(self.window, self.chunk) for keys in of_group]
+
+    def of_texts(self, texts: slice) -> Keys:
+        """The keys of some texts of the batch."""
+
+        def of(x_B: Tensor) -> Tensor:
+            return x_B if len(x_B) == 1 else x_B[texts]
+
+        valid = None if self.valid_BK is None else of(self.valid_BK)
+        n_forgotten = self.n_forgotten if isinstance(self.n_forgotten, int) else of(self.n_forgotten)
+        begins = of(self.begins) if isinstance(self.begins, Tensor) else self.begins
+        q_pos, k_pos = of(self.q_pos_BQ), of(self.k_pos_BK)
+        return replace(self, q_pos_BQ=q_pos, k_pos_BK=k_pos, valid_BK=valid, n_forgotten=n_forgotten, begins=begins)
+
+    def first_of_chunk(self) -> Tensor | int:
+        """A key at which a chunk begins: `begins`, or the first that is no padding, [B, 1, 1] where there is some."""
+        if self.begins is not None:
+            return self.begins
+        return 0 if self.valid_BK is None else (~self.valid_BK).cumprod(-1).sum(-1)[:, None, None]
+
+    @property
+    def chunks_are_shifted(self) -> bool:
+        """Whether chunks may begin elsewhere than at the first key and its multiples, in each text by itself."""
+        return self.chunk is not None and (self.valid_BK is not None or self.begins is not None)
+
+    def first_visible(self, row_Q: Tensor) -> Tensor:
+        """The first key that each of these query rows may see, documents and padding aside: int64, 0 or more.
+
+        [R] of R rows; where chunks begin after padding [B, 1, R].
+        """
+        row_Q = row_Q + self.n_keys - self.n_queries
+        first_Q = torch.zeros_like(row_Q)
+        if self.window is not None:
+            first_Q = first_Q.maximum(row_Q - self.window + 1)
+        if self.chunk is not None:
+            begins = self.first_of_chunk()
+            first_Q = first_Q.maximum((row_Q - begins) // self.chunk * self.chunk + begins)
+        return first_Q
+
+    def end_visible(self, row_Q: Tensor) -> Tensor:
+        """The key behind the last that each of these query rows may see, documents and padding aside: int64."""
+        row_Q = row_Q + self.n_keys - self.n_queries
+        if self.causal:
+            return (row_Q + 1).clamp(min=0)
+        end_Q = torch.full_like(row_Q, self.n_keys)
+        if self.window is not None:
+            end_Q = end_Q.minimum(row_Q + self.window)
+        if self.chunk is not None:
+            begins = self.first_of_chunk()
+            end_Q = end_Q.minimum(((row_Q - begins) // self.chunk + 1) * self.chunk + begins)
+        return end_Q
+
+    def span(self, a: int, b: int) -> tuple[int, int]:
+        """The smallest range of keys that holds everything visible to the query rows a..b."""
+        offset = self.n_keys - self.n_queries
+        first, last = 0, b + offset if self.causal else self.n_keys
+        if self.window is not None:
+            first = max(first, a + offset - self.window + 1)
+            last = min(last, b + offset + self.window - 1)
+        if self.chunk is not None:
+            begins = self.first_of_chunk()
+            if isinstance(begins, int):
+                first = max(first, (a + offset - begins) // self.chunk * self.chunk + begins)
+                last = min(last, -(-(b + offset - begins) // self.chunk) * self.chunk + begins)
+            else:  # wherever in a chunk the rows stand
+                first, last = max(first, a + offset - self.chunk + 1), min(last, b + offset + self.chunk - 1)
+        return first, last
+
+    def visible(self, a: int, b: int) -> Tensor:
+        """Mask [1 or B, 1, b - a, K'] of the query rows a..b over the keys of `span(a, b)`; True where visible."""
+        return self.visible_to(torch.arange(a, b, device=self.k_pos_BK.device), *self.span(a, b))
+
+    def visible_to(self, rows_R: Tensor, first: int, last: int) -> Tensor:
+        """Mask [1 or B, 1, R, last - first] of some query rows over the keys first..last; True where visible."""
+        device = self.k_pos_BK.device
+        row_Q1 = rows_R[:, None] + self.n_keys - self.n_queries
+        column_K = torch.arange(first, last, device=device)
+        mask_QK = torch.ones(len(rows_R), last - first, dtype=torch.bool, device=device)
+        if self.causal:
+            mask_QK &= column_K <= row_Q1
+        if self.window is not None:
+            mask_QK &= column_K > row_Q1 - self.window
+            if not self.causal:
+                mask_QK &= column_K < row_Q1 + self.window
+        mask = mask_QK[None]
+        if self.chunk is not None:
+            begins = self.first_of_chunk()
+            mask = mask & ((column_K - begins) // self.chunk == (row_Q1 - begins) // self.chunk)
+        return mask[:, None] if self.valid_BK is None else mask[:, None] & self.valid_BK[:, None, None, first:last]
+
+    def counts(self, a: int, b: int, marked: Tensor | None = None) -> Tensor:
+        """Number of visible keys of each query row a..b: [1 or B, 1, b - a, 1], int64; memory linear in length.
+
+        With `marked` [B, heads, K] bool it counts only marked keys, for each head: [B, heads, b - a, 1].
+        """
+        if marked is None and self.is_unmasked:  # as of one token after its cache: one operation in place of ten
+            return torch.full((1, 1, b - a, 1), self.n_keys, device=self.k_pos_BK.device)
+        rows_Q = torch.arange(a, b, device=self.k_pos_BK.device)
+        first_Q, end_Q = self.first_visible(rows_Q), self.end_visible(rows_Q)
+        if self.documents is not None:
+            # a chunk counts from its document's first token, which only the groups of documents know
+            assert self.chunk is None, "documents are in groups where there are chunks"
+            first_Q = self.documents.first_BT[:, None, a:b].maximum(first_Q)
+        marks = None if self.valid_BK is None else self.valid_BK[:, None]
+        if marked is not None:
+            marks = marked if marks is None else marked & marks
+        if marks is None:
+            return (end_Q - first_Q).view(-1, 1, b - a, 1)
+        so_far = F.pad(marks.cumsum(-1), (1, 0))  # before each key
+        after, before = (
+            so_far[..., at_Q] if at_Q.dim() == 1 else so_far.take_along_dim(at_Q, -1) for at_Q in (end_Q, first_Q)
+        )
+        return (after - before)[..., None]

@@ -1,0 +1,34 @@
+"""In which precision attention computes what half precision would spoil.
+
+Tested by tests/softmax/test_softmax_contract.py.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from roundround.kernels.compilation import once_per_compilation
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float32 for this precision and narrower ones, float64 for float64: that of angles, norms, slopes and counts."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device computes in bfloat16 itself; NVIDIA's before compute capability 8.0 (T4, V100) emulate it.
+
+    Of several GPUs PyTorch answers for the current one.
+    """
+    return device.type != "cuda" or cuda_has_bfloat16()
+
+
+@once_per_compilation  # a graph holds no question to the driver
+def cuda_has_bfloat16() -> bool:
+    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """The tensor in float32, or in float64 where it is float64."""
+    return x.to(wide_dtype(x.dtype))

@@ -1,0 +1,120 @@
+"""Kernels that no test of this project can run everywhere: each is tried once, on a few rows, before it is used.
+
+A GPU may have too little shared memory for a kernel, a compiler may fail, a package may have changed. So a kernel of
+another package or of a compiler first computes a small attention and its gradients beside the definition. One that
+fails or gives other numbers is not used in this process; a line says so, with the reason and the path of a log.
+
+Shapes: B batch, T tokens, H heads, G key heads, C head channels.
+
+Tested by tests/kernels/test_trial.py.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from roundround.kernels.compilation import once_per_compilation
+
+N_BATCH, N_HEADS, N_KEY_HEADS, N_TOKENS = 2, 4, 2, 70  # grouped, more than a block of 64, no power of two
+# error over size, as norms, of the output and of each gradient: far above rounding, which TF32 may do to 10 bits and
+# which lets keys in and out of sparse rows, and far below what another formula gives
+BOUNDS = {torch.float32: (5e-3, 2e-2), torch.float16: (2e-2, 1e-1), torch.bfloat16: (5e-2, 3e-1)}
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+outcomes: dict[tuple[object, ...], bool] = {}  # of this process
+
+
+class FallsBack(UserWarning):
+    """Said once of what the fastest kernel does not compute here, with the reason."""
+
+
+@once_per_compilation
+def say(message: str) -> None:
+    """Say it, once where warnings are shown once."""
+    warnings.warn(message, FallsBack, stacklevel=3)
+
+
+def passes(
+    kernel: str,
+    attend: Attention,
+    definition: Attention,
+    *,
+    device: str,
+    dtype: torch.dtype,
+    n_channels: int,
+    variant: tuple[object, ...],
+    instead: str,
+    n_tokens: int = N_TOKENS,
+) -> bool:
+    """Whether `attend` agrees with `definition` on this device, gradients included; remembered for the process.
+
+    attend, definition: [B, H, T, C] from queries, keys and values; the definition is given them in float64.
+    variant: what else, beside the kernel's name, device, dtype and channels, makes the kernel another one.
+    instead: what runs where the kernel fails, for the message.
+    """
+    key = (kernel, device, dtype, n_channels, *variant)
+    if key not in outcomes:
+        outcomes[key] = True  # a kernel that asks for others on its way does not ask for itself
+        try:
+            plain = torch.autocast(device.split(":")[0], enabled=False)
+            # a layer that is recomputed in the backward pass would be so for the trial's own
+            own = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
+            with warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad(), plain, own:
+                warnings.simplefilter("ignore")  # a compiler's own
+                check(attend, definition, torch.device(device), dtype, n_channels, n_tokens)
+        except Exception as failure:  # whatever a compiler raises
+            outcomes[key] = False
+            reason = f"{type(failure).__name__}: {failure}".splitlines()[0][:200]
+            precision = str(dtype).removeprefix("torch.")
+            say(f"{kernel} fails on {device} in {precision} ({reason}; {log(kernel)}): {instead}")
+    return outcomes[key]
+
+
+def check(
+    attend: Attention,
+    definition: Attention,
+    device: torch.device,
+    dtype: torch.dtype,
+    n_channels: int,
+    n_tokens: int,
+) -> None:
+    """Raises ArithmeticError where the two differ by more than rounding, and whatever the kernel raises."""
+    generator = torch.Generator().manual_seed(0)
+    heads = (N_HEADS, N_KEY_HEADS, N_KEY_HEADS, N_HEADS)
+    drawn = [torch.randn(N_BATCH, n, n_tokens, n_channels, generator=generator) for n in heads]
+    *inputs, cotangent = (x.to(device, dtype) for x in drawn)
+    leaves, exact = ([x.to(to).requires_grad_() for x in inputs] for to in (dtype, torch.float64))
+    with torch.no_grad():
+        undifferentiated = attend(*leaves)
+    out, expected = attend(*leaves), definition(*exact)
+    grads = torch.autograd.grad(out, leaves, cotangent.to(out.dtype))
+    its_grads = torch.autograd.grad(expected, exact, cotangent.double())
+    of_output, of_gradient = BOUNDS[dtype]
+    compared = [
+        ("output", out, expected, of_output),
+        ("output without gradients", undifferentiated, expected, of_output),
+        *((f"gradient of {x}", mine, its, of_gradient) for x, mine, its in zip("qkv", grads, its_grads, strict=True)),
+    ]
+    for what, mine, its, bound in compared:
+        error = float((mine.detach().double() - its.detach()).norm() / its.detach().norm())
+        if not error <= bound:
+            raise ArithmeticError(f"its {what} is off by {error:.1e} of its size")
+
+
+def log(kernel: str) -> str:
+    """Write the traceback of the exception at hand; say where, or why not."""
+    try:
+        handle, path = tempfile.mkstemp(prefix=f"roundround-{kernel.replace(' ', '-')}-", suffix=".log", text=True)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(traceback.format_exc())
+    except OSError as failure:
+        return f"no log: {failure}"
+    return f"log: {path}"

@@ -1,0 +1,356 @@
+"""Where runs live: claiming a directory, finding one, putting right what killed processes left in it; and run.json.
+
+A run directory may be anybody's. What passes the check of its run.json can be used without a second look; every string
+is text. No torch here, so the command line starts fast. Tested by tests/records/test_run.py, test_manifest.py and
+test_leftovers.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from roundround.config.recorded import nodes_in
+from roundround.config.renamed import today
+from roundround.distributed.launcher import job, launched_from_outside, rank, started_again
+from roundround.support import __version__
+from roundround.support.console import print_status
+from roundround.support.errors import UserError, one_line, printable
+from roundround.support.files import home_expanded, parse_json, read_text
+
+MOST_TYPED = 100_000  # a word may have 128 kB, all together two MB
+MOST_TOKENS = 2**31
+OLDEST = (0, 2)  # version whose runs are read
+RELEASE = re.compile(r"(\d{1,9})\.(\d{1,9})", re.ASCII)  # what a version begins with
+ONE_RUN = "resume= continues one run; leave out -m, and an experiment= that is a sweep"
+
+
+class Kind(NamedTuple):
+    """What a field may hold: in words, and as a test of the value."""
+
+    words: str
+    fits: Callable[[Any], bool]
+
+
+def or_null(kind: Kind) -> Kind:
+    return Kind(f"{kind.words} or null", lambda value: value is None or kind.fits(value))
+
+
+def like(words: str, pattern: str) -> Kind:
+    """Text that begins with the pattern."""
+    return Kind(words, lambda value: isinstance(value, str) and re.match(pattern, value) is not None)
+
+
+def list_of(kind: Kind) -> Kind:
+    return Kind(f"a list, each {kind.words}", lambda value: isinstance(value, list) and all(map(kind.fits, value)))
+
+
+def by_name(words: str, fits: Callable[[Any], bool]) -> Kind:
+    return Kind(words, lambda value: isinstance(value, dict) and all(map(fits, value.values())))
+
+
+def is_date(value: Any) -> bool:
+    try:
+        datetime.fromisoformat(value)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+TEXT = Kind("a text", lambda value: isinstance(value, str))
+DATE = Kind("a date and time", is_date)
+WHOLE = Kind("a whole number", lambda value: type(value) is int)  # True is an int too
+SIZE = Kind("a whole number from 0", lambda value: WHOLE.fits(value) and value >= 0)
+TOKENS = Kind(f"a whole number from 0 to {MOST_TOKENS:,}", lambda value: SIZE.fits(value) and value <= MOST_TOKENS)
+VALUES = Kind("values by name", lambda value: isinstance(value, dict))
+TEXTS = by_name("texts by name", or_null(TEXT).fits)
+NODE = Kind("values by name, _target_ first", lambda value: VALUES.fits(value) and TEXT.fits(value.get("_target_")))
+
+NEEDED = {
+    "verb": like("the name of a verb", r"[a-z]+(-[a-z]+)*\Z"),
+    "status": like("running, done, interrupted or failed: WHY", r"(running|done|interrupted|failed)(:|\Z)"),
+    "started": DATE,
+    "roundround": like("a version", RELEASE.pattern),
+    "command": TEXT,
+    "overrides": Kind(
+        f"a list of texts that one command can take, {MOST_TYPED:,} characters together",
+        lambda value: isinstance(value, list) and all(map(TEXT.fits, value)) and len(" ".join(value)) <= MOST_TYPED,
+    ),
+    "config": VALUES,
+    "seed": or_null(WHOLE),
+    "data": or_null(VALUES),
+    "facts": VALUES,
+    "headline": VALUES,
+    "wandb": or_null(VALUES),
+    "sweep": or_null(TEXT),
+}
+# written later in a run's life, or by some verbs
+OPTIONAL = {
+    "ended": or_null(DATE),
+    "resumed": or_null(DATE),
+    "choices": TEXTS,
+    "variants": by_name("hashes by class and file", by_name("hashes by file", TEXT.fits).fits),
+    "run": or_null(TEXT),
+    "init": or_null(TEXTS),
+    "fit": VALUES,
+    "peak_memory": or_null(by_name("numbers of bytes by name", or_null(SIZE).fits)),
+    "cwd": TEXT,
+    "git": or_null(VALUES),
+    "versions": TEXTS,
+    "device": or_null(TEXT),
+    "trains_as_softmax": Kind("true or false", lambda value: isinstance(value, bool)),
+    "job": or_null(TEXT),
+}
+NEEDED_BY_VERB = {
+    "train": {
+        **dict.fromkeys([f"config.{name}" for name in ("model", "data")], NODE),
+        **dict.fromkeys([f"config.{name}" for name in ("pe", "softmax")], or_null(NODE)),  # a pattern may name them
+        "config.tokenizer": or_null(NODE),  # a task brings its vocabulary
+        "config.seed": WHOLE,
+        "config.model.train_length": WHOLE,
+    },
+    "max-retrieval": {
+        "config.model": NODE,
+        "config.normalisers": Kind(  # the names become names of files
+            "nodes by name, each a word",
+            lambda value: by_name("", NODE.fits).fits(value) and all(re.fullmatch(r"[\w.-]+", name) for name in value),
+        ),
+    },
+}
+DATA_OF_TRAIN = {
+    "data.corpus_hash": TEXT,
+    "data.tokenizer_hash": TEXT,
+    "data.n_vocab": TOKENS,
+    "data.end_of_document": TOKENS,
+    "data.training_tokens": WHOLE,
+}
+DATA_OF_TASK = {
+    "data.train_lengths": Kind(
+        "two whole numbers, the smaller one first",
+        lambda value: isinstance(value, list) and [*map(type, value)] == [int, int] and value[0] <= value[1],
+    )
+}
+
+
+def kinds_of(manifest: dict[str, Any]) -> Iterator[Mapping[str, Kind]]:
+    """What the fields of a manifest may hold, in this order: what comes last depends on what is first."""
+    yield NEEDED
+    yield {name: kind for name, kind in OPTIONAL.items() if name in manifest}
+    yield NEEDED_BY_VERB.get(manifest["verb"], {})
+    yield DATA_OF_TASK if "train_lengths" in (manifest["data"] or {}) else {}
+    yield DATA_OF_TRAIN if manifest["verb"] == "train" and manifest["data"] is not None else {}
+
+
+def fault_in(values: dict[str, Any], kinds: Mapping[str, Kind]) -> str | None:
+    """The first field, by its dotted name, that is missing or of another kind. Those around it have been checked."""
+    for name, kind in kinds.items():
+        *parents, last = name.split(".")
+        node = functools.reduce(operator.getitem, parents, values)
+        if last not in node:
+            return f"{name} is missing"
+        if not kind.fits(node[last]):
+            return f"{name} is {brief(node[last])} and must be {kind.words}"
+    return None
+
+
+def brief(value: Any) -> str:
+    """A value in a few printable characters."""
+    if isinstance(value, dict | list):
+        return f"{'an empty' if not value else 'a'} {'mapping' if isinstance(value, dict) else 'list'}"
+    return "null" if value is None else printable(repr(value), 40)
+
+
+def time_of(started: str) -> datetime:
+    """When a run started, to compare runs by. A time without a zone is taken for one of this machine's."""
+    time = datetime.fromisoformat(started)
+    return time if time.tzinfo is not None else time.replace(tzinfo=datetime.now().astimezone().tzinfo)
+
+
+MANIFEST, LOCK, METRICS, RESULTS, PAGE = "run.json", ".lock", "metrics.jsonl", "results.json", "report.html"
+# written atomically
+FILES = (
+    *(MANIFEST, METRICS, RESULTS, PAGE, "code.patch", "tokenizer.json", "table.md", "fitted.yaml"),
+    *("metrics.csv", "results.csv"),
+)
+FIGURES = ("*.svg", "*.pdf", "*.png")  # the same, in its folder
+EXPORTED = "exported"  # what a run whose parameters were shared out leaves for from_pretrained
+FOLDERS = ("checkpoints", "figures", "variants", "conf", "tensorboard", EXPORTED)
+SCRATCH = "roundround-rank-"
+LARGEST = 16 << 20  # bytes of a manifest; most have a few thousand
+
+
+def has_words(manifest: Mapping[str, Any], verb: str, overrides: Sequence[str]) -> bool:
+    """Whether a run is what these words make, in any order."""
+    return manifest["verb"] == verb and sorted(manifest["overrides"]) == sorted(overrides)
+
+
+def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequence[str] = ()) -> str:
+    """Hydra's run directory: the resumed run's own, or a new one claimed under `outputs`.
+
+    A job that Slurm or torchrun starts again, with the same overrides, gets the directory that it had. Processes other
+    than the first leave files to the first one and get a scratch folder, which Hydra insists on. While they train, they
+    learn the first one's directory.
+    """
+    if resume is not None:
+        directory = find_run(resume, outputs, verb, done=False)
+        found = read_manifest(directory)["verb"]
+        if found != verb:  # refused before Hydra writes its log there
+            raise UserError(f"{directory} is a run of {found}, and this takes one of {verb}")
+        refuse_links(directory)
+        return str(directory)
+    if started_again():
+        runs = all_runs(runs_of(outputs, verb), verb)
+        own = [run for run in runs if run[1].get("job") == job() and has_words(run[1], verb, overrides)]
+        if own:  # else it had not begun
+            return str(max((time_of(manifest["started"]), path) for path, manifest in own)[1])
+    if rank() != 0:
+        return tempfile.mkdtemp(prefix=SCRATCH)
+    return str(claim(runs_of(outputs, verb), datetime.now()))
+
+
+def remove_scratch(directory: Path) -> None:
+    """Remove the directory of a process other than the first; leave any other."""
+    if directory.name.startswith(SCRATCH) and directory.parent == Path(tempfile.gettempdir()):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def sweep_directory(outputs: str, verb: str) -> str:
+    """Hydra's sweep directory, whose folders are the jobs by number. UserError where it cannot be one for all ranks."""
+    launched = launched_from_outside()
+    if launched is not None and "SUBMITIT_EXECUTOR" not in os.environ:
+        raise UserError(f"{launched.launcher} starts the processes of one run; leave out -m, or start a run at a time")
+    return str(claim(runs_of(outputs, verb), datetime.now(), suffix="-sweep"))
+
+
+def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
+    """Create and return `parent/<date>/<time><suffix>`, with -2, -3, ... where another launch took it this second."""
+    day = parent.absolute() / now.strftime("%Y-%m-%d")
+    try:
+        for n in range(1, 10_000):
+            path = day / (now.strftime("%H-%M-%S") + suffix + (f"-{n}" if n > 1 else ""))
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            except FileNotFoundError:  # a start that was refused has just removed its empty day
+                path.mkdir(parents=True)
+            return path
+    except OSError as error:
+        raise UserError(f"cannot create a run directory in {day}: {error.strerror}; give outputs=DIR") from error
+    raise UserError(f"10,000 runs were started in {day} this second; wait for the next one")
+
+
+def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path | None = None) -> Path:
+    """The run directory that `reference` means: a path, or `last` for the latest started one under `outputs`.
+
+    last~N: the Nth before it. `done` asks for a finished run, else it is one to be resumed: none that only looked at
+    another. sweep: whose jobs are not meant, since one of them asks. A line names a newer run that is not finished.
+    Raises UserError where there is none.
+    """
+    named = re.fullmatch(r"last(?:~(\d{1,9}))?", reference)
+    if named is None or (os.path.lexists(reference) and reference != "last"):
+        path = path_of(reference)
+        read_manifest(path)
+        return path
+    folder = runs_of(outputs, verb)
+    others = ((path, run) for path, run in all_runs(folder, verb) if path.parent != sweep)
+    runs = sorted((time_of(run["started"]), path, run["status"]) for path, run in others if done or not run.get("run"))
+    found = [run for run in runs if run[2] == "done" or not done]
+    kind, before = "finished " if done else "", int(named[1] or 0)
+    if not found:
+        raise UserError(f"no {kind}{verb} run under {folder}; start one with: roundround {verb}")
+    if before >= len(found):
+        raise UserError(f"{reference}: there are {len(found)} {kind}runs of {verb} under {folder}")
+    taken = found[-1 - before]
+    newer = [run for run in runs if run > taken and run not in found]
+    if newer:
+        print_status(f"{reference} is {taken[1]}; {newer[-1][1]} is newer and not finished ({newer[-1][2]})")
+    return taken[1]
+
+
+def runs_of(outputs: str, verb: str) -> Path:
+    """The folder of a verb's runs. UserError where `outputs` names a user whose home is not known."""
+    return home_expanded(outputs, "outputs") / verb
+
+
+def path_of(reference: str) -> Path:
+    """The folder that a reference names. UserError for none at all, or for a user whose home is not known."""
+    if not reference:
+        raise UserError("the name of the run is empty; give a run directory, or last")
+    return home_expanded(reference, "the run").absolute()
+
+
+def all_runs(folder: Path, verb: str) -> list[tuple[Path, dict[str, Any]]]:
+    """The runs of a verb below its folder, jobs of sweeps included."""
+    runs = readable([*folder.glob(f"*/*/{MANIFEST}"), *folder.glob(f"*/*-sweep*/*/{MANIFEST}")])
+    return [(path.absolute(), manifest) for path, manifest in runs if manifest["verb"] == verb]
+
+
+def jobs_of_sweep(sweep: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The jobs of a sweep that have begun, each with its manifest."""
+    return readable(sorted(sweep.glob(f"*/{MANIFEST}")))
+
+
+def readable(paths: list[Path]) -> list[tuple[Path, dict[str, Any]]]:
+    """Run directories with their manifests; what is damaged or of another program is passed over."""
+    found = []
+    for path in paths:
+        try:
+            found.append((path.parent, read_manifest(path.parent)))
+        except UserError:
+            continue
+    return found
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of a run directory, its shape checked; its strings are text, in which nothing is resolved.
+
+    UserError where the directory is no run, where a lower version wrote it whose runs are not read any more, or where a
+    field that is read is missing or of a wrong type.
+    """
+    path = directory / MANIFEST
+    try:
+        manifest = parse_json(read_text(path, LARGEST))
+    except OSError as error:
+        guess = "; did you mean 'last'?" if get_close_matches(directory.name, ["last"]) else ""
+        why = f"it has no {MANIFEST}" if os.path.isdir(directory) else f"it does not exist{guess}"
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            why = f"its {MANIFEST} cannot be read: {error.strerror}"
+        raise UserError(f"{directory} is not a run directory: {why}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not valid json ({one_line(error)}); the run directory is damaged") from error
+    if not isinstance(manifest, dict):
+        raise UserError(f"{path} is not a manifest of roundround: it holds no values by name")
+    version: Any = manifest.get("roundround")
+    release = RELEASE.match(version) if isinstance(version, str) else None
+    if release is not None and tuple(map(int, release.groups())) < OLDEST:
+        raise UserError(
+            f"{directory} was written by roundround {printable(version, 20)}, whose runs {__version__} does not read; "
+            "use that version, or make the run again"
+        )
+    wrong = next((wrong for kinds in kinds_of(manifest) if (wrong := fault_in(manifest, kinds))), None)
+    if wrong is not None:
+        raise UserError(f"{path} is not a manifest of roundround: {wrong}")
+    for _, node in nodes_in(manifest.get("config")):
+        if isinstance(node.get("_target_"), str):
+            node["_target_"] = today(node["_target_"])
+    return manifest
+
+
+def refuse_links(directory: Path) -> None:
+    """Raises UserError for a link that leads out of a run: a resume would write there. W&B makes some in its folder."""
+    inside = directory.resolve()
+    for folder, folders, files in os.walk(directory):
+        for path in (Path(folder, name) for name in [*folders, *files]):
+            if path.is_symlink() and not path.resolve().is_relative_to(inside):
+                raise UserError(f"{path} is a link that leads out of the run; put what it leads to in its place")
+        folders[:] = [name for name in folders if name != "wandb"]

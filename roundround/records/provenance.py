@@ -1,0 +1,295 @@
+"""Where a result comes from: the code of roundround and of classes from outside, and the versions of packages.
+
+run.json, "git"         the commit; what was not committed is in code.patch
+run.json, "variants"    {class from outside: {file: sha256}}
+variants/               the module of each such class, and the modules that it imports from the same folder
+
+Tested by tests/records/test_provenance.py and tests/records/test_variants.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from roundround.config.recorded import foreign_targets, overridden
+from roundround.records.directories import has_words, read_manifest
+from roundround.support.console import print_status
+from roundround.support.errors import UserError, printable
+from roundround.support.files import sha256
+from roundround.support.imports import file_of, import_statements, package_of, reached
+
+PACKAGE = Path(__file__).resolve().parents[1]  # roundround itself
+PACKAGES = [
+    "torch",
+    "lightning",
+    "hydra-core",
+    "transformers",
+    "tokenizers",
+    "datasets",
+    "safetensors",
+    "numpy",
+    "wandb",
+]
+
+VARIANTS = "variants"
+REBUILT = (
+    "model",
+    "pattern",
+    "pe",
+    "softmax",
+    "qk_norm",
+    "gate",
+    "data",
+    "tokenizer",
+)  # nodes of a training run that a look at its model builds
+REBUILT_OF_MAX_RETRIEVAL = ("model", "normalisers")
+CODE = ("roundround", "conf")
+NEW = [f"{folder}/*{kind}" for folder in CODE for kind in (".py", ".yaml")]  # what git does not know yet
+AS_ALWAYS = [  # whatever git's own configuration says, `git apply` must take the patch
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-color",
+    "--no-renames",
+    "--no-relative",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "--unified=3",
+]
+
+
+def config_hash(config: Any) -> str:
+    """Hash of a whole config, where it went included: what was asked for, the same whatever the order of its keys."""
+    text = json.dumps(config, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that numbers depend on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git(*args: str) -> bytes | None:
+    """What git prints about the checkout that this code runs from; None where it is no checkout."""
+    command = ["git", "-C", str(PACKAGE.parent), *args]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    fine = done.returncode == 0 or ("--no-index" in args and done.returncode == 1)  # 1: the files differ
+    return done.stdout if fine else None
+
+
+def git_state() -> tuple[dict[str, Any] | None, bytes | None]:
+    """(commit and whether the code is changed, the patch against that commit where it is).
+
+    The patch has changes, and new modules and yamls that git does not ignore.
+    """
+    top, commit = git("rev-parse", "--show-toplevel"), git("rev-parse", "HEAD")
+    if top is None or commit is None or PACKAGE.parent != Path(os.fsdecode(top).strip()).resolve():
+        return None, None  # installed, perhaps inside another repository
+    new = (git("ls-files", "--others", "--exclude-standard", "-z", "--", *NEW) or b"").split(b"\0")[:-1]
+    both = [("HEAD", "--", *CODE), *(("--no-index", "--", os.devnull, os.fsdecode(name)) for name in new)]
+    patch = b"".join(git("diff", "--binary", *AS_ALWAYS, *paths) or b"" for paths in both)
+    return {"commit": commit.decode(errors="replace").strip(), "dirty": bool(patch)}, patch or None
+
+
+# -- what belongs to a class
+
+
+def sources_of(target: str) -> dict[str, Path]:
+    """The files of a class and of what it imports from the same folder, by their place there; empty where none is.
+
+    An installed package is followed inside itself alone. Nothing is imported for it but the packages around the class.
+    """
+    module = target.rpartition(".")[0]
+    top = module.partition(".")[0]
+    root = root_of(top)
+    if root is None:
+        return {}
+    only = top if installed(root) else None
+
+    def own_file(name: str) -> Path | None:
+        first = name.partition(".")[0]
+        elsewhere = first in {"", "roundround", *sys.stdlib_module_names} or only not in (None, first)
+        return None if elsewhere else file_of(root, name)
+
+    def following(name: str) -> list[str]:
+        path = own_file(name)
+        return [] if path is None else [name.rpartition(".")[0], *imported_by(path, name)]
+
+    files = [path for name in reached([module], following) if (path := own_file(name)) is not None]
+    return {path.relative_to(root).as_posix(): path for path in files}
+
+
+def root_of(top: str) -> Path | None:
+    """The folder in which a module or package of this name lies; None where there is none with a source."""
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # among others of __main__
+        return None
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations))).resolve().parent
+    return Path(spec.origin).resolve().parent if spec.origin and spec.origin.endswith(".py") else None
+
+
+def installed(root: Path) -> bool:
+    """Whether a folder is one that packages are installed into, whose other modules are no part of a class."""
+    folders = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
+    return root in folders or not {"site-packages", "dist-packages"}.isdisjoint(root.parts)
+
+
+def imported_by(path: Path, name: str) -> list[str]:
+    """The dotted names that a module's import statements may mean; `from a import b` may mean a.b, and means a."""
+    try:
+        statements = list(import_statements(path.read_bytes(), package_of(name, path)))
+    except (SyntaxError, ValueError):  # whoever imports it will say so
+        return []
+    return [name for statement in statements for name in (statement.origin, *statement.names) if name]
+
+
+# -- keeping
+
+
+def keep_sources(config: dict[str, Any], directory: Path) -> dict[str, dict[str, str]]:
+    """Copy the sources of a config's foreign classes into a run directory; what the manifest records of them."""
+    kept: dict[str, dict[str, str]] = {}
+    for target in sorted(set(foreign_targets(config).values())):
+        kept[target] = {}
+        for name, path in sources_of(target).items():
+            copy = directory / VARIANTS / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+            kept[target][name] = sha256(copy)
+    return kept
+
+
+def remove_sources(manifest: dict[str, Any], directory: Path) -> None:
+    """Undo `keep_sources`: the files that it wrote, and the folders that are empty then."""
+    files = [directory / VARIANTS / name for names in manifest.get("variants", {}).values() for name in names]
+    for file in files:
+        file.unlink(missing_ok=True)
+    folders = {folder for file in files for folder in file.parents if folder.is_relative_to(directory / VARIANTS)}
+    for folder in sorted(folders, reverse=True):  # the inner ones first
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+# -- comparing
+
+
+@dataclass(frozen=True)
+class Change:
+    """How the source of a class differs from what a run kept. line: for a person. code: not only in comments."""
+
+    line: str
+    code: bool
+
+
+def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -> list[Change]:
+    """One for each class of `config`, nodes of the run's own, whose source is not what the run kept."""
+    found = []
+    for target in sorted(set(foreign_targets(config).values())):
+        now, kept = sources_of(target), manifest.get("variants", {}).get(target, {})
+        if not now:  # building it says that it cannot be found
+            continue
+        folder = directory / VARIANTS
+        differing = {name: difference(now.get(name), folder / name, kept.get(name)) for name in sorted({*now, *kept})}
+        listed = [f"{name} ({what})" for name, (what, _) in differing.items() if what]
+        if listed:
+            line = (
+                f"{target} is not as {directory} was made with: {', '.join(listed)}; the kept source is in {folder}: "
+                f"give --config-dir {folder} to use it"
+            )
+            found.append(Change(line, code=any(code for _, code in differing.values())))
+    return found
+
+
+def taken_over(config: dict[str, Any], earlier: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """The classes from outside that a look at models of max retrieval has from their run's config, `earlier`.
+
+    By node, for `changes`; not those that `overrides` give now, which the run does not know.
+    """
+    before, given = foreign_targets(earlier), overridden(overrides)
+    return {
+        node: {"_target_": target}
+        for node, target in foreign_targets(config).items()
+        if node.partition(".")[0] in REBUILT_OF_MAX_RETRIEVAL
+        and before.get(node) == target
+        and not any(node == key or node.startswith(f"{key}.") for key in given)
+    }
+
+
+def tell_changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -> None:
+    """Print the lines of `changes`."""
+    for change in changes(directory, manifest, config):
+        print_status(change.line)
+
+
+def difference(now: Path | None, copy: Path, kept_hash: str | None) -> tuple[str, bool]:
+    """What is different about a file in a few words, none where nothing is; and whether its code is.
+
+    Of a text the first line that differs, and how many do.
+    """
+    if now is None:
+        return "no longer there or imported", True
+    if kept_hash is None:
+        return "not imported then", True
+    if sha256(now) == kept_hash:
+        return "", False
+    if not copy.is_file() or sha256(copy) != kept_hash:
+        return "another text; the kept copy is damaged", True
+    before, after = (path.read_text(encoding="utf-8", errors="replace") for path in (copy, now))
+    try:
+        same_code = ast.dump(ast.parse(before)) == ast.dump(ast.parse(after))  # other comments and layout alone
+    except (SyntaxError, ValueError):
+        same_code = False
+    lines = before.splitlines(), after.splitlines()
+    blocks = [b for b in difflib.SequenceMatcher(None, *lines, autojunk=False).get_opcodes() if b[0] != "equal"]
+    if not blocks:
+        return "other line ends", not same_code
+    _, a, a_end, b, b_end = blocks[0]
+    was, is_now = ("; ".join(line.strip() for line in some) for some in (lines[0][a:a_end], lines[1][b:b_end]))
+    n_lines = sum(max(block[2] - block[1], block[4] - block[3]) for block in blocks)
+    many = f", {n_lines} lines in all" if n_lines > 1 else ""
+    return f"line {b + 1}: '{printable(was, 60)}' -> '{printable(is_now, 60)}'{many}", not same_code
+
+
+def is_done(directory: Path, verb: str, overrides: Sequence[str]) -> bool:
+    """Whether a finished run of these words lies there. UserError where the code of one of its classes has changed."""
+    manifest = read_manifest(directory)
+    if manifest["status"] != "done" or not has_words(manifest, verb, overrides):
+        return False
+    refuse_changed(directory, manifest)
+    return True
+
+
+def refuse_changed(directory: Path, manifest: dict[str, Any]) -> list[str]:
+    """What to tell about a run that is resumed. Raises UserError where the code of one of its classes has changed."""
+    of_numbers = {name: node for name, node in manifest["config"].items() if name != "logger"}
+    found = changes(directory, manifest, of_numbers)
+    for change in found:
+        if change.code:
+            raise UserError(f"a resumed run keeps its code, and {change.line}, or start a new run")
+    return [change.line for change in found]

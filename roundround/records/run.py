@@ -1,0 +1,250 @@
+"""A run directory and what a command leaves in it: manifest, metrics, results.
+
+run.json        the manifest, written at the start and rewritten at the end, always atomically
+metrics.jsonl   one line per logging step, flushed: the truth even where no logger is on
+results.json    the numbers the run is for: a flat list of records
+
+The fields that tell the records of one run from those of another are the same in `results.json` of every verb:
+
+verb    what measured.          run     the directory of the run whose model it is; null for a pretrained one.
+model, pe, softmax, data, seed  what the model is, and the text; `texts` of a probe, `checkpoint` of a run.
+pe.*, softmax.*                 the numbers of the encoding and of the normaliser, such as pe.p.
+source  "changed" where a class from outside is no longer what the run kept (see provenance.py).
+and every other value that the command line of the training run, or of this one, gave, such as optim.lr.
+
+Tested by tests/records/test_run.py and tests/records/test_identity.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from roundround.config.recorded import flat, overridden
+from roundround.config.verb import WHERE, is_below
+from roundround.distributed.peers import Peers
+from roundround.records.directories import MANIFEST, METRICS, RESULTS, read_manifest
+from roundround.records.loggers.base import Logger
+from roundround.records.provenance import REBUILT, changes, taken_over
+from roundround.support.console import print_status
+from roundround.support.errors import one_line
+from roundround.support.files import write_atomically, write_json, write_records
+from roundround.verbs import keys_of, verb_named
+
+REPLACED = ("pe", "softmax", "data")  # nodes that a verb may put in the place of the training run's
+NAMES = ("model", "pe", "softmax", "data")
+OF_THE_MODEL = ("pe.", "softmax.", "data.path", "data.name")
+NOT_OF_THE_RESULT = {*keys_of(WHERE), "device", "hydra"}  # how it was computed stands in a record where it was typed
+
+
+class Run:
+    """An open run: what `opening.opened` yields. On every rank but the first it writes nothing."""
+
+    def __init__(self, directory: Path, manifest: dict[str, Any], *, writes: bool) -> None:
+        self.directory = directory
+        self.manifest = manifest
+        self.writes = writes
+        self.logger = Logger()  # nobody listens until it has started
+        self.has_logged = False
+
+    def note(self, **facts: Any) -> None:
+        """Add facts to the manifest and write it."""
+        self.manifest.update(facts)
+        if self.writes:
+            write_json(self.directory / MANIFEST, self.manifest)
+
+    def log(self, step: int, **metrics: float) -> None:
+        """Append one line to metrics.jsonl and tell the logger. A number that is not finite is written as its name."""
+        if not self.writes:
+            return
+        line = named(metrics)
+        with open(self.directory / METRICS, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **line}) + "\n")
+        self.has_logged = True
+        try:
+            self.logger.log(metrics, step)
+        except ConnectionError as error:  # a job's SIGTERM reaches the process that the logger has started too
+            print_status(f"the logger's own process is gone ({one_line(error)}); the run goes on without it")
+            self.logger = Logger()
+
+    def forget_after(self, step: int) -> None:
+        """Drop the metrics of steps after this one: a resumed run makes them again. A torn last line goes too."""
+        if not self.writes:
+            return
+        path = self.directory / METRICS
+        if path.exists():
+            lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+            kept = [line for line in lines if step_of(line) <= step]
+            write_atomically(path, "".join(line + "\n" for line in kept))
+        self.logger.forget_after(step)
+
+    def results(self, records: list[dict[str, Any]], **headline: float) -> None:
+        """Write results.json, the numbers this run is for, and the few that the manifest shows.
+
+        Each record gets the fields of `identity`, so that records of many runs can be put together.
+        """
+        self.manifest["headline"] = named(headline)
+        if self.writes:
+            common = identity(self.directory, self.manifest)
+            whole = [{"metric": r["metric"], **common, **of_normaliser(self.manifest, r), **r} for r in records]
+            write_records(self.directory / RESULTS, [named(record) for record in whole])
+
+
+def named(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with a number that is not finite as its name, because json has none."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in numbers.items()
+    }
+
+
+def step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invocation:
+    """How a verb was called: what the command line decided beside the config.
+
+    directory: the run's own, claimed. overrides: as Hydra parsed them. choices: the option taken of each config group.
+    sweep: the directory of the sweep that this run is a job of. config_dir: the user's own conf folder. command: what
+    was typed, quoted for a shell. peers: the processes that work on the run together.
+    """
+
+    verb: str
+    directory: Path
+    overrides: list[str]
+    choices: dict[str, str | None]
+    sweep: Path | None = None
+    config_dir: str | None = None
+    command: str = "roundround"
+    peers: Peers = field(default_factory=Peers)
+
+    @property
+    def given(self) -> dict[str, str]:
+        """What the command line chose of the groups."""
+        return {group: choice for group, choice in self.choices.items() if choice is not None}
+
+    @property
+    def resume_line(self) -> str:
+        """What to type after an interruption; a sweep goes on by what was typed, in its folder."""
+        own = f"resume with: roundround {self.verb} {shlex.quote(f'resume={self.directory}')}"
+        return (
+            own
+            if self.sweep is None
+            else f"{own}; the sweep goes on by the same words and hydra.sweep.dir={self.sweep}"
+        )
+
+
+# -- what tells its records from those of other runs
+
+
+def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the records of the run in `directory`. Lists become text, because a table groups by fields."""
+    trains = verb_named(manifest["verb"]).trains
+    source = manifest.get("run") or (str(directory) if trains else None)
+    fields = {"verb": manifest["verb"], "run": source}
+    if trains and manifest.get("run"):
+        return fields | of_models(manifest, Path(manifest["run"]))
+    if trains:
+        return fields | of_manifest(manifest)
+    if source is not None:
+        return fields | of_trained(manifest, Path(source))
+    config = manifest["config"]
+    if "model" not in config:
+        return fields
+    choices = manifest.get("choices", {})  # a pretrained model
+    own = {"pe": "its own", "softmax": "its own", **choices}
+    own["model"] = manifest["facts"].get("model", choices.get("model"))
+    fields |= of_manifest({**manifest, "choices": own}) | {"model.path": (config.get("model") or {}).get("path")}
+    if "texts" in config and config.get("data") is None:
+        fields["texts"] = "shakespeare"
+    return fields | of_texts(config)
+
+
+def of_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a run that describes its model itself."""
+    config, choices = manifest["config"], manifest.get("choices", {})
+    names = {name: choices[name] for name in NAMES if choices.get(name) is not None}
+    seed = {} if "seeds" in config else {"seed": manifest.get("seed")}  # several: each record has its own
+    return names | seed | numbers(config) | typed(manifest)
+
+
+def of_models(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
+    """The fields of a look by max retrieval at the models that the run in `source` trained."""
+    trained, own = read_manifest(source), manifest["overrides"]
+    kept = taken_over(manifest["config"], trained["config"], own)
+    return of_manifest({**manifest, "overrides": [*trained["overrides"], *own]}) | source_is(source, trained, kept)
+
+
+def source_is(source: Path, trained: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
+    """Whether the code of the classes of `kept`, nodes that are the run's in `source`, is what that run kept."""
+    return {"source": "changed"} if any(change.code for change in changes(source, trained, kept)) else {}
+
+
+def of_trained(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
+    """The fields of a look at the model of the training run in `source`, some of whose nodes may be replaced."""
+    trained = read_manifest(source)
+    own = manifest["config"]
+    replaced = {name: own[name] for name in REPLACED if own.get(name) is not None}
+    choices = {**trained.get("choices", {}), **manifest.get("choices", {})}
+    fields = of_manifest({**trained, "config": {**trained["config"], **replaced}, "choices": choices})
+    kept = {name: node for name, node in trained["config"].items() if name in REBUILT and name not in replaced}
+    return (
+        fields
+        | {"checkpoint": own.get("checkpoint")}
+        | of_texts(own)
+        | source_is(source, trained, kept)
+        | typed(manifest)
+    )
+
+
+def of_texts(config: dict[str, Any]) -> dict[str, Any]:
+    """Texts of the package, which a probe may look at in place of the data."""
+    return {"data": None, "texts": config["texts"]} if config.get("texts") is not None else {}
+
+
+def numbers(config: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of the encoding and of the normaliser, and where the text is from."""
+    values = flat({name: config[name] for name in REPLACED if isinstance(config.get(name), dict)})
+    return {
+        key: cell(value)
+        for key, value in values.items()
+        if key.startswith(OF_THE_MODEL) and not key.endswith("._target_")
+    }
+
+
+def typed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The values, and the options of groups, that the command line of a run gave."""
+    keys, values = overridden(manifest["overrides"]), flat(manifest["config"])
+    keys = {key for key in keys if not is_below(key, NOT_OF_THE_RESULT)}
+    choices = {
+        key: value
+        for key, value in manifest.get("choices", {}).items()
+        if key.rpartition("@")[2].replace("/", ".") in keys and key not in NAMES
+    }
+    return choices | {key: cell(values[key]) for key in sorted(keys & values.keys()) if key not in NAMES}
+
+
+def of_normaliser(manifest: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of the normaliser that a record of max retrieval names, those that it has fitted included."""
+    node = manifest["config"].get("normalisers", {}).get(record.get("softmax"))
+    if node is None:
+        return {}
+    fitted = manifest.get("fit", {}) if record["softmax"] == "fitted" else {}
+    return numbers({"softmax": {key: fitted.get(key, value) for key, value in node.items()}})
+
+
+def cell(value: Any) -> Any:
+    """A value as a table can group by it: nan, which is not equal to itself, is as good as none."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return ",".join(map(str, value)) if isinstance(value, list) else value

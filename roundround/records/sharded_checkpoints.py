@@ -1,0 +1,157 @@
+"""Checkpoints of a model whose parameters are shared out: each process writes and reads its share, beside the training.
+
+step-00000200/  shard-00001-model-00001-of-00002.safetensors   the first process's rows of the weights
+                shard-00001-model-00002-of-00002.safetensors   its rows of the optimizer's tensors
+                ...                                            state.json, with the sha256 of each file
+
+torch.distributed.checkpoint writes and reads them, in its format for Hugging Face: the place of each block of rows
+stands in the header of its file, so that nothing is pickled and any number of processes can read what any other wrote.
+The tensors have the names that `checkpoints.py` gives them: the same reader takes its two files too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.state_dict_saver import async_save
+from torch.distributed.checkpoint.storage import WriteResult
+
+from roundround.records import checkpoints
+from roundround.records.checkpoints import Checkpoint, split_optimizer, write_state
+from roundround.support.errors import UserError
+from roundround.support.files import flush_folder, sha256, usual_mode
+
+OF_WEIGHTS, OF_TRAINER = 1, 2  # the numbers of a process's two files
+
+logging.getLogger("torch.distributed.checkpoint.hf_storage").setLevel(logging.WARNING)
+
+
+class Writer(HuggingFaceStorageWriter):
+    """torch's writer, which hashes each file where it was written and ends with what makes the folder a checkpoint."""
+
+    def __init__(self, folder: Path, files: dict[str, int], commit: Callable[[dict[str, str]], None]) -> None:
+        """`files`: 1 or 2 by tensor. `commit` is called in the first process with all hashes by file."""
+        super().__init__(str(folder), fqn_to_index_mapping=files, save_distributed=True)
+        self.folder, self.commit = folder, commit
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        if is_coordinator:
+            shutil.rmtree(self.folder, ignore_errors=True)  # what a killed or failed writer left
+        super().set_up_storage_writer(is_coordinator, *args, **kwargs)
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> torch.futures.Future[list[WriteResult]]:
+        written = super().write_data(plan, planner).wait()
+        names = sorted({result.storage_data.relative_path for result in written})
+        hashes = {name: sha256(self.folder / name) for name in names}
+        for name in names:
+            usual_mode(self.folder / name)
+        done: torch.futures.Future[list[WriteResult]] = torch.futures.Future()
+        done.set_result([replace(result, storage_data=hashes) for result in written])
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """In the first process, when all have written."""
+        self.commit({name: found for written in results if written for name, found in written[0].storage_data.items()})
+
+
+class ShardedSaver:
+    """Writes checkpoints in a thread while training goes on; a second one waits for the first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.group = dist.new_group(backend="gloo")  # its own: the training's messages go on meanwhile
+        self.pending: Future[Any] | None = None
+
+    def save(
+        self, step: int, *, weights: Mapping[str, Tensor], optimizer: dict[str, Any], state: dict[str, Any]
+    ) -> None:
+        """Copy the shares of a step and begin to write them. All processes call it.
+
+        Raises what went wrong with the one before: OSError where the disk is full.
+        """
+        self.wait()
+        tensors = split_optimizer(optimizer)
+        files = dict.fromkeys(weights, OF_WEIGHTS) | dict.fromkeys(tensors, OF_TRAINER)
+        final = self.folder / checkpoints.folder_of(step)
+
+        def commit(hashes: dict[str, str]) -> None:
+            write_state(checkpoints.hidden(final), step=step, optimizer=optimizer, state=state, hashes=hashes)
+            flush_folder(checkpoints.hidden(final))
+            os.rename(checkpoints.hidden(final), final)
+            checkpoints.settle(self.folder)
+
+        writer = Writer(checkpoints.hidden(final), files, commit)
+        pending = async_save({**weights, **tensors}, storage_writer=writer, process_group=self.group)
+        assert isinstance(pending, Future)
+        self.pending = pending
+
+    def wait(self) -> None:
+        """Until what is being written is there. Raises what went wrong with it, and then nothing is there."""
+        if self.pending is None:
+            return
+        pending, self.pending = self.pending, None
+        try:
+            pending.result()
+        except CheckpointException as error:
+            if dist.get_rank() == 0:
+                for left in self.folder.glob(f".{checkpoints.STEP}*"):
+                    shutil.rmtree(left, ignore_errors=True)
+            raise next(iter(error.failures.values()))[0] from error
+
+
+def check_together(checkpoint: Checkpoint) -> None:
+    """Compare the files with their hashes, each process a share. UserError in all of them where one file is damaged."""
+    folder, state, wrong = checkpoint.folder, checkpoint.state, None
+    try:
+        checkpoints.refuse_strangers(folder, state)
+        checkpoints.check_files(folder, state, sorted(state["sha256"])[dist.get_rank() :: dist.get_world_size()])
+    except UserError as error:
+        wrong = str(error)
+    found: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, wrong)
+    for message in found:
+        if message is not None:
+            raise UserError(message)
+
+
+def load_shards_into(model: nn.Module, checkpoint: Checkpoint) -> None:
+    """Give a sharded model the rows that lie here, in all its processes at once. UserError in all of them."""
+    check_together(checkpoint)
+    folder = checkpoint.folder
+    found = checkpoints.described(folder)
+    weights = {name: of.size for name, of in found.items() if not checkpoints.OF_OPTIMIZER.fullmatch(name)}
+    checkpoints.check_weights(model, weights, folder)
+    checkpoints.fill(model.state_dict(), folder)
+
+
+def load_shards_of_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
+    """Give the optimizer of a sharded model the rows that lie here; `load_shards_into` has checked the files.
+
+    Raises UserError where the state is that of other parameters.
+    """
+    folder = checkpoint.folder
+    parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
+    tensors: dict[str, Tensor] = {}
+    for name, found in checkpoints.described(folder).items():
+        of = parameters.get(int(name.partition(".")[0])) if checkpoints.OF_OPTIMIZER.fullmatch(name) else None
+        if of is not None:
+            tensors[name] = torch.zeros_like(of) if found.size == of.shape else torch.zeros(found.size)
+    with checkpoints.refused(folder, checkpoints.STATE):
+        state = checkpoints.join_optimizer(tensors, checkpoint.state["optimiser"])
+    checkpoints.check_optimizer(state, optimizer, folder)
+    checkpoints.fill(tensors, folder)
+    optimizer.load_state_dict(state)

@@ -1,0 +1,1 @@
+"""How every figure and table is drawn: panels, tables, style, numbers."""

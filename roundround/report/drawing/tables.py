@@ -1,0 +1,159 @@
+"""One table for every reader: terminal, Markdown, LaTeX and page; and records of results.json as such tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from rich import box
+from rich import table as rich
+
+from roundround.report.drawing.numbers import number, shown, text_of
+from roundround.support.errors import escaped
+from roundround.support.markdown import markdown_table
+
+Record = dict[str, Any]
+LONG = 20  # rows of a table
+TEX = {"\\": r"\textbackslash{}", **{mark: f"\\{mark}" for mark in "&%$#_{}"}, "~": r"\textasciitilde{}"}
+TEX |= {"^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+
+
+class Cell(NamedTuple):
+    """A value with the text that stands for it everywhere."""
+
+    text: str
+    value: Any = None
+
+
+@dataclass
+class Table:
+    """Columns by name and rows of plain values or cells. `note` says what holds for all rows, `more` the rows left out.
+
+    short: numbers are shown and carried on a page with few digits alone, because there are thousands. names: how many
+    columns say what a row is of; the others are numbers.
+    """
+
+    title: str
+    columns: list[str]
+    rows: list[list[Any]]
+    note: str = ""
+    more: int = 0
+    folded: bool = False
+    short: bool = False
+    names: int = 0
+    numeric: list[bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        columns = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
+        self.numeric = [all(is_number(value) for value in column) for column in columns]
+
+    def cut(self, most_rows: int) -> None:
+        """Leave out the rows after the first `most_rows`, and count them."""
+        self.more += max(0, len(self.rows) - most_rows)
+        self.rows = self.rows[:most_rows]
+
+    def texts(self) -> list[list[str]]:
+        """The rows as they are read."""
+        return [[text(cell) for cell in row] for row in self.rows]
+
+    def rich(self) -> rich.Table:
+        """For a terminal."""
+        found = rich.Table(box=box.SIMPLE_HEAD, pad_edge=False, title=escaped(self.title), title_justify="left")
+        for name in self.columns:
+            found.add_column(name, overflow="fold")
+        for row in self.texts():
+            found.add_row(*row)
+        return found
+
+    def markdown(self) -> str:
+        return f"### {escaped(self.title)}\n\n{markdown_table(self.columns, self.texts())}"
+
+    def latex(self) -> str:
+        """For a paper; the preamble needs booktabs."""
+        rows = [[tex(cell) for cell in row] for row in [self.columns, *self.texts()]]
+        rows = [
+            ["{}" * (row[0][:1] in ("[", "*")) + row[0], *row[1:]] for row in rows
+        ]  # or they belong to \\ before them
+        lines = [" & ".join(row) + r" \\" for row in rows]
+        body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
+        form = "l" * self.names + "r" * (len(self.columns) - self.names)
+        return f"% {escaped(self.title)}\n\\begin{{tabular}}{{{form}}}\n{body}\n\\end{{tabular}}\n"
+
+
+def tex(words: str) -> str:
+    return "".join(TEX.get(letter, letter) for letter in escaped(words))
+
+
+def text(cell: Any) -> str:
+    """A cell as it is read."""
+    return cell.text if isinstance(cell, Cell) else shown(cell)
+
+
+def exact(cell: Any) -> Any:
+    """The value behind a cell."""
+    return cell.value if isinstance(cell, Cell) else cell
+
+
+def is_number(cell: Any) -> bool:
+    """Whether a cell is a number, those that json writes as a name included, or has none."""
+    value = exact(cell)
+    if value is None:
+        return not isinstance(cell, Cell) or not cell.text
+    return number(value) is not None or (isinstance(value, str) and value in ("nan", "inf", "-inf"))
+
+
+def filled(title: str, columns: Iterable[tuple[str, list[Any]]], **options: Any) -> Table:
+    """A table of columns, without those that nothing stands in."""
+    there = [(name, cells) for name, cells in columns if any(text(cell) for cell in cells)]
+    return Table(
+        title, [name for name, _ in there], [list(row) for row in zip(*(c for _, c in there), strict=True)], **options
+    )
+
+
+def common_fields(records: list[Record]) -> dict[str, Any]:
+    """The fields that all records share, with one value: what the results are of."""
+    if not records:
+        return {}
+    first = records[0]
+    names = [name for name in first if name not in ("metric", "value")]
+    return {name: first[name] for name in names if all(name in r and r[name] == first[name] for r in records)}
+
+
+def tables_of(records: list[Record], *, folded: bool = False) -> list[Table]:
+    """A table for each set of fields that records have beside those that all share. folded: long ones are."""
+    common = common_fields(records)
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(n for n in record if n not in (*common, "metric", "value")), []).append(record)
+    tables = [pivoted(list(fields), group) for fields, group in groups.items()]
+    return [replace(table, folded=folded and len(table.rows) > LONG) for table in tables]
+
+
+def pivoted(fields: list[str], records: list[Record]) -> Table:
+    """One row for each combination of the fields, one column for each metric. Of two alike the later one gets a row.
+
+    A field with one value stands in the note and not in a column.
+    """
+    metrics = list(dict.fromkeys(record["metric"] for record in records))
+    varies = [name for name in fields if any(record[name] != records[0][name] for record in records)]
+    rows: dict[tuple[str | int, ...], tuple[list[Any], dict[str, Any]]] = {}
+    n_alike: Counter[tuple[str, ...]] = Counter()
+    for record in records:
+        place, metric = tuple(text_of(record[name]) for name in varies), record["metric"]
+        key: tuple[str | int, ...] = (*place, n_alike[(*place, metric)])
+        n_alike[(*place, metric)] += 1
+        rows.setdefault(key, ([record[name] for name in varies], {}))[1][metric] = record["value"]
+    cells = [[*places, *(values.get(name) for name in metrics)] for places, values in rows.values()]
+    fixed = [
+        f"{name} {text_of(records[0][name])}" for name in fields if name not in varies and records[0][name] != "nan"
+    ]
+    title = in_words(metrics[0]) if len(metrics) == 1 else f"{in_words(metrics[0])} and {len(metrics) - 1} more"
+    if len(metrics) in (2, 3):
+        title = ", ".join(map(in_words, metrics))
+    return Table(title, [*varies, *metrics], cells, note=", ".join(fixed))
+
+
+def in_words(name: str) -> str:
+    return name.replace("_", " ")

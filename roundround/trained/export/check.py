@@ -1,0 +1,42 @@
+"""A script, run by `export` in a process of its own: what does an exported folder compute where roundround is absent?
+
+python -I check.py FOLDER QUESTION.safetensors ANSWER.safetensors trust|stock
+
+The question holds `tokens` [B, T], `rows` [R] and a text; the answer gets `logits` [B, R, V] and, as json, facts: the
+class of the model, and the ids of the text by the folder's own tokenizer.
+
+Tested by tests/trained/test_export_command.py.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+
+@torch.no_grad()
+def main(folder: str, question: str, answer: str, code: str) -> None:
+    """Write the answer. Raises whatever loading the folder raises."""
+    sys.modules["roundround"] = None  # type: ignore[assignment]  # from here on importing it fails
+    with safe_open(question, framework="pt") as file:
+        tokens_BT, rows, text = file.get_tensor("tokens"), file.get_tensor("rows"), file.metadata()["text"]
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=code == "trust")
+    logits_BRV = model(input_ids=tokens_BT, logits_to_keep=rows).logits
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=code == "trust")
+    facts = {
+        "class": f"{type(model).__module__}.{type(model).__qualname__}",
+        "ids": tokenizer(text).input_ids,
+        "fast": tokenizer.is_fast,
+        "first_token": tokenizer.bos_token_id,
+        "end_of_document": tokenizer.eos_token_id,
+    }
+    save_file({"logits": logits_BRV.contiguous()}, answer, metadata={"facts": json.dumps(facts)})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,250 @@
+"""The decoder behind the interface of Hugging Face's causal language models.
+
+An export copies this file and the source files that it imports into one folder that needs no roundround; `Encoding` and
+`Normaliser` are the run's own classes there. Parameters have the names of Hugging Face's `LlamaForCausalLM`; what the
+encoding learns is below `model.encodings`, what a normaliser learns below `model.layers.N.self_attn.softmax`.
+
+Shapes: B batch, T tokens, D model width, V vocabulary.
+
+Tested by tests/trained/test_export_folder.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from roundround.model.cache import Cache
+from roundround.model.decoder import Decoder
+from roundround.model.kinds import LayerKind
+from roundround.pe.base import PositionalEncoding as Encoding
+from roundround.softmax.base import AttentionSoftmax as Normaliser
+
+PARTS: dict[str, type] = {"Encoding": Encoding, "Normaliser": Normaliser}  # more where layers are of several kinds
+
+
+class RoundroundConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is not followed
+    """Sizes by Llama's names, and the arguments of the encoding and of the normaliser."""
+
+    model_type = "roundround"
+
+    vocab_size: int = 0
+    hidden_size: int = 0
+    intermediate_size: int = 0
+    num_hidden_layers: int = 0
+    num_attention_heads: int = 0
+    num_key_value_heads: int = 0
+    head_dim: int = 0
+    max_position_embeddings: int = 0  # the context in tokens that the model was trained on
+    rms_norm_eps: float = 1e-5
+    initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
+    geglu: bool = False
+    scaled_embeddings: bool = False
+    encoding: dict[str, Any] = field(default_factory=dict)
+    normaliser: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)  # of the decoder, by its names
+    kinds: list[dict[str, Any]] = field(default_factory=list)  # of layers: sizes, and each part's class and arguments
+    order: list[int] = field(default_factory=list)  # the kind of each layer
+    use_cache: bool = True
+
+
+def layer_kinds(config: RoundroundConfig) -> list[LayerKind]:
+    """The kind of each layer, or the one that all layers are of."""
+    if not config.kinds:
+        make_encoding, make_softmax = partial(Encoding, **config.encoding), partial(Normaliser, **config.normaliser)
+        return [LayerKind(make_encoding=make_encoding, make_softmax=make_softmax)]
+    kinds = []
+    for node in config.kinds:
+        parts: dict[str, Any] = {
+            name: partial(PARTS[part["class"]], **part["arguments"]) for name, part in node["parts"].items()
+        }
+        kinds.append(LayerKind(name=node["name"], **node["sizes"], **parts))
+    return [kinds[kind] for kind in config.order]
+
+
+class KeptLayer(CacheLayerMixin):  # type: ignore[misc]
+    """A layer of the decoder's own cache in a dynamic cache of transformers; the first one speaks for all of them."""
+
+    is_sliding = False
+
+    def __init__(self, cache: Cache, number: int) -> None:
+        super().__init__()
+        self.cache, self.number = cache, number
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing: the decoder does."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        raise ValueError("these keys are of a model with a decoder of its own, which alone can add to them")
+
+    def get_seq_length(self) -> int:
+        return self.cache.layers[self.number].n_read
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.get_seq_length() + query_length, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+    get_max_cache_shape = get_max_length  # its name in transformers 5.0
+
+    def reset(self) -> None:
+        if self.number == 0:
+            self.cache.clear()
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        if self.number == 0:
+            self.cache.select(beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self.reorder_cache(indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self.number == 0 and self.cache.n_texts is not None:
+            self.cache.select(torch.arange(self.cache.n_texts).repeat_interleave(repeats))
+
+    def crop(self, *args: Any) -> None:
+        raise ValueError("this model's cache forgets no tokens: leave out what takes some back (assisted generation)")
+
+
+class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
+    """The decoder with its output matrix, with the dynamic cache of transformers.
+
+    An `attention_mask` of padding is honoured exactly: padding is seen by nobody and has no position.
+    """
+
+    config_class = RoundroundConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def __init__(self, config: RoundroundConfig) -> None:
+        super().__init__(config)
+        self.model = Decoder(
+            n_vocab=config.vocab_size,
+            kinds=layer_kinds(config),
+            d_model=config.hidden_size,
+            n_layers=config.num_hidden_layers,
+            n_heads=config.num_attention_heads,
+            n_key_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+            d_mlp=config.intermediate_size,
+            train_length=config.max_position_embeddings,
+            tied_embeddings=True,  # the output matrix is here
+            geglu=config.geglu,
+            scaled_embeddings=config.scaled_embeddings,
+            norm_eps=config.rms_norm_eps,
+            initializer_range=config.initializer_range,
+            **config.options,
+        )
+        has_bias = bool(config.options.get("other_biases")) and not config.tie_word_embeddings
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=has_bias)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Nothing: the parts have initialised themselves."""
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.model.embed_tokens = value
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.lm_head = new_embeddings
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        logits_to_keep: int | Tensor = 0,
+        past_key_values: DynamicCache | None = None,
+        position_ids: Tensor | None = None,
+        use_cache: bool = False,
+        **options: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits [B, T, V], and with labels [B, T] the mean nats of the next tokens (-100 counts for nothing).
+
+        `attention_mask` [B, T] is 0 where a token is padding; after a cache it is of the tokens there too.
+        `logits_to_keep` asks for the last so many rows, or for those of a tensor. `use_cache` makes a cache where
+        `past_key_values` is none. Raises ValueError for what the decoder has no place for.
+        """
+        for name in ("output_hidden_states", "output_attentions"):
+            if options.get(name):
+                raise ValueError(f"{name} is not taken: this model returns logits, a loss and its cache alone")
+        if options.get("return_dict") is False:
+            raise ValueError("return_dict=False is not taken: read .logits and .loss of what is returned")
+        if options.get("inputs_embeds") is not None or input_ids is None:
+            raise ValueError("inputs_embeds is not taken: give input_ids, and attention_mask where there is padding")
+        if past_key_values is None and use_cache:
+            past_key_values = DynamicCache()
+        cache = None if past_key_values is None else self.own_cache(past_key_values)
+        valid_BT = valid_tokens(attention_mask, input_ids.shape[1], 0 if cache is None else cache.n_read)
+        x_BTD = self.model.hidden(input_ids, pos_BT=position_ids, valid_BT=valid_BT, cache=cache)
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits_BTV = self.model.capped(self.lm_head(x_BTD[:, kept]))
+        loss = None
+        if labels is not None:
+            more = {name: value for name, value in options.items() if name == "num_items_in_batch"}
+            loss = self.loss_function(logits=logits_BTV, labels=labels, vocab_size=self.config.vocab_size, **more)
+        return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=past_key_values)
+
+    def own_cache(self, given: DynamicCache) -> Cache:
+        """The decoder's cache in a dynamic cache, put there where that is empty. ValueError for any other cache."""
+        if not isinstance(given, DynamicCache) or given.offloading:
+            raise ValueError(
+                "this model keeps its keys in a dynamic cache alone: leave out cache_implementation=, or give "
+                "past_key_values=DynamicCache()"
+            )
+        first = given.layers[0] if given.layers else None
+        if isinstance(first, KeptLayer):
+            return first.cache
+        if given.get_seq_length():
+            raise ValueError("past_key_values= holds the keys of another model; give DynamicCache()")
+        cache = self.model.empty_cache()
+        given.layers = [KeptLayer(cache, number) for number in range(len(cache.layers))]
+        given.layer_class_to_replicate = None
+        return cache
+
+    def prepare_inputs_for_generation(
+        self, input_ids: Tensor, *args: Any, past_key_values: Any = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """What transformers prepares; a cache of another kind is refused before it makes a mask for it.
+
+        By the name `kwargs` transformers knows that all arguments of `forward` are taken.
+        """
+        if past_key_values is not None:
+            self.own_cache(past_key_values)
+        made: dict[str, Any] = super().prepare_inputs_for_generation(
+            input_ids, *args, past_key_values=past_key_values, **kwargs
+        )
+        return made
+
+    def init_continuous_batching(self, *args: Any, **options: Any) -> Any:
+        """ValueError: its pages hold keys for attention of transformers' own."""
+        raise ValueError("this model's attention takes no paged batches: call generate with a padded batch")
+
+    generate_batch = init_continuous_batching
+
+
+def valid_tokens(attention_mask: Tensor | None, n_new: int, n_read: int) -> Tensor | None:
+    """False where a new token is padding; None where none is. Raises ValueError for a mask that is not [B, tokens]."""
+    if attention_mask is None:
+        return None
+    if attention_mask.dim() != 2 or attention_mask.shape[1] != n_read + n_new:
+        expected = f"it must be [batch, {n_read + n_new}], of the {n_read} tokens in the cache too"
+        raise ValueError(f"attention_mask has shape {list(attention_mask.shape)}; {expected}")
+    valid_BT = attention_mask[:, n_read:].to(torch.bool)
+    return None if bool(valid_BT.all()) else valid_BT

@@ -1,0 +1,290 @@
+"""Models: a decoder built from the nodes of a config, a training run rebuilt from its directory, a pretrained one.
+
+Tested by tests/trained/test_rebuilt.py, test_hf_commands.py and tests/config/test_starting.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from roundround.config.build import build, checked_values, constructed, maker
+from roundround.config.options import load_option, options_of
+from roundround.config.recorded import flat, give_theta, own_config
+from roundround.data.corpora import Corpus, Source
+from roundround.data.prepared import TokenData, default_cache_dir, prepare
+from roundround.data.tasks.base import BOS, Task
+from roundround.data.tasks.text_task import TextTask
+from roundround.data.tokenizers import AlreadyOpen, TokenizerRecipe, Vocabulary
+from roundround.model.block import Block
+from roundround.model.decoder import Decoder
+from roundround.pe.base import PositionalEncoding
+from roundround.records import checkpoints
+from roundround.records.directories import read_manifest
+from roundround.records.provenance import REBUILT, tell_changes
+from roundround.softmax.base import AttentionSoftmax
+from roundround.support.console import print_status
+from roundround.support.errors import UserError, one_line
+from roundround.trained.patterns import kinds_of, parts_of, refuse_unread_part, replaced_in_pattern
+
+if TYPE_CHECKING:
+    from roundround.hf.load import ProbedHuggingFaceModel
+
+M = TypeVar("M", bound=nn.Module)
+OF_THE_BUILDER = {"n_vocab", "kinds", "shard_layer"}  # arguments of the decoder that stand in no config
+PARTS_WITH_PARAMETERS = {"pe": "encodings.", "softmax": ".softmax."}  # how their parameters are named
+
+
+def build_decoder(
+    model: DictConfig,
+    pe: DictConfig | None,
+    softmax: DictConfig | None,
+    n_vocab: int,
+    *,
+    pattern: DictConfig | None = None,
+    qk_norm: DictConfig | None = None,
+    gate: DictConfig | None = None,
+    shard_layer: Callable[[Block], object] | None = None,
+) -> Decoder:
+    """The decoder that the nodes describe, freshly initialised from torch's global generator."""
+    kind = model.get("kind")
+    if kind != "architecture":
+        raise UserError(f"model is of kind '{kind}'; this verb takes an architecture: see roundround list model")
+    sizes = checked_values(model, Decoder, OF_THE_BUILDER)
+    kinds = kinds_of(int(sizes["n_layers"]), pattern=pattern, pe=pe, softmax=softmax, qk_norm=qk_norm, gate=gate)
+    return constructed(model, Decoder, sizes, n_vocab=n_vocab, kinds=kinds, shard_layer=shard_layer)
+
+
+def decoder_of_config(config: Any, n_vocab: int, *, shard_layer: Callable[[Block], object] | None = None) -> Decoder:
+    """`build_decoder` of the nodes of a training run's config."""
+    return build_decoder(config.model, n_vocab=n_vocab, shard_layer=shard_layer, **parts_of(config))
+
+
+def check_buildable(config: Any, n_vocab: int = 2) -> int:
+    """The number of parameters of the decoder that a training run's config describes; costs no memory.
+
+    Raises UserError where its nodes do not fit each other, before minutes go into data.
+    """
+    return count_parameters(lambda: decoder_of_config(config, n_vocab))
+
+
+def count_parameters(make: Callable[[], nn.Module]) -> int:
+    """The number of parameters of the model that `make` gives. UserError for sizes that no memory is addressed by."""
+    return sum(parameter.numel() for parameter in planned(make).parameters())
+
+
+def planned(make: Callable[[], M]) -> M:
+    """The model that `make` gives, without its numbers. UserError for sizes that no memory is addressed by."""
+    try:
+        with torch.device("meta"):
+            return make()
+    except RuntimeError as error:
+        raise UserError(f"model: the sizes are too large: {one_line(error)}") from error
+
+
+class TrainedRun:
+    """A training run: its directory, its manifest, and its config with the nodes given here in place of its own.
+
+    A given `pe` whose theta is null takes the run's own. `pattern` has parts of the run's kinds of layers that are
+    replaced, or all of another pattern where `whole_pattern`.
+    A class from outside whose source is not what the run kept is named in a line on standard error.
+    Raises UserError where the run is of another verb, where it stopped before it had a model, or where its config names
+    a class from outside, unless `trust`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        trust: bool,
+        pe: DictConfig | None = None,
+        softmax: DictConfig | None = None,
+        data: DictConfig | None = None,
+        pattern: DictConfig | None = None,
+        whole_pattern: bool = False,
+    ) -> None:
+        self.directory, self.manifest = directory, read_manifest(directory)
+        if self.manifest["verb"] != "train":
+            raise UserError(f"{directory} is a run of {self.manifest['verb']}; only a run of train holds a model")
+        if self.manifest["data"] is None:
+            raise UserError(f"{directory} stopped before its model was built; there is nothing to evaluate")
+        self.config = own_config(self.manifest, directory, trust=trust, pe=pe, softmax=softmax, data=data)
+        self.replaced = {name for name, node in (("pe", pe), ("softmax", softmax)) if node is not None}
+        if pattern is not None:
+            own_pattern = self.config.get("pattern")
+            self.config.pattern = pattern if whole_pattern else replaced_in_pattern(own_pattern, pattern)
+            self.replaced |= {*PARTS_WITH_PARAMETERS, "pattern"}
+        else:
+            for part in self.replaced:
+                refuse_unread_part(part, self.config.get("pattern"))
+        give_theta(self.config, flat(self.manifest["config"]).get("pe.theta"))
+        given = self.replaced | ({"data"} if data is not None else set())
+        own = {name: self.manifest["config"].get(name, {}) for name in REBUILT if name not in given}
+        tell_changes(directory, self.manifest, own)
+
+    def decoder(self, checkpoint: str) -> Decoder:
+        """The decoder with a checkpoint's weights (best, last, step-00000100), in evaluation mode.
+
+        Raises UserError for a parameter that a replaced part needs and the checkpoint lacks.
+        """
+        folder = checkpoints.find(self.directory, checkpoint)
+        weights, own = checkpoints.load_weights(folder), self.config
+
+        def make() -> Decoder:
+            return decoder_of_config(own, self.manifest["data"]["n_vocab"])
+
+        plan = planned(make)  # before a wrong size takes the memory
+        if "pattern" in self.replaced:
+            for part in ("qk_norm", "gate"):
+                if {n for n in plan.state_dict() if f".{part}." in n} != {n for n in weights if f".{part}." in n}:
+                    raise UserError(f"pattern: its {part} is another than the run was trained with; train with it")
+        for part in self.replaced - {"pattern"}:
+            mark = PARTS_WITH_PARAMETERS[part]
+            needed = {name for name in plan.state_dict() if mark in name}
+            if needed and needed == {name for name in weights if mark in name}:  # of kinds of layers that stay
+                continue
+            weights = {name: value for name, value in weights.items() if mark not in name}
+            if needed:
+                names = ", ".join(sorted(needed))
+                raise UserError(f"{part} has parameters that the checkpoint lacks: {names}; train with it")
+        checkpoints.check_weights(plan, weights, folder)
+        decoder = make()
+        checkpoints.load_into(decoder, weights, folder)
+        return decoder.eval()
+
+    def vocabulary(self) -> Vocabulary:
+        """The tokenizer that the run kept."""
+        saved = saved_tokenizer(self.directory, self.manifest).build([])
+        own = self.manifest["config"]["tokenizer"] is None  # the vocabulary of a task, as `config_of_task` leaves it
+        return replace(saved, first=BOS if own else None, documents_apart=self.separate_documents)
+
+    def first_token(self, vocabulary: Vocabulary) -> int | None:
+        """The token with which a text begins; None where documents were trained on apart: nothing stood before one."""
+        return None if self.separate_documents else vocabulary.first_token
+
+    def choices_with(self, given: dict[str, str]) -> dict[str, Any]:
+        """The options that results name: the run's own, or what the command gave in their place."""
+        own = ("pe", "softmax", "data", "pattern")
+        replaced = {group: choice for group, choice in given.items() if group in own or "@pattern." in group}
+        return {**self.manifest.get("choices", {}), **replaced}
+
+    @property
+    def learns_a_task(self) -> bool:
+        return "train_examples" in self.manifest["data"]  # as `TaskMaterial.facts` has it
+
+    @property
+    def separate_documents(self) -> bool:
+        """Whether no document saw another in training; False of a task."""
+        return bool(self.manifest["data"].get("separate_documents", False))
+
+    def task(self) -> Task | None:
+        """The task that the run learns, or that `data` put in its place; None where it is text.
+
+        UserError where the one given is of the other kind, or has another vocabulary than the run. A task of text can
+        be asked of a run on text.
+        """
+        source = build(self.config.data, Source)  # type: ignore[type-abstract]
+        if isinstance(source, TextTask) and self.manifest["config"]["tokenizer"] is not None:
+            return source.with_vocabulary(self.vocabulary())
+        if isinstance(source, Task) != self.learns_a_task:
+            kinds = ("a task", "text") if self.learns_a_task else ("text", "a task")
+            raise UserError(f"{self.directory} was trained on {kinds[0]}, and data= is {kinds[1]}")
+        if not isinstance(source, Task):
+            return None
+        if isinstance(source, TextTask):
+            raise UserError(f"data= is a task of text, and {self.directory} knows the symbols of its own task alone")
+        if source.vocabulary().tokenizer.get_vocab() != self.vocabulary().tokenizer.get_vocab():
+            raise UserError(
+                f"data= has another vocabulary than the task that {self.directory} was trained on; give it the symbols "
+                "of that one"
+            )
+        return source
+
+    def held_out_text(self) -> TokenData:
+        """The corpus in the run's tokens; from the cache where the run left them, else with the tokenizer it kept.
+
+        None of its documents need be left for training.
+        """
+        corpus, recorded = build(self.config.data, Corpus), self.manifest["data"]  # type: ignore[type-abstract]
+        began_elsewhere = self.config.get("init") is not None  # its tokenizer's folder need not be there any more
+        if corpus.identity() == recorded["corpus_hash"] and not began_elsewhere:
+            with suppress(UserError):  # a tokenizer of a folder or of the hub may be gone
+                recipe = build(self.config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
+                data = prepare(corpus, recipe, default_cache_dir(), needs=["held_out"])
+                if data.tokenizer_hash == recorded["tokenizer_hash"]:
+                    return data
+        tokenizer = saved_tokenizer(self.directory, self.manifest)
+        return prepare(corpus, tokenizer, default_cache_dir(), needs=["held_out"])
+
+
+def text_for(vocabulary: Vocabulary, corpus: Corpus) -> TokenData:
+    """The held-out text of a corpus in the tokens of a pretrained model; none of it need be left for training."""
+    return prepare(corpus, AlreadyOpen(vocabulary), default_cache_dir(), needs=["held_out"])
+
+
+def saved_tokenizer(directory: Path, manifest: dict[str, Any]) -> AlreadyOpen:
+    """The tokenizer that a run kept in its directory, once it had read its data.
+
+    Raises UserError where it is none, or not the one that run.json tells of.
+    """
+    path, data = directory / "tokenizer.json", manifest["data"]
+    saved = AlreadyOpen.from_file(path, data["end_of_document"])
+    vocabulary = saved.build([])
+    if vocabulary.size > data["n_vocab"]:
+        raise UserError(f"{path} has ids up to {vocabulary.size - 1} and run.json says n_vocab={data['n_vocab']}")
+    return saved
+
+
+def give_default_data(cfg: DictConfig, otherwise: str | None) -> dict[str, str]:
+    """Put the text that goes with a pretrained model into a config without `data`; the choice that this makes.
+
+    otherwise: the option of `data=` for a model that none goes with; None leaves the config as it is. UserError for
+    an option that roundround does not have: those of --config-dir are only known to Hydra.
+    """
+    node = OmegaConf.select(cfg, "model")  # a group that is null has no key
+    name = None if node is None else OmegaConf.select(node, "default_data") or otherwise
+    if name is None or OmegaConf.select(cfg, "data") is not None:
+        return {}
+    if name not in options_of("data"):  # an own one has not been composed, and may need other keys to be
+        raise UserError(
+            f"model.default_data is '{name}', and it can name an option of roundround's alone; give data=DATA"
+        )
+    OmegaConf.update(cfg, "data", load_option("data", name), force_add=True)
+    return {"data": name}
+
+
+def refuse_other_kinds(model: DictConfig) -> None:
+    """UserError for a node that is no pretrained model."""
+    if model.get("kind") != "pretrained":
+        raise UserError(
+            f"model is of kind '{model.get('kind')}', which has no weights of its own; give a pretrained one, such as "
+            "model=stories260k or model=hf model.path=DIR (roundround list model), or run=DIR for one trained here"
+        )
+
+
+@contextmanager
+def opened_pretrained(
+    model: DictConfig, pe: DictConfig | None, softmax: DictConfig | None, device: torch.device
+) -> Iterator[ProbedHuggingFaceModel]:
+    """The pretrained model of a node of kind `pretrained`, patched inside the block; UserError for another kind."""
+    refuse_other_kinds(model)
+    from roundround.hf.load import Pretrained, ProbedHuggingFaceModel
+    from roundround.hf.patching.patch import Patch
+
+    source = build(model, Pretrained)
+    loaded, tokenizer = source.load(device)
+    make_softmax = None if softmax is None else maker(softmax, AttentionSoftmax)
+    make_encoding = None if pe is None else maker(pe, PositionalEncoding)
+    patch = Patch(loaded, make_softmax, make_encoding)
+    if patch.remark is not None:
+        print_status(patch.remark)
+    with patch:
+        name, reads = source.path.rstrip("/").rpartition("/")[2], source.special_tokens == "read"
+        yield ProbedHuggingFaceModel(name, loaded, tokenizer, reads_special_tokens=reads)

@@ -1,0 +1,52 @@
+"""`roundround bench`: variants on the standard set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from roundround.config.verb import HOW, REPLICATE, TRAIN, WHERE, FigureStyle, Verb, at_least_one, check_seed, key
+from roundround.support.errors import UserError
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class BenchConfig:
+    """What `roundround bench` reads. where: key=value of the variants; files: more values than the package has."""
+
+    where: list[str]
+    files: list[str]
+    seeds: int = key(REPLICATE)
+    set: str
+    size: str
+    baseline: list[str]
+    tune: bool
+    device: str = key(HOW)
+    trust: bool = key(WHERE)
+    outputs: str = key(WHERE)
+    figures: FigureStyle = key(WHERE)
+    logger: Any = key(WHERE)
+    to: str | None = key(WHERE)
+    seed: int | None = key(REPLICATE)
+
+    def check(self) -> None:
+        at_least_one(seeds=self.seeds)
+        if self.seed is not None:
+            check_seed(seed=self.seed)
+        if not self.baseline:
+            raise UserError("baseline= names no variant; leave it out for pe=rope,softmax=softmax")
+
+
+VERB = Verb(
+    name="bench",
+    run="roundround.verbs.bench.run:bench",
+    place=3,
+    purpose=TRAIN,
+    help="Train a variant on the standard set, beside all others.",
+    config=BenchConfig,
+    words="files",
+    filters="where",
+    sweeps_filters=True,
+    pairs=("baseline",),
+    title="Standard set",
+    page="roundround.report.bench:view",
+)

@@ -1,0 +1,323 @@
+"""`roundround bench`: a variant on the standard set, beside all others.
+
+Tested by tests/verbs/test_bench.py.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from roundround.analysis.repetition import Runner, planned_config
+from roundround.analysis.standings import (
+    GROUPS,
+    Part,
+    StandardSet,
+    Standing,
+    Variant,
+    format_variant,
+    joined,
+    read_set,
+    read_standing,
+    read_yaml,
+    stored,
+    variants_of,
+)
+from roundround.config.build import checked
+from roundround.config.options import as_value, options_of
+from roundround.distributed.child import VerbFailed
+from roundround.distributed.device import pick_device
+from roundround.records.directories import RESULTS, all_runs, read_manifest, runs_of
+from roundround.records.opening import now, opened_run
+from roundround.records.provenance import sources_of
+from roundround.records.run import Invocation
+from roundround.report import bench as report
+from roundround.support.console import print_status
+from roundround.support.errors import AlreadyReported, UserError, nearest, one_line
+from roundround.support.files import home_expanded, parse_json, read_text, sha256, write_atomically
+from roundround.verbs.bench import BenchConfig
+
+VALUES = "values"  # the folder of a run for what its variants reached
+LOG = "verbs.log"  # of a run: what the verbs print that it starts
+FIXED = (
+    "trainer.precision=32-true",
+)  # of every training, as those of the stored values: a GPU's own choice is bfloat16
+
+
+def bench(cfg: DictConfig, invocation: Invocation) -> None:
+    """Run what has no values yet of the variants that are named, and show where they stand."""
+    config = checked(BenchConfig, cfg)
+    the_set = read_set(config.set, config.size, invocation.config_dir)
+    [baseline] = variants_of(config.baseline)
+    wanted = variants_of(config.where) if config.where else []
+    seeds = [config.seed] if config.seed is not None else list(range(1, config.seeds + 1))
+    folder = None if config.to is None else folder_to_cite(config.to)
+    if config.device != "auto":
+        pick_device(config.device)
+    found = all_values(the_set, config, invocation.config_dir)
+    named = [*([baseline] if wanted else []), *(v for v in wanted if v != baseline)]
+    for variant in named:
+        if not any(s.variant == variant for s in found):
+            check_trainable(the_set, variant, config, invocation.config_dir)
+    with opened_run(invocation, cfg) as run:
+        runner = SetRunner(the_set, config, invocation, found, run.directory)
+        for variant in named:
+            runner.complete(variant, seeds, tune=config.tune and variant in wanted)
+        of_baseline = [s for s in found if s.variant == baseline]
+        base = next((s for s in of_baseline if s.rate == the_set.rate), next(iter(of_baseline), None))
+        if base is None:
+            have = [standing.name for standing in found]
+            raise UserError(
+                f"baseline {format_variant(baseline)} has no values{nearest(format_variant(baseline), have)}"
+            )
+        chosen = [s for s in found if s.variant in wanted or s is base] if wanted else found
+        standings = report.Standings(the_set, found, chosen, base)
+        run.results(standings.records(), variants=len(chosen))
+        if run.writes:
+            standings.leave(run.directory)
+            standings.show()
+    if run.writes and folder is not None:
+        standings.leave_report(run.directory, folder, invocation.command, config.figures)
+
+
+def folder_to_cite(to: str) -> Path:
+    """The folder, which is made before anything runs. UserError where it cannot be."""
+    folder = home_expanded(to, "to")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"to={to} cannot be made: {error.strerror}") from error
+    return folder
+
+
+def check_trainable(the_set: StandardSet, variant: Variant, config: BenchConfig, config_dir: str | None) -> None:
+    """Raises UserError, or what Hydra says of a wrong name, for a variant that no part could be trained with."""
+    from roundround.trained.models import check_buildable  # torch, which the table of values does not wait for
+
+    words = the_set.words(the_set.parts[0], variant, 1, the_set.rate)
+    check_buildable(OmegaConf.create(planned_config("train", words, config.outputs, config_dir)))
+
+
+def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None) -> list[Standing]:
+    """What travels with the package, what is named, and what earlier runs left: of the set as it is now alone.
+
+    A line tells what is left out: values of another set, and seeds of one's own variant as it was before.
+    """
+    found = stored(the_set.name, the_set.size)
+    own = [
+        path
+        for directory, _ in sorted(all_runs(runs_of(config.outputs, "bench"), "bench"))
+        for path in sorted((directory / VALUES).glob("*.json"))
+    ]
+    for is_named, path in [*((True, Path(file)) for file in config.files), *((False, path) for path in own)]:
+        try:
+            standing = read_standing(path)
+        except UserError as error:
+            if is_named:
+                raise
+            print_status(f"passed over: {one_line(error)}")
+            continue
+        if (standing.set, standing.size) != (the_set.name, the_set.size):
+            if is_named:
+                print_status(f"{path} has values of {standing.set}, size {standing.size}, and is left out")
+            continue
+        if standing.hash != the_set.hash:
+            print_status(f"{standing.name}: its values are of another {the_set.name} ({standing.hash}), and left out")
+            continue
+        now = files_of(standing.variant, config_dir)
+        if old := [made["seed"] for made in standing.made if now and made.get("files", now) != now]:
+            print_status(f"{standing.name}: seed {', '.join(map(str, old))} is of other code, and left out ({path})")
+            standing = standing.without(old)
+        known = next((s.seeds for s in found if (s.variant, s.rate) == (standing.variant, standing.rate)), [])
+        if is_named and (twice := sorted({*known} & {*standing.seeds})):
+            print_status(f"{path}: seed {', '.join(map(str, twice))} of {standing.name} has values already, which stay")
+        if standing.seeds:
+            add(found, standing)
+    return found
+
+
+def files_of(variant: Variant, config_dir: str | None) -> dict[str, str]:
+    """The files of the user's own folder that say what a variant is, with their hashes: yamls and modules."""
+    if config_dir is None:
+        return {}
+    folder, found = Path(config_dir).resolve(), dict[str, str]()
+    for group in GROUPS:
+        path = options_of(group, config_dir).get(variant.get(group, ""))
+        if path is None or not path.resolve().is_relative_to(folder):
+            continue
+        found[path.resolve().relative_to(folder).as_posix()] = sha256(path)
+        found |= {name: sha256(file) for name, file in sources_of(str(read_yaml(path).get("_target_"))).items()}
+    return found
+
+
+def add(found: list[Standing], standing: Standing) -> None:
+    """Among the others, with the seeds of the same variant at the same learning rate together."""
+    for n, other in enumerate(found):
+        if (other.variant, other.rate) == (standing.variant, standing.rate):
+            found[n] = joined(other, standing)
+            return
+    found.append(standing)
+
+
+class SetRunner:
+    """Runs the parts of a set for a variant, and adds what comes of it to the values `found`."""
+
+    def __init__(
+        self,
+        the_set: StandardSet,
+        config: BenchConfig,
+        invocation: Invocation,
+        found: list[Standing],
+        directory: Path,
+    ) -> None:
+        self.set, self.config, self.invocation = the_set, config, invocation
+        self.found, self.directory = found, directory
+
+    def complete(self, variant: Variant, seeds: Iterable[int], *, tune: bool) -> None:
+        """The seeds that have no values yet, at the set's learning rate, or at the best of three."""
+        rate = self.best_rate(variant) if tune else self.set.rate
+        standing = Standing(self.set.name, self.set.size, self.set.hash, variant, rate)
+        known = next((s for s in self.found if (s.variant, s.rate) == (variant, rate)), standing)
+        for seed in seeds:
+            if seed not in known.seeds:
+                self.run_seed(standing, seed)
+        if standing.seeds:
+            add(self.found, standing)
+
+    def best_rate(self, variant: Variant) -> float:
+        """Of the three learning rates, that whose model of seed 1 is best in the first number of the first part.
+
+        The set's own where none has that number.
+        """
+        part = self.set.parts[0]
+        column, known, told = part.columns[0], dict[float, float](), list[str]()
+        for rate in self.set.tuned:
+            try:
+                value = self.numbers(part, variant, 1, rate, {}, [])[column.number]
+            except Exception as error:
+                told.append(f"{rate:g}: {self.why(error)}")
+                continue
+            told.append(f"{rate:g}: {value:.4f}")
+            if math.isfinite(value):
+                known[rate] = value
+        best = (max if column.better == "higher" else min)(known, key=lambda rate: known[rate], default=self.set.rate)
+        print_status(f"{format_variant(variant)}: learning rate {best:g} ({column.name} at {', '.join(told)})")
+        return best
+
+    def run_seed(self, standing: Standing, seed: int) -> None:
+        """Every part, for one seed; a part that fails, whatever its error, has a remark in place of its numbers."""
+        began = time.monotonic()
+        numbers: dict[str, Mapping[str, float]] = {}
+        remarks: list[tuple[str, str]] = []
+        trained: dict[str, Path] = {}
+        for part in self.set.parts:
+            since, told = time.monotonic(), list[str]()
+            try:
+                if part.measures:
+                    numbers[part.name] = self.measured(part, trained, told)
+                else:
+                    numbers[part.name] = self.numbers(part, standing.variant, seed, standing.rate, trained, told)
+            except Exception as error:
+                told.append(self.why(error))
+                print_status(f"{standing.name}, seed {seed}: {part.name} failed: {told[-1]}")
+            else:
+                print_status(f"{standing.name}, seed {seed}: {part.name}, {time.monotonic() - since:.0f} s")
+            remarks += [(part.name, remark) for remark in told]
+        made = {
+            **origin(trained.values()),
+            "command": self.invocation.command,
+            "minutes": round((time.monotonic() - began) / 60, 1),
+            "ended": now(),
+        }
+        files = files_of(standing.variant, self.invocation.config_dir)
+        standing.add(seed, numbers, remarks, made | ({"files": files} if files else {}))
+        (self.directory / VALUES).mkdir(exist_ok=True)
+        name = standing.file_name if standing.rate == self.set.rate else f"lr={standing.rate:g}+{standing.file_name}"
+        write_atomically(self.directory / VALUES / name, standing.as_json())
+
+    def numbers(
+        self, part: Part, variant: Variant, seed: int, rate: float, trained: dict[str, Path], told: list[str]
+    ) -> dict[str, float]:
+        """Train a model and look at it; what was finished before is taken. told: gets what a look could not be."""
+        config = self.config
+        log = self.directory / LOG
+        own = self.invocation.config_dir  # whose modules this command has just trained with: its runs may be looked at
+        words = [*FIXED, *device_of_training(config.device)]
+        run = Runner(config.outputs, own, config.device, config.trust or own is not None, words, log)
+        trained[part.name] = run("train", *self.set.words(part, variant, seed, rate))
+        found: dict[str, float] = {}
+        for verb, *words in part.looks:
+            asked = [f"run={as_value(trained[part.name])}", *words]
+            try:
+                looks = [run(verb, *asked)]
+            except (VerbFailed, UserError):  # as of learned positions, of which there are no more
+                looks = self.by_length(run, verb, asked, told)
+                if not looks:
+                    raise
+            for look in looks:
+                found |= part.numbers_of(parse_json(read_text(look / RESULTS)))
+        return found
+
+    def by_length(self, run: Runner, verb: str, words: Sequence[str], told: list[str]) -> list[Path]:
+        """A look of several lengths, one by one, as far as the model takes them."""
+        found: list[Path] = []
+        lost: dict[str, str] = {}
+        for word in [word for word in words if word.startswith("length=[")]:
+            for length in word.removeprefix("length=[").removesuffix("]").split(","):
+                try:
+                    found.append(run(verb, *(f"length={length}" if other == word else other for other in words)))
+                except (VerbFailed, UserError) as error:
+                    lost[length] = self.why(error)
+        if found and lost:
+            told.append(f"not at length {', '.join(lost)}: {next(iter(lost.values()))}")
+        return found
+
+    def measured(self, part: Part, trained: Mapping[str, Path], told: list[str]) -> Mapping[str, float]:
+        """What a measurement finds on another part's model. told: gets remarks on it."""
+        if part.model_of not in trained:
+            raise UserError(f"{part.model_of} left no model")
+        from roundround.asking import bench_measures  # torch and transformers, which the table of values waits for
+        from roundround.trained.models import TrainedRun
+
+        run = TrainedRun(trained[part.model_of], trust=True)
+        if part.measures == "costs":  # on a CPU, as those of the stored values
+            costs = bench_measures.costs(run.config, run.manifest["data"]["n_vocab"], pick_device("cpu"))
+            busy = [name for name, cost in costs.items() if math.isnan(cost)]
+            told += [f"{name} has no value: this machine was too busy to time it" for name in busy]
+            return costs
+        if part.measures == "places":
+            return bench_measures.places(run)
+        found = bench_measures.promises(run)
+        told += [f"{p.name}: {p.remark}" for p in found if not p.kept]
+        return bench_measures.share_kept(found)
+
+    def why(self, error: Exception) -> str:
+        """The error's own line; of a verb that ended by itself the one that it printed last."""
+        log = self.directory / LOG
+        reported = isinstance(error, AlreadyReported) or (isinstance(error, VerbFailed) and 0 < error.code < 128)
+        text = log.read_text(encoding="utf-8", errors="replace") if reported and log.exists() else ""
+        lines = text.strip().splitlines()
+        return re.sub(r"^roundround [\w-]+: ", "", lines[-1].strip()) if lines else one_line(error)
+
+
+def origin(trained: Iterable[Path]) -> dict[str, str | None]:
+    """The commits and the machine that models were trained with: not today's where they were taken."""
+    commits, machines = dict[str, None](), dict[str, None]()
+    for manifest in map(read_manifest, trained):
+        git = manifest.get("git") or {"commit": f"version {manifest['roundround']}"}
+        commits[f"{git['commit']}{' with changes' if git.get('dirty') else ''}"] = None
+        if manifest.get("device"):
+            machines[str(manifest["device"])] = None
+    return {"commit": " and ".join(commits) or None, "machine": " and ".join(machines) or None}
+
+
+def device_of_training(device: str) -> list[str]:
+    """`device=` as `train` has it; one device, whatever there are."""
+    kind, _, number = device.partition(":")
+    accelerator = {"auto": "auto", "cuda": "gpu"}.get(kind, kind)
+    return [f"trainer.accelerator={accelerator}", f"trainer.devices={f'[{number}]' if number else 1}"]

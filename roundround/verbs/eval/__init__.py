@@ -1,0 +1,108 @@
+"""`roundround eval`: perplexity of a model, or right answers to a task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from roundround.config.verb import (
+    ARCHITECTURES,
+    HOW,
+    MEASURE,
+    MEASURED,
+    WHERE,
+    FigureStyle,
+    Verb,
+    at_least_one,
+    at_most_inputs,
+    check_checkpoint,
+    checked_bos,
+    key,
+)
+from roundround.support.errors import UserError
+
+HARNESS = "lm_eval:"
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class EvalConfig:
+    """What `roundround eval` reads; pe, softmax, pattern and data are None where the run's own are meant."""
+
+    run: str = key(WHERE)
+    checkpoint: str
+    length: list[int] = key(MEASURED)
+    prefix: list[int] = key(MEASURED)
+    stride: int | None
+    bos: str = key(MEASURED)
+    max_tokens: int | None
+    examples: int
+    by: str
+    tasks: list[str] = key(MEASURED)
+    tasks_path: str | None = key(MEASURED)
+    batch_tokens: int = key(HOW)
+    dispersion: bool = key(MEASURED)
+    table: str = key(WHERE)
+    device: str = key(HOW)
+    trust: bool = key(WHERE)
+    outputs: str = key(WHERE)
+    figures: FigureStyle = key(WHERE)
+    logger: Any = key(WHERE)
+    pe: Any = None
+    softmax: Any = None
+    pattern: Any = None
+    data: Any = None
+    model: Any = None
+
+    def check(self) -> None:
+        if self.table not in ("stderr", "stdout"):
+            raise UserError(f"table={self.table} must be stderr or stdout")
+        at_least_one(examples=self.examples)
+        check_windows(self.length, stride=self.stride, max_tokens=self.max_tokens, batch_tokens=self.batch_tokens)
+        at_most_inputs(examples=self.examples)
+        if self.by not in ("forcing", "generation"):
+            raise UserError(f"by={self.by} must be forcing, which gives the right tokens before each, or generation")
+        if self.by == "generation" and self.dispersion:
+            raise UserError("dispersion=true looks at whole examples, which by=generation writes; give one of them")
+        names = [name.removeprefix(HARNESS) for name in self.tasks]  # before the first of which it stands, or each
+        if names and not self.tasks[0].startswith(HARNESS):
+            raise UserError(
+                f"tasks={names[0]}: tasks are those of EleutherAI's harness; give tasks={HARNESS}{names[0]}"
+            )
+        if not all(names):
+            raise UserError(f"tasks={','.join(self.tasks)} has a name that is empty; give tasks={HARNESS}NAME")
+        self.tasks = names
+        if self.tasks_path is not None and not self.tasks:
+            raise UserError("tasks_path= is a folder of lm_eval's tasks; say which: tasks=lm_eval:NAME")
+        check_checkpoint(self.checkpoint)
+        if not self.prefix or min(self.prefix) < 0:
+            raise UserError(f"prefix={min(self.prefix, default='[]')} must be 0 or more tokens, such as prefix=0,512")
+        self.bos = checked_bos(self.bos)
+
+
+def check_windows(lengths: Sequence[int], *, stride: int | None, max_tokens: int | None, batch_tokens: int) -> None:
+    """Raises UserError for windows that no text can be cut into."""
+    at_least_one(batch_tokens=batch_tokens, max_tokens=max_tokens)
+    if not lengths:
+        raise UserError("length is empty; give context lengths in tokens, such as length=128,256")
+    for length in lengths:
+        at_least_one(length=length)
+    if stride is not None and not 1 <= stride <= min(lengths):
+        raise UserError(f"stride={stride} must be from 1 to the smallest length, {min(lengths)}")
+
+
+VERB = Verb(
+    name="eval",
+    run="roundround.verbs.eval.run:evaluate",
+    place=4,
+    purpose=MEASURE,
+    help="Perplexity, or accuracy on a task, at several lengths.",
+    config=EvalConfig,
+    refuses={"model": ARCHITECTURES},
+    partly=("pattern",),
+    parallel=True,
+    measures=True,
+    repeats=True,
+    title="Evaluation",
+    page="roundround.report.eval_panels:view",
+)

@@ -1,0 +1,40 @@
+"""`roundround export`: a trained run as a folder for Hugging Face's transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from roundround.config.verb import ELSEWHERE, PAIRS, TASKS, WHERE, Verb, check_checkpoint, key
+from roundround.support.errors import UserError
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class ExportConfig:
+    """What `roundround export` reads; data is None where the run's own is meant."""
+
+    run: str = key(WHERE)
+    to: str | None = key(WHERE)
+    checkpoint: str
+    stock: bool
+    trust: bool = key(WHERE)
+    outputs: str = key(WHERE)
+    logger: Any = key(WHERE)
+    data: Any = None
+
+    def check(self) -> None:
+        check_checkpoint(self.checkpoint)
+        if not self.to:
+            raise UserError("to has no value; give to=DIR, the folder to write")
+
+
+VERB = Verb(
+    name="export",
+    run="roundround.verbs.export.run:export",
+    place=16,
+    purpose=ELSEWHERE,
+    help="Save a run as a folder for Hugging Face transformers.",
+    config=ExportConfig,
+    refuses={"data": (*TASKS, *PAIRS)},
+    title="Export",
+)

@@ -1,0 +1,130 @@
+"""`roundround export`: a trained run as a folder for Hugging Face's `from_pretrained`.
+
+Tested by tests/trained/test_export_command.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from roundround.config.build import checked
+from roundround.data.batches import validation_windows
+from roundround.data.tasks.base import Examples
+from roundround.data.tasks.batches import padded
+from roundround.distributed.device import describe_device
+from roundround.kernels.trial import FallsBack
+from roundround.model.decoder import n_parameters
+from roundround.records import checkpoints
+from roundround.records.directories import find_run
+from roundround.records.opening import opened_run
+from roundround.records.run import Invocation, Run
+from roundround.support.console import print_status, warnings_as_lines
+from roundround.support.errors import UserError
+from roundround.support.files import home_expanded, is_full
+from roundround.trained.export.card import Card, card_of
+from roundround.trained.export.folder import (
+    MODELING,
+    ModelToExport,
+    agreement,
+    check_free,
+    model_to_export,
+    new_folder,
+    question_of,
+    stock_class,
+    write_folder,
+)
+from roundround.trained.export.stock import NoStockClass, fitting_config
+from roundround.trained.models import TrainedRun
+from roundround.trained.patterns import chosen_parts
+from roundround.verbs.export import ExportConfig
+
+N_WINDOWS = 4  # of held-out text, on which logits are compared
+
+
+def export(cfg: DictConfig, invocation: Invocation) -> None:
+    """Write the folder, check it in a process of its own, and put it in place.
+
+    The exported folder is named above; the last line is the run directory as with every verb, because the folder is
+    what the user has just typed.
+    """
+    config = checked(ExportConfig, cfg)
+    assert config.to is not None, "the config has been checked"
+    destination = Path(os.path.abspath(home_expanded(config.to, "to")))  # without ..: it is free where it then lies
+    check_free(destination)
+    source = find_run(config.run, config.outputs, "train", done=True)
+    trained = TrainedRun(source, trust=config.trust, data=config.data)
+    if trained.manifest["status"] != "done":
+        status = trained.manifest["status"].partition(":")[0]
+        raise UserError(f"{source} is not finished ({status}); resume it with: roundround train resume={source}")
+    model = model_to_export(trained, config.checkpoint)
+    if config.stock:
+        try:
+            fitting_config(model.decoder, model.sizes)
+        except NoStockClass as error:
+            raise UserError(f"stock=true: {error}; leave it out for a folder with code of its own") from error
+    windows = held_out_windows(trained)
+    state = checkpoints.read_state(checkpoints.find(trained.directory, config.checkpoint))
+    card = card_of(trained.manifest, destination.name, config.checkpoint, state, question_of(trained))
+    with opened_run(invocation, cfg) as run:
+        run.note(
+            choices=trained.manifest.get("choices", {}),
+            seed=trained.config.seed,
+            run=str(trained.directory),
+            exported=str(destination),
+            device=describe_device(torch.device("cpu")),
+        )
+        with warnings_as_lines(FallsBack):
+            write_checked(run, model, windows, destination, card)
+
+
+def held_out_windows(trained: TrainedRun) -> Tensor:
+    """A few windows of the training context length from the run's own held-out text, or examples, [B, T], int64."""
+    task = trained.task()
+    if task is not None:
+        drawn = Examples(task, seed=trained.config.seed, split="test", length=task.train_lengths[1])
+        return padded([drawn[i] for i in range(N_WINDOWS)]).tokens
+    tokens = trained.held_out_text().held_out
+    length = min(trained.config.model.train_length, len(tokens) - 1)
+    n_windows = min(N_WINDOWS, (len(tokens) - 1) // length)
+    return validation_windows(tokens, length=length, max_tokens=n_windows * length)[:, :-1]
+
+
+@contextmanager
+def refused_where_full(destination: Path) -> Iterator[None]:
+    """Raises UserError where the disk of the destination is full: libraries do not name the disk."""
+    try:
+        yield
+    except Exception as error:
+        if not is_full(error):
+            raise
+        raise UserError(f"no space left on the disk of {destination}; free some, or give another to=DIR") from error
+
+
+def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: Path, card: Card) -> None:
+    """Write beside the destination, compare logits, move into place, and print what was done."""
+    stock, pe, parts = stock_class(model), run.manifest["choices"].get("pe"), chosen_parts(run.manifest["choices"])
+    kind = f"a stock {stock}" if stock else f"a model with its own {MODELING}.py (trust_remote_code=True)"
+    with new_folder(destination) as folder:
+        print_status(f"{parts}: {kind}, {n_parameters(model.decoder):,} parameters, step {card.step}")
+        with refused_where_full(destination):
+            write_folder(model, folder, card)
+        found = agreement(model, folder, windows)
+    print_status(
+        f"loaded in a clean process: {found.n_logits:,} logits on {windows.numel():,} held-out tokens differ from the "
+        f"run's by at most {found.difference:.2g}, the largest being {found.largest:.3g}"
+    )
+    if model.decoder.draws_positions:
+        print_status(
+            f"pe={pe} draws positions in eval and probe; the exported model has its tokens at consecutive positions"
+        )
+    print_status(f"exported to {destination}")
+    common = {"pe": pe, "softmax": run.manifest["choices"].get("softmax"), "seed": run.manifest["seed"]}
+    values = {"largest_difference": found.difference, "largest_logit": found.largest}
+    run.results([{"metric": name, **common, "value": value} for name, value in values.items()], **values)

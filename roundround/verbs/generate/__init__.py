@@ -1,0 +1,86 @@
+"""`roundround generate`: what a model writes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from roundround.config.verb import (
+    ARCHITECTURES,
+    HOW,
+    MEASURE,
+    MEASURED,
+    REPLICATE,
+    WHERE,
+    Verb,
+    at_least_one,
+    check_checkpoint,
+    check_seed,
+    is_utf8,
+    key,
+)
+from roundround.support.errors import UserError
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class GenerateConfig:
+    """What `roundround generate` reads; model is None where a run is meant, pe and softmax where they are its own."""
+
+    checkpoint: str
+    prompt: str = key(MEASURED)
+    length: int = key(MEASURED)
+    temperature: float
+    top_k: int | None
+    seed: int = key(REPLICATE)
+    n: int
+    interactive: bool = key(WHERE)
+    show: str | None = key(MEASURED)
+    layer: int | None = key(MEASURED)
+    head: int | None = key(MEASURED)
+    device: str = key(HOW)
+    trust: bool = key(WHERE)
+    outputs: str = key(WHERE)
+    logger: Any = key(WHERE)
+    run: str | None = key(WHERE, None)
+    model: Any = None
+    pe: Any = None
+    softmax: Any = None
+
+    def check(self) -> None:
+        check_checkpoint(self.checkpoint)
+        check_sampling(length=self.length, temperature=self.temperature, top_k=self.top_k, seed=self.seed, n=self.n)
+        if not is_utf8(self.prompt):
+            raise UserError("prompt= is no UTF-8 text")
+        if self.interactive and self.n > 1:
+            raise UserError(f"interactive=true continues one text; leave out n={self.n}")
+        if self.show not in (None, "attention"):
+            raise UserError(f"show={self.show} must be attention, or null for nothing beside the text")
+        if self.show is None and (self.layer is not None or self.head is not None):
+            name = "layer" if self.layer is not None else "head"
+            raise UserError(f"{name}= says which head show=attention looks at; give show=attention too")
+        if self.run is None and self.model is None:
+            raise UserError("give run= for a model trained here or model= for a pretrained one")
+        if self.run is not None and self.model is not None:
+            raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
+
+
+def check_sampling(*, length: int, temperature: float, top_k: int | None, seed: int, n: int) -> None:
+    """Raises UserError for what no text can be written by."""
+    at_least_one(length=length, n=n, top_k=top_k)
+    check_seed(seed=seed)
+    if not 0 <= temperature < math.inf:
+        raise UserError(f"temperature={temperature:g} must be a finite number, 0 or above")
+
+
+VERB = Verb(
+    name="generate",
+    run="roundround.verbs.generate.run:generate",
+    place=6,
+    purpose=MEASURE,
+    help="Let a model continue a text, token by token.",
+    config=GenerateConfig,
+    refuses={"model": ARCHITECTURES},
+    title="Generated text",
+    page="roundround.report.generated:view",
+)

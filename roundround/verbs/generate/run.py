@@ -1,0 +1,198 @@
+"""`roundround generate`: texts that a model writes, token by token, from a prompt.
+
+Tested by tests/asking/test_generation.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from omegaconf import DictConfig
+
+from roundround.asking.generation import (
+    TextStream,
+    WatchedHead,
+    Writer,
+    check_room,
+    check_top_k,
+    generators_of,
+    opened_writer,
+    prompt_tokens,
+    write,
+)
+from roundround.asking.reader import settle_model
+from roundround.config.build import checked
+from roundround.config.recorded import ITS_OWN
+from roundround.distributed.device import check_fits, describe_device, pick_device
+from roundround.kernels.trial import FallsBack
+from roundround.records.opening import opened_run
+from roundround.records.run import Invocation, Run
+from roundround.report.generated import TEXTS, leave_attention, show_attention
+from roundround.support.console import print_document, print_status, warnings_as_lines
+from roundround.support.errors import UserError, escaped
+from roundround.support.files import write_json
+from roundround.verbs.generate import GenerateConfig
+
+
+def generate(cfg: DictConfig, invocation: Invocation) -> None:
+    """Write `n` texts of at most `length` tokens, the first as it comes; what there is of them is kept on Ctrl-C."""
+    choices: dict[str, Any] = settle_model(cfg, invocation)
+    config = checked(GenerateConfig, cfg)
+    device = pick_device(config.device)
+    with opened_writer(config, device) as (writer, trained):
+        own = {"softmax": ITS_OWN, "pe": ITS_OWN}
+        choices = {**own, **choices} if trained is None else trained.choices_with(choices)
+        check_top_k(writer, config.top_k)
+        tokens = prompt_tokens(config.prompt, writer)
+        check_room(writer, len(tokens), config.length, choices.get("pe"), n=config.n)
+        watched = watched_head(config, writer, len(tokens))
+        with opened_run(invocation, cfg) as run:
+            run.note(
+                choices=choices,
+                device=describe_device(device),
+                seed=config.seed if trained is None else trained.config.seed,
+                run=None if trained is None else str(trained.directory),
+                facts={"model": writer.name},
+            )
+            if writer.remark is not None:
+                print_status(writer.remark)
+            with warnings_as_lines(FallsBack):
+                session = Session(run, config, writer, tokens, watched)
+                with nullcontext() if watched is None else watched.watching():
+                    session.converse() if config.interactive else session.write()
+
+
+class Session:
+    """The texts of a run: what each has so far, and how long that took.
+
+    texts: the tokens of each, the prompt's first.
+    """
+
+    def __init__(
+        self, run: Run, config: GenerateConfig, writer: Writer, prompt: list[int], watched: WatchedHead | None
+    ) -> None:
+        self.run, self.config, self.writer, self.n_prompt = run, config, writer, len(prompt)
+        self.watched = watched
+        self.texts = [list(prompt) for _ in range(config.n)]
+        self.generators = generators_of(config.seed, config.n)
+        self.n_of_text = [0] * config.n  # tokens that the model has written
+        self.n_read = self.n_written = self.n_steps = 0
+        self.seconds_of_prompt = self.seconds = 0.0
+
+    def write(self) -> None:
+        """All texts at once, the first streamed, the others printed after it."""
+        prompt = list(self.texts[0])
+        self.writer.begin(len(prompt) + self.config.length)
+        print_text(self.writer.decode(prompt))
+        try:
+            self.extend()
+        finally:
+            self.keep()
+        for number, text in enumerate(self.texts[1:], 2):
+            print_text(f"\n\n--- {number} of {self.config.n}\n{self.writer.decode(text)}")
+        print_text("\n")
+        self.tell()
+
+    def converse(self) -> None:
+        """Go on with the text, then with what is typed behind it, until the end of the input."""
+        self.writer.begin(None)
+        print_text(self.writer.decode(self.texts[0]))
+        try:
+            while True:
+                self.extend()
+                self.run.log(self.n_steps, tokens=len(self.texts[0]))
+                print_text("\n")
+                print("> ", end="", file=sys.stderr, flush=True)
+                line = sys.stdin.readline()
+                if not line:
+                    break
+                self.writer.check(line)
+                self.texts[0] += self.writer.tokens(line.rstrip("\n"), first=False) if line.strip() else []
+                check_room(self.writer, len(self.texts[0]), self.config.length, self.run.manifest["choices"].get("pe"))
+        finally:
+            self.keep()
+        self.tell()
+
+    def extend(self) -> None:
+        """Read what has not been read, and write up to `length` tokens more."""
+        config, stream, start = self.config, TextStream(self.writer, self.texts[0]), time.perf_counter()
+        unread = self.texts[0][self.n_read :]
+        try:
+            with torch.inference_mode():
+                logits_BV = self.writer.read(torch.tensor([unread], device=self.writer.device))
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        self.n_read = len(self.texts[0])
+        self.seconds_of_prompt += time.perf_counter() - start
+        start = time.perf_counter()
+        options: dict[str, Any] = {"length": config.length, "temperature": config.temperature, "top_k": config.top_k}
+        try:
+            for chosen in write(self.writer, logits_BV, n=config.n, generators=self.generators, **options):
+                for number, token in enumerate(chosen):
+                    self.texts[number].extend([] if token is None else [token])
+                    self.n_of_text[number] += token is not None
+                self.n_steps += 1
+                self.n_written += sum(token is not None for token in chosen)
+                if chosen[0] is not None:
+                    if self.watched is not None:
+                        self.watched.note(len(self.texts[0]) - 1)
+                    print_text(stream.add(chosen[0]))
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        finally:
+            self.seconds += time.perf_counter() - start
+            self.n_read = len(self.texts[0]) - 1  # the last one is written and not read
+
+    def keep(self) -> None:
+        """Write what there is, if any: the texts, and the numbers of the run."""
+        if not self.n_steps:  # a run that is refused leaves nothing
+            return
+        ends, written = self.writer.ends, self.n_of_text
+        if self.run.writes:
+            kept = [
+                {"text": self.writer.decode(text), "tokens": n, "ended": text[-1] in ends}
+                for text, n in zip(self.texts, written, strict=True)
+            ]
+            write_json(self.run.directory / TEXTS, {"prompt": self.config.prompt, "texts": kept})
+            if self.watched is not None:
+                leave_attention(self.run.directory, *self.seen(), layer=self.watched.layer, head=self.watched.head)
+        speed = self.n_written / self.seconds if self.seconds else 0.0
+        records = [{"metric": "tokens_per_second", "value": speed}, {"metric": "prompt_tokens", "value": self.n_prompt}]
+        records += [{"metric": "tokens", "text": number, "value": n} for number, n in enumerate(written, 1)]
+        self.run.log(self.n_steps, tokens_per_second=speed)
+        self.run.results(records, tokens_per_second=speed)
+
+    def seen(self) -> tuple[list[str], list[int], NDArray[Any]]:
+        """The words of the first text, the places of those that were written, and what the watched head saw there."""
+        assert self.watched is not None, "a head is watched"
+        words = self.writer.words(self.texts[0])
+        return words, [place for place, _ in self.watched.steps], self.watched.weights(len(words)).numpy()
+
+    def tell(self) -> None:
+        if self.watched is not None and self.run.writes:
+            title = f"attention of layer {self.watched.layer}, head {self.watched.head}"
+            show_attention(*self.seen(), n_prompt=self.n_prompt, title=title)
+        speed = self.n_written / self.seconds if self.seconds else 0.0
+        print_status(
+            f"{self.n_written:,} tokens in {self.seconds:.1f} s, {speed:,.0f} a second, after "
+            f"{self.n_prompt:,} of the prompt in {self.seconds_of_prompt:.2f} s; {TEXTS} has the text"
+        )
+
+
+def watched_head(config: GenerateConfig, writer: Writer, n_prompt: int) -> WatchedHead | None:
+    """The head that `show=attention` looks at; None where nothing is to be shown. UserError where there is none."""
+    if config.show is None:
+        return None
+    n_bytes = 4 * config.length * (n_prompt + config.length)
+    check_fits(n_bytes, torch.device("cpu"), "show=attention", f"give a length below {config.length}")
+    return WatchedHead(writer, config.layer, config.head or 0)
+
+
+def print_text(text: str) -> None:
+    """Print a part of a text on standard output; what a terminal would obey is escaped."""
+    print_document("\n".join(map(escaped, text.split("\n"))))

@@ -1,0 +1,86 @@
+"""`roundround prepare`: a corpus in tokens, in shards that training reads, made in parallel and once.
+
+Tested by tests/training/test_prepared_runs.py and tests/faults/test_prepare.py.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from omegaconf import DictConfig
+
+from roundround.config.build import build, checked
+from roundround.data.corpora import Corpus, Source
+from roundround.data.entry import COUNTS, SPLITS, Entry
+from roundround.data.mixture import Mixture
+from roundround.data.prepared import Prepared, default_cache_dir, make, shared_tokenizer
+from roundround.data.store import Store, open_store
+from roundround.data.tasks.base import Task
+from roundround.data.tokenizers import TokenizerRecipe
+from roundround.records.opening import opened_run
+from roundround.records.run import Invocation
+from roundround.support.console import print_status
+from roundround.support.errors import UserError, printable
+from roundround.verbs.prepare import PrepareConfig
+
+
+def prepare(cfg: DictConfig, invocation: Invocation) -> None:
+    """Tokenise the corpus, or each source of a mixture, where it is not there yet; say where it is and what it has."""
+    config = checked(PrepareConfig, cfg)
+    corpus = corpus_of(config)
+    recipe = build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
+    to = None if config.to is None else open_store(config.to, "to")
+    own_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    n_processes = config.n_processes or own_cores or 1
+    with opened_run(invocation, cfg) as run:
+        began = time.monotonic()
+        entries = prepared(corpus, recipe, to, n_processes)
+        seconds = time.monotonic() - began
+        run.note(data={"corpus_hash": corpus.identity(), "tokenizer_hash": entries[0].meta["tokenizer_hash"]})
+        totals = {count: sum(entry.meta[split][count] for entry in entries for split in SPLITS) for count in COUNTS}
+        numbers: dict[str, Any] = totals | {
+            "shards": sum(len(entry.meta["shards"]) for entry in entries),
+            "seconds": seconds,
+            "tokens_per_second": totals["tokens"] / seconds,
+        }
+        addresses = [entry.store.address for entry in entries]
+        records = [{"metric": name, "value": value} for name, value in numbers.items()]
+        run.results([{"places": addresses, "n_processes": n_processes} | record for record in records], **numbers)
+        for entry in entries:
+            sums = {count: sum(entry.meta[split][count] for split in SPLITS) for count in COUNTS}
+            counted = ", ".join(f"{sums[count]:,} {count}" for count in COUNTS)
+            address, shards = entry.store.address, entry.meta["shards"]
+            print_status(printable(f"prepared in {address}: {counted} of text, {len(shards):,} shards"))
+        print_status(f"in {seconds:,.1f} s with n_processes={n_processes}")
+
+
+def corpus_of(config: PrepareConfig) -> Corpus:
+    """The corpus. UserError where there is nothing to tokenise."""
+    source = build(config.data, Source)  # type: ignore[type-abstract]
+    if not isinstance(source, Corpus):
+        task = isinstance(source, Task)
+        what = (
+            "a task, whose examples are made while it trains" if task else "minimal pairs, which eval reads as they are"
+        )
+        raise UserError(f"data= is {what}; prepare is for text")
+    if isinstance(source, Prepared):
+        raise UserError(f"{source.path} is prepared already; train data=prepared data.path={source.path} reads it")
+    if source.separate_documents:
+        raise UserError("data.separate_documents is for train data=prepared, which reads the tokens; leave it out here")
+    return source
+
+
+def prepared(corpus: Corpus, recipe: TokenizerRecipe, to: Store | None, n_processes: int) -> list[Entry]:
+    """The corpus in its store; of a mixture each source that is not prepared, in a folder of its own name."""
+    cache_dir = default_cache_dir()
+    if not isinstance(corpus, Mixture):
+        return [make(corpus, recipe, to, cache_dir, n_processes=n_processes)]
+    tokenizer = shared_tokenizer(corpus, recipe)
+    return [
+        source.entry()
+        if isinstance(source, Prepared)
+        else make(source, tokenizer, None if to is None else to.below(name), cache_dir, n_processes=n_processes)
+        for name, source in corpus.sources.items()
+    ]

@@ -1,0 +1,97 @@
+"""`roundround probe`: how a model uses the frequencies of its RoPE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from roundround.config.verb import (
+    ARCHITECTURES,
+    HOW,
+    MEASURE,
+    MEASURED,
+    PAIRS,
+    TASKS,
+    WHERE,
+    FigureStyle,
+    Verb,
+    at_least_one,
+    check_checkpoint,
+    checked_bos,
+    is_utf8,
+    key,
+)
+from roundround.support.errors import UserError
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class SubjectConfig:
+    """A trained model and the texts that it reads; model is None where a run is meant, data where `texts` are."""
+
+    checkpoint: str
+    texts: str | None = key(MEASURED)
+    length: int | None = key(MEASURED)
+    bos: str = key(MEASURED)
+    max_tokens: int | None
+    max_documents: int | None
+    device: str = key(HOW)
+    trust: bool = key(WHERE)
+    outputs: str = key(WHERE)
+    figures: FigureStyle = key(WHERE)
+    logger: Any = key(WHERE)
+    run: str | None = key(WHERE, None)
+    model: Any = None
+    pe: Any = None
+    softmax: Any = None
+    data: Any = None
+
+    def check(self) -> None:
+        check_checkpoint(self.checkpoint)
+        at_least_one(max_tokens=self.max_tokens, max_documents=self.max_documents)
+        if self.length is not None and self.length < 2:
+            raise UserError(f"length={self.length} must be at least 2 tokens")
+        self.bos = checked_bos(self.bos)
+        if self.bos != "auto" and (self.length is None or self.run is not None):
+            raise UserError(f"bos={self.bos} is for windows of a pretrained model=; give length= too, or leave it out")
+        if self.texts is not None and self.data is not None:
+            raise UserError("texts= names texts of the package, and data= (or text=) others; give one of them")
+        if self.run is not None and self.model is not None:
+            raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class ProbeConfig(SubjectConfig):
+    """What `roundround probe` reads."""
+
+    prompt: str | None = key(MEASURED)
+    ablate: list[str]
+    batch_tokens: int = key(HOW)
+    rows: bool = key(MEASURED)
+    entropy: bool = key(MEASURED)
+
+    def check(self) -> None:
+        super().check()
+        at_least_one(batch_tokens=self.batch_tokens)
+        if self.run is None and self.model is None:
+            raise UserError("give run= for a model trained here or model= for a pretrained one")
+        if self.prompt is not None and not is_utf8(self.prompt):
+            raise UserError("prompt= is no UTF-8 text")
+        if self.prompt == "maximum" and self.ablate:
+            raise UserError("prompt=maximum and ablate= are two different probes; give one of them")
+        if "curve" in self.ablate and len(self.ablate) > 1:
+            raise UserError("ablate=curve stands alone; give bands, such as ablate=lowest:0.25, in another run")
+
+
+VERB = Verb(
+    name="probe",
+    run="roundround.verbs.probe.run:probe",
+    place=5,
+    purpose=MEASURE,
+    help="What heads look at, and how they use RoPE.",
+    config=ProbeConfig,
+    refuses={"model": ARCHITECTURES, "data": (*TASKS, *PAIRS)},
+    measures=True,
+    repeats=True,
+    title="Probe",
+    page="roundround.report.probe_panels:view",
+)

@@ -1,0 +1,213 @@
+"""`roundround probe`: how a decoder uses the frequencies of its RoPE, and what changes when some of them are zero.
+
+Tested by tests/asking/test_hf_commands.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from omegaconf import DictConfig
+from safetensors.torch import save_file
+
+from roundround.asking.reader import (
+    Windowed,
+    probed_model_of,
+    prompt_for,
+    scored_of,
+    settle_model_and_data,
+    texts_for,
+    windows_for,
+)
+from roundround.config.build import checked
+from roundround.config.recorded import give_theta
+from roundround.config.verb import FigureStyle
+from roundround.distributed.device import describe_device, pick_device
+from roundround.kernels.trial import FallsBack
+from roundround.model.scoring import PositionLoss
+from roundround.probing import ablation
+from roundround.probing.ablation import FEWEST, n_targets
+from roundround.probing.probe import SHARED_BATCH_MAX_TOKENS, batches, check, observe
+from roundround.probing.probed_model import ProbedModel
+from roundround.probing.prompt import N_LISTS, entropy_by_length
+from roundround.probing.texts import APOSTROPHE
+from roundround.records.opening import opened_run
+from roundround.records.run import Invocation, Run
+from roundround.report import probe_figures as figures
+from roundround.report import probe_tables as report
+from roundround.report.drawing.figures import save_drawing
+from roundround.report.evaluation import scope
+from roundround.report.probe_panels import kept_panels, maximum_panels
+from roundround.support.console import print_status, warnings_as_lines
+from roundround.support.errors import UserError
+from roundround.support.files import usual_mode
+from roundround.support.panels import Drawing
+from roundround.trained.models import TrainedRun
+from roundround.verbs.probe import ProbeConfig
+
+
+def probe(cfg: DictConfig, invocation: Invocation) -> None:
+    """Look at a model with `texts`, `data` or the run's own held-out text, and at one prompt token by token."""
+    choices = settle_model_and_data(cfg, invocation)
+    config = checked(ProbeConfig, cfg)
+    bands = [ablation.parse_band(text) for text in config.ablate if text != "curve"]
+    ablation.check_apart(bands)
+    device = pick_device(config.device)
+    with probed_model_of(config, device) as (probed, trained):
+        give_theta(cfg, probed.theta)
+        if config.prompt == "maximum" and trained is not None and trained.learns_a_task:
+            raise UserError("prompt=maximum asks in words, which a run that learns a task does not know")
+        with warnings_as_lines(FallsBack):
+            windowed = windows_for(config, probed, trained, invocation.peers, batch_tokens=config.batch_tokens)
+        texts = texts_for(config, probed, trained, windowed)
+        with opened_run(invocation, cfg) as run, warnings_as_lines(FallsBack):
+            run.note(
+                choices=choices,
+                device=describe_device(device),
+                run=None if trained is None else str(trained.directory),
+                facts={"model": probed.name, "texts": len(texts), "tokens": sum(map(len, texts))},
+                **({} if windowed is None else windowed.reading()),
+            )
+            if config.ablate:
+                scored = scored_of(trained, config.length, len(texts))
+                one_by_one = partial(ablation.text_loss, probed, texts, batch_tokens=config.batch_tokens, scored=scored)
+                ablate(run, config, probed, texts, bands, windowed, windowed.loss if windowed else one_by_one)
+            elif config.prompt == "maximum":
+                look_at_maximum(run, probed, config.figures)
+            else:
+                look(run, config, probed, trained, texts)
+
+
+def look(
+    run: Run, config: ProbeConfig, probed: ProbedModel, trained: TrainedRun | None, texts: list[list[int]]
+) -> None:
+    """Norms, entropies and rows of the texts, and one prompt token by token."""
+    if config.model is not None and config.model.offload:
+        apart = max(map(len, texts)) > SHARED_BATCH_MAX_TOKENS
+        passes = sum(1 for _ in batches(texts, config.batch_tokens, apart=apart))
+        if passes > 1:
+            print_status(
+                f"the weights pass through {passes} times; a larger batch_tokens puts more texts into one pass"
+            )
+    prompt = prompt_for(config.prompt, probed, trained)
+    seen = observe(
+        probed, texts, batch_tokens=config.batch_tokens, rows=config.rows, entropy=config.entropy, prompt=prompt
+    )
+    assert seen.prompt is not None
+    run.log(0, tokens=seen.n_tokens, **report.shares(seen))
+    run.results(report.records(seen), **report.shares(seen))
+    if not run.writes:
+        return
+    words = {"words": json.dumps(seen.prompt.words)}
+    for name, found, about in (("probe", seen.arrays(), None), ("prompt", seen.prompt.arrays(), words)):
+        save_file(found, run.directory / f"{name}.safetensors", metadata=about)
+        usual_mode(run.directory / f"{name}.safetensors")
+    report.write_alignment(seen.prompt, seen, run.directory / "alignment.json")
+    figures.draw_all(seen, seen.prompt, run.directory / "figures", config.figures)
+    report.show(seen)
+    print_status(
+        f"{seen.n_texts:,} texts, {seen.n_tokens:,} tokens; arrays in probe.safetensors, figures/ has the pictures"
+    )
+
+
+def look_at_maximum(run: Run, probed: ProbedModel, style: FigureStyle) -> None:
+    """Entropy of every head at the end of a question about the largest of ever more numbers."""
+    check(probed, probed.tokens(APOSTROPHE))
+    entropies = entropy_by_length(probed)
+    records = [
+        {**r, "n": n} for n, layers in entropies.items() for r in report.by_head("entropy", probed.layers, layers)
+    ]
+    run.results(records)
+    if run.writes:
+        panels = maximum_panels(records)
+        ends = panels if len(panels) == 1 else [panels[0], panels[-1]]
+        drawing = Drawing("maximum", f"{probed.name}: asked for the maximum", ends, note=f"Means of {N_LISTS} lists.")
+        save_drawing(drawing, run.directory / "figures", style, alike=True)
+        report.show_maximum(probed.layers, entropies)
+
+
+def ablate(
+    run: Run,
+    config: ProbeConfig,
+    probed: ProbedModel,
+    texts: list[list[int]],
+    bands: list[ablation.Band],
+    windowed: Windowed | None,
+    measure: Callable[[], PositionLoss],
+) -> None:
+    """Perplexity by context length with frequencies set to zero: of the bands together, or along the whole ladder.
+
+    measure: the loss of the texts.
+    """
+    check(probed, texts[0])
+    cut = [ablation.without(table, bands) for table in probed.tables()]
+    before, common = measure(), {} if windowed is None else windowed.reading()
+    if not bands:
+        draw_curve(run, probed, before, measure, common, config.figures)
+        print_scope(run, before, windowed)
+        return
+    name = ",".join(map(str, bands))
+    with probed.with_frequencies(cut):
+        after = measure()
+    changes, seen, changed = [], None, None
+    if config.rows:
+        seen = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False)
+        with probed.with_frequencies(cut):
+            changed = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False, ablated=True)
+        changes = report.records_of_change(seen, changed, name)
+    run.results(
+        report.records_of_loss(before, **common, ablate="none")
+        + report.records_of_loss(after, **common, ablate=name)
+        + changes
+    )
+    if not run.writes:
+        return
+    report.show_ablation(before, after, probed.name, name)
+    print_scope(run, before, windowed)
+    if seen is not None and changed is not None:
+        arrays = {
+            f"{key}_{when}": value
+            for when, probe in (("before", seen), ("after", changed))
+            for key, value in probe.arrays().items()
+            if key.startswith("places")
+        }
+        save_file(arrays, run.directory / "ablation.safetensors")
+        usual_mode(run.directory / "ablation.safetensors")
+        report.show_change(seen, changed)
+
+
+def draw_curve(
+    run: Run,
+    probed: ProbedModel,
+    before: PositionLoss,
+    measure: Callable[[], PositionLoss],
+    common: dict[str, Any],
+    style: FigureStyle,
+) -> None:
+    """Perplexity against the fraction of frequencies kept, from both ends."""
+    steps = ablation.curve(max(int((table > 0).sum()) for table in probed.tables()))
+    losses = [ablation.ablated_loss(probed, [band], measure) for band in steps]
+    records = report.records_of_curve(before, steps, losses, common)
+    run.results(records)
+    if run.writes:
+        few = "" if n_targets(before) >= FEWEST else ", too few to tell"
+        title = f"{probed.name}: perplexity without part of the frequencies"
+        drawing = Drawing("ablation", title, kept_panels(records), note=f"{n_targets(before):,} targets{few}.")
+        save_drawing(drawing, run.directory / "figures", style, alike=True)
+        report.show_curve(before, steps, losses)
+
+
+def print_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None:
+    """What the perplexities were taken over."""
+    if not run.writes:
+        return
+    if windowed is None:
+        print_status("each text by itself, up to the model's own context; every token but the first is a target")
+        return
+    length, n_bytes = windowed.length, windowed.reader.scored_bytes(windowed.first_token)
+    for line in scope({length: loss}, {length: n_bytes}, {length: windowed.first_word()}, windowed.reader):
+        print_status(line)
+    print_status(f"read as roundround eval length={length} reads text")

@@ -1,0 +1,44 @@
+"""`roundround reproduce`: the papers' figures and tables, made again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from roundround.config.verb import ARCHITECTURES, HOW, PAIRS, PAPERS, TASKS, WHERE, FigureStyle, Flag, Verb, key
+from roundround.support.errors import UserError
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class ReproduceConfig:
+    """What `roundround reproduce` reads; model is None where the papers' own models are meant."""
+
+    item: list[str]
+    device: str = key(HOW)
+    trust: bool = key(WHERE)
+    write_docs: bool = key(WHERE)
+    outputs: str = key(WHERE)
+    figures: FigureStyle = key(WHERE)
+    logger: Any = key(WHERE)
+    model: Any = None
+    data: Any = None
+
+    def check(self) -> None:
+        for name in ("model", "data"):
+            if getattr(self, name) is not None and not self.item:
+                raise UserError(f"{name}= is for items that are made; name some, such as rope.fig3, or all")
+
+
+VERB = Verb(
+    name="reproduce",
+    run="roundround.verbs.reproduce.run:reproduce",
+    place=9,
+    purpose=PAPERS,
+    help="Make the papers' figures and tables, and compare them.",
+    config=ReproduceConfig,
+    refuses={"model": ARCHITECTURES, "data": (*TASKS, *PAIRS)},
+    words="item",
+    names="roundround.papers:item_names",
+    flags={"--write-docs": Flag(override="write_docs=true")},
+    title="Reproduction",
+)

@@ -1,0 +1,40 @@
+"""`roundround rerun`: a run once more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from roundround.config.verb import PAST, WHERE, Verb, key
+from roundround.support.errors import UserError
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class RerunConfig:
+    """What `roundround rerun` reads."""
+
+    paths: list[str]
+    verb: str | None
+    rtol: float
+    trust: bool = key(WHERE)
+    outputs: str = key(WHERE)
+    logger: Any = key(WHERE)
+
+    def check(self) -> None:
+        if len(self.paths) != 1:
+            given = f"; given are {len(self.paths)}" if self.paths else ""
+            raise UserError(f"give one run: a run directory, last, or last~3{given}")
+        if not 0 <= self.rtol < 1:
+            raise UserError(f"rtol={self.rtol} must be from 0 to below 1")
+
+
+VERB = Verb(
+    name="rerun",
+    run="roundround.verbs.rerun.run:rerun",
+    place=14,
+    purpose=PAST,
+    help="Do a run again: do its numbers come out the same?",
+    config=RerunConfig,
+    words="paths",
+    title="Rerun",
+)

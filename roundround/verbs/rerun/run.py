@@ -1,0 +1,147 @@
+"""`roundround rerun RUN`: a run once more, from its manifest alone, and whether every number came out the same.
+
+Tested by tests/analysis/test_rerun.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from roundround.analysis.past_run import PastRun, directories_of, past_run
+from roundround.analysis.repetition import (
+    DIFFERENT,
+    MISSING,
+    check_repeatable,
+    code_changes,
+    compared,
+    config_changes,
+    folder_of,
+    overrides_of,
+    planned_config,
+    recorded_config_dir,
+    surroundings_changes,
+)
+from roundround.config.build import build, checked, literal
+from roundround.config.options import as_value
+from roundround.config.recorded import refuse_foreign
+from roundround.data.corpora import Corpus, Source
+from roundround.data.prepared import default_cache_dir, prepare
+from roundround.data.tokenizers import TokenizerRecipe
+from roundround.distributed.child import VerbFailed, start
+from roundround.records.opening import opened_run
+from roundround.records.provenance import tell_changes
+from roundround.records.run import Invocation, Run
+from roundround.report import rerun as report
+from roundround.support.console import print_status
+from roundround.support.errors import Refuted, UserError
+from roundround.verbs.rerun import RerunConfig
+
+FOLDER = "again"  # in the run directory: the run that repeats, which is no run of its own in the lab book
+
+
+def rerun(cfg: DictConfig, invocation: Invocation) -> None:
+    """Say what has changed since, repeat the run, compare its numbers. Refuted where one differs.
+
+    Libraries import and obey what lies in folders, so those that the manifest names are only used with `trust`.
+    """
+    config = checked(RerunConfig, cfg)
+    (word,) = config.paths
+    found = directories_of(word, config.outputs, config.verb)
+    if len(found) > 1:
+        raise UserError(f"{word} holds {len(found)} runs; rerun repeats one")
+    before = past_run(found[0])
+    check_repeatable(before)
+    if not config.trust:
+        refuse_foreign(before.manifest, before.directory)
+    config_dir = invocation.config_dir or recorded_config_dir(before, trust=config.trust)
+    folder, made_in = folder_of(before) if config.trust else Path.cwd(), folder_of(before)
+    overrides = overrides_of(before)
+    changes = list(code_changes(before.directory, before.manifest))
+    if folder != made_in:
+        changes.append(
+            f"repeated here, not in {made_in}, where it was made: there with trust=true, if a path is relative"
+        )
+    with chdir(folder):
+        changes += changes_of_config(before, overrides, config_dir, config)
+    for line in changes:
+        print_status(line)
+    own = [
+        "logger=none",
+        "hydra.mode=RUN",  # an experiment may be a sweep, of which this is one run
+        f"trust={str(config.trust).lower()}",
+        f"hydra.run.dir={as_value(invocation.directory / FOLDER)}",
+    ]
+    words = [before.verb, *overrides, *own, *([] if config_dir is None else ["--config-dir", config_dir])]
+    with opened_run(invocation, cfg) as run:
+        run.note(facts={"repeats": str(before.directory)})
+        try:
+            again = past_run(start(words, folder))
+        except VerbFailed as error:
+            raise Refuted(f"the repetition did not finish: {error}") from error
+        conclude(run, before, again, config.rtol, changes)
+
+
+def changes_of_config(
+    before: PastRun, overrides: Sequence[str], config_dir: str | None, config: RerunConfig
+) -> list[str]:
+    """What is composed differently today, as far as that is known before the run.
+
+    UserError for a class from outside that is not trusted, and for another text or tokenizer than the run read.
+    """
+    if config_dir is not None:
+        sys.path.insert(0, config_dir)  # for this job
+
+    def refuse(composed: dict[str, Any]) -> None:
+        if not config.trust:
+            refuse_foreign({"config": composed}, before.directory)
+
+    planned = planned_config(before.verb, overrides, config.outputs, config_dir, check=refuse)
+    tell_changes(before.directory, before.manifest, planned)
+    check_data(before, planned)
+    if before.verb == "max-retrieval" and before.manifest.get("run") is not None:
+        return []  # it takes its config from the run that it looks at
+    return config_changes(before.manifest["config"], planned)
+
+
+def check_data(before: PastRun, planned: dict[str, Any]) -> None:
+    """Raises UserError where the text, or the tokenizer of a training, is not what the run recorded."""
+    recorded, node = before.manifest["data"], planned.get("data")
+    if node is None and before.measured is not None:
+        node = before.measured.manifest["config"].get("data")
+    if recorded is None or not isinstance(node, dict):
+        return
+    nodes = OmegaConf.create(literal({"data": node, "tokenizer": planned.get("tokenizer")}))
+    source = build(nodes.data, Source)  # type: ignore[type-abstract]
+    if source.identity() != recorded.get("corpus_hash"):
+        what = "text" if isinstance(source, Corpus) else "task"
+        raise UserError(f"the {what} is no longer the one that {before.directory} read; its hash is another")
+    if before.verb == "train" and isinstance(source, Corpus):  # a task's hash is of its vocabulary too
+        tokenizer = build(nodes.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
+        data = prepare(source, tokenizer, default_cache_dir())  # the run itself finds it in the cache
+        if data.tokenizer_hash != recorded["tokenizer_hash"]:
+            raise UserError(f"the tokenizer is no longer the one that {before.directory} used; its hash is another")
+
+
+def conclude(run: Run, before: PastRun, again: PastRun, rtol: float, known: Sequence[str]) -> None:
+    """Compare, and print what only the repetition shows. Refuted for numbers that differ, or other data."""
+    then, now = before.manifest, again.manifest
+    for line in (*config_changes(then["config"], now["config"]), *surroundings_changes(then, now.get("device"))):
+        if line not in known:
+            print_status(line)
+    pairs = compared(before.results(), again.results(), then["config"], rtol)
+    run.results(report.records(pairs), **report.counts(pairs))
+    if run.writes:
+        report.show(pairs)
+        print_status(f"{before.directory}: {report.summary(pairs, rtol)}")
+    for name in ("corpus_hash", "tokenizer_hash"):
+        if (then["data"] or {}).get(name) != (now["data"] or {}).get(name):
+            raise Refuted(f"the {name.removesuffix('_hash')} is not the one that {before.directory} was made with")
+    n = report.counts(pairs)
+    if n[DIFFERENT] or n[MISSING]:
+        raise Refuted(f"not the same: {report.summary(pairs, rtol)}")

@@ -1,0 +1,38 @@
+"""`roundround theory`: the statements of the papers, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roundround.config.verb import ARCHITECTURES, PAIRS, PAPERS, TASKS, Verb
+from roundround.support.errors import UserError
+from roundround.verbs.probe import SubjectConfig
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class TheoryConfig(SubjectConfig):
+    """What `roundround theory` reads; without run and model the statements are checked on their constructions alone."""
+
+    claim: list[str]
+
+    def check(self) -> None:
+        super().check()
+        if self.run is None and self.model is None:
+            for name in ("pe", "softmax", "data", "texts"):
+                if getattr(self, name) is not None:
+                    raise UserError(f"{name}= is for a trained model; give model= or run= too")
+
+
+VERB = Verb(
+    name="theory",
+    run="roundround.verbs.theory.run:theory",
+    place=8,
+    purpose=PAPERS,
+    help="Check every statement of the papers by computation.",
+    config=TheoryConfig,
+    refuses={"model": ARCHITECTURES, "data": (*TASKS, *PAIRS)},
+    words="claim",
+    names="roundround.papers:statement_names",
+    repeats=True,
+    title="Statements checked",
+)

@@ -1,0 +1,86 @@
+"""`roundround train`: a small language model, or a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from roundround.config.verb import (
+    HOW,
+    PAIRS,
+    PRETRAINED,
+    REPLICATE,
+    SETTING,
+    TRAIN,
+    WHERE,
+    Verb,
+    at_least_one,
+    check_seed,
+    key,
+)
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class TrainConfig:
+    """What `roundround train` reads; the nodes are checked against the constructors they name by `build`."""
+
+    model: Any
+    data: Any
+    optim: Any
+    schedule: Any
+    trainer: Any = key(
+        SETTING,
+        accelerator=HOW,
+        devices=HOW,
+        num_nodes=HOW,
+        strategy=HOW,
+        accumulate_grad_batches=HOW,
+        log_every_n_steps=HOW,
+        peak_flops=HOW,
+    )
+    logger: Any = key(WHERE)
+    outputs: str = key(WHERE)
+    seed: int = key(REPLICATE)
+    batch_size: int
+    validate_every: int
+    validation_tokens: int
+    checkpoint_every: int = key(HOW)
+    compile: bool = key(HOW)
+    resume: str | None = key(WHERE)
+    trust: bool = key(WHERE)
+    tokenizer: Any = None  # a task has its own vocabulary
+    pattern: Any = None
+    pe: Any = None  # None where every kind of layer names its own
+    softmax: Any = None
+    qk_norm: Any = None
+    gate: Any = None
+    init: str | None
+    activation_checkpointing: bool = key(HOW)
+    attention_stats_every: int | None = key(HOW, None)
+
+    def check(self) -> None:
+        at_least_one(
+            batch_size=self.batch_size,
+            validate_every=self.validate_every,
+            validation_tokens=self.validation_tokens,
+            checkpoint_every=self.checkpoint_every,
+            attention_stats_every=self.attention_stats_every,
+        )
+        check_seed(seed=self.seed)
+
+
+VERB = Verb(
+    name="train",
+    run="roundround.verbs.train.run:train",
+    place=1,
+    purpose=TRAIN,
+    help="Train a small language model, or a model for a task.",
+    config=TrainConfig,
+    refuses={"model": PRETRAINED, "data": PAIRS},
+    partly=("pattern",),
+    parallel=True,
+    measures=True,
+    repeats=True,
+    title="Training run",
+    page="roundround.report.train_panels:view",
+)

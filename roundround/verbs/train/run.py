@@ -1,0 +1,210 @@
+"""`roundround train`: from a config to a trained model in its run directory.
+
+Tested by tests/training/test_train.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning
+from omegaconf import DictConfig
+from torch.utils.data import DataLoader
+
+from roundround.analysis.past_run import past_run
+from roundround.config.build import build, checked, plain, target_class
+from roundround.config.recorded import as_dict
+from roundround.data.batches import Shares
+from roundround.distributed.device import describe_device
+from roundround.kernels.compilation import compile_in_place
+from roundround.kernels.trial import FallsBack
+from roundround.model.decoder import Decoder, n_parameters
+from roundround.records import checkpoints
+from roundround.records.opening import build_logger, opened
+from roundround.records.run import Invocation, Run
+from roundround.support.console import print_status, warnings_as_lines
+from roundround.support.errors import Interrupted, UserError
+from roundround.support.files import write_atomically
+from roundround.trained.models import decoder_of_config, planned
+from roundround.trained.patterns import chosen_parts, layer_lines
+from roundround.trained.start import Start, starting_point
+from roundround.training.callback import TrainingCallback
+from roundround.training.material import Material, Measured, material_of
+from roundround.training.meter import Meter, Timed, peak_flops, training_flops
+from roundround.training.module import LanguageModel, decoder_of
+from roundround.training.optim import OptimizerFactory
+from roundround.training.preflight import about_settings, check_batch_fits, check_sizes, check_window_fits
+from roundround.training.schedules import Schedule
+from roundround.training.trainer import check_trainer, make_trainer, messages_in_log, processes_of_lightning, shards
+from roundround.verbs.train import TrainConfig
+
+
+def train(cfg: DictConfig, invocation: Invocation) -> None:
+    """Train a decoder as the config says; resume the run that `resume` names."""
+    cfg, start = starting_point(cfg, invocation)
+    config = checked(TrainConfig, cfg)
+    target_class(config.trainer, lightning.Trainer)
+    check_trainer(plain(config.trainer))
+    check_sizes(config)
+    start.check(config)
+    check_window_fits(config.model, config.trainer, recomputed=config.activation_checkpointing)
+    optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
+    optimizer.check(planned(lambda: decoder_of_config(config, n_vocab=2)), sharded=shards(config.trainer))
+    logger = build_logger(config.logger)  # a wrong option is reported before hours of tokenising
+    material = material_of(config, start)
+    check_sizes(config, material.n_vocab)
+    known = {"choices": start.choices, "data": material.facts(), **start.facts}
+    with opened(invocation, config=as_dict(cfg), logger=logger, known=known) as run:
+        with messages_in_log():
+            fit(run, config, material, optimizer, schedule, start, invocation)
+        if run.writes:
+            report(run, config, material)
+            if shards(config.trainer):  # for programs that know Hugging Face's names alone
+                from roundround.trained.export.folder import export_best  # transformers takes seconds to import
+
+                try:
+                    print_status(f"exported to {export_best(run.directory, run.manifest['facts']['parameters'])}")
+                except UserError as error:  # the run has what it was for
+                    print_status(f"not exported: {error}")
+
+
+def fit(
+    run: Run,
+    config: TrainConfig,
+    material: Material,
+    optimizer: OptimizerFactory,
+    schedule: Schedule,
+    start: Start,
+    invocation: Invocation,
+) -> None:
+    """Train the decoder from where the run starts to its last step."""
+    n_steps, sharded = config.trainer.max_steps, shards(config.trainer)
+    past = start.past(sharded=sharded)
+    first_step = past.state["step"] if past else 0
+    decoder, share = decoder_of(config, material.n_vocab, start, past, sharded=sharded)
+    trainer = make_trainer(config, run, max(1, n_steps - first_step))
+    batches = batches_of(config, material, trainer, first_step)
+    meter = meter_of(run, config, material, decoder, trainer, batches)
+    callback = TrainingCallback(run, config, material, meter, first_step=first_step, past=past)
+    trainer.callbacks.append(callback)
+    module = LanguageModel(
+        decoder,
+        material,
+        optimizer=optimizer,
+        schedule=schedule,
+        first_step=first_step,
+        n_steps=n_steps,
+        share=share,
+    )
+    announce(run, material, decoder, trainer, config.trainer.strategy, first_step, start)
+    notes = about_settings(run, config, material, decoder, schedule)
+    if run.writes:
+        for note in notes:
+            print_status(note)
+    if config.compile and share is None:
+        compile_in_place(decoder)
+    try:
+        if first_step < n_steps or callback.owed is not None:
+            with warnings_as_lines(FallsBack), processes_of_lightning(invocation.peers):
+                trainer.fit(module, DataLoader(batches, batch_size=None))
+            if module.step != n_steps:
+                raise RuntimeError(f"Lightning ended the run at step {module.step} of {n_steps}")
+    except Interrupted as stop:
+        stop.advice = invocation.resume_line
+        raise
+    if first_step < n_steps:
+        run.note(seconds_of_training=callback.training_seconds)
+
+
+def batches_of(config: TrainConfig, material: Material, trainer: lightning.Trainer, first_step: int) -> Timed:
+    """This process's share of the batches from a step to the last. UserError where one does not fit into the memory."""
+    n_micro, device = config.trainer.accumulate_grad_batches, trainer.strategy.root_device
+    n_shares, recomputed = n_micro * trainer.world_size, config.activation_checkpointing
+    check_batch_fits(config.batch_size, config.model, n_shares=n_shares, device=device, recomputed=recomputed)
+    shares = Shares(
+        batch_size=config.batch_size,
+        n_micro_batches=n_micro,
+        rank=trainer.global_rank,
+        world_size=trainer.world_size,
+        first_step=first_step,
+        n_steps=max(1, config.trainer.max_steps - first_step),  # for no step Lightning does not call a callback
+    )
+    return Timed(material.batches(shares))
+
+
+def meter_of(
+    run: Run, config: TrainConfig, material: Material, decoder: Decoder, trainer: lightning.Trainer, batches: Timed
+) -> Meter:
+    """The meter of how well the run uses its devices; their peak is given, known by name or measured on the way."""
+    flops = training_flops(decoder, length=int(config.model.train_length), scored=material.scored_share)
+    device = trainer.strategy.root_device
+    peak = config.trainer.peak_flops or peak_flops(device, str(trainer.precision))
+    if peak is None and run.writes:
+        print_status(f"no peak is known of {describe_device(device)}: give trainer.peak_flops= for its utilisation")
+    return Meter(batches, flops_per_step=flops * material.tokens_per_step, peak=peak, n_devices=trainer.world_size)
+
+
+def announce(
+    run: Run,
+    material: Material,
+    decoder: Decoder,
+    trainer: lightning.Trainer,
+    strategy: str,
+    first_step: int,
+    start: Start,
+) -> None:
+    """Record what is about to be trained, and by how many processes from which step on; print it in two lines."""
+    facts: dict[str, Any] = {"parameters": n_parameters(decoder), **decoder.facts()}
+    now = {
+        "from_step": first_step,
+        "n": trainer.world_size,
+        "strategy": strategy,
+        "device": trainer.strategy.root_device.type,
+        "precision": trainer.precision,
+    }
+    before = [those for those in run.manifest.get("processes", []) if those["from_step"] < first_step]
+    run.note(device=describe_device(trainer.strategy.root_device), facts=facts, processes=[*before, now])
+    if not run.writes:
+        return
+    write_atomically(run.directory / "tokenizer.json", material.tokenizer.to_str(pretty=True))
+    choices = run.manifest["choices"]
+    details = ", ".join(
+        f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:,}'}" for name, value in facts.items()
+    )
+    named = [f"{choices['model']} model" if choices.get("model") else "model", chosen_parts(choices)]
+    print_status(f"{', '.join(filter(None, named))}: {details}")
+    for line in layer_lines(decoder) if len(set(decoder.kinds)) > 1 else []:
+        print_status(line)
+    print_status(material.about())
+    if first_step:
+        print_status(f"resuming after step {first_step}")
+    if start.message is not None:
+        print_status(start.message)
+
+
+def report(run: Run, config: TrainConfig, material: Material) -> None:
+    """Write the results of a finished run: what its best checkpoint was measured to be, and what it cost."""
+    folder = checkpoints.newest(run.directory / "checkpoints")
+    assert folder is not None, "a finished run has a checkpoint"
+    best, curve = checkpoints.read_state(folder)["best"], measurements(run)
+    choices = run.manifest["choices"]
+    common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": config.seed}
+    records, headline = material.results(best, curve)
+    numbers = {name: value for name, value in run.manifest["facts"].items() if not isinstance(value, str)}
+    facts = [{"metric": name, "value": value} for name, value in numbers.items()]
+    run.results([common | record for record in [*records, *facts]], **headline, step=best["step"])
+    for line in material.remarks(curve):
+        print_status(line)
+    print_status(f"{material.conclusion(best)} at step {best['step']}")
+
+
+def measurements(run: Run) -> list[Measured]:
+    """What was measured on held-out data from the first step on, before a resume too."""
+    lines, _ = past_run(run.directory).metrics()
+    prefix = "held_out_"
+    found = [
+        {"step": line["step"]}
+        | {key.removeprefix(prefix): float(value) for key, value in line.items() if key.startswith(prefix)}  # or "nan"
+        for line in lines
+    ]
+    return [line for line in found if "nats_per_token" in line]

@@ -1,0 +1,607 @@
+"""`roundround check`: what each layer of a model really computes, named by what it does and not by its config."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Done, assert_refused, option, tunables
+from helpers_hf import FAMILIES, saved_llama, tiny
+from omegaconf import OmegaConf
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.llama import modeling_llama
+
+from roundround.asking.applied_rotations import LayerReport, check_pretrained, named, unread_keys
+from roundround.config.build import build
+from roundround.kernels.keys import AttentionShape
+from roundround.pe.base import PositionalEncoding
+from roundround.probing.rotations import Turning
+from roundround.probing.schemes import Readings, scheme_of
+from roundround.report.check import row
+
+FACTORS = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 256}
+WIDE = {"head_dim": 64, "max_position_embeddings": 1024}
+SCALED: dict[str, tuple[str, dict[str, Any]]] = {  # rope_type -> what is performed, and the config
+    "default": ("rope, base 20,000", {"rope_theta": 2e4}),
+    "linear": ("linear, base 10,000, factor 3", {"rope_theta": 1e4, "factor": 3.0}),
+    "dynamic": ("ntk_dynamic, base 10,000, factor 2", {"rope_theta": 1e4, "factor": 2.0}),
+    "yarn": ("yarn, base 10,000, factor 4", FACTORS),
+    "llama3": ("llama3, base 10,000, factor 4", FACTORS | {"low_freq_factor": 1.0, "high_freq_factor": 4.0}),
+    "longrope": (
+        "longrope, base 10,000, factor 4",
+        FACTORS | {"short_factor": [1.0] * 32, "long_factor": [1 + i / 8 for i in range(32)]},
+    ),
+    "proportional": ("p_rope, base 10,000", {"rope_theta": 1e4, "partial_rotary_factor": 0.25}),
+}
+
+
+def told(reports: list[LayerReport]) -> list[str]:
+    return [difference for report in reports for difference in report.differences()]
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_each_scaling_is_named_with_its_numbers(kind: str) -> None:
+    words, rope = SCALED[kind]
+    model = tiny("llama", **WIDE, num_hidden_layers=2, rope_parameters={"rope_type": kind, **rope})
+    reports = check_pretrained(model)
+    assert [named(report.scheme) for report in reports] == [words] * 2
+    assert told(reports) == []
+    # and without any hint of the config's
+    free = [Readings(**{**vars(r.readings), "bases": ()}) for r in reports]
+    assert [named(scheme_of(readings)) for readings in free] == [words] * 2
+    config = model.config
+    factor = 1.0 if kind == "default" else ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=8)[1]
+    assert reports[0].seen.factor == pytest.approx(factor, rel=1e-5)
+    assert {r.turning.pairing for r in reports} == {"half-split"}
+
+
+def test_kinds_of_layers_differ_by_base_window_and_norm() -> None:
+    reports = check_pretrained(tiny("gemma3_text"))
+    assert [named(r.scheme) for r in reports] == ["rope, base 10,000", "rope, base 1,000,000"] * 2
+    assert [r.window for r in reports] == [5, None] * 2
+    assert {r.seen.norm for r in reports} == {"Gemma3RMSNorm"}
+    assert told(reports) == []
+
+
+def test_layers_without_position_partial_rotation_and_chunks_are_seen() -> None:
+    smol = check_pretrained(tiny("smollm3"))
+    assert [r.scheme.name for r in smol] == ["rope", "none"] * 2
+    neox = check_pretrained(tiny("gpt_neox"))
+    assert {(named(r.scheme), r.turning.n_rotated, r.turning.n_pairs) for r in neox} == {
+        ("partial_rope, base 10,000", 3, 6)
+    }
+    four = check_pretrained(tiny("llama4_text", head_dim=16, attention_chunk_size=8, num_local_experts=2))
+    assert [(r.chunk, r.window, r.turning.pairing) for r in four] == [(8, None, "interleaved")] * 3 + [(None,) * 3]
+    assert [r.seen.norm_after for r in four] == [True] * 3 + [False]
+    assert told([*smol, *neox, *four]) == []
+
+
+def test_p_rope_with_wider_heads_is_seen() -> None:
+    reports = check_pretrained(tiny("gemma4_text"))
+    assert [(r.scheme.name, r.turning.n_rotated, r.turning.n_pairs) for r in reports] == [
+        ("rope", 8, 8),
+        ("p_rope", 4, 16),
+    ] * 2
+    assert told(reports) == []
+
+
+def changed(model: PreTrainedModel, **config: Any) -> PreTrainedModel:
+    for name, value in config.items():
+        setattr(model.config, name, value)
+    return model
+
+
+def test_a_config_that_says_something_else_is_told() -> None:
+    model = changed(tiny("llama"), rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+    assert told(check_pretrained(model)) == ["rotates as rope, base 10,000, declared: rope, base 500,000"] * 4
+    model = changed(tiny("llama"), rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4})
+    assert set(told(check_pretrained(model))) == {
+        "rotates as rope, base 10,000, declared: linear, base 10,000, factor 2"
+    }
+    model = changed(tiny("mistral"), sliding_window=7)  # read anew in each pass: performed too
+    assert {r.window for r in check_pretrained(model)} == {7}
+    model = tiny("smollm3")
+    model.config.no_rope_layers = [0, 1, 0, 1]  # as many copies have it: reversed
+    assert (
+        told(check_pretrained(model))
+        == [
+            "rotates as rope, base 2,000,000, declared: none",
+            "rotates as none, declared: rope, base 2,000,000",
+        ]
+        * 2
+    )
+
+
+def test_a_scaling_that_is_dropped_is_told() -> None:
+    model = tiny("llama", **WIDE, rope_parameters={"rope_type": "yarn", **FACTORS})
+    model.model.rotary_emb.attention_scaling = 1.0
+    assert set(told(check_pretrained(model))) == {"attention factor 1, declared: 1.139"}
+    model = tiny("llama", **WIDE, rope_parameters={"rope_type": "yarn", **FACTORS})
+    model.model.rotary_emb.inv_freq[-1] *= 4
+    assert len(told(check_pretrained(model))) == 4
+
+
+def cast(model: PreTrainedModel, dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
+    """As a checkpoint is loaded: the tables of frequencies stay float32."""
+    tables = {name: table.clone() for name, table in model.named_buffers() if "inv_freq" in name}
+    model.to(dtype)
+    for name, table in tables.items():
+        module, _, last = name.rpartition(".")
+        setattr(model.get_submodule(module), last, table)
+    return model
+
+
+PARTIAL: dict[str, tuple[str, dict[str, Any], float]] = {  # family -> its config and the attention factor
+    "phi3": (
+        "longrope, base 10,000, factor 4",
+        {
+            "hidden_size": 128,
+            "partial_rotary_factor": 0.75,
+            "original_max_position_embeddings": 256,
+            "rope_parameters": {
+                **FACTORS,
+                "rope_type": "longrope",
+                "short_factor": [1.0] * 12,
+                "long_factor": [1 + i / 8 for i in range(12)],
+            },
+        },
+        math.sqrt(1 + math.log(4) / math.log(256)),
+    ),
+    "qwen3_next": (
+        "yarn, base 10,000, factor 4",
+        {
+            "head_dim": 32,
+            "num_experts": 2,
+            "num_experts_per_tok": 1,
+            "moe_intermediate_size": 16,
+            "shared_expert_intermediate_size": 16,
+            "layer_types": ["full_attention"] * 2,
+            "rope_parameters": {**FACTORS, "rope_type": "yarn", "partial_rotary_factor": 0.5},
+        },
+        0.1 * math.log(4) + 1,
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", PARTIAL)
+def test_a_scaled_partial_rotation_is_compared(family: str, dtype: torch.dtype) -> None:
+    words, config, factor = PARTIAL[family]
+
+    def loaded() -> PreTrainedModel:
+        model = tiny(family, num_hidden_layers=2, max_position_embeddings=1024, **config)
+        return cast(model, dtype)
+
+    reports = check_pretrained(loaded())
+    assert [(named(r.scheme), r.verdict, r.turning.n_pairs) for r in reports] == [(words, "as declared", 16)] * 2
+    assert [r.seen.norm for r in reports] == ["Qwen3NextRMSNorm" if family == "qwen3_next" else None] * 2
+    eps = 2**-7 if dtype == torch.bfloat16 else 1e-5  # the factor itself is rounded with the cosines
+    assert reports[0].seen.factor == pytest.approx(factor, rel=eps)
+    model = loaded()
+    model.model.rotary_emb.attention_scaling = 1.0
+    assert told(check_pretrained(model)) == [f"attention factor 1, declared: {factor:.4g}"] * 2
+    model = loaded()
+    n = reports[0].turning.n_rotated
+    rotary, plain = model.model.rotary_emb, 1e4 ** -(torch.arange(n) / n)
+    rotary.rope_type, rotary.inv_freq = "default", plain
+    assert all("rotates as" in difference or "no known" in difference for difference in told(check_pretrained(model)))
+    assert len(told(check_pretrained(model))) == 2
+
+
+@pytest.mark.parametrize(("family", "own"), [("hunyuan_v1_dense", {}), ("hunyuan_v1_moe", {"num_experts": 2})])
+def test_a_base_that_grows_by_alpha_is_declared(family: str, own: dict[str, Any]) -> None:
+    rope = {"rope_type": "dynamic", "alpha": 100.0, "factor": 1.0, "rope_theta": 1e4}
+    model = tiny(family, head_dim=16, rope_parameters=rope, **own, **({"moe_topk": 1} if own else {}))
+    reports = check_pretrained(model)
+    assert {r.verdict for r in reports} == {"as declared"}
+    assert reports[0].scheme.base == pytest.approx(1e4 * 100 ** (16 / 14))
+
+
+@pytest.mark.parametrize("family", ["cohere", "glm4", "ernie4_5"])
+def test_interleaved_pairs_are_as_declared_in_half_precision(family: str) -> None:
+    assert told(check_pretrained(cast(tiny(family)))) == []
+
+
+def test_slow_pairs_in_half_precision_rotate_or_are_said_to_be_too_slow() -> None:
+    rope = {"rope_type": "yarn", "original_max_position_embeddings": 16_384, "llama_4_scaling_beta": 0.1}
+    sizes = {"head_dim": 32, "num_hidden_layers": 1, "max_position_embeddings": 262_144}
+    for theta, factor, n in ((1e6, 16.0, 16), (1e8, 32.0, 13)):
+        rope |= {"rope_theta": theta, "factor": factor}
+        [report] = check_pretrained(cast(tiny("ministral3", **sizes, rope_parameters=rope)))
+        assert (report.verdict, report.turning.n_rotated, report.n_slow) == ("as declared", n, 16 - n)
+        least = "at least " if n < 16 else ""
+        assert row(report)[2] == f"{least}{n} of 16"
+        assert row(report)[3].startswith("at least ") == (n < 16)
+
+
+def interleaved(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, **options: Any) -> Any:
+    """Llama's rotation with the wrong pairs."""
+    half = cos.shape[-1] // 2
+    cos, sin = (x[..., :half].repeat_interleave(2, -1)[:, None] for x in (cos, sin))
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
+
+    return q * cos + turned(q) * sin, k * cos + turned(k) * sin
+
+
+WRONG: dict[str, tuple[Callable[..., Any], str]] = {
+    "pairs": (interleaved, "pairs channels interleaved, declared: half-split"),
+    "direction": (
+        lambda q, k, cos, sin, **options: OWN(q, k, cos, -sin),
+        "rotates clockwise",
+    ),
+    "queries alone": (
+        lambda q, k, cos, sin, **options: (OWN(q, k, cos, sin)[0], k),
+        "no known scheme (keys rotate otherwise than queries), declared: rope, base 10,000",
+    ),
+    "no rotation": (lambda q, k, cos, sin, **options: (q, k), "rotates as none, declared: rope, base 10,000"),
+    "a shear": (
+        lambda q, k, cos, sin, **options: (q * cos[:, None], k * cos[:, None]),
+        "no known scheme (pairs change their length with the position), declared: rope, base 10,000",
+    ),
+}
+OWN = modeling_llama.apply_rotary_pos_emb
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_rotation_in_the_code_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong, message = WRONG[name]
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", wrong)
+    assert message in told(check_pretrained(tiny("llama")))
+
+
+def test_frequencies_rounded_to_bfloat16_are_told() -> None:
+    model = tiny("llama")
+    table = model.model.rotary_emb.inv_freq
+    table.copy_(table.bfloat16().float())
+    assert all("rotates as" in line or "no known scheme" in line for line in told(check_pretrained(model)))
+    assert len(told(check_pretrained(model))) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_precision_of_the_weights_is_allowed_for(dtype: torch.dtype) -> None:
+    model = tiny("llama")
+    reports = check_pretrained(cast(model, dtype))
+    assert [named(r.scheme) for r in reports] == ["rope, base 10,000"] * 4
+    assert told(reports) == []
+
+
+@pytest.mark.parametrize(
+    ("theta", "longest"), [(5e5, 8192), (1e6, 40_960), (1e6, 32_768)], ids=["Llama 3", "Qwen 3", "Mistral"]
+)
+def test_slow_pairs_of_long_contexts_are_no_scaling_in_half_precision(theta: float, longest: int) -> None:
+    """At the farthest position the slowest have turned by less than bfloat16 can tell from nothing."""
+    rope = {"rope_type": "default", "rope_theta": theta}
+    model = tiny("llama", head_dim=128, num_hidden_layers=1, max_position_embeddings=longest, rope_parameters=rope)
+    reports = check_pretrained(cast(model))
+    assert [named(r.scheme).partition(",")[0] for r in reports] == ["rope"]
+    assert told(reports) == []
+
+
+def test_families_that_rotate_within_windows_alone_are_known() -> None:
+    model = tiny("cohere2", sliding_window=5, layer_types=["sliding_attention"] * 3 + ["full_attention"])
+    reports = check_pretrained(model)
+    assert reports[3].turning.n_rotated == 0
+    assert told(reports) == []
+
+
+def test_a_window_of_nought_is_that_of_no_layer() -> None:
+    model = tiny(
+        "qwen2_moe", num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16, shared_expert_intermediate_size=16
+    )
+    assert told(check_pretrained(model)) == []
+
+
+def turning(frequencies_P: torch.Tensor, farthest: int = 2**18) -> Turning:
+    n = len(frequencies_P)
+    return Turning(
+        pairing="half-split", frequencies_P=frequencies_P.double(), n_pairs=n,
+        channels_P2=torch.arange(2 * n).view(2, n).T,
+        farthest=farthest, noise=1e-5,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["clipped_rope", "p_rope", "p_rope_reversed", "rope_ladder", "rope_500k", "linear"])
+def test_this_projects_own_ladders_are_named(name: str) -> None:
+    shape = AttentionShape(n_heads=1, n_key_heads=1, head_dim=64, d_model=64, layer=0, train_length=2048)
+    encoding = build(option("pe", name), PositionalEncoding, shape)  # type: ignore[type-abstract]
+    seen = turning(encoding.frequencies(torch.float64))
+    scheme = scheme_of(Readings(within=seen, beyond=seen, far=seen, trained=2048))
+    assert scheme.name == {"rope_ladder": "rope", "rope_500k": "rope"}.get(name, name)
+    if "theta" in tunables("pe", name):
+        assert scheme.base == pytest.approx(encoding.theta, rel=1e-3)
+
+
+def test_numbers_that_are_no_ladder_have_no_name() -> None:
+    generator = torch.Generator().manual_seed(0)
+    seen = turning(torch.rand(16, generator=generator).sort(descending=True).values)
+    assert scheme_of(Readings(within=seen, beyond=seen, far=seen, trained=64)).name == "no known scheme"
+
+
+def test_the_packaged_model_does_what_it_says(roundround: Callable[..., Done]) -> None:
+    done = roundround("check", "model=stories260k")
+    assert done.code == 0, done.err
+    assert "all as config.json declares" in done.err
+    assert [r["layer"] for r in done.results] == [0, 1, 2, 3, 4]
+    first = done.results[0]
+    assert (first["scheme"], first["base"], first["pairing"], first["rotated_pairs"]) == ("rope", 1e4, "half-split", 4)
+    assert first["slowest_wavelength"] == pytest.approx(2 * math.pi * 1000, rel=1e-4)
+
+
+def test_differences_are_told_and_the_exit_code_is_1(roundround: Callable[..., Done], here: Path) -> None:
+    folder = saved_llama(here / "little", rope_parameters={"rope_type": "default", "rope_theta": 1e4})
+    path = folder / "config.json"
+    path.write_text(
+        path.read_text().replace('"num_attention_heads": 4', '"num_attention_heads": 4, "use_qk_norm": true')
+    )
+    done = roundround("check", "model=hf", f"model.path={folder}")
+    assert done.code == 1, done.err
+    assert "layers 0-3: queries are not normalised, declared: normalised" in done.err
+    assert "4 of 4 layers differ from config.json" in done.err.splitlines()[-1]
+    assert {(r["value"], r["verdict"]) for r in done.results} == {(1, "differs")}
+    assert done.manifest["status"] == "done"
+
+
+def test_what_is_not_compared_has_a_value_and_an_exit_code_of_its_own(
+    roundround: Callable[..., Done], here: Path
+) -> None:
+    rope = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "factor": 2.0}
+    folder = saved_llama(here / "little", head_dim=16, rope_parameters=rope)
+    done = roundround("check", "model=hf", f"model.path={folder}")
+    assert done.code == 3, done.err
+    assert "layers 0-3: not compared: the config says rope_type proportional" in done.err
+    assert "all as" not in done.err
+    assert {(r["value"], r["verdict"]) for r in done.results} == {(None, "not compared")}
+    for verb in ("show", "runs"):
+        assert roundround(verb, str(done.directory)).code == 0
+
+
+UNREAD: list[dict[str, Any]] = [
+    {"rope_theta": 5e5},  # beside the one in rope_parameters
+    {"rope_interleaved": True},
+    {"use_rope": False},
+    {"rotary_pct": 0.25},
+    {"attention_chunk_size": 40},
+    {"no_rope_layer_interval": 4},
+    {"position_embedding_type": "alibi"},
+    {"mrope_section": [2, 3, 3]},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "factor": 4.0}},
+]
+
+
+@pytest.mark.parametrize("keys", UNREAD, ids=str)
+def test_keys_about_positions_that_nothing_reads_are_listed(keys: dict[str, Any]) -> None:
+    said = tiny("llama").config.to_dict() | keys
+    model = AutoModelForCausalLM.from_config(LlamaConfig.from_dict(copy.deepcopy(said)))
+    [(name, value)] = keys.items()
+    assert unread_keys(said, model) == [f"{name}.{[*value][-1]}" if isinstance(value, dict) else name]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_config_as_transformers_writes_it_has_no_unread_keys(family: str, tmp_path: Path) -> None:
+    model = tiny(family)
+    model.config.save_pretrained(tmp_path)
+    assert unread_keys(json.loads((tmp_path / "config.json").read_text()), model) == []
+
+
+def test_old_names_of_keys_are_read() -> None:
+    old = {"rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 2.0}}
+    said = {key: value for key, value in tiny("llama").config.to_dict().items() if key != "rope_parameters"} | old
+    assert unread_keys(said, AutoModelForCausalLM.from_config(LlamaConfig.from_dict(copy.deepcopy(said)))) == []
+    said = tiny("gpt_neox").config.to_dict()
+    rope = said.pop("rope_parameters")
+    said |= {"rotary_emb_base": rope["rope_theta"], "rotary_pct": 0.5, "rope_scaling": None}
+    assert unread_keys(said, tiny("gpt_neox")) == []
+
+
+def test_a_file_with_an_unread_key_is_not_as_declared_in_all(roundround: Callable[..., Done], here: Path) -> None:
+    folder = saved_llama(here / "little", rope_parameters={"rope_type": "default", "rope_theta": 1e4})
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rotary_pct": 0.25, "use_rope": False}))
+    done = roundround("check", "model=hf", f"model.path={folder}")
+    assert done.code == 0, done.err
+    assert "all as config.json declares in the keys that are read" in done.err
+    assert "config.json has keys about positions that nothing reads: rotary_pct, use_rope" in done.err
+    assert done.value("unread_keys") == 2
+
+
+def test_a_runs_kinds_of_layers_are_checked(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
+    words = ["pattern=gemma4", "model.n_layers=6", "pattern.local.window=5", "model.d_model=32"]
+    first = train(*words, "trainer.max_steps=1")
+    assert first.code == 0, first.err
+    done = roundround("check", "run=last")
+    assert done.code == 0, done.err
+    assert "all as run.json declares" in done.err
+    kinds = [(r["scheme"], r["base"], r["window"], r["rotated_pairs"], r["pairs"]) for r in done.results]
+    assert kinds == [("rope", 1e4, 5, 8, 8)] * 5 + [("p_rope", 1e6, None, 2, 8)]
+    assert {r["query_norm"] for r in done.results} == {"RMSQueryKeyNorm"}
+    assert {r["logit_scale"] for r in done.results} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("pe", "performed", "words", "code"),
+    [
+        ("alibi", ("none", None, None), "bias on logits", 0),
+        ("learned", ("no known scheme", None, None), "what a layer reads depends on the position", 3),
+        ("yarn pe.factor=4", ("yarn", 1e4, 4.0), "all as run.json declares", 0),
+        ("ntk_dynamic pe.factor=2", ("ntk_dynamic", 1e4, 2.0), "all as run.json declares", 0),
+        ("xpos", ("no known scheme", None, None), "XPos does more than single tokens show", 3),
+    ],
+)
+def test_any_encoding_of_a_run_is_looked_at(
+    train: Callable[..., Done],
+    roundround: Callable[..., Done],
+    pe: str,
+    performed: tuple[Any, ...],
+    words: str,
+    code: int,
+) -> None:
+    first = train(*f"pe={pe}".split(), "trainer.max_steps=1", "model.n_layers=1", "model.d_model=32")
+    assert first.code == 0, first.err
+    done = roundround("check", "run=last")
+    assert done.code == code, done.err
+    [layer] = done.results
+    assert (layer["scheme"], layer["base"], layer["factor"]) == performed
+    assert words in done.err
+
+
+# -- vectors of conformance
+
+
+@pytest.mark.parametrize(
+    "pe",
+    [
+        "yarn pe.factor=4",
+        "alibi",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("ntk_dynamic pe.factor=2", "p_rope", "xpos", "nope")),
+    ],
+)
+def test_vectors_agree_with_themselves_and_with_no_other_encoding(
+    roundround: Callable[..., Done], here: Path, pe: str
+) -> None:
+    words = f"pe={pe}".split()
+    done = roundround("check", *words, "to=mine.safetensors", "head_dim=16")
+    assert done.code == 0, done.err
+    assert roundround("check", *words, "against=mine.safetensors").code == 0
+    other = roundround("check", "pe=rope", "pe.theta=11000", "against=mine.safetensors")
+    assert other.code == 1, other.err
+    assert "differ by more than rounding" in other.err
+    assert_refused_here(roundround("check", *words, "to=mine.safetensors"), "mine.safetensors is there already")
+
+
+def assert_refused_here(done: Done, message: str) -> None:
+    assert done.code == 2, done
+    assert message in done.err.splitlines()[-1]
+
+
+def test_vectors_are_transformers_own(roundround: Callable[..., Done], here: Path) -> None:
+    rope = {"rope_type": "yarn", **FACTORS}
+    model = tiny("llama", head_dim=32, max_position_embeddings=1024, rope_parameters=rope)
+    words = ["pe=yarn", "pe.factor=4", "train_length=256", "head_dim=32", "positions=[0,1,5,300,900]"]
+    assert roundround("check", *words, "to=ours.safetensors").code == 0
+    ours = load_file("ours.safetensors")
+    pos = ours["positions"][None]
+    cos, sin = model.model.rotary_emb(torch.zeros(1, 1), pos)
+    q, k = modeling_llama.apply_rotary_pos_emb(ours["q"][None], ours["k"][None], cos, sin)
+    logits = (q @ k.repeat_interleave(2, 1).mT / math.sqrt(32)).tril()
+    theirs = {
+        **{name: ours[name] for name in ("positions", "q", "k")},
+        **{"inv_freq": model.model.rotary_emb.inv_freq, "cos": cos[0, :, :16], "sin": sin[0, :, :16]},
+        **{"q_rotated": q[0], "k_rotated": k[0], "logits": logits[0]},
+    }
+    save_file({name: value.contiguous() for name, value in theirs.items()}, "theirs.safetensors")
+    done = roundround("check", "pe=yarn", "pe.factor=4", "train_length=256", "against=theirs.safetensors")
+    assert done.code == 0, done.err
+    with safe_open("ours.safetensors", "pt") as opened:
+        about = opened.metadata()
+    assert (about["pe"], about["pairing"], about["train_length"]) == ("yarn", "half-split", "256")
+    assert float(about["attention_factor"]) == pytest.approx(0.1 * math.log(4) + 1)
+    paired = interleaved(ours["q"][None], ours["k"][None], cos, sin)
+    save_file(
+        {**ours, "q_rotated": paired[0][0].contiguous(), "k_rotated": paired[1][0].contiguous()}, "odd.safetensors"
+    )
+    odd = roundround("check", "pe=yarn", "pe.factor=4", "train_length=256", "against=odd.safetensors")
+    assert odd.code == 1
+    assert "q_rotated, k_rotated of odd.safetensors differ by more than rounding" in odd.err
+
+
+@pytest.mark.parametrize(("last", "own", "zeros"), [(131_072, 0, 1), (1_048_576, 3, 3)])
+def test_zeros_at_far_positions_never_agree(
+    roundround: Callable[..., Done], here: Path, last: int, own: int, zeros: int
+) -> None:
+    """At 524,288 the fastest pair is known to half a radian; what slow pairs give can be told farther out."""
+    assert roundround("check", "pe=rope", "to=ours.safetensors", f"positions=[0,1,{last}]").code == 0
+    ours = load_file("ours.safetensors")
+    done = roundround("check", "pe=rope", "against=ours.safetensors")
+    assert done.code == own, done.err
+    hidden = {r["tensor"]: r["hidden_by_rounding"] for r in done.results}
+    assert hidden["inv_freq"] == 0
+    # 16 units of 2^-23 times the angle reach 1 in two channels of the fastest pairs, of two query heads
+    n_fast = sum(16 * 2**-23 * (1 + last * 1e4 ** (-pair / 32)) > 1 for pair in range(32))
+    assert (hidden["cos"], hidden["q_rotated"]) == (
+        sum(8 * 2**-23 * (1 + last * 1e4 ** (-pair / 32)) > 1 for pair in range(32)),
+        4 * n_fast,
+    )
+    assert all((r["verdict"] == "cannot be told") == bool(r["hidden_by_rounding"]) for r in done.results)
+    given = {name: ours[name] for name in ("positions", "q", "k")}
+    ours["logits"][:, -1] = 0
+    save_file({**given, "logits": ours["logits"]}, "zeros.safetensors")
+    assert roundround("check", "pe=rope", "against=zeros.safetensors").code == zeros
+    ours["q_rotated"][:, -1, 28:32] = 0  # pairs 28 to 31 turn slowly
+    save_file({**given, "q_rotated": ours["q_rotated"]}, "slow.safetensors")
+    done = roundround("check", "pe=rope", "against=slow.safetensors")
+    assert (done.code, done.results[0]["verdict"]) == (1, "differs")
+
+
+def test_a_file_has_the_positions_that_can_be_written(roundround: Callable[..., Done], here: Path) -> None:
+    given = {"q": torch.zeros(1, 2, 4), "k": torch.zeros(1, 2, 4), "cos": torch.zeros(2, 2)}
+    save_file({**given, "positions": torch.tensor([0, 2**60])}, "far.safetensors")
+    assert_refused(roundround("check", "pe=rope", "against=far.safetensors"), "from 0 to 16,777,216")
+    save_file({**given, "positions": torch.tensor([0, 1]), "q_rotated": torch.zeros(1, 2, 4)}, "none.safetensors")
+    done = roundround("check", "pe=rope", "against=none.safetensors")
+    assert [r["verdict"] for r in done.results] == ["differs", "agrees"]  # vectors of zeros are themselves
+
+
+REFUSED = [
+    ("", "there is nothing to check; give run=last, model=stories260k"),
+    ("run=last model=stories260k", "run= and model= are to be checked; give one of them"),
+    ("pe=yarn pe.factor=4", "give to=FILE.safetensors to write them, or against=FILE"),
+    ("pe=yarn to=x.safetensors", "factor has no value; give factor="),
+    ("pe=yarn pe.factr=4 to=x.safetensors", "did you mean 'factor'?"),
+    ("model=stories260k to=x.safetensors", "to= is for the vectors of an encoding"),
+    ("model=stories260k head_dim=8", "head_dim= says nothing here"),
+    ("model=tiny", "no model of kind"),
+    ("pe=fox to=x.safetensors", "reads what a layer reads"),
+    ("pe=sinusoidal to=x.safetensors", "adds positions to the embeddings"),
+    ("pe=rope to=x.safetensors head_dim=7", "head_dim=7 is odd"),
+    ("pe=rope to=x.safetensors positions=[3,1]", "positions=[3, 1] must ascend"),
+    ("pe=rope to=x.safetensors n_heads=3 n_key_heads=2", "n_heads=3 must be a multiple"),
+    ("pe=rope to=x.safetensors head_dim=1000000000000", "a file of these sizes needs at least"),
+    ("pe=rope to=x.safetensors n_heads=1000000000000 n_key_heads=1", "a file of these sizes needs at least"),
+    ("pe=rope to=nowhere/x.safetensors", "must name a file in a folder that is there"),
+    ("pe=rope against=nowhere.safetensors", "cannot be read"),
+    ("run=nowhere", "nowhere"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED, ids=[words for words, _ in REFUSED])
+def test_a_wrong_check_costs_one_line(roundround: Callable[..., Done], words: str, message: str) -> None:
+    assert_refused(roundround("check", *words.split()), *([message] if message != "no model of kind" else ["kind"]))
+
+
+def test_a_file_of_another_form_costs_one_line(roundround: Callable[..., Done], here: Path) -> None:
+    save_file({"q": torch.zeros(1, 2, 4)}, "q.safetensors")
+    assert_refused(roundround("check", "pe=rope", "against=q.safetensors"), "has no positions")
+    given = {"positions": torch.tensor([0, 1]), "q": torch.zeros(1, 2, 4), "k": torch.zeros(1, 3, 4)}
+    save_file({**given, "cos": torch.zeros(2, 2)}, "k.safetensors")
+    assert_refused(roundround("check", "pe=rope", "against=k.safetensors"), "have heads, positions and channels")
+    given["k"] = torch.zeros(1, 2, 4)
+    for positions in (torch.tensor(3), torch.tensor([0j, 1]), torch.tensor([1, 0])):
+        save_file({**given, "positions": positions, "cos": torch.zeros(2, 2)}, "p.safetensors")
+        assert_refused(roundround("check", "pe=rope", "against=p.safetensors"), "must be whole and ascend")
+    many = {"positions": torch.arange(10**6), "q": torch.zeros(1, 10**6, 2), "k": torch.zeros(1, 10**6, 2)}
+    save_file({**many, "inv_freq": torch.zeros(1)}, "many.safetensors")
+    assert_refused(roundround("check", "pe=rope", "against=many.safetensors"), "needs at least")
+    save_file({**given, "cos": torch.zeros(2, 3)}, "c.safetensors")
+    assert_refused(roundround("check", "pe=rope", "against=c.safetensors"), "cos is [2, 3], and pe=rope gives [2, 2]")
+    os.mkfifo("pipe")  # nobody writes into it
+    assert_refused(roundround("check", "pe=rope", "against=pipe"), "against=pipe cannot be read", "not a regular file")
+
+
+def test_tunables_of_the_file_are_those_of_the_encoding(roundround: Callable[..., Done], here: Path) -> None:
+    assert roundround("check", "pe=p_rope", "to=p.safetensors").code == 0
+    with safe_open("p.safetensors", "pt") as opened:
+        about = opened.metadata()
+    assert OmegaConf.create(about["parameters"]).theta == 10_000.0

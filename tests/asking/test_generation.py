@@ -1,0 +1,448 @@
+"""`roundround generate`: the text of transformers' own generation, the same for a seed, kept when it is stopped."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from conftest import STORIES, Done, assert_refused, typed
+from helpers_hf import saved_llama
+from helpers_manifest import CONFIG, a_manifest
+from omegaconf import DictConfig
+from safetensors import safe_open
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, models
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    PreTrainedTokenizerFast,
+)
+
+import roundround as rr
+from roundround.asking import generation
+from roundround.asking.generation import DecoderWriter, PretrainedWriter, TextStream, WatchedHead, next_tokens
+from roundround.config.options import load_option
+from roundround.data.tokenizers import Bytes as ByteTokens
+from roundround.pe.rope import RoPE
+from roundround.probing.probed_model import watching
+from roundround.report.generated import leave_attention, show_attention
+from roundround.report.page.write import page_of
+from roundround.support.errors import Interrupted
+from roundround.trained.models import build_decoder
+
+PROMPT = "Once upon a time"
+# of karpathy/tinyllamas stories260K, greedy, by transformers 5.23
+GOLDEN = (
+    "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day, she saw a "
+    "big, red ball. She wanted to play with it, but it was too high.\nLily's mom said, \"Lily, let's go to the park.\""
+)
+
+
+def texts_of(done: Done) -> list[dict[str, Any]]:
+    found = json.loads((done.directory / "texts.json").read_text())
+    assert isinstance(found["texts"], list)
+    return found["texts"]
+
+
+def text_of(done: Done) -> str:
+    (text,) = texts_of(done)
+    return str(text["text"])
+
+
+@pytest.fixture(scope="module")
+def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run that has learnt a little, so that its text is no single letter."""
+    from conftest import FAST
+
+    folder = tmp_path_factory.mktemp("generate")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        words = ["trainer.max_steps=150", "optim.lr=0.03", "checkpoint_every=150", "validate_every=150"]
+        done = typed("train", *FAST, "data=text", f"data.path={corpus}", *words)
+        assert done.code == 0, done.err
+        yield done.directory.absolute()
+
+
+def test_greedy_text_is_the_golden_one(here: Path) -> None:
+    done = typed("generate", "temperature=0", "length=90", "device=cpu")
+    assert done.code == 0, done.err
+    text = text_of(done)
+    assert text.startswith(GOLDEN)
+    assert done.out == f"{text}\n{done.directory}\n"
+    assert "90 tokens in " in done.err
+    assert [done.value("prompt_tokens"), done.value("tokens", text=1)] == [5, 90]
+    assert done.value("tokens_per_second") > 0
+    assert typed("report", str(done.directory)).code == 0
+    assert "She loved to play outside in the park." in (done.directory / "report.html").read_text()
+
+
+def test_greedy_text_is_transformers(here: Path) -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(STORIES), AutoTokenizer.from_pretrained(STORIES)
+    prompt = "The dog was"
+    ids = tokenizer(prompt, return_tensors="pt").input_ids
+    expected = model.generate(ids, max_new_tokens=24, do_sample=False, pad_token_id=0)[0]
+    done = typed("generate", f"prompt={prompt}", "temperature=0", "length=24", "device=cpu")
+    assert text_of(done) == tokenizer.decode(expected, skip_special_tokens=True)
+
+
+def test_text_beyond_the_original_length_of_longrope_is_transformers(tmp_path: Path) -> None:
+    factors = {"short_factor": [1.0] * 6, "long_factor": [4.0] * 6}
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0} | factors
+    lengths = {"max_position_embeddings": 128, "original_max_position_embeddings": 32}
+    folder = saved_llama(tmp_path / "phi", name="phi3", rope_parameters=rope, **lengths)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer("abcdefghijklmnopqrstuvw", return_tensors="pt").input_ids
+    expected = model.generate(ids, max_new_tokens=60, do_sample=False, pad_token_id=0)[0]
+    texts = rr.generate(model, tokenizer, "abcdefghijklmnopqrstuvw", length=60, temperature=0, n=2)
+    assert texts == [tokenizer.decode(expected, skip_special_tokens=True)] * 2
+
+
+@pytest.mark.usefixtures("checked_here")
+def test_a_run_writes_what_its_export_writes(here: Path, run: Path) -> None:
+    assert typed("export", f"run={run}", "to=model").code == 0
+    words = ["prompt=The fox", "temperature=0", "length=30", "device=cpu"]
+    own = typed("generate", f"run={run}", *words)
+    assert own.code == 0, own.err
+    model, tokenizer = AutoModelForCausalLM.from_pretrained("model"), AutoTokenizer.from_pretrained("model")
+    ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer("The fox").input_ids]])
+    expected = model.generate(ids, max_new_tokens=30, do_sample=False)[0]
+    assert text_of(own) == tokenizer.decode(expected, skip_special_tokens=True)
+    assert len(text_of(own)) > len("The fox") + 10
+
+
+def test_a_seed_decides_the_texts(here: Path, run: Path) -> None:
+    words = ["generate", f"run={run}", "prompt=The", "length=20", "device=cpu", "top_k=40"]
+    one, again, other = (texts_of(typed(*words, "n=3", f"seed={seed}")) for seed in (1, 1, 2))
+    assert one == again
+    assert one != other
+    assert len({text["text"] for text in one}) == 3
+    assert text_of(typed(*words, "seed=1")) == one[0]["text"], "the first text is the same however many there are"
+
+
+def test_encoding_and_normaliser_are_replaced_at_inference(here: Path, run: Path) -> None:
+    words = ["generate", f"run={run}", "prompt=The stork number", "length=60", "temperature=1", "device=cpu"]
+    own, nope, sharp = (typed(*words, *more) for more in ([], ["pe=nope"], ["softmax=hard"]))
+    assert [done.code for done in (own, nope, sharp)] == [0, 0, 0]
+    assert len({text_of(done) for done in (own, nope, sharp)}) == 3
+    assert nope.results[0]["pe"] == "nope"
+    assert sharp.results[0]["softmax"] == "hard"
+
+
+def test_what_is_typed_goes_on_with_the_text(here: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the model writes behind it is what it writes to the whole text at once."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(" and the crow\n"))
+    words = ["generate", f"run={run}", "temperature=0", "length=6", "device=cpu"]
+    first = text_of(typed(*words, "prompt=The fox"))
+    whole = typed(*words, "prompt=The fox", "interactive=true")
+    assert whole.code == 0, whole.err
+    assert texts_of(whole)[0]["tokens"] <= 12, "what is typed is not written"
+    assert text_of(whole) == text_of(typed(*words, f"prompt={first} and the crow"))
+
+
+@pytest.mark.parametrize("stop", [Interrupted(2), KeyboardInterrupt()])
+def test_what_is_written_is_kept(here: Path, monkeypatch: pytest.MonkeyPatch, stop: BaseException) -> None:
+    calls = iter(range(100))
+    chosen = generation.next_tokens
+
+    def stopping(*args: Any, **options: Any) -> list[int]:
+        if next(calls) == 12:
+            raise stop
+        return chosen(*args, **options)
+
+    monkeypatch.setattr(generation, "next_tokens", stopping)
+    done = typed("generate", "temperature=0", "device=cpu", "show=attention")
+    assert done.code == 130
+    (texts,) = Path("outputs/generate").glob("*/*/texts.json")
+    kept = json.loads(texts.read_text())["texts"][0]
+    assert kept["tokens"] == 12
+    assert len(kept["text"]) > len(PROMPT)
+    assert GOLDEN.startswith(kept["text"])
+    assert len(load_file(texts.parent / "attention.safetensors")["places"]) == 12
+    assert json.loads((texts.parent / "run.json").read_text())["status"] == "interrupted"
+
+
+def test_a_model_whose_logits_are_no_numbers_leaves_no_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        generation, "next_tokens", Mock(side_effect=ValueError("the model's logits are no finite numbers"))
+    )
+    done = typed("generate", "temperature=0", "device=cpu")
+    assert (done.code, [path for path in Path("outputs").rglob("*") if path.is_file()]) == (2, [])
+    assert "logits are no finite numbers" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["temperature=-1"], "temperature=-1 must be a finite number, 0 or above"),
+        (["temperature=nan"], "temperature=nan must be"),
+        (["top_k=0"], "top_k=0 must be at least 1"),
+        (["top_k=513"], "top_k=513 is above the vocabulary, 512 tokens"),
+        (["prompt="], "prompt= is empty"),
+        (["prompt=' '"], "prompt= is empty"),
+        (["prompt=\udcff"], "prompt= is no UTF-8 text"),
+        (["length=0"], "length=0 must be at least 1"),
+        (["n=0"], "n=0 must be at least 1"),
+        (["n=2", "interactive=true"], "interactive=true continues one text"),
+        (["run=last", "model=stories260k"], "not both"),
+        (["run=last"], "no finished train run"),
+        (["model=tiny"], "which has no weights of its own"),
+        (["show=attention", "layer=5"], "layer=5: stories260k has attention in layers 0-4"),
+        (["show=attention", "layer=-1"], "layer=-1: stories260k has attention in layers 0-4"),
+        (["show=attention", "head=8"], "head=8: layer 0 of stories260k has the heads 0 to 7"),
+        (["show=attention", "head=-1"], "head=-1: layer 0 of stories260k has the heads 0 to 7"),
+        (["n=10000000000"], "n=10000000000 needs at least"),
+        (["show=atention"], "show=atention must be attention"),
+        (["head=2"], "head= says which head show=attention looks at; give show=attention too"),
+        (["show=attention", "head=two"], "head"),
+    ],
+)
+def test_wrong_options_are_one_line(here: Path, words: list[str], says: str) -> None:
+    assert_refused(typed("generate", *words), says)
+
+
+def test_a_text_longer_than_the_table_is_refused(train: Callable[..., Done]) -> None:
+    run = train("pe=learned")
+    done = typed("generate", f"run={run.directory}", "prompt=The fox", "length=60")
+    assert done.code == 2
+    assert "pe=learned has 32 positions, and a prompt of 8 tokens with length=60 needs 67" in done.err
+
+
+def test_a_task_takes_its_symbols_alone(roundround: Callable[..., Done]) -> None:
+    from conftest import FAST
+
+    of_text = ("tokenizer", "validation_tokens", "model.train_length")
+    words = [word for word in FAST if not word.startswith(of_text)]
+    run = roundround("train", *words, "data=copy")
+    assert run.code == 0, run.err
+    done = typed("generate", f"run={run.directory}", "prompt=hello")
+    assert done.code == 2
+    assert "the task has no symbol 'hello', which the prompt has (it has 0, 1," in done.err
+    looked = typed("probe", f"run={run.directory}", "prompt='Once upon'", "logger=none", "device=cpu")
+    assert looked.code == 2
+    assert "the task has no symbol 'Once', which the prompt has (it has 0, 1," in looked.err
+
+
+def test_a_prompt_that_the_tokenizer_cannot_read_is_refused(here: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(STORIES, folder)
+    words = models.WordLevel({"<unk>": 0, "fox": 1, "The": 2}, unk_token="<unk>")
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), unk_token="<unk>").save_pretrained(folder)
+    done = typed("generate", "model=hf", f"model.path={folder}", "prompt=wolf")
+    assert_refused(done, "the tokenizer of model cannot read 'w' in the prompt; leave it out")
+
+
+def test_a_run_of_max_retrieval_writes_nothing(here: Path, tmp_path: Path) -> None:
+    run = a_run(tmp_path, verb="max-retrieval", config={**CONFIG, "normalisers": {}})
+    assert_refused(typed("generate", f"run={run}"), "is a run of max-retrieval; only a run of train holds a model")
+
+
+def a_run(folder: Path, **changes: Any) -> Path:
+    (folder / "run").mkdir()
+    (folder / "run" / "run.json").write_text(json.dumps(a_manifest(**changes)))
+    return folder / "run"
+
+
+def test_an_encoding_that_cannot_be_cached_is_refused(here: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RoPE, "prepare_layer", lambda *args: args[2], raising=False)
+    done = typed("generate", f"run={run}", "prompt=The fox")
+    assert_refused(done, "cannot write: RoPE reads the input of a layer (prepare_layer)")
+
+
+# -- show=attention
+
+
+def test_weights_are_those_of_transformers(here: Path) -> None:
+    """At every written token, of a head in the middle, over the prompt and what was written before."""
+    words = ["temperature=0", "length=12", "device=cpu", "show=attention", "layer=2", "head=5", "n=2"]
+    done = typed("generate", *words, "prompt=The dog was")
+    assert done.code == 0, done.err
+    found = load_file(done.directory / "attention.safetensors")
+    model = AutoModelForCausalLM.from_pretrained(STORIES, attn_implementation="eager")
+    tokenizer = AutoTokenizer.from_pretrained(STORIES)
+    prompt = tokenizer("The dog was", return_tensors="pt").input_ids
+    ids = model.generate(prompt, max_new_tokens=12, do_sample=False, pad_token_id=0)
+    with torch.no_grad():
+        theirs = model(ids, output_attentions=True).attentions[2][0, 5]
+    n_prompt, n = prompt.shape[1], ids.shape[1]
+    assert found["places"].tolist() == list(range(n_prompt, n))
+    torch.testing.assert_close(found["weights"], theirs[n_prompt - 1 : n - 1], rtol=1e-4, atol=1e-5)
+    assert "attention of layer 2, head 5" in done.err
+    weights_T, rows = theirs[n_prompt - 1], [line for line in done.err.splitlines() if line.startswith("\u2502")]
+    most = int(weights_T.argmax())
+    assert f"({most}) {float(weights_T[most]):.2f}" in rows[0]
+    assert f" {float(weights_T[:n_prompt].sum()):.2f} " in rows[0]
+
+
+def test_a_prompt_that_spells_the_first_token_has_it_once(tmp_path: Path) -> None:
+    folder = saved_llama(tmp_path / "model")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    plain, spelt, twice = (rr.attention(model, tokenizer, text).tokens for text in ("a b", "<s>a b", "<s><s>a b"))
+    assert plain == spelt == [1, *plain[1:]]
+    assert twice == [1, *plain]
+
+
+def test_layers_of_a_hybrid_keep_their_numbers(here: Path, tmp_path: Path) -> None:
+    folder = saved_llama(tmp_path / "hybrid", name="lfm2", layer_types=["conv", "full_attention"] * 2)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    weights = rr.attention(model, tokenizer, "a fox")
+    assert (len(weights), weights.numbers) == (2, [1, 3])
+    assert torch.equal(weights[3], weights[-1])
+    assert {axis.get_title().partition(".")[0] for axis in rr.plot(weights).axes} == {"1", "3"}
+    assert "layer 3, head 1" in rr.plot(weights, "3.1").get_suptitle()
+    with pytest.raises(IndexError, match=r"layer 0 of .* has no attention"):
+        weights[0]
+    words = ["model=hf", f"model.path={folder}", "prompt=a fox", "length=3", "show=attention", "device=cpu"]
+    done = typed("generate", *words)
+    with safe_open(done.directory / "attention.safetensors", framework="np") as file:
+        assert file.metadata()["layer"] == "1"
+    refused = typed("generate", *words, "layer=2")
+    assert (refused.code, "has attention in layers 1, 3" in refused.err) == (2, True)
+
+
+def test_a_window_hides_what_lies_before_it() -> None:
+    """What the head saw while a text was written from the cache is what it sees of the whole text without one."""
+    torch.manual_seed(0)
+    pattern = DictConfig({"local": {"window": 4}, "global": {}, "order": ["local", "global"]})
+    sizes = load_option("model", "tiny", n_layers=2, d_model=32, n_heads=4, n_key_heads=2, initializer_range=0.4)
+    parts = {"pe": load_option("pe", "rope"), "softmax": load_option("softmax", "sink"), "pattern": pattern}
+    decoder = build_decoder(sizes, n_vocab=257, **parts).eval()
+    writer = DecoderWriter("small", decoder, ByteTokens().build([]), None)
+    text, head, seen = list(b"abcdefg"), WatchedHead(writer, 0, 3), []
+    writer.begin(None)
+    options: dict[str, Any] = {"temperature": 0.0, "top_k": None, "generators": generation.generators_of(0, 1)}
+    with head.watching(), torch.inference_mode():
+        logits_1V = writer.read(torch.tensor([text]))
+        for (token,) in generation.write(writer, logits_1V, n=1, length=6, **options):
+            text.append(token)
+            head.note(len(text) - 1)
+
+    def whole(softmax: Any, qkv: Any, options: dict[str, Any]) -> None:
+        seen.append(softmax.all_weights(*qkv[:2], **options)[0, 3])
+
+    with watching([decoder.normalisers[0]], whole), torch.no_grad():
+        decoder.hidden(torch.tensor([text]))
+    torch.testing.assert_close(head.weights(len(text)), seen[0][6:-1], rtol=1e-5, atol=1e-6)
+    assert (head.weights(len(text)) > 0).sum(-1).tolist() == [4] * 6
+
+
+def test_the_page_shows_what_the_head_saw(here: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(" and\n"))
+    words = [f"run={run}", "prompt=The <i>", "length=3", "device=cpu", "show=attention", "interactive=true"]
+    done = typed("generate", *words)
+    assert done.code == 0, done.err
+    weights = load_file(done.directory / "attention.safetensors")["weights"]
+    page = page_of(done.directory)
+    assert "layer 0, head 0: choose a token that the model wrote" in page
+    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert len(data["steps"]) == len(weights) == 6, "what is typed between is not written by the model"
+    assert [len(step["weights"]) for step in data["steps"]] == [step["place"] for step in data["steps"]]
+    step = data["steps"][4]
+    assert step["weights"] == (1000 * weights[4, : step["place"]]).round().int().tolist()
+
+
+def test_a_page_of_very_many_weights_says_what_it_leaves_out(tmp_path: Path) -> None:
+    n_prompt, n = 2000, 400
+    run = a_run(tmp_path, verb="generate")
+    words = [f"w{i}" for i in range(n_prompt + n)]
+    weights = np.full((n, n_prompt + n), 0.111, dtype=np.float32)
+    leave_attention(run, words, list(range(n_prompt, n_prompt + n)), weights, layer=1, head=2)
+    page = page_of(run)
+    assert len(page) < 2_000_000
+    assert re.search(r"attention is shown for the first \d+ of 400 written tokens", page)
+
+
+def test_a_terminal_shows_the_prompt_in_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    for name, value in (("COLORTERM", "truecolor"), ("TERM", "xterm-256color")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    weights = np.array([[0.9, 0.0, 0.1, 0.0]], dtype=np.float32)
+    show_attention(["one", "two", "three", "next"], [3], weights, n_prompt=3, title="a head")
+    shown = terminal.getvalue()
+    assert "48;2;110;166;223mone" in shown, "nine tenths of the way from dark to bright"
+    assert " two " in shown
+    assert "48;2;30;54;87mthree" in shown
+
+
+def test_only_the_likeliest_are_drawn() -> None:
+    logits, generators = torch.tensor([[0.0, 3.0, 2.0, 1.0]]), [torch.Generator().manual_seed(0)]
+    drawn = {next_tokens(logits, temperature=5.0, top_k=2, generators=generators)[0] for _ in range(60)}
+    assert drawn == {1, 2}
+    assert next_tokens(logits, temperature=0, top_k=None, generators=generators) == [1]
+    with pytest.raises(ValueError, match="no finite numbers"):
+        next_tokens(logits * torch.nan, temperature=1.0, top_k=None, generators=generators)
+
+
+def test_a_temperature_divides_the_logits() -> None:
+    """Shares of 4,000 draws within five standard deviations of softmax(logits / temperature)."""
+    logits, generators, n = torch.tensor([[0.0, 1.0, 2.0]]), [torch.Generator().manual_seed(0)], 4000
+    drawn = [next_tokens(logits, temperature=0.5, top_k=None, generators=generators)[0] for _ in range(n)]
+    for token, expected in enumerate((2 * logits[0]).softmax(-1).tolist()):
+        assert abs(drawn.count(token) / n - expected) < 5 * (expected * (1 - expected) / n) ** 0.5
+
+
+class Bytes:
+    """Decodes bytes as a tokenizer does."""
+
+    def decode(self, tokens: list[int]) -> str:
+        return bytes(tokens).decode(errors="replace")
+
+
+def test_the_smallest_temperature_takes_the_largest_and_overflow_is_told() -> None:
+    generators = [torch.Generator()]
+    options: dict[str, Any] = {"top_k": None, "generators": generators}
+    assert next_tokens(torch.tensor([[0.0, 1.0, 2.0]]), temperature=1e-300, **options) == [2]
+    for odd in (torch.inf, torch.nan):
+        with pytest.raises(ValueError, match="no finite numbers"):
+            next_tokens(torch.tensor([[0.0, odd, 2.0]]), temperature=1.0, **options)
+
+
+@pytest.mark.parametrize("of", ["bos_token", "eos_token"])
+def test_a_tokenizer_whose_unknown_token_is_another_one_too_reads_prompts(of: str) -> None:
+    class Model:
+        device, config = torch.device("cpu"), LlamaConfig()
+        generation_config = GenerationConfig(eos_token_id=1)
+
+        def get_input_embeddings(self) -> torch.nn.Embedding:
+            return torch.nn.Embedding(8, 2)
+
+    words = {"<s>": 0, "</s>": 1, "a": 2, "b": 3}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<s>" if of == "bos_token" else "</s>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<s>" if of == "bos_token" else "</s>"}
+    with pytest.MonkeyPatch.context() as patch:
+        tables = [SimpleNamespace(turning_length=None)]
+        patch.setattr("roundround.hf.patching.frequencies.rotary_tables", lambda model: tables)
+        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
+        writer = PretrainedWriter("it", Model(), fast, reads_special_tokens=True)
+    writer.check("a b")
+    assert writer.tokens("a b </s>", first=True) == [0, 2, 3, 1], "what was typed stays"
+
+
+def test_a_stream_shows_no_half_of_a_character() -> None:
+    tokens = list("a\u20ac b".encode())
+    stream = TextStream(Bytes(), tokens[:1])  # type: ignore[arg-type]
+    assert [stream.add(token) for token in tokens[1:]] == ["", "", "\u20ac", " ", "b"]

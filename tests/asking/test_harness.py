@@ -1,0 +1,602 @@
+"""Tasks of EleutherAI's harness: likelihoods and texts of transformers' own, the harness' numbers, what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import FAST, STORIES, Done, assert_refused, typed
+from ranks import on_ranks
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pytest.importorskip("lm_eval", reason="needs EleutherAI's harness: pip install 'roundround[lm_eval]'")
+    import lm_eval
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    from roundround.asking import harness, harness_tasks
+    from roundround.asking.generation import PretrainedWriter
+    from roundround.asking.harness import HarnessModel, writing_options
+    from roundround.data.minimal_pairs import SAMPLES
+
+# Warstadt et al. 2020, BLiMP, arXiv:1912.00582 (github.com/alexwarstadt/blimp, CC BY 4.0): the first two pairs of
+# regular_plural_subject_verb_agreement_1, anaphor_gender_agreement, determiner_noun_agreement_1, wh_vs_that_no_gap,
+# irregular_past_participle_verbs and principle_A_case_1
+PAIRS = [
+    ("Paula references Robert.", "Paula reference Robert."),
+    ("Most legislatures haven't disliked children.", "Most legislatures hasn't disliked children."),
+    ("Katherine can't help herself.", "Katherine can't help himself."),
+    ("Karla could listen to herself.", "Karla could listen to himself."),
+    ("Raymond is selling this sketch.", "Raymond is selling this sketches."),
+    ("Craig explored that grocery store.", "Craig explored that grocery stores."),
+    (
+        "Mark figured out that most governments appreciate Steve.",
+        "Mark figured out who most governments appreciate Steve.",
+    ),
+    (
+        "Danielle finds out that many organizations have alarmed Chad.",
+        "Danielle finds out who many organizations have alarmed Chad.",
+    ),
+    ("The Borgias wore a lot of scarves.", "The Borgias worn a lot of scarves."),
+    ("Teresa hid every senator.", "Teresa hidden every senator."),
+    (
+        "The teenagers explain that they aren't breaking all glasses.",
+        "The teenagers explain that themselves aren't breaking all glasses.",
+    ),
+    (
+        "Carl can't imagine that he complained about Lisa.",
+        "Carl can't imagine that himself complained about Lisa.",
+    ),
+]
+SENTENCES = [sentence for pair in PAIRS for sentence in pair]
+# as lm_eval/tasks/blimp/_template_yaml has it: a space stands before each sentence, which is target_delimiter's default
+YAML = """
+task: pairs
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    train: pairs.jsonl
+output_type: multiple_choice
+validation_split: train
+doc_to_text: ""
+doc_to_target: 0
+doc_to_choice: "{{[sentence_good, sentence_bad]}}"
+num_fewshot: 0
+metric_list:
+  - metric: acc
+    aggregation: mean
+    higher_is_better: true
+metadata:
+  version: 1.0
+"""
+WRITTEN = """
+task: written
+dataset_path: json
+dataset_kwargs:
+  data_files: {test: pairs.jsonl}
+output_type: generate_until
+test_split: test
+doc_to_text: "{{sentence_good}}"
+doc_to_target: "{{sentence_bad}}"
+generation_kwargs: {until: ["."], max_gen_toks: 12}
+metric_list:
+  - {metric: exact_match, aggregation: mean, higher_is_better: true}
+metadata: {version: 3}
+"""
+ROLLING = """
+task: rolled
+dataset_path: json
+dataset_kwargs:
+  data_files: {test: pairs.jsonl}
+output_type: loglikelihood_rolling
+test_split: test
+doc_to_text: ""
+doc_to_target: "{{sentence_good}}"
+metric_list:
+  - {metric: byte_perplexity, aggregation: weighted_perplexity, higher_is_better: false}
+"""
+SUM = 1e-4  # nats: float32 keeps 2e-6 of a logit of 30, and a sentence has about 20
+
+
+@pytest.fixture(autouse=True)
+def quick_hub(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No network; data sets are prepared in a cache of the session's; of lm_eval's own tasks only two folders are read,
+    not all 14,000 files."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "datasets")
+    own = [Path(lm_eval.__file__).parent / "tasks" / name for name in ("arc", "humaneval")]
+    real = harness_tasks.TaskManager
+
+    def manager(include_path: Path | None = None, include_defaults: bool = True) -> Any:
+        folders = [*(own if include_defaults else []), *([] if include_path is None else [include_path])]
+        return real(include_path=folders, include_defaults=False)
+
+    monkeypatch.setattr(harness_tasks, "TaskManager", manager)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Tasks of a dozen pairs."""
+    made = tmp_path / "tasks"
+    made.mkdir()
+    rows = (json.dumps({"sentence_good": good, "sentence_bad": bad}) for good, bad in PAIRS)
+    (made / "pairs.jsonl").write_text("\n".join(rows))
+    for name, text in {"pairs": YAML, "written": WRITTEN, "rolled": ROLLING}.items():
+        (made / f"{name}.yaml").write_text(text)
+    return made
+
+
+@pytest.fixture(scope="module")
+def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run that has learnt a little."""
+    place = tmp_path_factory.mktemp("harness")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        words = ["trainer.max_steps=150", "optim.lr=0.03", "checkpoint_every=150", "validate_every=150"]
+        done = typed("train", *FAST, "data=text", f"data.path={corpus}", *words, "model.train_length=96")
+        assert done.code == 0, done.err
+        yield done.directory.absolute()
+
+
+@pytest.fixture
+def export(run: Path, checked_here: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run as a folder for transformers, made once."""
+    place = run.parents[3]
+    if not (place / "export").exists():
+        monkeypatch.chdir(place)
+        done = typed("export", f"run={run}", "to=export")
+        assert done.code == 0, done.err
+    return place / "export"
+
+
+def of_run(run: Path, **options: Any) -> HarnessModel:
+    """The model of `--model_args run=DIR`."""
+    return HarnessModel.create_from_arg_obj({"run": str(run), **options}, {"device": "cpu"})
+
+
+def of_folder(path: Path, **options: Any) -> HarnessModel:
+    """A model of transformers, read by the tokenizer beside it."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+    writer = PretrainedWriter("model", model, tokenizer, reads_special_tokens=True)
+    options = {"longest": 512, "batch_tokens": 100, **options}
+    return HarnessModel(writer, first=tokenizer.bos_token_id or tokenizer.eos_token_id, **options)
+
+
+def requests(kind: str, arguments: list[tuple[Any, ...]]) -> list[Instance]:
+    return [Instance(request_type=kind, doc={}, arguments=own, idx=i) for i, own in enumerate(arguments)]
+
+
+def naive(model: Any, ids: list[int], n: int) -> tuple[float, bool]:
+    """ln p of the last n of a text's tokens by transformers, and whether each is the likeliest."""
+    with torch.no_grad():
+        log_p_TV = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+    places = range(len(ids) - n, len(ids))
+    total = sum(float(log_p_TV[i - 1, ids[i]]) for i in places)
+    return total, all(int(log_p_TV[i - 1].argmax()) == ids[i] for i in places)
+
+
+# -- likelihoods
+
+
+def test_likelihoods_of_a_pretrained_model_are_transformers() -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(STORIES), AutoTokenizer.from_pretrained(STORIES)
+    pairs = [("", f" {text}") for text in SENTENCES] + [("Once upon a time", ", there was"), ("Once", " upon a cat")]
+    found = of_folder(STORIES).loglikelihood(requests("loglikelihood", pairs))
+    for (context, continuation), (log_p, likeliest) in zip(pairs, found, strict=True):
+        plain = tokenizer(context + continuation, add_special_tokens=False).input_ids
+        n_context = len(tokenizer(context, add_special_tokens=False).input_ids)
+        expected, argmax = naive(model, [tokenizer.bos_token_id, *plain], len(plain) - n_context)
+        assert log_p == pytest.approx(expected, abs=SUM)
+        assert likeliest == argmax
+    assert [likeliest for _, likeliest in found[-2:]] == [True, False]
+
+
+def test_likelihoods_of_a_run_are_those_of_its_export(run: Path, export: Path) -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(export), AutoTokenizer.from_pretrained(export)
+    end = tokenizer.eos_token_id  # which stood before each document in training
+    own = of_run(run)
+    found = own.loglikelihood(requests("loglikelihood", [("", f" {text}") for text in SENTENCES]))
+    for text, (log_p, _) in zip(SENTENCES, found, strict=True):
+        ids = tokenizer(f" {text}", add_special_tokens=False).input_ids
+        assert ids == list(f" {text}".encode())
+        assert log_p == pytest.approx(naive(model, [end, *ids], len(ids))[0], abs=SUM)
+    assert own.max_length == 96
+    assert own.n_cut == 0
+
+
+def test_the_harness_own_model_class_says_the_same_of_an_export(run: Path, export: Path) -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(export), AutoTokenizer.from_pretrained(export)
+    theirs = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=4, max_length=96)
+    asked = requests("loglikelihood", [("", f" {text}") for text in SENTENCES])
+    expected = theirs.loglikelihood(asked, disable_tqdm=True)
+    for ours in (of_run(run), of_folder(export)):
+        found = ours.loglikelihood(asked)
+        assert [log_p for log_p, _ in found] == pytest.approx([log_p for log_p, _ in expected], abs=SUM)
+        assert [likeliest for _, likeliest in found] == [likeliest for _, likeliest in expected]
+
+
+def test_of_a_long_text_the_beginning_is_cut_and_counted() -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(STORIES), AutoTokenizer.from_pretrained(STORIES)
+    ours = of_folder(STORIES, longest=6)
+    context, continuation = "Once upon a time, there was a little", " girl named"
+    n = len(tokenizer(context + continuation).input_ids) - len(tokenizer(context).input_ids)
+    [(log_p, _)] = ours.loglikelihood(requests("loglikelihood", [(context, continuation)]))
+    ids = tokenizer(context + continuation).input_ids[-7:]  # six are read, and the last one is a target alone
+    assert log_p == pytest.approx(naive(model, ids, n)[0], abs=SUM)
+    assert (ours.n_cut, ours.n_read) == (1, 1)
+    with pytest.raises(Exception, match=r"an answer has \d+ tokens, more than length=6"):
+        ours.loglikelihood(requests("loglikelihood", [("Once", context[4:])]))
+
+
+def test_a_rolling_likelihood_has_each_token_once(run: Path, export: Path) -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(export), AutoTokenizer.from_pretrained(export)
+    text, longest = "The fox number 1 ran home and met the hare. The crow slept.", 16
+    ids, expected = [tokenizer.eos_token_id, *text.encode()], 0.0
+    for begin in range(1, len(ids), longest):  # the last window ends with the text and is as long as the others
+        end = min(begin + longest, len(ids))
+        expected += naive(model, ids[max(0, end - longest - 1) : end], end - begin)[0]
+    [found] = of_run(run, max_length=longest).loglikelihood_rolling(requests("loglikelihood_rolling", [(text,)]))
+    assert found == pytest.approx(expected, abs=SUM)
+    theirs = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=4, max_length=longest)
+    [hf] = theirs.loglikelihood_rolling(requests("loglikelihood_rolling", [(text,)]), disable_tqdm=True)
+    assert found == pytest.approx(hf, abs=SUM)
+
+
+def test_where_nothing_begins_a_text_its_first_token_is_not_scored(export: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(export)
+    ours = of_folder(export)
+    ours.first = None
+    [(log_p, _)] = ours.loglikelihood(requests("loglikelihood", [("", "The fox")]))
+    assert log_p == pytest.approx(naive(model, list(b"The fox"), 6)[0], abs=SUM)
+
+
+# -- texts
+
+
+def test_texts_are_transformers(run: Path, export: Path) -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(export), AutoTokenizer.from_pretrained(export)
+    prompts, options = ["The fox", "The ass", "The crow number 7"], {"until": [" met", "\n"], "max_gen_toks": 30}
+    expected = []
+    for prompt in prompts:
+        ids = torch.tensor([[tokenizer.eos_token_id, *prompt.encode()]])
+        new = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=30, do_sample=False, pad_token_id=0
+        )
+        text = tokenizer.decode(new[0, ids.shape[1] :], skip_special_tokens=True)
+        expected.append(text.split(" met")[0].split("\n")[0])
+    found = of_run(run).generate_until(requests("generate_until", [(prompt, dict(options)) for prompt in prompts]))
+    assert found == expected
+    assert any(expected)
+
+
+def test_a_pretrained_model_writes_what_the_harness_own_class_has_it_write() -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(STORIES), AutoTokenizer.from_pretrained(STORIES)
+    asked = requests("generate_until", [("Once upon a time", {"until": ["."], "max_gen_toks": 40})])
+    tokenizer.pad_token_id = 0
+    expected = HFLM(pretrained=model, tokenizer=tokenizer).generate_until(asked, disable_tqdm=True)
+    assert of_folder(STORIES).generate_until(asked) == expected == [", there was a little girl named Lily"]
+
+
+def test_what_a_task_wants_of_its_texts_is_honoured_or_refused() -> None:
+    greedy = {"length": 256, "until": ["\n"], "temperature": 0.0, "top_k": None}
+    assert writing_options({"until": "\n", "do_sample": False, "top_p": 0.9}) == greedy
+    drawn = {"length": 5, "until": [], "temperature": 0.5, "top_k": 3}
+    options = {"until": [], "max_gen_toks": 5, "do_sample": True, "temperature": 0.5, "top_k": 3, "top_p": 1.0}
+    assert writing_options(options) == drawn
+    assert writing_options({"until": [], "do_sample": True})["temperature"] == 1.0  # transformers' own
+    with pytest.raises(Exception, match="have top_p, which is not honoured"):
+        writing_options({"until": [], "do_sample": True, "temperature": 0.5, "top_p": 0.9})
+    with pytest.raises(Exception, match="have num_beams, which is not honoured"):
+        writing_options({"until": [], "num_beams": 4})
+
+
+# -- the verb
+
+
+@pytest.fixture
+def evaluated(here: Path, folder: Path) -> Callable[..., Done]:
+    return lambda *words: typed("eval", "logger=none", "device=cpu", f"tasks_path={folder}", *words)
+
+
+def expected_accuracy(path: Path) -> float:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+    first = tokenizer.bos_token_id or tokenizer.eos_token_id
+
+    def log_p(text: str) -> float:
+        ids = tokenizer(f" {text}", add_special_tokens=False).input_ids
+        return naive(model, [first, *ids], len(ids))[0]
+
+    return sum(log_p(good) > log_p(bad) for good, bad in PAIRS) / len(PAIRS)
+
+
+def test_a_pretrained_model_is_asked_a_task(evaluated: Callable[..., Done]) -> None:
+    done = evaluated("model=stories260k", "tasks=lm_eval:pairs")
+    assert done.code == 0, done.err
+    [record] = done.results
+    share = expected_accuracy(STORIES)
+    assert 0 < share < 1
+    assert record["value"] == share
+    assert record["stderr"] == pytest.approx(math.sqrt(share * (1 - share) / 11))  # of a mean over a dozen
+    assert record["value"] - record["low"] == pytest.approx(2.200985 * record["stderr"])  # Student's t, 11 degrees
+    assert record["high"] == min(1.0, 2 * record["value"] - record["low"])  # a share
+    facts = {"task": "pairs", "version": 1.0, "lm_eval": lm_eval.__version__, "examples": 12, "of": 12, "shots": 0}
+    assert record.items() >= {**facts, "length": 512, "first_token": "<s>", "metric": "acc"}.items()
+    assert f"lm_eval {lm_eval.__version__}, task versions: pairs 1.0" in done.err
+    assert "a context of at most 512 tokens, <s> in front; no text was cut" in done.err
+    assert "12 (few)" in done.err
+    assert done.out == f"{done.directory}\n"
+
+
+def test_a_run_its_export_and_a_patched_model_are_asked(
+    evaluated: Callable[..., Done], run: Path, export: Path
+) -> None:
+    share = expected_accuracy(export)
+    for words in ([f"run={run}"], ["model=hf", f"model.path={export}"]):
+        done = evaluated(*words, "tasks=lm_eval:pairs,rolled")
+        assert done.code == 0, done.err
+        assert done.value("acc", task="pairs") == share
+        assert done.results[0]["length"] == 96
+    bits, _patched = done.value("byte_perplexity", task="rolled"), []
+    for words in ([f"run={run}"], ["model=hf", f"model.path={export}"]):
+        changed = evaluated(*words, "tasks=lm_eval:rolled", "pe=nope", "softmax=adaptive_temperature")
+        assert changed.code == 0, changed.err
+        assert changed.value("byte_perplexity") != pytest.approx(bits, rel=1e-4)
+        assert changed.results[0]["pe"] == "nope"
+        assert changed.results[0]["value"] == pytest.approx(
+            evaluated(
+                *words, "tasks=lm_eval:rolled", "pe=nope", "softmax=adaptive_temperature", "batch_tokens=1"
+            ).results[0]["value"],
+            rel=1e-5,
+        )
+
+
+def test_the_first_examples_are_taken_and_texts_written(evaluated: Callable[..., Done], run: Path) -> None:
+    done = evaluated(f"run={run}", "tasks=[lm_eval:written,lm_eval:pairs]", "examples=5", "length=80")
+    assert done.code == 0, done.err
+    assert {(r["task"], r["metric"], r["examples"], r["of"], r["length"]) for r in done.results} == {
+        ("written", "exact_match", 5, 12, 80),
+        ("pairs", "acc", 5, 12, 80),
+    }
+    assert done.manifest["config"]["examples"] == 5
+    assert done.manifest["tasks"] == {"written": 3, "pairs": 1.0}
+    assert evaluated(f"run={run}", "tasks=lm_eval:*ed", "length=80").code == 0
+    again = typed("rerun", str(done.directory), "logger=none")
+    assert again.code == 0, again.err
+    assert "6 numbers: 6 equal" in again.err  # of the second its standard error and its interval too
+    assert all(0 <= r.get("low", 0) <= r.get("high", 1) <= 1 for r in done.results)
+
+
+def test_a_group_of_a_folder_may_hold_tasks_of_lm_eval(folder: Path) -> None:
+    (folder / "both.yaml").write_text("group: both\ntask: [pairs, arc_easy]\n")
+    with pytest.raises(Exception, match="arc"):  # which is found, and has no data here
+        harness_tasks.opened_tasks(["both"], str(folder), trust=False)
+    (folder / "both.yaml").write_text("group: both\ntask: [pairs, written]\n")
+    assert {*harness_tasks.opened_tasks(["both"], str(folder), trust=False)["tasks"]} == {"pairs", "written"}
+
+
+def test_drawn_texts_do_not_depend_on_the_batch(run: Path) -> None:
+    options = {"until": ["\n"], "max_gen_toks": 12, "do_sample": True, "temperature": 1.0}
+    asked = requests("generate_until", [(prompt, dict(options)) for prompt in ("The fox", "The ass", "The crow")])
+    found = of_run(run).generate_until(asked)
+    assert len({*found}) == 3
+    assert of_run(run, batch_tokens=1).generate_until(asked) == found
+
+
+def test_drawn_texts_do_not_depend_on_the_number_of_processes(run: Path) -> None:
+    """Of two processes the second has every other question; a question asked twice has two answers."""
+    options = {"until": ["\n"], "max_gen_toks": 12, "do_sample": True, "temperature": 1.0}
+    asked = [
+        Instance("generate_until", {}, (prompt, options), 0, metadata=("fables", i, 2))
+        for i, prompt in enumerate(("The fox", "The fox", "The crow", "The crow"))
+    ]
+    found = of_run(run).generate_until([one for one in asked for _ in range(2)])
+    assert len({*found}) == 8
+    assert of_run(run).generate_until([one for one in asked[1::2] for _ in range(2)]) == found[2:4] + found[6:8]
+
+
+@pytest.mark.pages
+def test_the_page_has_the_numbers_and_their_versions(evaluated: Callable[..., Done], run: Path) -> None:
+    done = evaluated(f"run={run}", "tasks=lm_eval:pairs")
+    page = (done.directory / "report.html").read_text()
+    assert "task versions: pairs 1.0" in page
+    assert "tasks of lm_eval" in page
+
+
+def test_the_harness_finds_the_model_by_name(
+    run: Path, export: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)  # the harness reads files from the working directory
+    found = lm_eval.simple_evaluate(
+        model="roundround",
+        model_args=f"run={run},max_length=80",
+        device="cpu",
+        tasks=["pairs"],
+        task_manager=harness_tasks.TaskManager(include_path=folder, include_defaults=False),
+        bootstrap_iters=0,
+    )
+    assert found["config"]["model_args"] == f"run={run},max_length=80"
+    assert found["results"]["pairs"]["acc,none"] == expected_accuracy(export)
+    with pytest.raises(Exception, match="--model_args: no runs"):
+        HarnessModel.create_from_arg_string("runs=x")
+    with pytest.raises(Exception, match="--model_args: max_length=many must be a whole number"):
+        HarnessModel.create_from_arg_string(f"run={run},max_length=many")
+
+
+class TwoPeers:
+    """What a model asks of the processes of its run, over gloo."""
+
+    def __init__(self, mesh: Any) -> None:
+        self.rank, self.n = mesh.get_rank(), mesh.size()
+
+    def gather(self, value: Any) -> list[Any]:
+        found = [None] * self.n
+        torch.distributed.all_gather_object(found, value)
+        return found
+
+
+def accuracy_of_a_rank(mesh: Any, folder: Path) -> dict[str, Any]:
+    model = of_folder(STORIES, peers=TwoPeers(mesh))
+    loaded = harness_tasks.opened_tasks(["pairs"], str(folder), trust=False)
+    found = harness.asked(model, loaded, examples=11, trust=False)
+    return {
+        "acc": found["results"]["pairs"]["acc,none"],
+        "examples": found["results"]["pairs"]["sample_len"],
+        "read": model.n_read,
+    }
+
+
+def test_processes_share_the_questions(folder: Path, tmp_path: Path) -> None:
+    alone = of_folder(STORIES)
+    loaded = harness_tasks.opened_tasks(["pairs"], str(folder), trust=False)
+    expected = harness.asked(alone, loaded, examples=11, trust=False)["results"]["pairs"]["acc,none"]
+    found = on_ranks(2, tmp_path, accuracy_of_a_rank, folder)
+    assert [(one["acc"], one["examples"]) for one in found] == [(expected, 11)] * 2
+    assert [one["read"] for one in found] == [12, 12]  # the harness fills up the second one's ten
+    assert alone.n_read == 22
+
+
+# -- what is refused, in one line
+
+
+def test_what_is_no_task_is_refused(evaluated: Callable[..., Done], here: Path) -> None:
+    model = "model=stories260k"
+    assert_refused(evaluated(model, "tasks=lm_eval:arc_eazy"), "has no task 'arc_eazy'; did you mean 'arc_easy'?")
+    assert_refused(evaluated(model, "tasks=pairs"), "give tasks=lm_eval:pairs")
+    assert_refused(evaluated(model, "tasks=lm_eval:"), "has a name that is empty")
+    assert_refused(evaluated(model), "say which: tasks=lm_eval:NAME")
+    assert_refused(evaluated(model, "tasks=lm_eval:pairs", "tasks_path=nowhere"), "tasks_path=nowhere is no folder")
+    assert_refused(evaluated(model, "tasks=lm_eval:pairs", "length=32,64"), "give one")
+    for word in ("stride=8", "bos=true", "data=pydoc", "dispersion=true", "max_tokens=9", "by=generation"):
+        assert_refused(evaluated(model, "tasks=lm_eval:pairs", word), f"{word.partition('=')[0]}= is for text")
+
+
+def test_a_task_that_needs_the_network_is_refused(
+    evaluated: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness_tasks, "hub_is_reachable", lambda: False)
+    done = evaluated("model=stories260k", "tasks=lm_eval:arc_easy")
+    assert_refused(done, "tasks=lm_eval:arc_easy cannot be read", "the Hugging Face hub cannot be reached")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "parts"),
+    [
+        ("bad.yaml", "task: bad\nmetric_list: [acc\nother: 1\n", ["bad.yaml:3 is no YAML"]),
+        ("bad.yaml", "- just\n- a list\n", ["bad.yaml describes no task"]),
+        ("pairs.jsonl", '{"sentence_good": "a", "sentence_bad": "b"}\n{"good"\n', ["jsonl: line 2 is no JSON"]),
+        ("pairs.jsonl", '{"sentence_good": "a", "sentence_bad": "b"}\n17\n', ["pairs.jsonl: line 2 is no object"]),
+        ("pairs.yaml", YAML.replace('text: ""', 'text: "{{question}}"'), ["cannot be read: 'question' is undefined"]),
+        ("pairs.yaml", YAML.replace("pairs.jsonl", "lost.jsonl"), ["there is no file lost.jsonl"]),
+        ("pairs.yaml", YAML.replace("target: 0", "target: !function code.target"), ["pairs.yaml:10", "trust=true"]),
+        ("pairs.yaml", YAML.replace("kwargs:", "kwargs:\n  trust_remote_code: true"), ["remote_code", "trust=true"]),
+        ("pairs.yaml", YAML.replace("metric: acc", "metric: ./evil.py"), ["evil.py' is none of", "trust=true"]),
+        ("pairs.yaml", YAML.replace("target: 0", "target: !<!function> code.target"), ["pairs.yaml:10", "trust=true"]),
+        ("pairs.yaml", "%TAG !x! !fun\n---" + YAML.replace(": 0", ": !x!ction code.target"), ["calls a", "trust=true"]),
+        ("pairs.yaml", YAML + "include: pairs.yaml\n", ["pairs.yaml includes itself"]),
+        ("pairs.yaml", YAML.replace("target: 0", "target: evil"), ["answer of 12 of 12 examples is none"]),
+        ("pairs.yaml", YAML.replace("target: 0", "target: 2"), ["pairs cannot be read: "]),
+        ("pairs.yaml", YAML.replace("num_fewshot: 0", "num_fewshot: 99"), ["pairs cannot be asked: "]),
+        ("pairs.yaml", YAML + "description: \"{{ ''.__class__.__mro__ }}\"\n", ["cannot be asked: ", "unsafe"]),
+        ("pairs.yaml", YAML + "filter_list: [{name: a, filter: [{function: evil}]}]\n", ["pairs cannot be "]),
+        ("pairs.yaml", YAML.replace("aggregation: mean", "aggregation: evil"), ["pairs cannot be "]),
+        ("pairs.yaml", YAML.partition("metric_list")[0] + "metric_list: []\n", ["lm_eval:pairs measure nothing"]),
+        ("pairs.yaml", WRITTEN.replace("written", "pairs").replace("toks: 12", "toks: -1"), ["max_gen_toks=-1"]),
+        ("pairs.yaml", WRITTEN.replace("written", "pairs") + "doc_to_choice: [a, b]\n", ["pairs "]),
+        ("pairs.yaml", YAML + "include: other.yml\n", ["other.yml cannot be read"]),
+        (
+            "pairs.yaml",
+            YAML.replace('text: ""', "text: \"{{ ''.__class__.__mro__[1].__subclasses__() }}\""),
+            ["cannot be read", "unsafe"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_broken_folder_and_one_that_runs_code_are_refused(
+    evaluated: Callable[..., Done], folder: Path, file: str, text: str, parts: list[str]
+) -> None:
+    (folder / file).write_text(text)
+    (folder / "code.py").write_text("raise SystemExit('run')\n")
+    assert_refused(evaluated("model=stories260k", "tasks=lm_eval:pairs"), *parts)
+
+
+def test_right_answers_that_are_no_choices_are_counted(evaluated: Callable[..., Done], folder: Path) -> None:
+    target = "{{0 if 'K' in sentence_good else 'evil'}}"
+    (folder / "pairs.yaml").write_text(YAML.replace("target: 0", f'target: "{target}"'))
+    done = evaluated("model=stories260k", "tasks=lm_eval:pairs", "examples=4")
+    n_kept = sum("K" in good for good, _ in PAIRS[:4])
+    assert 0 < n_kept < 4
+    assert f"the right answer of {4 - n_kept} of 4 examples is none of its choices" in done.err
+    assert done.code == 0
+
+
+def test_code_that_a_file_includes_is_seen_and_run_where_it_is_trusted(
+    evaluated: Callable[..., Done], folder: Path
+) -> None:
+    (folder / "below").mkdir()
+    (folder / "below" / "shared").write_text(YAML.replace("doc_to_target: 0", "doc_to_target: !function code.target"))
+    (folder / "below" / "code.py").write_text("def target(doc):\n    return 1\n")
+    (folder / "pairs.yaml").write_text("include: below/shared\ntask: pairs\n")
+    assert_refused(evaluated("model=stories260k", "tasks=lm_eval:pairs"), "below/shared:10 calls a Python function")
+    done = evaluated("model=stories260k", "tasks=lm_eval:pairs", "trust=true")
+    assert done.code == 0, done.err
+    assert done.value("acc") == 1 - expected_accuracy(STORIES)
+
+
+def test_a_task_that_runs_what_the_model_writes_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = harness_tasks.TaskManager
+
+    def unsafe(**options: Any) -> Any:
+        manager = real(**options)
+        load = manager.load
+
+        def loaded(names: list[str]) -> Any:
+            found = load(names)
+            found["tasks"]["pairs"].UNSAFE_CODE = True
+            return found
+
+        manager.load = loaded
+        return manager
+
+    monkeypatch.setattr(harness_tasks, "TaskManager", unsafe)
+    with pytest.raises(Exception, match="pairs runs code that the model writes"):
+        harness_tasks.opened_tasks(["pairs"], str(folder), trust=False)
+    assert harness_tasks.opened_tasks(["pairs"], str(folder), trust=True)["tasks"]
+
+
+def test_without_the_harness_the_extra_is_named(
+    evaluated: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("roundround.asking.harness", "lm_eval"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.delattr("roundround.asking.harness")
+    assert_refused(evaluated("model=stories260k", "tasks=lm_eval:pairs"), "pip install 'roundround[lm_eval]'")
+
+
+def test_a_run_that_learns_a_task_is_refused() -> None:
+    trained = SimpleNamespace(learns_a_task=True, task=lambda: None, directory="runs/copy")
+    with pytest.raises(Exception, match="runs/copy learns a task"):
+        HarnessModel.of_run(trained, None, longest=8, batch_tokens=8)
+
+
+@pytest.mark.parametrize("of", ["run", "model"])
+def test_data_blimp_counts_as_right_what_the_harness_counts(here: Path, folder: Path, run: Path, of: str) -> None:
+    some = (SAMPLES / "blimp" / "pairs.jsonl").read_text().splitlines()[::7]
+    (folder / "pairs.jsonl").write_text("\n".join(some))
+    words = ["eval", f"run={run}" if of == "run" else "model=stories260k", "logger=none", "device=cpu"]
+    harness_ = typed(*words, "tasks=lm_eval:pairs", f"tasks_path={folder}", "length=256")
+    ours = typed(*words, "data=blimp", f"data.path=[{folder / 'pairs.jsonl'}]", "data.before=' '")
+    assert (harness_.code, ours.code) == (0, 0), harness_.err + ours.err
+    right = sum(round(r["value"] * r["pairs"]) for r in ours.results if "phenomenon" in r)
+    assert 0 < right < len(some)
+    assert right == round(harness_.value("acc") * len(some))

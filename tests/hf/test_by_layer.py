@@ -1,0 +1,202 @@
+"""An encoding that differs by layer inside Hugging Face models: each layer rotates as it says, or one line says no."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, final
+
+import pytest
+import torch
+from conftest import STORIES
+from helpers_hf import FAMILIES, some_tokens, tiny
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+import roundround as rr
+from roundround.hf.checkpoint import read_checkpoint
+from roundround.hf.load import ProbedHuggingFaceModel
+from roundround.hf.patching.attention import attention_layers, installed
+from roundround.hf.patching.frequencies import frequency_tables
+from roundround.kernels.keys import AttentionShape
+from roundround.model.decoder import Decoder
+from roundround.model.kinds import LayerKind
+from roundround.pe.base import PositionalEncoding
+from roundround.pe.nope import NoPE
+from roundround.pe.rope import RoPE
+from roundround.pe.rotary import RotaryEncoding, ladder
+from roundround.probing.probed_model import ProbedDecoder
+from roundround.softmax.softmax import Softmax
+from roundround.support.errors import UserError
+
+
+@final
+class EveryOther(RotaryEncoding):
+    """RoPE, and nothing in every second layer."""
+
+    per_layer: ClassVar[bool] = True
+
+    def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> torch.Tensor:
+        head_dim = self.shape.head_dim
+        return (self.shape.layer % 2 == 0) * ladder(head_dim // 2, head_dim, self.theta, dtype, device)
+
+
+def every_other(shape: AttentionShape) -> PositionalEncoding:
+    return RoPE(shape, theta=None) if shape.layer % 2 == 0 else NoPE(shape)
+
+
+def logits(model: PreTrainedModel) -> torch.Tensor:
+    return model(some_tokens(2, 24), use_cache=False).logits
+
+
+@contextmanager
+def standing_still(layers: list[Any]) -> Iterator[None]:
+    """These layers are given the cosines and sines of position 0."""
+
+    def still(layer: Any, args: Any, options: dict[str, Any]) -> Any:
+        given = options["position_embeddings"]
+        if given is None:
+            return args, options
+        cos, _ = given
+        factor = cos[:1, :1].amax()  # YaRN's
+        return args, {**options, "position_embeddings": (torch.ones_like(cos) * factor, torch.zeros_like(cos))}
+
+    hooks = [layer.register_forward_pre_hook(still, with_kwargs=True) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.filterwarnings("ignore:the encoding rotates at other:UserWarning")
+@pytest.mark.filterwarnings("ignore:the model was trained with an attention factor:UserWarning")
+def test_each_layer_rotates_as_the_encoding_says_of_it(name: str) -> None:
+    model = tiny(name)
+    own = logits(model)
+    with (
+        rr.patch(model, pe="rope"),
+        standing_still([layer for layer in attention_layers(model) if layer.layer_idx % 2]),
+    ):
+        expected = logits(model)
+    with rr.patch(model, pe=every_other):
+        found = logits(model)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(own.abs().max()))
+    with rr.patch(model, pe="rope"):
+        differ = float((logits(model) - found).abs().max()) > 1e-3 * float(own.abs().max())
+    assert differ or name in ("smollm3", "minimax"), "whose odd layers never rotate, or have no attention"
+    assert torch.equal(logits(model), own)
+
+
+def test_a_run_and_its_export_are_the_same_with_an_encoding_that_differs_by_layer() -> None:
+    model, checkpoint = AutoModelForCausalLM.from_pretrained(STORIES).eval(), read_checkpoint("stories260k")
+    sizes = {name: value for name, value in checkpoint.nodes.model.items() if name not in ("_target_", "kind")}
+    tokens = torch.arange(3, 63)[None]
+    found = []
+    for kind in (EveryOther, RoPE):
+        decoder = Decoder(
+            **sizes,
+            n_vocab=checkpoint.nodes.n_vocab,
+            kinds=[LayerKind(make_encoding=lambda shape, kind=kind: kind(shape, theta=None), make_softmax=Softmax)],
+        ).eval()
+        checkpoint.load_into(decoder)
+        with torch.no_grad(), rr.patch(model, pe=lambda shape, kind=kind: kind(shape, theta=None)):
+            found.append(model(tokens).logits)
+            torch.testing.assert_close(decoder(tokens), found[-1], rtol=1e-4, atol=1e-4)
+    assert (found[0] - found[1]).abs().max() > 0.1
+
+
+def test_a_cache_changes_nothing() -> None:
+    for name in ("llama", "gemma3_text"):
+        model, tokens = tiny(name), some_tokens(1, 6)
+        with rr.patch(model, pe=every_other):
+            options = {"max_new_tokens": 12, "do_sample": False}
+            with_cache = model.generate(tokens, **options)
+            assert torch.equal(with_cache, model.generate(tokens, use_cache=False, **options))
+
+
+def test_bases_may_differ_by_layer() -> None:
+    model, tables = tiny("llama"), []
+    with (
+        pytest.warns(UserWarning, match="other frequencies"),
+        rr.patch(model, pe=lambda shape: RoPE(shape, theta=(1e4, 1e6)[shape.layer % 2])),
+    ):
+        tables = [float(table[1]) for table in frequency_tables(model)]
+    assert tables == pytest.approx([1e4 ** (-1 / 8), 1e6 ** (-1 / 8)])
+    assert len(frequency_tables(model)) == 1
+
+
+def test_frequencies_set_to_zero_are_zero_in_every_layer() -> None:
+    model = tiny("llama")
+    with rr.patch(model, pe="nope"):
+        expected = logits(model)
+    with rr.patch(model, pe=every_other):
+        probed = ProbedHuggingFaceModel("patterned", model, None)
+        with probed.with_frequencies([0 * table for table in probed.tables()]):
+            torch.testing.assert_close(logits(model), expected, rtol=1e-4, atol=1e-4)
+        assert (logits(model) - expected).abs().max() > 0.1
+
+
+def test_a_decoders_layers_are_probed_with_frequencies_of_their_own() -> None:
+    decoder = Decoder(
+        d_model=32, n_layers=2, n_heads=2, n_key_heads=1, head_dim=16, d_mlp=32, train_length=32, n_vocab=97,
+        tied_embeddings=True, geglu=False, scaled_embeddings=False, norm_eps=1e-6, initializer_range=0.2,
+        kinds=[LayerKind(make_encoding=lambda shape: EveryOther(shape, theta=None), make_softmax=Softmax)],
+    ).eval()  # fmt: skip
+    probed, tokens = ProbedDecoder("patterned", decoder, None, 0), some_tokens(1, 24)
+    own = decoder(tokens)
+    assert [bool(table.any()) for table in probed.tables()] == [True, False]
+    with probed.with_frequencies(probed.tables()):
+        torch.testing.assert_close(decoder(tokens), own)
+
+
+# -- refused
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("smollm3", "SmolLM3ForCausalLM does not let layer 1, 3 rotate"),  # layers 1 and 3 have no rotation
+        ("nanochat", "layer 1 of NanoChatForCausalLM rotates its channels in a way that roundround does not know"),
+        ("phimoe", "PhimoeForCausalLM does not rotate at the frequencies"),
+        ("llama4_text", "has no text decoder of a known form"),
+        ("gpt2", "has no RoPE"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:the encoding rotates at other:UserWarning")
+def test_where_layers_cannot_be_told_apart_it_is_refused_in_one_line(name: str, message: str) -> None:
+    model = tiny(name)
+    own = logits(model)
+    with pytest.raises(UserError, match=message) as error:
+        rr.patch(
+            model,
+            pe=lambda shape: NoPE(shape) if shape.layer % 2 == 0 else RoPE(shape, theta=None),
+        )
+    assert "\n" not in str(error.value)
+    assert torch.equal(logits(model), own)
+    with installed(model):
+        pass  # and nothing is left in it
+
+
+def test_a_layer_that_is_not_handed_its_cosines_is_refused() -> None:
+    model = tiny("llama")
+    layer = model.model.layers[1].self_attn
+    with rr.patch(model, pe=every_other), pytest.raises(UserError, match="not handed its cosines from outside"):
+        layer(torch.zeros(1, 3, 48), position_embeddings=(torch.ones(1, 3, 16), torch.zeros(1, 3, 16)))
+
+
+class Learned(RotaryEncoding):
+    """RoPE with learned factors."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(shape, theta=None)
+        self.factor_P = torch.nn.Parameter(torch.ones(shape.head_dim // 2))
+
+    def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> torch.Tensor:
+        head_dim = self.shape.head_dim
+        return self.factor_P.to(dtype) * ladder(head_dim // 2, head_dim, self.theta, dtype, device)
+
+
+def test_learned_frequencies_are_refused() -> None:
+    with pytest.raises(UserError, match="Learned learns parameters, which a loaded model lacks"):
+        rr.patch(tiny("llama"), pe=Learned)

@@ -1,0 +1,422 @@
+"""Normalisers and frequencies inside a loaded model, through the Python interface: exact, reversible, or refused."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from contextlib import nullcontext
+
+import pytest
+import torch
+from conftest import ROOT, STORIES
+from helpers_hf import FAMILIES, N_VOCAB, some_tokens, tiny
+from rounding import rounding
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+import roundround as rr
+from roundround.hf.load import ProbedHuggingFaceModel
+from roundround.hf.patching.attention import installed
+from roundround.hf.patching.frequencies import frequency_tables
+from roundround.model.decoder import Decoder
+from roundround.model.kinds import LayerKind
+from roundround.pe.rotary import RotaryEncoding, ladder, rotation
+from roundround.probing.probed_model import ProbedDecoder
+from roundround.softmax.softmax import Softmax
+from roundround.support.errors import UserError
+
+# transformers has cosines in float32 in a model in float64 too: their last places move its sharp attention, and with it
+# the logits, by a hundred times as much
+OF_COSINES = 100 * rounding()
+
+
+def logits(model: PreTrainedModel) -> torch.Tensor:
+    return model(some_tokens(2, 40), use_cache=False).logits
+
+
+def eager_with(model: PreTrainedModel, weights_of: object) -> torch.Tensor:
+    """The model's logits with its own eager attention, whose softmax is replaced by `weights_of(logits, visible)`."""
+    from transformers.models.llama import modeling_llama
+
+    def forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **others):  # type: ignore[no-untyped-def]
+        k, v = (modeling_llama.repeat_kv(x, module.num_key_value_groups) for x in (key, value))
+        e = query @ k.mT * scaling
+        alpha = weights_of(e, attention_mask == 0)
+        return (alpha @ v).transpose(1, 2).contiguous(), alpha
+
+    own = modeling_llama.eager_attention_forward
+    modeling_llama.eager_attention_forward = forward
+    try:
+        return logits(model)
+    finally:
+        modeling_llama.eager_attention_forward = own
+
+
+def published(e: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    """arXiv:2410.01104, algorithm 1, as its listing has it."""
+    p = e.masked_fill(~visible, -torch.inf).softmax(-1)
+    entropy = torch.special.entr(p).sum(-1, keepdim=True)
+    beta = 0.0
+    for coefficient in (-0.037, 0.481, -2.3, 4.917, -1.791):
+        beta = beta * entropy + coefficient
+    beta = torch.where(entropy > 0.5, beta.clamp(min=1.0), 1.0)
+    return (beta * e).masked_fill(~visible, -torch.inf).softmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("softmax", "numbers", "formula"),
+    [
+        (
+            "temperature",
+            {"temperature": 0.4},
+            lambda e, visible: (2.5 * e).masked_fill(~visible, -torch.inf).softmax(-1),
+        ),
+        ("adaptive_temperature", {}, published),
+    ],
+)
+def test_a_patched_model_computes_the_formula(softmax: str, numbers: dict[str, float], formula: object) -> None:
+    model = tiny("llama").double()  # its attention is sharp, so that the rounding of float32 is multiplied
+    expected = eager_with(model, formula)
+    stock = logits(model)
+    with rr.patch(model, softmax=softmax, **numbers) as patched:
+        torch.testing.assert_close(logits(patched), expected)
+    assert torch.equal(logits(model), stock)
+    assert (stock - expected).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    "softmax", ["adaptive_temperature", "ssmax", "entmax15", "top_k", "sink", "log_n", "as_entmax"]
+)
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt_neox"])
+def test_a_cache_changes_nothing(softmax: str, name: str) -> None:
+    model, tokens = tiny(name), some_tokens(1, 6)
+    with rr.patch(model, softmax=softmax):
+        options = {"max_new_tokens": 12, "do_sample": False}
+        with_cache = model.generate(tokens, **options)
+        assert torch.equal(with_cache, model.generate(tokens, use_cache=False, **options))
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    ("softmax", "numbers"),
+    [("llama4", {"length": 4, "strength": 0.5}), ("log_n", {"count": "position"}), ("log_n", {"count": "visible"})],
+)
+@pytest.mark.parametrize("name", ["mistral", "gemma3_text"])
+def test_keys_that_a_cache_of_windows_has_dropped_are_counted(
+    name: str, softmax: str, numbers: dict[str, object], padded: bool
+) -> None:
+    model, tokens_BT = tiny(name, sliding_window=5).double(), some_tokens(2, 24)
+    mask_BT = torch.ones_like(tokens_BT)
+    if padded:
+        mask_BT[0, :3] = 0
+    pos_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)
+    with rr.patch(model, softmax=softmax, **numbers) as patched, torch.no_grad():
+        whole = patched(tokens_BT, attention_mask=mask_BT, position_ids=pos_BT, use_cache=False).logits
+        cache, parts = None, []
+        for end in (10, *range(11, 25)):
+            done = 0 if cache is None else end - 1
+            out = patched(
+                tokens_BT[:, done:end],
+                attention_mask=mask_BT[:, :end],
+                position_ids=pos_BT[:, done:end],
+                past_key_values=cache,
+                use_cache=True,
+            )
+            cache, parts = out.past_key_values, [*parts, out.logits]
+    apart = (torch.cat(parts, 1) - whole).abs() * mask_BT[..., None]
+    assert float(apart.max()) < 1e-8
+
+
+def test_p_rope_is_its_frequencies() -> None:
+    rope = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    model, proportional = tiny("llama").double(), tiny("llama", rope_parameters=rope).double()
+    own = [table.clone() for table in frequency_tables(model)]
+    with rr.patch(model, pe="p_rope", p=0.5):
+        torch.testing.assert_close(logits(model), logits(proportional), rtol=0, atol=OF_COSINES)
+    assert all(torch.equal(a, b) for a, b in zip(own, frequency_tables(model), strict=True))
+    with rr.patch(model, pe="nope", softmax="softmax"):
+        assert not frequency_tables(model)[0].any()
+
+
+def test_an_encoding_keeps_the_models_own_base() -> None:
+    model = tiny("llama", rope_parameters={"rope_type": "default", "rope_theta": 1e5})
+    own = frequency_tables(model)[0].clone()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with rr.patch(model, pe="p_rope", p=0.5):
+            assert torch.equal(frequency_tables(model)[0], torch.cat([own[:4], torch.zeros(4)]))
+    with pytest.warns(UserWarning, match="whose base is 100,000"), rr.patch(model, pe="rope", theta=1e4):
+        assert torch.equal(frequency_tables(model)[0], ladder(8, 16, 1e4, torch.float32, "cpu"))
+
+
+def test_each_kind_of_layer_keeps_its_own_base() -> None:
+    model = tiny("gemma3_text")
+    of_all, local = (table.clone() for table in frequency_tables(model))
+    assert not torch.equal(of_all, local)
+    with rr.patch(model, pe="p_rope", p=0.5):
+        expected = [torch.cat([table[:4], torch.zeros(4)]) for table in (of_all, local)]
+        assert all(torch.equal(*pair) for pair in zip(frequency_tables(model), expected, strict=True))
+    with pytest.warns(UserWarning, match="other frequencies"), rr.patch(model, pe="rope", theta=1e4):
+        assert all(torch.equal(table, local) for table in frequency_tables(model))
+
+
+def test_numbers_go_to_the_option_that_has_them() -> None:
+    model, by_hand = tiny("llama").double(), tiny("llama").double()
+    with rr.patch(model, softmax="temperature", pe="p_rope", temperature=0.4, p=0.5):
+        both = logits(model)
+    for layer in by_hand.model.layers:
+        layer.self_attn.q_proj.weight /= 0.4
+    with rr.patch(by_hand, pe="p_rope", p=0.5):
+        torch.testing.assert_close(both, logits(by_hand))
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "gpt2"])
+def test_the_weights_that_are_asked_for_are_the_normalisers(name: str) -> None:
+    model, tokens = tiny(name), some_tokens(2, 12)
+    stock = model(tokens, use_cache=False, output_attentions=True).attentions
+    with installed(model):
+        own = model(tokens, use_cache=False, output_attentions=True).attentions
+        assert model(tokens, use_cache=False).attentions is None
+    assert [alpha.shape for alpha in own] == [(2, 4, 12, 12)] * len(stock)
+    if name not in ("granite_swa", "gpt_oss"):  # which count their sinks in
+        # weights are at most 1; logits of up to 30 are rounded by 30 eps, and by as much again in each layer before
+        bound = 4 * 30 * 12 * torch.finfo(torch.float32).eps
+        assert max(float((a - b).abs().max()) for a, b in zip(own, stock, strict=True)) < bound
+
+
+def test_a_normaliser_of_another_kind_shows_its_own_weights() -> None:
+    model, tokens = tiny("llama"), some_tokens(2, 40)
+    with rr.patch(model, softmax="top_k", k=3):
+        attentions = model(tokens, use_cache=False, output_attentions=True).attentions
+        generated = model.generate(
+            tokens[:, :5], max_new_tokens=3, output_attentions=True, return_dict_in_generate=True, do_sample=False
+        )
+    assert all(((alpha > 0).sum(-1) <= 3).all() for alpha in attentions)
+    assert all(torch.allclose(alpha.sum(-1), torch.ones(())) for alpha in attentions)
+    assert generated.attentions[2][0].shape == (2, 4, 1, 7)
+
+
+def test_weights_that_a_model_leaves_behind_are_missed_in_one_line() -> None:
+    model = tiny("llama")
+    layer = model.model.layers[1].self_attn
+    own = layer.forward
+    layer.forward = lambda *args, **options: (own(*args, **options)[0], None)
+    with installed(model), pytest.raises(UserError, match="does not hand on the weights of its attention"):
+        model(some_tokens(1, 8), use_cache=False, output_attentions=True)
+
+
+def test_other_frequencies_are_remarked_on() -> None:
+    model = tiny("llama")
+    with pytest.warns(UserWarning, match=r"other frequencies than the model was trained with"):
+        rr.patch(model, pe="rope_500k").remove()
+
+
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def test_yarns_attention_factor_goes_with_its_frequencies() -> None:
+    models = (tiny("llama", rope_parameters=rope).double() for rope in (YARN, {**YARN, "rope_type": "default"}))
+    model, stock = models
+    own = logits(model)
+    with pytest.warns(UserWarning, match="other frequencies"), rr.patch(model, pe="rope"):
+        torch.testing.assert_close(logits(model), logits(stock), rtol=0, atol=OF_COSINES)
+    assert torch.equal(logits(model), own)
+
+
+def test_an_attention_factor_that_goes_is_remarked_on_where_no_pair_rotates_faster() -> None:
+    with pytest.warns(UserWarning, match=r"trained with an attention factor of 1\.13863 in its rotation"):
+        rr.patch(tiny("llama", rope_parameters=YARN), pe="nope").remove()
+
+
+def test_frequencies_set_to_zero_leave_the_attention_factor() -> None:
+    models = (tiny("llama", rope_parameters=rope).double() for rope in (YARN, {**YARN, "rope_type": "default"}))
+    model, still = models
+    factor = 0.1 * math.log(4) + 1  # Hugging Face's for a context four times as long
+    for layer in still.model.layers:
+        layer.self_attn.q_proj.weight *= factor**2  # queries and keys are both multiplied
+    with installed(model):
+        probed = ProbedHuggingFaceModel("yarn", model, None)
+        with probed.with_frequencies([0 * table for table in probed.tables()]), rr.patch(still, pe="nope"):
+            torch.testing.assert_close(logits(model), logits(still), rtol=0, atol=OF_COSINES)
+        own = logits(model)
+    torch.testing.assert_close(own, logits(model), rtol=0, atol=OF_COSINES)
+
+
+@pytest.mark.parametrize("theta", [{}, {"theta": 1e6}], ids=["another base", "its own base"])
+def test_a_model_that_computes_its_frequencies_itself_is_refused(theta: dict[str, float]) -> None:
+    model = tiny("phimoe")
+    stock = logits(model)
+    with pytest.raises(UserError, match="PhimoeForCausalLM does not rotate at the frequencies"):
+        rr.patch(model, pe="p_rope", **theta)
+    assert torch.equal(logits(model), stock)
+
+
+@pytest.mark.parametrize(("name", "refused"), [("phimoe", True), ("llama", False)])
+def test_frequencies_whose_slowest_quarter_alone_changes_are_followed_or_refused(name: str, refused: bool) -> None:
+    model = tiny(name)
+    with installed(model):
+        probed = ProbedHuggingFaceModel(name, model, None)
+        tables = probed.tables()
+        for table in tables:
+            table[-(len(table) // 4) :] = 0
+        says = pytest.raises(UserError, match="does not rotate at the frequencies") if refused else nullcontext()
+        with says, probed.with_frequencies(tables):
+            assert not refused
+
+
+class OwnRoPE(RotaryEncoding):
+    def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> torch.Tensor:
+        return ladder(8, 16, self.theta, dtype, device)
+
+
+class ScaledRoPE(OwnRoPE):
+    """RoPE with an attention factor that its frequencies do not tell."""
+
+    def prepare(self, pos_BT: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        cos, sin = super().prepare(pos_BT, dtype)
+        return 1.2 * cos, 1.2 * sin
+
+
+class DynamicRoPE(OwnRoPE):
+    """RoPE whose base grows with texts longer than the training context."""
+
+    def prepare(self, pos_BT: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        longer = max(1.0, float(pos_BT.max()) / self.shape.train_length)
+        return rotation(pos_BT, ladder(8, 16, self.theta * longer, dtype, "cpu"))
+
+
+@pytest.mark.parametrize("kind", [ScaledRoPE, DynamicRoPE])
+def test_an_encoding_of_ones_own_that_does_more_than_rotate_is_refused(kind: type[OwnRoPE]) -> None:
+    with pytest.raises(UserError, match=f"{kind.__name__} is no RoPE that its frequencies determine"):
+        rr.patch(tiny("llama"), pe=lambda shape: kind(shape, theta=1e4))
+    decoder = Decoder(
+        d_model=32, n_layers=1, n_heads=2, n_key_heads=1, head_dim=16, d_mlp=32, train_length=32, n_vocab=N_VOCAB,
+        tied_embeddings=True, geglu=False, scaled_embeddings=False, norm_eps=1e-6, initializer_range=0.02,
+        kinds=[LayerKind(make_encoding=lambda shape: kind(shape, theta=1e4), make_softmax=Softmax)],
+    )  # fmt: skip
+    with pytest.raises(UserError, match=rf"rotates by more than its frequencies say \({kind.__name__}\)"):
+        ProbedDecoder("own", decoder, None, 0)
+
+
+def test_learned_parameters_join_the_model() -> None:
+    model = tiny("llama")
+    before = set(dict(model.named_parameters()))
+    patch = rr.patch(model, softmax="ssmax")
+    added = [p for name, p in model.named_parameters() if name not in before]
+    assert len(added) == 4
+    model(some_tokens(1, 8), labels=some_tokens(1, 8)).loss.backward()
+    assert all(p.grad is not None and p.grad.any() for p in added)
+    patch.remove()
+    assert set(dict(model.named_parameters())) == before
+
+
+@pytest.mark.parametrize("softmax", sorted(path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml")))
+def test_every_normaliser_runs_in_a_model_in_half_precision(softmax: str) -> None:
+    model = tiny("llama").to(torch.bfloat16)
+    with rr.patch(model, softmax=softmax):
+        assert bool(logits(model).isfinite().all())
+
+
+def test_a_probe_leaves_the_training_mode_of_every_part() -> None:
+    model = tiny("llama").train()
+    model.model.layers[0].eval()
+    before = {name: module.training for name, module in model.named_modules()}
+    rr.probe(model, Letters(), ["abcdefgh"])
+    assert {name: module.training for name, module in model.named_modules()} == before
+
+
+def test_a_function_makes_a_normaliser_too() -> None:
+    from roundround.softmax.top_k import TopK
+
+    model = tiny("llama")
+    with rr.patch(model, softmax="top_k", k=3):
+        expected = logits(model)
+    with rr.patch(model, softmax=lambda shape: TopK(shape, k=3)):
+        assert torch.equal(logits(model), expected)
+
+
+def test_a_probe_sees_the_patched_model() -> None:
+    model = tiny("llama")
+    tokenizer = Letters()
+    plain = rr.probe(model, tokenizer, ["abcdefgh", "hgfedcba" * 4])
+    with rr.patch(model, softmax="temperature", temperature=0.2):
+        sharp = rr.probe(model, tokenizer, ["abcdefgh", "hgfedcba" * 4])
+    assert float(sharp.arrays()["entropy"].mean()) < float(plain.arrays()["entropy"].mean()) / 2
+
+
+class Letters:
+    """A tokenizer whose tokens are letters."""
+
+    bos_token_id = 1
+    eos_token_id = pad_token_id = unk_token_id = None
+
+    def __call__(self, text: str, add_special_tokens: bool = True, split_special_tokens: bool = False) -> object:
+        return type("Ids", (), {"input_ids": [3 + ord(c) % (N_VOCAB - 3) for c in text]})
+
+
+# -- refused
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gemma2", {"softmax": "entmax15"}, "caps its logits at 2 inside its softmax; Entmax15 would drop the cap"),
+        ("gpt_oss", {"softmax": "adaptive_temperature"}, "learned a sink for every head"),
+        ("gpt_oss", {"softmax": "sink", "init_logit": 2.0}, "learned its sinks, which softmax=sink keeps"),
+        ("llama", {"pe": "alibi"}, "ALiBi is no RoPE"),
+        ("llama", {"pe": "xpos"}, "XPos is no RoPE that its frequencies determine"),
+        ("llama", {"pe": "rope_random"}, "RoPERandom draws positions, which a loaded model does not take"),
+        ("llama", {"pe": "partial_rope"}, "pairs other channels"),
+        ("llama", {"softmax": "top_k", "pe": "p_rope", "q": 3}, "no option named has a parameter 'q'"),
+        ("llama", {"softmax": "adaptve"}, "did you mean 'adaptive_temperature'"),
+        ("llama", {"pe": "prope"}, "did you mean 'p_rope'"),
+        ("llama", {"softmax": "temperature", "heat": 2}, "no option named has a parameter 'heat'"),
+        ("llama", {"softmax": "temperature", "temperature": -1.0}, "must be a finite number above 0"),
+        ("llama", {}, "needs softmax=... or pe=..."),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(name: str, options: dict[str, object], message: str) -> None:
+    model = tiny(name)
+    stock = logits(model)
+    with pytest.raises(UserError) as error:
+        rr.patch(model, **options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert torch.equal(logits(model), stock)  # and the model is as it was
+
+
+def test_only_hugging_face_models_are_patched() -> None:
+    with pytest.raises(UserError, match="not a Linear"):
+        rr.patch(torch.nn.Linear(2, 2), softmax="ssmax")
+    with pytest.raises(UserError, match="not a Linear"):
+        rr.probe(torch.nn.Linear(2, 2), None, ["a text"])
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'prob'"):
+        rr.prob  # noqa: B018
+
+
+# -- a trained model
+
+
+def test_greedy_text_through_the_plain_softmax_is_the_models_own() -> None:
+    model = AutoModelForCausalLM.from_pretrained(STORIES).eval()
+    tokenizer = AutoTokenizer.from_pretrained(STORIES)
+    golden = (ROOT / "tests" / "golden" / "stories260k_greedy_200_tokens.txt").read_text()
+    options = {"max_new_tokens": 200, "do_sample": False}
+    with rr.patch(model, softmax="softmax"):
+        text = tokenizer.decode(model.generate(torch.tensor([[1]]), **options)[0], skip_special_tokens=True)
+    assert text.strip() == golden.strip()
+    with rr.patch(model, softmax="adaptive_temperature"):
+        other = tokenizer.decode(model.generate(torch.tensor([[1]]), **options)[0], skip_special_tokens=True)
+    assert other.startswith("Once upon a time")
+    assert other.strip() != golden.strip()
+
+
+def test_keys_that_the_mask_does_not_know_are_refused() -> None:
+    small = {"head_dim": 16, "num_key_value_heads": 1, "q_lora_rank": 16, "o_groups": 2, "o_lora_rank": 8}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    index = {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 4, "sliding_window": 8}
+    model = tiny("deepseek_v4", **small, **experts, **index)
+    with installed(model), pytest.raises(UserError, match="attends to keys that its mask does not know"):
+        model(some_tokens(1, 40))

@@ -1,0 +1,331 @@
+"""Checkpoints: every prefix of what a writer does is consistent; what is damaged or elsewhere is refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers_kills import killed_before
+from torch import nn
+
+from roundround.records import checkpoints
+from roundround.records.checkpoints import check_optimizer, check_weights, load_into
+from roundround.support.errors import UserError
+
+LOSSES = [3.0, 1.0, 2.0, 2.5, 0.5]  # the second is the best for three steps, in which two others are deleted
+BEST = {n: 1 + LOSSES[:n].index(min(LOSSES[:n])) for n in range(1, len(LOSSES) + 1)}  # after n steps
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+def save(folder: Path, step: int, best: int | None = None) -> None:
+    parameter = nn.Parameter(torch.full((2, 3), float(step)))
+    optimizer = torch.optim.Adam([parameter])
+    parameter.grad = torch.ones(2, 3)
+    optimizer.step()
+    state: dict[str, Any] = {}
+    if best is not None:
+        state = {name: {"step": best, "nats_per_token": LOSSES[best - 1]} for name in ("best", "validated")}
+    weights = {"weight": parameter.detach()}
+    checkpoints.save(folder, step=step, weights=weights, optimizer=optimizer.state_dict(), state=state)
+
+
+def go_on(folder: Path) -> None:
+    """What a run does: from the newest checkpoint, the steps that are left."""
+    newest = checkpoints.newest(folder)
+    first = checkpoints.load(newest).state["step"] if newest else 0
+    for step in range(first + 1, len(LOSSES) + 1):
+        save(folder, step, BEST[step])
+
+
+def tree(folder: Path) -> dict[str, str]:
+    return {path.name: os.readlink(path) if path.is_symlink() else "folder" for path in folder.iterdir()}
+
+
+def test_the_newest_two_and_the_best_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    for step in (1, 2, 3, 4):
+        save(folder, step, BEST[step])
+    names = {f"step-0000000{n}": "folder" for n in (2, 3, 4)}
+    assert tree(folder) == names | {"last": "step-00000004", "best": "step-00000002"}
+
+
+def test_a_kill_before_any_change_leaves_what_a_resume_makes_right(tmp_path: Path) -> None:
+    whole = tmp_path / "whole" / "checkpoints"
+    with killed_before(sys.maxsize, tmp_path) as watch:
+        go_on(whole)
+    n_changes, last = watch.seen, len(LOSSES)
+    assert n_changes > 50
+    for n in range(1, n_changes + 1):
+        run = tmp_path / str(n)
+        folder = run / "checkpoints"
+        with killed_before(n, tmp_path):
+            go_on(folder)
+        there = checkpoints.steps(folder)
+        for step in there:
+            checkpoints.load(step)  # none is half-written or half-deleted
+        if there:
+            done = checkpoints.step_of(there[-1])
+            assert checkpoints.find(run, "best").name == checkpoints.folder_of(BEST[done]), n
+            assert checkpoints.find(run, "last") == there[-1], n
+            checkpoints.recover(folder)
+            assert not list(folder.glob(".*"))
+        go_on(folder)
+        checkpoints.recover(folder)
+        assert tree(folder) == tree(whole), n
+        assert checkpoints.find(run, "best").name == checkpoints.folder_of(last)
+        shutil.rmtree(run)
+
+
+def test_a_kill_while_a_resume_puts_things_right_is_put_right_by_the_next(tmp_path: Path) -> None:
+    n = 0
+    while True:
+        n += 1
+        folder = tmp_path / str(n)
+        for step in (1, 2, 3, 4):
+            save(folder, step, BEST[step])
+        shutil.copytree(folder / "step-00000004", folder / "step-00000001")  # as if prune had not come to it
+        state = json.loads((folder / "step-00000001" / "state.json").read_text())
+        (folder / "step-00000001" / "state.json").write_text(json.dumps({**state, "step": 1}))
+        shutil.copytree(folder / "step-00000004", folder / ".step-00000001")
+        os.replace(folder / "best", folder / ".best")
+        (folder / "last").unlink()
+        (folder / "last").symlink_to("step-00000003")
+        with killed_before(n, folder) as watch:
+            checkpoints.recover(folder)
+        checkpoints.recover(folder)
+        names = {f"step-0000000{n}": "folder" for n in (2, 3, 4)}
+        assert tree(folder) == names | {"last": "step-00000004", "best": "step-00000002"}, n
+        if watch.seen < n:
+            break
+    assert n > 10
+
+
+def test_a_run_without_a_loss_to_choose_by_has_no_best(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save(tmp_path / "checkpoints", step)
+    assert tree(tmp_path / "checkpoints").keys() == {"step-00000002", "step-00000003", "last"}
+    with pytest.raises(UserError, match=r"no checkpoint 'best' \(there are: step-00000002, step-00000003\)"):
+        checkpoints.find(tmp_path, "best")
+
+
+def test_steps_beyond_eight_digits_are_in_order(tmp_path: Path) -> None:
+    save(tmp_path, 99_999_999)
+    save(tmp_path, 100_000_000)
+    newest = checkpoints.newest(tmp_path)
+    assert newest is not None
+    assert newest.name == "step-100000000"
+
+
+def test_a_copy_under_another_name_is_passed_over(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    save(folder, 1, 1)
+    for name in ("step-00000001.bak", "step-00000001 (copy)", "step-9", "step-"):
+        shutil.copytree(folder / "step-00000001", folder / name)
+    save(folder, 2, 2)
+    checkpoints.recover(folder)
+    assert [path.name for path in checkpoints.steps(folder)] == ["step-00000001", "step-00000002"]
+    assert checkpoints.find(tmp_path, "last").name == "step-00000002"
+    assert (folder / "step-00000001.bak" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("name", ["best", "last"])
+def test_a_folder_in_the_place_of_a_link_is_named_and_nothing_is_left(tmp_path: Path, name: str) -> None:
+    save(tmp_path / "checkpoints", 1, 1)
+    copied = tmp_path / "copied"
+    shutil.copytree(tmp_path / "checkpoints", copied, symlinks=False)
+    other = copied / ({"best", "last"} - {name}).pop()
+    shutil.rmtree(other)
+    before = tree(copied).keys()
+    with pytest.raises(UserError, match=f"{name} is a folder where a link was, .*; delete it"):
+        checkpoints.recover(copied)
+    assert tree(copied).keys() - {other.name} == before
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    rename = os.rename
+    monkeypatch.setattr(os, "fsync", lambda handle: events.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name))
+    monkeypatch.setattr(os, "rename", lambda a, b: (events.append("renamed"), rename(a, b)))
+    save(tmp_path, 1, 1)
+    flushed = events[: events.index("renamed")]
+    assert {"model.safetensors", "trainer.safetensors", ".step-00000001"} <= set(flushed)
+    assert any(name.startswith(".state.json") for name in flushed)
+    assert "step-00000001" not in events
+    assert tmp_path.name in events[events.index("renamed") :], "and the folder that holds the new name"
+
+
+@pytest.mark.parametrize("name", ["../other/checkpoints/step-00000001", "best/..", "", ".", "step-1", "/etc", "step-*"])
+def test_a_name_never_leads_out_of_the_run(tmp_path: Path, name: str) -> None:
+    for run in ("mine", "other"):
+        save(tmp_path / run / "checkpoints", 1, 1)
+    with pytest.raises(UserError, match=r"has no checkpoint .* \(there are: step-00000001\)"):
+        checkpoints.find(tmp_path / "mine", name)
+
+
+@pytest.mark.parametrize("name", ["best", "last"])
+@pytest.mark.parametrize("target", ["../../other/checkpoints/step-00000001", "gone", "/etc"])
+def test_a_link_that_leads_out_of_the_run_is_refused(tmp_path: Path, name: str, target: str) -> None:
+    for run in ("mine", "other"):
+        save(tmp_path / run / "checkpoints", 1, 1)
+    link = tmp_path / "mine" / "checkpoints" / name
+    link.unlink()
+    link.symlink_to(target)
+    with pytest.raises(UserError, match="which is no checkpoint of this run; delete that link"):
+        checkpoints.find(tmp_path / "mine", name)
+
+
+def test_a_step_that_is_a_link_is_no_checkpoint(tmp_path: Path) -> None:
+    save(tmp_path / "mine" / "checkpoints", 1, 1)
+    save(tmp_path / "other" / "checkpoints", 2, 1)
+    (tmp_path / "mine/checkpoints/step-00000002").symlink_to(tmp_path / "other/checkpoints/step-00000002")
+    assert checkpoints.find(tmp_path / "mine", "last").name == "step-00000001"
+    with pytest.raises(UserError, match="has no checkpoint 'step-00000002'"):
+        checkpoints.find(tmp_path / "mine", "step-00000002")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda s: s.update(step="x"), "its step is not the folder's"),
+        (lambda s: s.update(step=-5), "its step is not the folder's"),
+        (lambda s: s.update(step=10**18), "its step is not the folder's"),
+        (lambda s: s.update(step=None), "its step is not the folder's"),
+        (lambda s: s.update(step=True), "its step is not the folder's"),
+        (lambda s: s.update(optimiser=None), "optimiser is null and must be values by name"),
+        (lambda s: s.update(optimiser=[1]), "optimiser is a list and must be values by name"),
+        (lambda s: s.update(optimiser={"param_groups": []}), "optimiser.n_tensors is missing"),
+        (
+            lambda s: s["optimiser"].update(param_groups=[]),
+            "optimiser.param_groups is an empty list and must be groups that list their parameters",
+        ),
+        (
+            lambda s: s["optimiser"].update(param_groups=[{}]),
+            "optimiser.param_groups is a list and must be groups that list their parameters",
+        ),
+        (lambda s: s.update(sha256=[]), "sha256 is an empty list and must be the hashes of a checkpoint's files"),
+        (lambda s: s.update(best=None), "best is null and must be a step or null, with its loss"),
+        (lambda s: s.update(best="x"), "best is 'x' and must be a step or null, with its loss"),
+        (lambda s: s.update(validated={"step": 1}), "validated is a mapping and must be a step or null, with its loss"),
+        (lambda s: s.pop("validated"), "validated is missing"),
+    ],
+)
+def test_a_state_that_nobody_wrote_is_damaged(tmp_path: Path, change: Callable[[Any], None], reason: str) -> None:
+    for step in (1, 2):
+        save(tmp_path, step, 1)
+    path = tmp_path / "step-00000002" / "state.json"
+    state = json.loads(path.read_text())
+    change(state)
+    path.write_text(json.dumps(state))
+    message = rf"step-00000002/state.json is damaged \({reason}\); the one before is step-00000001"
+    for read in (checkpoints.load, checkpoints.load_weights):
+        with pytest.raises(UserError, match=message):
+            read(path.parent)
+    before = tree(tmp_path)
+    with pytest.raises(UserError, match=message):
+        checkpoints.recover(tmp_path)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("data", [b"{", b"\xff", b"[]", b"[" * 100_000, b""])
+def test_a_state_that_is_no_json_object_is_damaged(tmp_path: Path, data: bytes) -> None:
+    save(tmp_path, 1, 1)
+    (tmp_path / "step-00000001" / "state.json").write_bytes(data)
+    with pytest.raises(UserError, match=r"state.json is damaged .* there is no checkpoint before it"):
+        checkpoints.load(tmp_path / "step-00000001")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "trainer.safetensors"])
+def test_what_a_resume_reads_is_hashed_wherever_the_links_lead(tmp_path: Path, name: str) -> None:
+    for step in (1, 2):
+        save(tmp_path, step, 1)
+    checkpoints.point(tmp_path, "last", tmp_path / "step-00000001")
+    path = tmp_path / "step-00000002" / name
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    newest = checkpoints.newest(tmp_path)
+    assert newest is not None
+    with pytest.raises(UserError, match=f"{name} is damaged .it does not match its hash.; the one before is"):
+        checkpoints.load(newest)
+
+
+@pytest.mark.parametrize("names", [[], ["zzz"], ["0.step", "0.exp_avg", "x.exp_avg_sq"]])
+def test_optimizer_tensors_that_nobody_wrote_are_damaged(tmp_path: Path, names: list[str]) -> None:
+    save(tmp_path, 1)
+    # other tensors, and the hash that fits them
+    folder = tmp_path / "step-00000001"
+    from safetensors.torch import save_file
+
+    from roundround.support.files import sha256
+
+    save_file({name: torch.zeros(2) for name in names}, folder / "trainer.safetensors")
+    state = json.loads((folder / "state.json").read_text())
+    state["sha256"]["trainer.safetensors"] = sha256(folder / "trainer.safetensors")
+    (folder / "state.json").write_text(json.dumps(state))
+    with pytest.raises(UserError, match=r"trainer.safetensors is damaged \(it holds"):
+        checkpoints.load(tmp_path / "step-00000001")
+
+
+@pytest.mark.parametrize("shapes", [[(3, 2)], [(2, 3), (4,)]])
+def test_the_optimizer_of_another_model_is_refused(tmp_path: Path, shapes: list[tuple[int, ...]]) -> None:
+    save(tmp_path, 1)
+    checkpoint = checkpoints.load(tmp_path / "step-00000001")
+    check_optimizer(checkpoint.optimizer, torch.optim.Adam([nn.Parameter(torch.zeros(2, 3))]), checkpoint.folder)
+    other = torch.optim.Adam([nn.Parameter(torch.zeros(shape)) for shape in shapes])
+    with pytest.raises(UserError, match=r"trainer.safetensors is damaged .it is that of another model"):
+        check_optimizer(checkpoint.optimizer, other, checkpoint.folder)
+
+
+def test_the_weights_of_another_model_are_refused_in_one_short_line(tmp_path: Path) -> None:
+    weights = {"weight": torch.zeros(2, 2), "zzz": torch.zeros(1)}
+    with pytest.raises(UserError) as caught:
+        load_into(nn.Linear(2, 2), weights, tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}/model.safetensors does not fit the model of the run: "
+        "bias is missing there and of shape [2] in the model, and 1 more differ"
+    )
+
+
+def test_weights_of_another_shape_or_name_are_named_before_they_are_loaded() -> None:
+    weights = nn.Linear(3, 2).state_dict()
+    for model, message in (
+        (nn.Linear(4, 2), r"weight is of shape \[2, 3\] there and of shape \[2, 4\] in the model"),
+        (nn.Linear(3, 2, bias=False), r"bias is of shape \[2\] there and missing in the model"),
+        (nn.Sequential(nn.Linear(3, 2)), r"0\.bias is missing there and .* in the model, and 3 more differ"),
+    ):
+        with pytest.raises(UserError, match=rf"^there/model.safetensors does not fit the model of the run: {message}"):
+            load_into(model, weights, Path("there"))
+
+
+def test_a_model_that_no_memory_holds_is_compared_all_the_same() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(10**9, 10**6)
+    with pytest.raises(UserError, match="does not fit"):
+        check_weights(model, nn.Linear(3, 2).state_dict(), Path("there"))
+
+
+def test_weights_that_fit_are_the_models() -> None:
+    model, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    load_into(model, other.state_dict(), Path("there"))
+    assert torch.equal(model.weight, other.weight)
+
+
+def test_weights_are_as_readable_as_the_users_own_files(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        save(tmp_path, 1)
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "step-00000001").iterdir()}
+    assert modes == dict.fromkeys(("model.safetensors", "trainer.safetensors", "state.json"), 0o640)

@@ -1,0 +1,876 @@
+"""A run directory: how a run begins, ends, goes on and is found again, and that no kill leaves half a file."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import hydra
+import pytest
+from conftest import ROOT, metrics_of
+from filelock import FileLock
+from helpers_git import git
+from helpers_manifest import CONFIG, a_manifest
+
+from roundround.distributed.peers import Peers
+from roundround.records import directories, provenance
+from roundround.records.directories import claim, find_run, read_manifest, run_directory, sweep_directory
+from roundround.records.loggers.base import Logger
+from roundround.records.loggers.none import NoLogger
+from roundround.records.opening import opened
+from roundround.records.run import Invocation, Run
+from roundround.support import files
+from roundround.support.errors import Interrupted, PeerLost, UserError
+from roundround.support.files import write_atomically, write_json
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A run directory as Hydra hands it over: there, and empty."""
+    path = tmp_path / "outputs" / "train" / "2026-01-31" / "10-00-00"
+    path.mkdir(parents=True)
+    return path
+
+
+class Recorder(Logger):
+    """Keeps what a run tells its logger."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+
+    def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
+        on_disk = read_manifest(directory)
+        self.heard.append(("start", directory, on_disk["status"], manifest["config"]))
+        return {"id": "abc"}
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        self.heard.append(("log", dict(metrics), step))
+
+    def results(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self.heard.append(("results", [(record["metric"], record["value"]) for record in records]))
+
+    def figures(self, pictures: Mapping[str, Path]) -> None:
+        self.heard.append(("figures", dict(pictures)))
+
+    def checkpoint(self, folder: Path, also: Sequence[Path]) -> None:
+        self.heard.append(("checkpoint", folder, list(also)))
+
+    def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
+        self.heard.append(("finish", manifest["status"], manifest["headline"], exit_code))
+
+
+def opening(directory: Path, logger: Logger | None = None, **given: Any) -> AbstractContextManager[Run]:
+    """A run there; it is resumed where one lies there."""
+    config = given.pop("config", CONFIG)
+    if (directory / "run.json").exists():
+        config = config | {"resume": str(directory)}
+    usual: dict[str, Any] = {"verb": "train", "overrides": ["seed=3"], "choices": {}, "sweep": None}
+    invocation = Invocation(directory=directory, **(usual | given))
+    return opened(invocation, config=config, logger=logger or NoLogger())
+
+
+def test_the_command_that_resumes_a_run_can_be_pasted() -> None:
+    invocation = Invocation(verb="train", directory=Path("/my runs/1"), overrides=[], choices={})
+    assert shlex.split(invocation.resume_line)[-2:] == ["train", "resume=/my runs/1"]
+
+
+def ended_by(directory: Path, error: BaseException, logger: Logger | None = None) -> None:
+    """A run that logs one step and is then stopped by this error, which `opened` lets through."""
+
+    def task() -> None:
+        with opening(directory, logger) as run:
+            run.log(1, loss=2.0)
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        task()
+    assert caught.value is error
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()} - {".lock"}
+
+
+# -- the manifest
+
+
+def test_a_finished_run_is_done_and_says_how_it_came_to_be(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = "roundround train 'text=my text.txt'"
+    with opening(directory, sweep="/sweeps/12-00-00-sweep", command=command) as run:
+        during = read_manifest(directory)
+        run.note(device="an abacus")
+        assert read_manifest(directory)["device"] == "an abacus"
+        run.results([{"metric": "perplexity", "value": 8.1}], perplexity=8.1)
+    after = read_manifest(directory)
+    assert (during["status"], during["ended"]) == ("running", None)
+    assert after["status"] == "done"
+    started, ended = (datetime.fromisoformat(after[key]) for key in ("started", "ended"))
+    assert started.tzinfo is not None
+    assert timedelta(0) < ended - started < timedelta(minutes=1)
+    assert after["command"] == command
+    assert (after["verb"], after["overrides"], after["config"], after["seed"]) == ("train", ["seed=3"], CONFIG, 3)
+    assert after["sweep"] == "/sweeps/12-00-00-sweep"
+    assert after["headline"] == {"perplexity": 8.1}
+    records = json.loads((directory / "results.json").read_text())
+    assert [(record["metric"], record["value"]) for record in records] == [("perplexity", 8.1)]
+    assert capsys.readouterr().out == f"{directory}\n", "the last line of standard output is the directory, alone"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RuntimeError("out of\n  memory"), "failed: RuntimeError: out of memory"),
+        (ZeroDivisionError(), "failed: ZeroDivisionError: ZeroDivisionError"),
+        (UserError("after the first step"), "failed: after the first step"),
+        (Interrupted(signal.SIGTERM), "interrupted"),
+        (KeyboardInterrupt(), "interrupted"),
+    ],
+)
+def test_a_stopped_run_says_why_in_one_line(
+    directory: Path, error: BaseException, status: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended_by(directory, error)
+    manifest = read_manifest(directory)
+    assert manifest["status"] == status
+    assert manifest["started"] < manifest["ended"]
+    assert names(directory) >= {"run.json", "metrics.jsonl"}
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_refused_before_its_first_step_leaves_only_what_was_there(directory: Path) -> None:
+    (directory / "notes.txt").write_text("mine")
+    logger = Recorder()
+
+    def task() -> None:
+        with opening(directory, logger) as run:
+            (directory / "wandb").mkdir()
+            (directory / "tokenizer.json").write_text("{}")
+            assert read_manifest(directory)["status"] == "running"
+            run.note(device="an abacus")
+            raise UserError("no such corpus")
+
+    with pytest.raises(UserError, match="no such corpus"):
+        task()
+    assert {path.name for path in directory.iterdir()} == {"notes.txt"}
+    assert logger.heard[-1] == ("finish", "refused", {}, 2)
+
+
+def test_a_folder_in_which_a_run_is_refused_keeps_no_lock(directory: Path) -> None:
+    (directory / "run.json").write_text("{")
+    with pytest.raises(UserError, match="is not valid json"), opening(directory):
+        pass
+    assert {path.name for path in directory.iterdir()} == {"run.json"}
+
+
+def test_a_password_from_a_yaml_is_not_recorded(directory: Path) -> None:
+    config = CONFIG | {"data": {"path": ["a.txt", "http:/u:hush@h"]}}
+    with (
+        pytest.raises(UserError, match=r"data\.path: an address of http:// with credentials"),
+        opening(directory, config=config),
+    ):
+        pass
+    assert names(directory) == set()
+
+
+def test_a_run_refused_before_its_first_step_deletes_nothing_of_the_users_own(directory: Path) -> None:
+    own = ["code.patch", "wandb/offline-run-1/run.wandb", "variants/mine.py"]
+    for name in own:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text("mine")
+    with pytest.raises(UserError, match="no such corpus"), opening(directory):
+        raise UserError("no such corpus")
+    files = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
+    assert files == set(own)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "results.json", "tokenizer.json"])
+def test_a_new_run_overwrites_nothing_of_the_users_own(directory: Path, name: str) -> None:
+    (directory / name).write_text("mine")
+    with pytest.raises(UserError, match=f"has a {name} that a run would overwrite"), opening(directory):
+        pytest.fail("it began")
+    assert (directory / name).read_text() == "mine"
+    assert names(directory) == {name}
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_logger_that_fails_at_the_end_hides_no_refusal(directory: Path, resumed: bool) -> None:
+    failing = NoLogger()
+    failing.finish = Mock(side_effect=RuntimeError("the network is gone"))
+    if resumed:
+        with opening(directory):
+            pass
+    before = {path: path.read_bytes() for path in directory.iterdir()}
+    with pytest.raises(UserError, match="no such corpus"), opening(directory, failing):
+        raise UserError("no such corpus")
+    assert {path: path.read_bytes() for path in directory.iterdir()} == before
+
+
+def test_a_run_goes_on_where_it_lies_as_it_began(directory: Path) -> None:
+    ended_by(directory, KeyboardInterrupt())
+    first = read_manifest(directory)
+    with opening(directory, config={"seed": 9}, overrides=["resume=last"]) as run:
+        during = read_manifest(directory)
+        assert during == run.manifest
+    assert (during["status"], during["ended"]) == ("running", None)
+    for key in ("started", "config", "config_hash", "overrides", "seed", "git"):
+        assert during[key] == first[key]
+    assert first["ended"] < during["resumed"]
+    assert read_manifest(directory)["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("verb", "overrides", "config", "fits"),
+    [
+        ("train", ["seed=3"], {"resume": None}, False),
+        ("eval", ["seed=3"], {}, False),
+        ("train", ["seed=4"], {}, False),
+        ("train", ["seed=3"], {}, True),  # of a verb that starts over
+        ("train", ["seed=3"], {"resume": "the run"}, True),
+    ],
+)
+def test_another_run_does_not_take_the_place_of_one(
+    verb: str, overrides: list[str], config: dict[str, Any], fits: bool, directory: Path
+) -> None:
+    """Its manifest would say what the first one was, beside the numbers of the second."""
+    ended_by(directory, KeyboardInterrupt())
+    before = (directory / "run.json").read_text(), (directory / "metrics.jsonl").read_text()
+    invocation = Invocation(verb=verb, directory=directory, overrides=overrides, choices={})
+    with nullcontext() if fits else pytest.raises(UserError, match="holds a run of train already"):  # noqa: SIM117
+        with opened(invocation, config=config, logger=NoLogger()):
+            pass
+    if not fits:
+        assert ((directory / "run.json").read_text(), (directory / "metrics.jsonl").read_text()) == before
+
+
+@pytest.mark.parametrize("steps", [0, 1], ids=["before its first step", "after it"])
+def test_a_run_refused_when_it_goes_on_is_as_it_was(directory: Path, steps: int) -> None:
+    ended_by(directory, KeyboardInterrupt())
+    if not steps:
+        (directory / "metrics.jsonl").unlink()
+    before = names(directory), read_manifest(directory)
+    with pytest.raises(UserError), opening(directory):
+        raise UserError("not like this")
+    assert (names(directory), read_manifest(directory)) == before
+
+
+def test_a_run_refused_after_it_went_on_says_why(directory: Path) -> None:
+    ended_by(directory, KeyboardInterrupt())
+
+    def task() -> None:
+        with opening(directory) as run:
+            run.log(2, loss=1.0)
+            raise UserError("not like this")
+
+    with pytest.raises(UserError):
+        task()
+    assert read_manifest(directory)["status"] == "failed: not like this"
+
+
+def test_other_ranks_write_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr("roundround.records.opening.rank", lambda: 1)
+    logger = Recorder()
+    with opening(directory, logger) as run:
+        run.note(device="an abacus")
+        run.log(1, loss=2.0)
+        run.forget_after(0)
+        run.results([{"metric": "perplexity", "value": 8.1}], perplexity=8.1)
+    with pytest.raises(UserError), opening(directory, logger):
+        raise UserError("no such corpus")
+    assert list(directory.iterdir()) == []
+    assert logger.heard == []
+    assert capsys.readouterr().out == ""
+
+
+def test_another_rank_joins_the_run_that_the_first_has_begun(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning starts its other ranks with the first one's directory."""
+    write_json(directory / "run.json", a_manifest(status="running"))
+    invocation = Invocation(verb="train", directory=directory, overrides=[], choices={})
+    for rank, answer in ((1, nullcontext()), (0, pytest.raises(UserError, match="holds a run of train already"))):
+        monkeypatch.setattr("roundround.records.opening.rank", lambda rank=rank: rank)
+        with answer, opened(invocation, config={"resume": None}, logger=Logger()):
+            pass
+
+
+@pytest.mark.parametrize("by", ["the main thread", "another thread"])
+def test_where_the_first_process_is_killed_the_next_records_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    write_json(directory / "run.json", a_manifest(status="running"))
+    monkeypatch.setattr("roundround.records.opening.rank", lambda: 1)
+    peers = Peers()
+    peers.rank, peers.n, peers.answer, peers.named_lost = 1, 2, {"directory": str(directory)}, {0: {}}
+    status = "failed: rank 0 of 2 was killed, or its machine is gone"
+    dying = FileLock(directory / ".lock", thread_local=False)
+    dying.acquire()
+    threading.Timer(0.2, lambda: dying.release(force=True)).start()  # a killed process has threads that end later
+    with suppress(PeerLost), opening(directory, peers=peers):
+        if by == "another thread":
+            peers.record(status)
+            assert read_manifest(directory)["status"] == status
+        raise PeerLost(status.removeprefix("failed: "))
+    assert read_manifest(directory)["status"] == status
+
+
+# -- the logger
+
+
+def test_the_logger_hears_the_config_at_the_start_and_what_the_run_leaves_at_the_end(directory: Path) -> None:
+    logger = Recorder()
+    with opening(directory, logger) as run:
+        assert read_manifest(directory)["wandb"] == {"id": "abc"}
+        run.log(7, loss=2.0, lr=0.1)
+        run.results([{"metric": "perplexity", "value": 8.1}], perplexity=8.1)
+        (directory / "figures").mkdir()
+        for name in ("b.png", "a.png", "a.svg"):
+            (directory / "figures" / name).touch()
+    assert logger.heard == [
+        ("start", directory, "running", CONFIG),
+        ("log", {"loss": 2.0, "lr": 0.1}, 7),
+        ("results", [("perplexity", 8.1)]),
+        ("figures", {name: directory / "figures" / f"{name}.png" for name in "ab"}),
+        ("finish", "done", {"perplexity": 8.1}, 0),
+    ]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), UserError("after the first step"), KeyboardInterrupt()])
+def test_the_logger_hears_how_a_stopped_run_ended(directory: Path, error: BaseException) -> None:
+    logger = Recorder()
+    ended_by(directory, error, logger)
+    code = {RuntimeError: 1, UserError: 2, KeyboardInterrupt: 130}[type(error)]
+    assert logger.heard[-1] == ("finish", read_manifest(directory)["status"], {}, code)
+
+
+def test_a_logger_that_fails_at_the_end_hides_neither_the_status_nor_the_error(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = NoLogger()
+    broken.finish = Mock(side_effect=OSError("the network is gone"))
+    ended_by(directory, ZeroDivisionError("the error that matters"), broken)
+    assert read_manifest(directory)["status"] == "failed: ZeroDivisionError: the error that matters"
+    assert "the network is gone" in caplog.text
+
+
+def test_a_logger_that_fails_at_the_start_fails_the_run(directory: Path) -> None:
+    broken = NoLogger()
+    broken.start = Mock(side_effect=OSError("no such host"))
+    with pytest.raises(OSError, match="no such host"), opening(directory, broken):
+        pytest.fail("the task must not start")
+    assert read_manifest(directory)["status"] == "failed: OSError: no such host"
+
+
+# -- metrics.jsonl
+
+
+def test_every_step_is_on_the_disk_as_soon_as_it_is_logged(directory: Path) -> None:
+    with opening(directory) as run:
+        for step in (1, 2, 3):
+            run.log(step, loss=1 / step)
+            assert metrics_of(directory) == [{"step": s, "loss": 1 / s} for s in range(1, step + 1)]
+
+
+def test_a_number_that_is_not_finite_is_written_as_its_name(directory: Path) -> None:
+    logger = Recorder()
+    with opening(directory, logger) as run:
+        run.log(1, loss=math.nan, grad_norm=math.inf, margin=-math.inf, lr=0.1)
+
+    text = (directory / "metrics.jsonl").read_text()
+    row = json.loads(text, parse_constant=pytest.fail)
+    assert row == {"step": 1, "loss": "nan", "grad_norm": "inf", "margin": "-inf", "lr": 0.1}
+    assert math.isnan(logger.heard[1][1]["loss"]), "the logger gets the number"
+
+
+TORN = ['{"step": 4, "lo', "", "[4]", "4", '{"loss": 2.0}', "\x00\x00\x00"]
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_a_resumed_run_forgets_later_steps_and_a_torn_last_line(directory: Path, torn: str) -> None:
+    with opening(directory) as run:
+        for step in (1, 2, 3):
+            run.log(step, loss=1.0)
+        with open(directory / "metrics.jsonl", "a") as file:
+            file.write(torn)
+        run.forget_after(2)
+        assert [row["step"] for row in metrics_of(directory)] == [1, 2]
+        run.log(3, loss=0.5)
+    assert [(row["step"], row["loss"]) for row in metrics_of(directory)] == [(1, 1.0), (2, 1.0), (3, 0.5)]
+
+
+def test_forgetting_what_was_never_written_writes_nothing(directory: Path) -> None:
+    with opening(directory) as run:
+        run.forget_after(0)
+        assert not (directory / "metrics.jsonl").exists()
+
+
+# -- two processes
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from roundround.records.loggers.none import NoLogger
+from roundround.records.opening import opened
+from roundround.records.run import Invocation
+invocation = Invocation(verb="probe", directory=Path(sys.argv[1]), overrides=[], choices={})
+with opened(invocation, config={}, logger=NoLogger()) as run:
+    run.log(1, loss=2.0)
+    print("begun", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other_process(directory: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has opened the same run and waits."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdin is not None
+    assert child.stdout.readline() == "begun\n"
+    yield child
+    child.kill()
+    child.wait()
+    child.stdin.close()
+    child.stdout.close()
+
+
+def test_a_second_process_is_refused_and_touches_nothing(directory: Path, other_process: subprocess.Popen[str]) -> None:
+    before = {path: path.read_bytes() for path in directory.iterdir()}
+    with pytest.raises(UserError, match="is being written by another process"), opening(directory):
+        pytest.fail("two processes in one run directory")
+    assert {path: path.read_bytes() for path in directory.iterdir()} == before
+    assert other_process.communicate("")[0] == f"{directory}\n"
+    assert read_manifest(directory)["status"] == "done"
+
+
+def test_a_killed_run_still_says_running_and_can_go_on(directory: Path, other_process: subprocess.Popen[str]) -> None:
+    other_process.kill()
+    other_process.wait()
+    killed = read_manifest(directory)
+    assert (killed["status"], killed["ended"]) == ("running", None)
+    with opening(directory):
+        pass
+    assert read_manifest(directory)["status"] == "done"
+    assert read_manifest(directory)["started"] == killed["started"]
+
+
+# -- files
+
+
+@pytest.mark.parametrize("call", ["fsync", "chmod", "replace"])
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("old")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files.os, call, Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(OSError, match="No space left"):
+            write_atomically(path, "new")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("run.json", "old")]
+    write_atomically(path, "new")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("run.json", "new")]
+
+
+def test_text_that_cannot_be_encoded_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "half of it, then \ud800")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("run.json", "old")]
+
+
+def test_an_interrupt_while_writing_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("old")
+
+    monkeypatch.setattr(files.os, "fsync", Mock(side_effect=Interrupted(signal.SIGTERM)))
+    with pytest.raises(Interrupted):
+        write_atomically(path, "new")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("run.json", "old")]
+
+
+def test_a_file_is_whole_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(files.os, "fsync", lambda handle: (events.append("flushed"), fsync(handle)))
+
+    def rename(source: str, target: Path) -> None:
+        assert Path(source).parent == target.parent, "a rename is atomic inside one file system only"
+        events.append(Path(source).read_text())
+        replace(source, target)
+
+    monkeypatch.setattr(files.os, "replace", rename)
+    write_atomically(tmp_path / "run.json", "all of it")
+    assert events == ["flushed", "all of it"]
+
+
+def test_a_reader_never_sees_half_a_manifest(directory: Path) -> None:
+    broken: list[str] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                read_manifest(directory)
+            except UserError as error:
+                broken.append(str(error))
+
+    with opening(directory) as run:
+        reader = threading.Thread(target=read)
+        reader.start()
+        for n in range(50):
+            run.note(facts={"n": n, "padding": "x" * 100_000})
+        done.set()
+        reader.join()
+    assert broken == []
+
+
+def test_files_are_as_readable_as_the_users_own(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_json(tmp_path / "run.json", {"a": Path("b")})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o640
+    assert json.loads((tmp_path / "run.json").read_text()) == {"a": "b"}
+
+
+# -- finding a run
+
+
+def leave_run(path: Path, started: str, status: str = "done", verb: str = "train") -> Path:
+    path.mkdir(parents=True)
+    write_json(path / "run.json", a_manifest(verb=verb, status=status, started=started))
+    return path
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    """Runs whose folders sort otherwise than the times at which they started."""
+    root = tmp_path / "outputs"
+    leave_run(root / "train/2026-01-02/23-00-00", "2026-01-02T23:00:00.000000+00:00")
+    leave_run(root / "train/2026-01-03/09-00-00-sweep/0", "2026-01-03T09:00:01.000000+00:00")
+    leave_run(root / "train/2026-01-03/09-00-00-sweep/10", "2026-01-03T09:00:30.000000+00:00")
+    leave_run(root / "train/2026-01-03/09-00-00-sweep/9", "2026-01-03T09:00:20.000000+00:00")
+    leave_run(root / "train/2026-01-03/10-00-00", "2026-01-03T08:59:59.000000+00:00")
+    leave_run(root / "train/2026-01-03/11-00-00", "2026-01-03T11:00:00.000000+00:00", "failed: boom")
+    leave_run(root / "train/2026-01-03/12-00-00", "2026-01-03T12:00:00.000000+00:00", "interrupted")
+    leave_run(root / "train/2026-01-03/13-00-00", "2026-01-03T13:00:00.000000+00:00", "running")
+    leave_run(root / "eval/2026-01-03/14-00-00", "2026-01-03T14:00:00.000000+00:00", verb="eval")
+    return root
+
+
+def test_last_is_the_latest_started_run_that_is_done_jobs_of_sweeps_included(outputs: Path) -> None:
+    assert find_run("last", str(outputs), "train", done=True) == outputs / "train/2026-01-03/09-00-00-sweep/10"
+
+
+def test_last_says_that_a_newer_run_is_not_finished(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    day = outputs / "train/2026-01-03"
+    for reference, taken in {"last": "09-00-00-sweep/10", "last~2": "09-00-00-sweep/0"}.items():
+        find_run(reference, str(outputs), "train", done=True)
+        assert capsys.readouterr().err == (
+            f"{reference} is {day / taken}; {day / '13-00-00'} is newer and not finished (running)\n"
+        )
+    leave_run(day / "16-00-00", "2026-01-03T16:00:00.000000+00:00")
+    find_run("last", str(outputs), "train", done=True)
+    find_run("last", str(outputs), "train", done=False)
+    assert capsys.readouterr().err == ""
+    leave_run(day / "17-00-00", "2026-01-03T17:00:00.000000+00:00", "failed: boom")
+    find_run("last", str(outputs), "train", done=True)
+    assert capsys.readouterr().err == (
+        f"last is {day / '16-00-00'}; {day / '17-00-00'} is newer and not finished (failed: boom)\n"
+    )
+
+
+def test_last_to_go_on_with_need_not_be_done(outputs: Path) -> None:
+    assert find_run("last", str(outputs), "train", done=False) == outputs / "train/2026-01-03/13-00-00"
+
+
+def test_last_to_go_on_with_did_not_only_look_at_another(outputs: Path) -> None:
+    looked = leave_run(outputs / "train/2026-01-03/15-00-00", "2026-01-03T15:00:00.000000+00:00", "interrupted")
+    write_json(looked / "run.json", read_manifest(looked) | {"run": "elsewhere"})
+    assert find_run("last", str(outputs), "train", done=False).name == "13-00-00"
+    write_json(looked / "run.json", read_manifest(looked) | {"status": "done"})
+    assert find_run("last", str(outputs), "train", done=True) == looked
+
+
+def test_last_of_a_job_is_none_of_its_own_sweep(outputs: Path) -> None:
+    own = outputs / "train/2026-01-03/09-00-00-sweep"
+    assert find_run("last", str(outputs), "train", done=True, sweep=own).name == "10-00-00"
+
+
+def test_last_passes_over_what_is_no_manifest(outputs: Path) -> None:
+    for n, text in enumerate(["", "[]", '{"status": "done"}', "\x00"]):
+        folder = outputs / f"train/2026-02-01/0{n}-00-00"
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text(text)
+    assert find_run("last", str(outputs), "train", done=True).name == "10"
+
+
+def test_last_without_a_finished_run_says_how_to_start_one(tmp_path: Path) -> None:
+    leave_run(tmp_path / "train/2026-01-03/11-00-00", "2026-01-03T11:00:00.000000+00:00", "failed: boom")
+    with pytest.raises(UserError, match=r"no finished train run under .*; start one with: roundround train"):
+        find_run("last", str(tmp_path), "train", done=True)
+    with pytest.raises(UserError, match="no eval run under"):
+        find_run("last", str(tmp_path), "eval", done=False)
+
+
+def test_a_run_is_found_anywhere_by_its_path(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = leave_run(tmp_path / "kept", "2020-01-01T00:00:00.000000+00:00", "interrupted")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for reference in (str(elsewhere), "kept", "kept/", "~/kept"):
+        assert find_run(reference, str(outputs), "train", done=True) == elsewhere
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "has no run.json"),
+        ("{", "is not valid json"),
+        ("\x00", "is not valid json"),
+        ("[]", "is not a manifest of roundround: it holds no values by name"),
+        ('{"verb": "train", "status": "done"}', "is not a manifest of roundround: started is missing"),
+    ],
+)
+def test_a_folder_that_is_no_run_is_a_user_error(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "run.json").write_text(text)
+    with pytest.raises(UserError, match=message):
+        find_run(str(tmp_path), "outputs", "train", done=True)
+
+
+def test_outputs_in_the_home_folder_are_where_last_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    begun = Path(run_directory("~/runs", "train", None))
+    assert begun.is_relative_to(tmp_path / "runs")
+    write_json(begun / "run.json", a_manifest(status="done"))
+    assert find_run("last", "~/runs", "train", done=True) == begun
+
+
+@pytest.mark.parametrize("name", ["train.log", "checkpoints", "figures/curve.svg", "wandb"])
+def test_a_run_with_a_link_that_leads_out_of_it_is_not_resumed(tmp_path: Path, name: str) -> None:
+    run = leave_run(tmp_path / "run", "2026-01-02T23:00:00.000000+00:00")
+    (run / "checkpoints" / "step-00000001").mkdir(parents=True)
+    (run / "checkpoints" / "last").symlink_to("step-00000001")
+    (run / "wandb").mkdir()
+    (run / "wandb" / "debug.log").symlink_to("/tmp/wandb.log")
+    assert run_directory("outputs", "train", str(run)) == str(run)
+    path = run / name
+    if path.is_dir():
+        path.rename(tmp_path / "elsewhere")
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=f"{name} is a link that leads out of the run"):
+        run_directory("outputs", "train", str(run))
+    assert find_run(str(run), "outputs", "train", done=True) == run, "it may be read"
+
+
+def test_a_folder_that_is_not_there_is_a_user_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not exist"):
+        read_manifest(tmp_path / "nowhere")
+
+
+# -- claiming a directory
+
+
+def test_launches_of_one_second_get_directories_of_their_own(tmp_path: Path) -> None:
+    noon = datetime(2026, 1, 31, 12, 0, 0)
+    claimed = [claim(tmp_path / "train", noon) for _ in range(3)]
+    assert [path.relative_to(tmp_path).as_posix() for path in claimed] == [
+        "train/2026-01-31/12-00-00",
+        "train/2026-01-31/12-00-00-2",
+        "train/2026-01-31/12-00-00-3",
+    ]
+    assert all(path.is_dir() for path in claimed)
+
+
+def test_a_day_that_a_refused_start_has_just_removed_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, failures = Path.mkdir, iter([FileNotFoundError(2, "No such file or directory")])
+
+    def removed_once(self: Path, *args: Any, **options: Any) -> None:
+        for failure in failures:
+            raise failure
+        make(self, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", removed_once)
+    assert claim(tmp_path / "train", datetime(2026, 1, 31, 12)).is_dir()
+
+
+def test_a_sweep_and_its_jobs_lie_where_last_looks_for_them(tmp_path: Path) -> None:
+    sweep = Path(sweep_directory(str(tmp_path), "train"))
+    second = Path(sweep_directory(str(tmp_path), "train"))
+    assert re.fullmatch(r"\d\d-\d\d-\d\d-sweep(-2)?", second.name)
+    for folder in (sweep, second):
+        job = leave_run(folder / "0", datetime.now().astimezone().isoformat(timespec="microseconds"))
+        assert find_run("last", str(tmp_path), "train", done=True) == job
+
+
+def test_a_run_directory_that_cannot_be_made_is_a_user_error(tmp_path: Path) -> None:
+    (tmp_path / "outputs").write_text("a file")
+    with pytest.raises(UserError, match=r"cannot create a run directory in .*; give outputs=DIR"):
+        run_directory(str(tmp_path / "outputs"), "train", None)
+
+
+def test_a_resumed_run_keeps_its_directory(outputs: Path) -> None:
+    run = outputs / "train/2026-01-03/12-00-00"
+    assert run_directory(str(outputs), "train", str(run)) == str(run)
+    directories.remove_scratch(run)
+    assert run.is_dir()
+
+
+# -- provenance
+
+
+def test_the_hash_of_a_config_forgets_the_order_of_its_keys_and_nothing_else() -> None:
+    one = provenance.config_hash({"a": 1, "b": {"c": [1, 2], "d": None}})
+    assert provenance.config_hash({"b": {"d": None, "c": [1, 2]}, "a": 1}) == one
+    assert provenance.config_hash({"a": 1, "b": {"c": [2, 1], "d": None}}) != one
+    assert provenance.config_hash({"a": 1.5, "b": {"c": [1, 2], "d": None}}) != one
+
+
+def test_versions_name_what_numbers_depend_on() -> None:
+    found = provenance.versions()
+    assert found["hydra-core"] == hydra.__version__
+    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert {"torch", "lightning", "transformers", "numpy", "wandb"} <= found.keys()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository like ours, from which `provenance` believes to run."""
+    root = tmp_path / "checkout"
+    for name in ("roundround/pe/rope.py", "conf/pe/rope.yaml", "README.md"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("first\n")
+    git(root, "init", "--quiet")
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "-m", "first")
+    monkeypatch.setattr(provenance, "PACKAGE", root / "roundround")
+    return root
+
+
+def test_the_checkout_of_this_package_is_found() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("these tests do not lie in a git checkout")
+    state, _ = provenance.git_state()
+    assert state is not None
+    assert state["commit"] == git(ROOT, "rev-parse", "HEAD").strip()
+
+
+def test_a_clean_checkout_is_its_commit(checkout: Path, directory: Path) -> None:
+    (checkout / "README.md").write_text("words, which no number depends on\n")
+    with opening(directory):
+        pass
+    commit = git(checkout, "rev-parse", "HEAD").strip()
+    assert read_manifest(directory)["git"] == {"commit": commit, "dirty": False}
+    assert names(directory) == {"run.json"}
+
+
+def test_git_is_asked_once_when_a_run_begins_and_never_when_it_goes_on(
+    checkout: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, ask = [], provenance.git_state
+    monkeypatch.setattr("roundround.records.opening.git_state", lambda: asked.append(1) or ask())
+    ended_by(directory, KeyboardInterrupt())
+    assert len(asked) == 1
+    with opening(directory):
+        pass
+    assert len(asked) == 1
+
+
+def test_the_patch_of_a_run_that_goes_on_is_that_of_its_beginning(checkout: Path, directory: Path) -> None:
+    ended_by(directory, KeyboardInterrupt())
+    (checkout / "roundround/pe/rope.py").write_text("second\n")
+    with opening(directory):
+        pass
+    assert read_manifest(directory)["git"]["dirty"] is False
+    assert "code.patch" not in names(directory)
+
+
+def test_the_repository_of_another_project_around_an_installed_package_is_not_ours(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = checkout / "venv" / "site-packages" / "roundround"
+    installed.mkdir(parents=True)
+    monkeypatch.setattr(provenance, "PACKAGE", installed)
+    assert provenance.git_state() == (None, None)
+
+
+def test_no_repository_and_no_git_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "PACKAGE", tmp_path / "roundround")
+    (tmp_path / "roundround").mkdir()
+    assert provenance.git_state() == (None, None)
+    monkeypatch.setenv("PATH", "")
+    assert provenance.git_state() == (None, None)
+
+
+# -- what once went wrong
+
+
+@pytest.mark.parametrize("name", ["roundround/pe/rope.py", "conf/pe/rope.yaml"])
+def test_a_dirty_checkout_leaves_a_patch_that_makes_it_again(checkout: Path, directory: Path, name: str) -> None:
+    (checkout / name).write_text("second\n")
+    with opening(directory):
+        pass
+    assert read_manifest(directory)["git"]["dirty"] is True
+    git(checkout, "checkout", "--quiet", "--", ".")
+    git(checkout, "apply", str(directory / "code.patch"))
+    assert (checkout / name).read_text() == "second\n"
+
+
+def test_a_new_variant_that_git_does_not_know_yet_is_in_the_patch(checkout: Path, directory: Path) -> None:
+    variant = checkout / "roundround" / "pe" / "mine.py"
+    variant.write_text("my idea\n")
+    with opening(directory):
+        pass
+    assert read_manifest(directory)["git"]["dirty"] is True
+    variant.unlink()
+    git(checkout, "apply", str(directory / "code.patch"))
+    assert variant.read_text() == "my idea\n"
+
+
+def test_going_on_without_a_logger_keeps_the_id_of_weights_and_biases(directory: Path) -> None:
+    ended_by(directory, KeyboardInterrupt(), Recorder())
+    with opening(directory, NoLogger()):
+        pass
+    assert read_manifest(directory)["wandb"] == {"id": "abc"}
+
+
+def test_results_and_manifest_are_json_also_where_a_number_is_not_finite(directory: Path) -> None:
+    with opening(directory) as run:
+        run.results([{"metric": "perplexity", "value": math.nan}], perplexity=math.inf)
+    for name in ("results.json", "run.json"):
+        json.loads((directory / name).read_text(), parse_constant=pytest.fail)
+    assert json.loads((directory / "results.json").read_text())[0]["value"] == "nan"
+    assert read_manifest(directory)["headline"] == {"perplexity": "inf"}
+
+
+def test_last_knows_time_zones(tmp_path: Path) -> None:
+    leave_run(tmp_path / "train/2026-10-25/02-30-00", "2026-10-25T02:30:00.000000+02:00")
+    later = leave_run(tmp_path / "train/2026-10-25/02-10-00", "2026-10-25T02:10:00.000000+01:00")
+    assert find_run("last", str(tmp_path), "train", done=True) == later
+
+
+def test_a_source_that_is_not_utf8_does_not_stop_the_run(checkout: Path, directory: Path) -> None:
+    (checkout / "roundround/pe/rope.py").write_bytes(b"# caf\xe9\n")
+    with opening(directory):
+        pass

@@ -1,0 +1,107 @@
+"""The model card of a run of somebody else's: its strings are shown, and mean nothing to Markdown, HTML or YAML."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import yaml
+from helpers_export import CARD, MANIFEST, SMALL
+from omegaconf import OmegaConf
+
+from roundround.config.options import load_option
+from roundround.model.decoder import Decoder
+from roundround.trained.export.card import card_of, code, model_card, shown, with_arguments
+from roundround.trained.models import build_decoder
+
+HOSTILE = [
+    "<script>alert(1)</script>\x1b[31m",
+    "[link](http://evil.example)",
+    "a | b\n\n# heading",
+    "`code` ``more``",
+    "]\nlicense: mit\ntags: [x",
+    "www.evil.example",
+    "![image](http://evil.example/x.png)",
+    "&lt;img src=x onerror=alert(1)&gt;",
+    "\ud800\u202e\x00\uffff",
+    "x" * 100_000,
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    model = OmegaConf.merge(load_option("model", "tiny"), SMALL)
+    return build_decoder(model, load_option("pe", "rope"), load_option("softmax", "softmax"), n_vocab=257)  # type: ignore[arg-type]
+
+
+def card_with(text: str, decoder: Decoder) -> str:
+    manifest = {
+        **MANIFEST,
+        "roundround": text,
+        "command": text,
+        "choices": {"pe": text, "softmax": text, "data": text},
+        "config": {"pe": {"_target_": text, text: text}, "softmax": {"_target_": text, "k": [text]}},
+        "data": {**MANIFEST["data"], "corpus_hash": text},
+    }
+    return model_card(replace(CARD, name=text, manifest=manifest), decoder, stock="LlamaForCausalLM", needs=[])
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_what_comes_from_a_run_leads_nowhere(text: str, decoder: Decoder) -> None:
+    card = card_with(text, decoder)
+    _, head, body = card.split("---\n", 2)
+    assert yaml.safe_load(head)["tags"][0] == "roundround"
+    assert yaml.safe_load(head).keys() == {"library_name", "pipeline_tag", "tags"}
+    assert all(line.isprintable() for line in card.split("\n"))
+    prose = body.split("```python")[0] + body.split("```")[2]
+    outside_of_code = re.sub(r"`[^`\n]*`", "", prose)
+    for mark in ("<", "`", "](", "http", "www.", "&lt;img"):
+        assert mark not in outside_of_code, outside_of_code
+    assert not re.search(r"<\w", card)
+    assert "http" not in head
+    table = [line for line in prose.split("\n") if line.startswith("|")]
+    assert {line.count("|") for line in table} == {3}
+    assert len(table) == 15
+    assert [line for line in prose.split("\n") if line.startswith("#")] == [prose.strip().split("\n")[0]]
+    assert len(card) < 40_000
+
+
+def test_tags_are_the_names_themselves(decoder: Decoder) -> None:
+    for name in ("no", "1e5", "p_rope", "rope/table2", "na\u00efve"):
+        head = card_with(name, decoder).split("---\n")[1]
+        assert yaml.safe_load(head)["tags"] == ["roundround", name, name]
+
+
+def test_a_run_without_choices_has_no_such_tags(decoder: Decoder) -> None:
+    card = model_card(replace(CARD, manifest={**MANIFEST, "choices": {}}), decoder, stock="LlamaForCausalLM", needs=[])
+    assert yaml.safe_load(card.split("---\n")[1])["tags"] == ["roundround"]
+
+
+def test_what_is_harmless_stays_as_it_is() -> None:
+    for text in ("p_rope (p=0.75, theta=10000.0)", "my model", "0.2.0", "a (k=[1.0, -2])"):
+        assert shown(text) == text
+    assert code("roundround train pe.p=0.5 'data.path=a b'") == "`roundround train pe.p=0.5 'data.path=a b'`"
+    assert code("a|b <c>") == "`a&#124;b &lt;c&gt;`"
+
+
+def test_a_step_that_was_not_measured_has_no_perplexity() -> None:
+    measured = {"step": 2, "nats_per_token": 1.0}
+    for state in ({"step": 4}, {"step": 4, "best": measured, "validated": measured}):
+        card = card_of(MANIFEST, "name", "best", state)
+        assert (card.step, card.measured) == (4, {})
+
+
+def test_a_model_without_mlps_says_so(decoder: Decoder) -> None:
+    model = OmegaConf.merge(load_option("model", "tiny"), SMALL, {"d_mlp": 0})
+    bare = build_decoder(model, load_option("pe", "rope"), load_option("softmax", "softmax"), n_vocab=257)  # type: ignore[arg-type]
+    cards = [model_card(CARD, each, stock=None, needs=[]) for each in (bare, decoder)]
+    assert ["a Llama-type decoder without MLPs, with `pe=a` as" in card for card in cards] == [True, False]
+    assert "a Llama-type decoder with `pe=a` as" in cards[1]
+
+
+def test_a_number_that_the_pattern_gives_is_not_shown_as_none() -> None:
+    node = {"_target_": "roundround.pe.p_rope.PRoPE", "p": 0.25, "theta": None}
+    assert with_arguments("p_rope_25", node) == "p_rope_25 (p=0.25)"
+    assert with_arguments("p_rope_25", node | {"theta": 500.0}) == "p_rope_25 (p=0.25, theta=500.0)"

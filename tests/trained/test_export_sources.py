@@ -1,0 +1,283 @@
+"""The source files of an export: which modules travel, what they are called, which lines change, what is refused."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from conftest import ROOT
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from roundround.config.options import load_option
+from roundround.pe.alibi import ALiBi
+from roundround.pe.base import PositionalEncoding
+from roundround.softmax.softmax import Softmax
+from roundround.support.errors import UserError
+from roundround.support.imports import import_statements
+from roundround.trained.export import sources
+from roundround.trained.export.folder import MODELING
+from roundround.trained.export.modeling import RoundroundForCausalLM
+from roundround.trained.export.sources import flat_file_names, source_files
+
+MAIN = RoundroundForCausalLM.__module__
+HALF = '''"""Half."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, final
+
+import torch
+from mine.helpers import turning
+from roundround.pe import rotary
+
+from .base import (  # a module beside this one
+    SlowRotary,
+)
+
+if TYPE_CHECKING:
+    from roundround.kernels.keys import AttentionShape
+
+
+@final
+class Half(SlowRotary):
+    """Turns half as fast."""
+
+    def __init__(self, shape: AttentionShape, *, slower: float) -> None:
+        super().__init__(shape, theta=10_000.0)
+        self.slower = slower
+
+    def frequencies(self, dtype=torch.float32, device="cpu"):
+        from roundround.pe.rotary import ladder as steps
+
+        n = self.shape.head_dim
+        whole = rotary.ladder(n // 2, n, self.theta, dtype, device)
+        assert (whole == steps(n // 2, n, self.theta, dtype, device)).all()
+        return whole * math.cos(turning.angle()) / self.slower
+'''
+OF_MINE = {
+    "mine/__init__.py": "",
+    "mine/half.py": HALF,
+    "mine/base/__init__.py": "from .slow import SlowRotary\n",
+    "mine/base/slow.py": "from roundround.pe.rotary import RotaryEncoding as SlowRotary\n",
+    "mine/helpers/__init__.py": "",
+    "mine/helpers/turning.py": "from ..angles import right as angle\n",
+    "mine/angles.py": "def right() -> float:\n    return 0.0\n",
+    "mine/not_needed.py": "",
+}
+
+
+@contextmanager
+def mine_below(folder: Path) -> Iterator[None]:
+    """A package of a user's own with a variant and modules that it needs."""
+    for name, text in OF_MINE.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Iterator[None]:
+    with mine_below(tmp_path / "folder"):
+        yield
+
+
+def sources_of(encoding: type, normaliser: type = Softmax) -> dict[str, str]:
+    return source_files(MAIN, {"Encoding": encoding, "Normaliser": normaliser}, main_file=MODELING)
+
+
+def sources_with(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The sources of a model whose encoding stands below this code in a user's own module."""
+    file = tmp_path / "odd_pe.py"
+    file.write_bytes((code + "\nclass Odd:\n    pass\n").encode())
+    odd = ModuleType("odd_pe")
+    odd.__file__ = str(file)
+    monkeypatch.setitem(sys.modules, "odd_pe", odd)
+    return sources_of(type("Odd", (PositionalEncoding,), {"__module__": "odd_pe"}))
+
+
+# -- which modules travel
+
+
+@pytest.fixture(scope="module")
+def parsed_once() -> Iterator[None]:
+    """Two variants share all files but one or two: parsing them anew for each is all that their exports cost."""
+    with pytest.MonkeyPatch.context() as patch:
+        parsed = functools.cache(lambda text, package: list(import_statements(text, package)))
+        patch.setattr(sources, "import_statements", parsed)
+        yield
+
+
+VARIANTS = [(family, path.stem) for family in ("pe", "softmax") for path in (ROOT / "conf" / family).glob("*.yaml")]
+
+
+@pytest.mark.parametrize(("family", "name"), sorted(VARIANTS))
+def test_transformers_finds_every_file_of_every_variant(
+    family: str, name: str, tmp_path: Path, parsed_once: None
+) -> None:
+    module, _, of = load_option(family, name)["_target_"].rpartition(".")
+    variant = getattr(importlib.import_module(module), of)
+    files = sources_of(variant) if family == "pe" else sources_of(ALiBi, variant)
+    for file, text in files.items():
+        (tmp_path / file).write_text(text)
+    found = get_relative_import_files(tmp_path / f"{MODELING}.py")
+    assert {Path(file).name for file in found} == files.keys() - {f"{MODELING}.py"}
+    assert f"{family}_{module.rpartition('.')[2]}.py" in files
+
+
+# -- what they are called
+
+
+def test_no_two_files_share_a_name() -> None:
+    names = ["roundround.pe.rope", "pe_rope", "pe.rope", "Pe.Rope", "own", "modeling", MODELING]
+    assert flat_file_names(names, {"main": MODELING}) == {
+        "main": MODELING,
+        "roundround.pe.rope": "pe_rope",
+        "Pe.Rope": "Pe_Rope_",  # a Mac's file system does not tell it from pe_rope
+        "modeling": "modeling",
+        MODELING: f"{MODELING}_",
+        "own": "own",
+        "pe.rope": "pe_rope__",
+        "pe_rope": "pe_rope___",
+    }
+
+
+# -- which lines change
+
+
+def test_only_import_lines_change_in_files_of_roundround() -> None:
+    files = sources_of(ALiBi)
+    assert len(files) > 10
+    for name, text in files.items():
+        heading, _, rest = text.partition("\n")
+        place = heading.split()[1]
+        assert heading == f"# {place} of roundround 0.2.0 (Apache-2.0); only its import lines are changed"
+        diff = difflib.ndiff((ROOT / place).read_text().splitlines(), rest.splitlines())
+        changed = [line[2:] for line in diff if line[0] in "+-"]
+        assert [line for line in changed if not line.lstrip().startswith("from ")] == [], name
+
+
+def test_a_users_own_file_changes_in_its_imports_alone(mine: None) -> None:
+    half = importlib.import_module("mine.half")
+    diff = difflib.ndiff(HALF.splitlines(), sources_of(half.Half)["mine_half.py"].splitlines())
+    assert [line[2:] for line in diff if line[0] in "+-"] == [
+        "from mine.helpers import turning",
+        "from roundround.pe import rotary",
+        "from . import mine_helpers_turning as turning",
+        "from . import pe_rotary as rotary",
+        "from .base import (  # a module beside this one",
+        "from .mine_base import (  # a module beside this one",
+        "    from roundround.kernels.keys import AttentionShape",
+        "    from .attention_keys import AttentionShape",
+        "        from roundround.pe.rotary import ladder as steps",
+        "        from .pe_rotary import ladder as steps",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("from roundround.pe.rope import RoPE as R, ladder  # why", "from .pe_rope import RoPE as R, ladder  # why"),
+        ("from roundround.pe.rope import (\n    RoPE,  # one\n)", "from .pe_rope import (\n    RoPE,  # one\n)"),
+        ("from roundround.pe.rope \\\n    import RoPE", "from .pe_rope import RoPE"),
+        ("from roundround.pe.rope import RoPE\r\nx = '\u00e9'\r\n", "from .pe_rope import RoPE\r\nx = '\u00e9'\r\n"),
+        ("from roundround.kernels import fused", "from . import kernels_fused as fused"),
+        ("from roundround.kernels import (\n    fused as f, choose)",
+         "from . import kernels_fused as f, kernels_choose as choose"),
+        ("from helper import A, part", "from .helper import A; from . import helper_part as part"),
+        ("try:\n    from helper.part import B\nexcept ImportError:\n    pass",
+         "try:\n    from .helper_part import B\nexcept ImportError:\n    pass"),
+        ("from typing import Any\nimport math, torch", "from typing import Any\nimport math, torch"),
+    ],
+)  # fmt: skip
+def test_import_lines_name_files_of_one_folder(
+    code: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "helper").mkdir()
+    (tmp_path / "helper" / "__init__.py").write_text("A = 1\n")
+    (tmp_path / "helper" / "part.py").write_text("B = 2\n")
+    (tmp_path / "typing.py").write_text("")  # never imported: Python finds its own first
+    files = sources_with(code, tmp_path, monkeypatch)
+    assert files["odd_pe.py"] == expected + "\nclass Odd:\n    pass\n"
+    assert ("helper.py" in files) == code.startswith("from helper import A")
+    assert ("helper_part.py" in files) == ("part" in code)
+
+
+def test_the_modelling_file_names_the_classes_and_what_transformers_would_miss() -> None:
+    text = sources_of(ALiBi)[f"{MODELING}.py"]
+    assert "\nfrom .pe_alibi import ALiBi as Encoding\nfrom .softmax_softmax import Softmax as Normaliser\n" in text
+    missed = [line.split()[1] for line in text.splitlines() if "import __name__" in line]
+    assert missed == [
+        ".kernels_choose",
+        ".kernels_entropy_kernel",
+        ".kernels_flex",
+        ".kernels_fused",
+        ".kernels_whole_rows",
+    ]
+    assert "pe_base" not in text
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import roundround.pe.rotary", "line 1: write from ... import instead of import roundround.pe.rotary"),
+        ("import helper", "line 1: write from ... import instead of import helper"),
+        ("\nfrom roundround.pe.rotary import *", r"line 2: name what is imported from roundround.pe.rotary"),
+        (
+            "from roundround.records.run import opened",
+            "line 1: roundround.records.run cannot leave roundround; a model may",
+        ),
+        ("from roundround import __version__", "line 1: roundround cannot leave roundround"),
+        (
+            "def f():\n    from roundround.hf import checkpoint",
+            "line 2: roundround.hf.checkpoint cannot leave roundround",
+        ),
+        ("from . import nothing", "line 1: the source of `from . import nothing` cannot be found"),
+        ("from roundround.pe.no import x", "line 1: the source of `from roundround.pe.no import x` cannot be found"),
+        ("import math; from helper import A", "misreads the imports of helper: each must begin a line"),
+        (
+            "'''\nfrom .elsewhere import x\n'''",
+            "misreads the imports of elsewhere: each must begin a line, and no text in quotes",
+        ),
+    ],
+)
+def test_what_cannot_be_exported_is_said_in_a_line(
+    code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "helper.py").write_text("A = 1\n")
+    with pytest.raises(UserError, match=said) as caught:
+        sources_with(code, tmp_path, monkeypatch)
+    assert str(tmp_path / "odd_pe.py") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_relative_import_without_a_source_is_refused(mine: None, tmp_path: Path) -> None:
+    half = importlib.import_module("mine.half").Half
+    (tmp_path / "folder" / "mine" / "angles.py").unlink()
+    with pytest.raises(UserError, match=r"turning\.py, line 1: the source of `from \.\.angles import right as angle`"):
+        sources_of(half)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("nowhere_at_all", "Lost"), ("roundround.pe.alibi", "Outer.Inner"), ("roundround.pe.alibi", "f.<locals>.Inner")],
+)
+def test_a_class_that_cannot_be_imported_from_a_source_is_refused(module: str, name: str) -> None:
+    of = type("A", (PositionalEncoding,), {"__module__": module, "__qualname__": name})
+    with pytest.raises(UserError, match=f"the source of {module}.{name} cannot be found"):
+        sources_of(of)

@@ -1,0 +1,407 @@
+"""`roundround train init=hf:DIR`: the checkpoint's model and weights, and what is refused of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import STORIES, Done, assert_refused, saved_weights
+from helpers_export import some_tokens, trained, written
+from rounding import rounding
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers.utils import logging
+
+from roundround.config.options import load_option
+from roundround.hf.checkpoint import read_checkpoint
+from roundround.model.decoder import Decoder
+from roundround.support.errors import UserError
+from roundround.trained.models import build_decoder
+
+logging.disable_progress_bar()
+
+ON_BYTES = [
+    "logger=none",
+    "batch_size=4",
+    "trainer.max_steps=4",
+    "trainer.accelerator=cpu",
+    "trainer.devices=1",
+    "validation_tokens=256",
+    "checkpoint_every=2",
+    "data=text",
+]
+
+
+@pytest.fixture
+def begin(roundround: Callable[..., Done], corpus: Path) -> Callable[..., Done]:
+    """A training run on the small text from the checkpoint in a folder."""
+    return lambda folder, *args: roundround("train", *ON_BYTES, f"data.path={corpus}", f"init=hf:{folder}", *args)
+
+
+@pytest.fixture
+def checkpoint(here: Path) -> Path:
+    """A stock folder with random weights."""
+    return written(
+        trained(load_option("pe", "p_rope", p=0.5, theta=5000.0), load_option("softmax", "softmax")), here / "first"
+    )
+
+
+def rebuilt(folder: Path) -> Decoder:
+    start = read_checkpoint(f"hf:{folder}")
+    from omegaconf import OmegaConf
+
+    nodes = [OmegaConf.create(x) for x in (start.nodes.model, start.nodes.pe)]
+    decoder = build_decoder(nodes[0], nodes[1], load_option("softmax", "softmax"), start.nodes.n_vocab)
+    start.load_into(decoder)
+    return decoder.eval()
+
+
+@torch.no_grad()
+def assert_same_loss(folder: Path, tokens_BT: torch.Tensor) -> None:
+    theirs = LlamaForCausalLM.from_pretrained(folder)(input_ids=tokens_BT, labels=tokens_BT).loss
+    ours = rebuilt(folder)(tokens_BT[:, :-1], targets_BT=tokens_BT[:, 1:]).mean()
+    assert float(ours) == pytest.approx(float(theirs), abs=rounding(64, 10))
+
+
+def altered(folder: Path, **changes: Any) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    return folder
+
+
+# -- what it computes
+
+
+def test_a_published_checkpoint_has_the_loss_that_hugging_face_gives_it() -> None:
+    text = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
+    ids = Tokenizer.from_file(str(STORIES / "tokenizer.json")).encode(text).ids
+    assert_same_loss(STORIES, torch.tensor([ids]))
+    decoder, tokens_BT = rebuilt(STORIES), torch.tensor([ids])
+    assert float(decoder(tokens_BT[:, :-1], targets_BT=tokens_BT[:, 1:]).mean().detach()) < 2.0  # it knows stories
+
+
+def test_a_gemma_has_the_loss_that_hugging_face_gives_it(here: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 512, "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2, "head_dim": 8}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 1, "max_position_embeddings": 64}
+    gemma = GemmaForCausalLM(GemmaConfig(**sizes, **heads, hidden_act="gelu")).eval()
+    for name, weight in gemma.named_parameters():
+        torch.nn.init.normal_(weight, std=0.3 if name.endswith("norm.weight") else 0.1)
+    gemma.save_pretrained(here / "gemma")
+    shutil.copy(STORIES / "tokenizer.json", here / "gemma")
+    tokens_BT = torch.randint(512, (2, 20))
+    with torch.no_grad():
+        theirs = gemma(input_ids=tokens_BT, labels=tokens_BT).loss
+        ours = rebuilt(here / "gemma")(tokens_BT[:, :-1], targets_BT=tokens_BT[:, 1:]).mean()
+    assert float(ours) == pytest.approx(float(theirs), abs=rounding(64, 10))
+    with pytest.raises(UserError, match="use_bidirectional_attention is true, and the decoder has no such part"):
+        read_checkpoint(f"hf:{altered(here / 'gemma', use_bidirectional_attention=True)}")
+
+
+def test_training_starts_from_the_packaged_model_by_its_name(roundround: Callable[..., Done]) -> None:
+    given = [
+        "init=stories260k",
+        "pe=p_rope",
+        "data=stories",
+        "data.held_out=0.2",
+        "trainer.max_steps=1",
+        "validation_tokens=512",
+    ]
+    done = roundround("train", *ON_BYTES[:-1], *given)
+    assert done.code == 0, done.err
+    assert done.manifest["choices"]["model"] == "stories260k"
+    assert done.manifest["init"]["sha256"] == hashlib.sha256((STORIES / "model.safetensors").read_bytes()).hexdigest()
+    assert done.value("perplexity", step=1) < 12  # a fresh model has about 512, the size of the vocabulary
+    config = done.manifest["config"]  # which is not to say where the package lies today
+    assert (config["init"], config["tokenizer"]["name"]) == ("stories260k", "package:stories260k")
+    again = roundround("train", *ON_BYTES[:-1], *given, f"resume={done.directory}")
+    assert again.code == 0, again.err
+
+
+def test_a_command_with_a_relative_folder_and_resume_goes_on(checkpoint: Path, begin: Callable[..., Done]) -> None:
+    directory = begin(checkpoint.name, "pe=rope").directory
+    resumed = begin(f"./{checkpoint.name}", "pe=rope", f"resume={directory}")
+    assert resumed.code == 0, resumed.err
+    shutil.copytree(checkpoint, "second")
+    other = begin("second", f"resume={directory}")
+    assert other.code == 2
+    assert "leave out what changes: init (hf:" in other.err
+
+
+def test_a_packaged_model_has_one_name_as_init_and_as_model() -> None:
+    assert read_checkpoint("package:stories260k").folder == read_checkpoint("stories260k").folder == STORIES
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"rope_parameters": {"rope_type": "proportional", "rope_theta": 777.0, "partial_rotary_factor": 0.0}},
+        {"rope_parameters": {"rope_type": "proportional", "rope_theta": 777.0, "partial_rotary_factor": 0.4}},
+        {"rope_parameters": {"rope_type": "proportional", "rope_theta": 777.0, "partial_rotary_factor": 1.0}},
+        {"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True},
+        {"num_key_value_heads": 1, "head_dim": 10, "rms_norm_eps": 0.01, "vocab_size": 300},
+    ],
+)
+def test_a_llama_of_any_shape_has_the_loss_that_hugging_face_gives_it(tmp_path: Path, changes: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = LlamaConfig(**({"vocab_size": 257, "initializer_range": 0.5, **sizes} | changes))
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert_same_loss(tmp_path, some_tokens())
+
+
+@pytest.mark.parametrize("differs", [True, False])
+def test_an_output_matrix_beside_a_tied_config_is_kept_where_it_differs(tmp_path: Path, differs: bool) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = LlamaConfig(vocab_size=257, initializer_range=0.5, tie_word_embeddings=True, **sizes)
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    weights = load_file(tmp_path / "model.safetensors")
+    embedding = weights["model.embed_tokens.weight"]
+    head = torch.randn(embedding.shape) if differs else embedding.clone()
+    save_file(weights | {"lm_head.weight": head}, tmp_path / "model.safetensors", {"format": "pt"})
+    assert (rebuilt(tmp_path).lm_head is not None) == differs
+    assert_same_loss(tmp_path, some_tokens())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_weights_of_any_floating_point_type_have_the_loss_that_hugging_face_gives_them(
+    checkpoint: Path, dtype: torch.dtype
+) -> None:
+    path = checkpoint / "model.safetensors"
+    save_file({name: weight.to(dtype) for name, weight in load_file(path).items()}, path, {"format": "pt"})
+    theirs = LlamaForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    tokens_BT = some_tokens()
+    with torch.no_grad():
+        expected = theirs(input_ids=tokens_BT, labels=tokens_BT).loss
+        ours = rebuilt(checkpoint)(tokens_BT[:, :-1], targets_BT=tokens_BT[:, 1:]).mean()
+    assert float(ours) == pytest.approx(float(expected), abs=rounding(64, 10))
+
+
+def test_an_old_configuration_and_weights_in_shards_are_read(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    LlamaForCausalLM(LlamaConfig(vocab_size=257, **sizes)).save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    (tmp_path / "tokenizer.json").write_text("{}")
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_theta": 5000.0, "rope_scaling": None}))
+    assert read_checkpoint(f"hf:{tmp_path}").nodes.pe["theta"] == 5000.0
+    assert_same_loss(tmp_path, some_tokens())
+
+
+# -- the run that begins there
+
+
+@pytest.mark.usefixtures("checked_here")
+def test_a_run_begins_with_exactly_the_exported_weights(
+    begin: Callable[..., Done], train: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    first = train("pe=p_rope", "pe.p=0.5", "trainer.max_steps=3").directory
+    assert roundround("export", f"run={first}", "to=model", "checkpoint=last").code == 0
+    done = begin("model", "optim.lr=1e-30", "trainer.max_steps=1")
+    assert done.code == 0, done.err
+    assert f"starting from the weights of {Path('model').absolute()}" in done.err
+    before = saved_weights(first)
+    after = saved_weights(done.directory)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert done.manifest["choices"]["pe"] == "p_rope"
+    assert done.manifest["config"]["pe"]["p"] == 0.5
+    assert done.manifest["config"]["model"]["d_model"] == 16
+    assert done.manifest["data"]["n_vocab"] == 257
+    hashes = [json.loads((run / "run.json").read_text())["data"]["corpus_hash"] for run in (first, done.directory)]
+    assert hashes[0] == hashes[1]
+
+
+@pytest.mark.usefixtures("checked_here")
+def test_the_run_is_rebuilt_without_the_folder(
+    checkpoint: Path, begin: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    whole = begin(checkpoint).directory
+    half = begin(checkpoint).directory
+    last = half / "checkpoints" / "step-00000004"
+    shutil.rmtree(last)
+    (half / "checkpoints" / "best").unlink()
+    shutil.rmtree(checkpoint)
+    evaluated = roundround("eval", f"run={whole}", "length=24", "logger=none")
+    assert evaluated.code == 0, evaluated.err
+    nats = json.loads((whole / "results.json").read_text())
+    assert math.isfinite(evaluated.value("perplexity", length=24))
+    assert nats[0]["pe"] == "p_rope"
+    resumed = roundround("train", f"resume={half}", "logger=none")
+    assert resumed.code == 0, resumed.err
+    a, b = (saved_weights(run) for run in (whole, half))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert roundround("export", f"run={whole}", "to=again").code == 0
+
+
+def test_a_run_stopped_before_its_first_checkpoint_needs_the_same_folder_again(
+    checkpoint: Path, begin: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    whole = begin(checkpoint).directory
+    expected = saved_weights(whole)
+    shutil.rmtree(whole / "checkpoints")
+    resumed = roundround("train", f"resume={whole}", "logger=none")
+    assert resumed.code == 0, resumed.err
+    again = saved_weights(whole)
+    assert all(torch.equal(expected[name], again[name]) for name in expected)
+    shutil.rmtree(whole / "checkpoints")
+    weights = load_file(checkpoint / "model.safetensors")
+    save_file({name: tensor + 1 for name, tensor in weights.items()}, checkpoint / "model.safetensors")
+    refused = roundround("train", f"resume={whole}", "logger=none")
+    assert refused.code == 2
+    assert "is no longer the checkpoint that" in refused.err
+
+
+def test_pe_and_softmax_are_replaced_and_theta_stays(checkpoint: Path, begin: Callable[..., Done]) -> None:
+    done = begin(checkpoint, "pe=rope", "softmax=ssmax", "model.train_length=12")
+    assert done.code == 0, done.err
+    config = done.manifest["config"]
+    assert config["pe"] == {"_target_": "roundround.pe.rope.RoPE", "theta": 5000.0, "learned_frequencies": False}
+    assert config["softmax"]["_target_"].endswith("SSMax")
+    assert config["model"]["train_length"] == 12
+    assert done.manifest["choices"] | {"pe": "rope", "softmax": "ssmax", "model": "first"} == done.manifest["choices"]
+    given = begin(checkpoint, "pe=rope", "pe.theta=300")
+    assert given.manifest["config"]["pe"]["theta"] == 300.0
+    other = begin(checkpoint, "pe=learned")
+    assert other.code == 0, other.err
+
+
+def test_embeddings_may_have_more_rows_than_there_are_tokens(
+    tmp_path: Path, checkpoint: Path, begin: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    weights = load_file(checkpoint / "model.safetensors")
+    table = weights["model.embed_tokens.weight"]
+    wide = weights | {"model.embed_tokens.weight": torch.cat([table, table[:7]])}
+    save_file(wide, checkpoint / "model.safetensors")
+    done = begin(altered(checkpoint, vocab_size=264))
+    assert done.code == 0, done.err
+    assert done.manifest["data"]["n_vocab"] == 264
+    assert roundround("train", f"resume={done.directory}", "logger=none").code == 0
+    assert roundround("eval", f"run={done.directory}", "length=24", "logger=none").code == 0
+
+
+# -- what is refused
+
+
+def refused(done: Done, said: str) -> None:
+    assert_refused(done, said)
+    assert len(done.err.strip().splitlines()) == 1, done.err
+    assert list(Path("outputs").glob("train/*/*")) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model_type": "gpt2"}, "model_type is gpt2, and the decoder can start from llama, gemma, "),
+        ({"attention_bias": True}, "lacks layers.0.self_attn.k_proj.bias"),
+        ({"mlp_bias": True}, "mlp_bias is true"),
+        ({"attention_dropout": 0.1}, "attention_dropout is 0.1, and the decoder has no dropout"),
+        ({"hidden_act": "relu"}, "hidden_act is relu, and the decoder has silu and gelu_pytorch_tanh"),
+        (
+            {
+                "rope_parameters": {
+                    "rope_type": "linear",
+                    "factor": 2.0,
+                    "rope_theta": 1e4,
+                    "partial_rotary_factor": 0.5,
+                }
+            },
+            "rope_type is linear with factor 2, and the decoder has default, proportional, linear",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "proportional", "factor": 2.0, "rope_theta": 1e4}},
+            "rope_type is proportional with factor 2",
+        ),
+        ({"quantization_config": {"bits": 4}}, "the weights are quantised"),
+        ({"num_hidden_layers": 3}, "lacks layers.2.input_layernorm.weight"),
+        ({"num_hidden_layers": 1}, "has what the decoder has no place for: layers.1.input_layernorm.weight"),
+        ({"intermediate_size": 25}, "mlp.down_proj.weight is [32, 24] where config.json asks for [32, 25]"),
+        ({"vocab_size": "many"}, "config.json:"),
+        (
+            {"num_hidden_layers": 10**9},
+            "num_hidden_layers is 1000000000, and the weights are of 100 layers at the most",
+        ),
+        ({"vocab_size": 10**9}, "where config.json asks for [1000000000, 32]"),
+        ({"rope_theta": "x"}, "rope_theta is x, and 5000.0 in rope_parameters"),
+    ],
+)
+def test_what_the_decoder_cannot_represent_costs_one_line(
+    checkpoint: Path, begin: Callable[..., Done], changes: dict[str, Any], said: str
+) -> None:
+    refused(begin(altered(checkpoint, **changes)), said)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "bool", "complex64", "float8_e4m3fn"])
+def test_weights_that_are_no_floating_point_numbers_are_refused(
+    checkpoint: Path, begin: Callable[..., Done], dtype: str
+) -> None:
+    path = checkpoint / "model.safetensors"
+    weights = load_file(path)
+    name = "model.layers.0.mlp.down_proj.weight"  # one of them is enough
+    save_file(weights | {name: weights[name].to(getattr(torch, dtype))}, path, {"format": "pt"})
+    refused(begin(checkpoint), f"model.safetensors: {name} is of ")
+
+
+def test_a_weight_under_two_names_is_refused(checkpoint: Path, begin: Callable[..., Done]) -> None:
+    path = checkpoint / "model.safetensors"
+    weights = load_file(path)
+    save_file(weights | {"norm.weight": 2 * weights["model.norm.weight"]}, path, {"format": "pt"})
+    refused(begin(checkpoint), "norm.weight and model.norm.weight are one weight; leave one of them out")
+
+
+def test_broken_and_pickled_files_cost_one_line(checkpoint: Path, begin: Callable[..., Done]) -> None:
+    weights = checkpoint / "model.safetensors"
+    whole = weights.read_bytes()
+    for cut in (whole[: len(whole) // 2], whole[:5], b""):
+        weights.write_bytes(cut)
+        refused(begin(checkpoint), "model.safetensors is damaged or cut short")
+    weights.rename(checkpoint / "pytorch_model.bin")
+    refused(begin(checkpoint), "has pickled weights alone (pytorch_model.bin), which are never read")
+    (checkpoint / "pytorch_model.bin").unlink()
+    refused(begin(checkpoint), "has no model.safetensors")
+    (checkpoint / "tokenizer.json").unlink()
+    refused(begin(checkpoint), "has no tokenizer.json")
+    for text in ("{", "[" * 100_000):
+        (checkpoint / "config.json").write_text(text)
+        refused(begin(checkpoint), "config.json cannot be read")
+    (checkpoint / "config.json").unlink()
+    refused(begin(checkpoint), "has no config.json")
+    os.mkfifo(checkpoint / "config.json")  # nobody writes into it
+    refused(begin(checkpoint), "has no config.json")
+
+
+def test_a_wrong_command_costs_one_line(
+    checkpoint: Path, begin: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    refused(begin("nowhere"), "init=hf:nowhere: there is no such folder")
+    message = "must be one of run:DIR, run:last, hf:DIR with a Llama-type checkpoint in it, or stories260k"
+    refused(roundround("train", f"init={checkpoint}"), message)
+    refused(roundround("train", "init=5"), f"init=5 {message}")
+    refused(begin("~nobody-of-this-name/model"), "no home folder is known for '~nobody-of-this-name/model'")
+    refused(begin("x" * 300), "names no folder: File name too long")
+    sizes = begin(checkpoint, "model.d_model=8", "tokenizer=bytes")
+    refused(sizes, "init= brings the model and the tokenizer; leave out model.d_model, tokenizer")
+    refused(begin(checkpoint, "pe=prope"), "did you mean 'p_rope'")
+
+
+def test_weights_that_no_config_describes_are_named(checkpoint: Path) -> None:
+    save_file({"model.norm.weight": torch.ones(32)}, checkpoint / "model.safetensors")
+    with pytest.raises(UserError, match=r"lacks embed_tokens.weight, .* and \d+ more"):
+        read_checkpoint(f"hf:{checkpoint}").check(
+            trained(load_option("pe", "p_rope"), load_option("softmax", "softmax")).decoder
+        )
