@@ -14,7 +14,7 @@ from typing import Any
 
 RENAMED = {  # old name: new name; of the names that begin alike the longest counts
     "roundround.attention": "roundround.kernels",
-    "roundround.attention.kernels": "roundround.kernels.choose",
+    "roundround.attention.kernels": "roundround.kernels.sdpa",
     "roundround.loading.load": "roundround.hf.load",
     "roundround.runs": "roundround.records",
 }

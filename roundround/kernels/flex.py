@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from roundround.kernels.bias import Bias
-from roundround.kernels.choose import repeated
 from roundround.kernels.compilation import once_per_compilation
 from roundround.kernels.keys import Keys
+from roundround.kernels.sdpa import repeated
 from roundround.kernels.trial import passes, say
 
 DEVICES = ("cuda",)

@@ -16,34 +16,15 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from roundround.kernels import choose
-from roundround.kernels.bias import Bias, LinearBias
-from roundround.kernels.choose import Kernel, fitted, kernel_for, varlen_kernel_for
+from roundround.kernels import sdpa
+from roundround.kernels.bias import LinearBias
 from roundround.kernels.compilation import outside_compilation
 from roundround.kernels.keys import Keys
 from roundround.kernels.precision import at_least_float32, wide_dtype
+from roundround.kernels.sdpa import fitted
 from roundround.kernels.tiled_attention import EntropyScaledAttention, TiledAttention, centre_of_keys, for_entropy
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's kernels run on a CPU then, for tests
-
-
-def serves(q_BHQC: Tensor, bias: Bias | None) -> bool:
-    """Whether this file computes it: there is a kernel that gives log-sum-exps, and the bias, if any, is linear."""
-    if not (bias is None or isinstance(bias, LinearBias)):
-        return False
-    row_11QC = q_BHQC[:1, :1, :1]  # in float32 beside a bias, and tiles may need a mask
-    kernel = kernel_for(row_11QC if bias is None else at_least_float32(row_11QC), masked=True)
-    return kernel not in (None, Kernel.SDPA)
-
-
-def serves_plain(q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-    """Whether `F.scaled_dot_product_attention` alone computes it, on any device that has kernels."""
-    return bias is None and (keys.is_plain_causal or keys.is_unmasked) and kernel_for(q_BHQC) is not None
-
-
-def serves_documents(q_BHQC: Tensor, bias: Bias | None) -> bool:
-    """Whether kernels for rows of unequal length compute documents that do not see each other, in one call."""
-    return bias is None and varlen_kernel_for(q_BHQC) is not None
 
 
 def attention(
@@ -64,11 +45,11 @@ def attention(
     A row that sees nothing is zero. Queries and keys are finite: see `without_broken_rows`.
     """
     if keys.documents is not None:
-        assert bias is None, "serves_documents has been asked"
+        assert bias is None, "`choose` has been asked"
         assert null_BHQ is None, "no such kernel has one"
-        return choose.attention_of_documents(q_BHQC, k_BGKC, v_BGKC, scale, keys.documents)
+        return sdpa.attention_of_documents(q_BHQC, k_BGKC, v_BGKC, scale, keys.documents)
     if bias is None and null_BHQ is None and (keys.is_plain_causal or keys.is_unmasked):
-        return choose.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, scale, causal=not keys.is_unmasked)
+        return sdpa.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, scale, causal=not keys.is_unmasked)
     out: Tensor = attention_by_tiles(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, null_BHQ=null_BHQ)[0]
     return out
 
@@ -107,7 +88,7 @@ def entropy_and_log_sum_exp(
             mean_logit = mean_logit + bias.slopes.detach() * mean_distance
         entropy_BHQ1 = log_sum_exp - mean_logit
         if centre_BG1C is not None:
-            shift = scale * torch.linalg.vecdot(q_BHQC.detach().to(wide), choose.repeated(centre_BG1C, q_BHQC))
+            shift = scale * torch.linalg.vecdot(q_BHQC.detach().to(wide), sdpa.repeated(centre_BG1C, q_BHQC))
             sees_nothing = keys.counts(0, keys.n_queries) == 0  # its log-sum-exp is 0
             log_sum_exp = log_sum_exp + shift[..., None].masked_fill(sees_nothing, 0.0)
     return entropy_BHQ1, log_sum_exp
@@ -202,7 +183,7 @@ def without_broken_rows(
         longest_BGQ = finite_BHQ.reshape(len(q_BHQC), k_BGKC.shape[1], -1, q_BHQC.shape[2]).amax(2)
         bad_q_BHQ1 = ~q_norm_BHQ.isfinite()[..., None]
         bad_k_BGK = ~(k_norm_BGK * of_those_that_see(longest_BGQ, keys)).isfinite()
-        sees_bad_BHQ1 = choose.repeated(keys.counts(0, keys.n_queries, bad_k_BGK) > 0, q_BHQC)
+        sees_bad_BHQ1 = sdpa.repeated(keys.counts(0, keys.n_queries, bad_k_BGK) > 0, q_BHQC)
         broken_BHQ1 = (bad_q_BHQ1 & (keys.counts(0, keys.n_queries) > 0)) | sees_bad_BHQ1
     return q_BHQC.masked_fill(bad_q_BHQ1, 0.0), k_BGKC.masked_fill(bad_k_BGK[..., None], 0.0), broken_BHQ1
 

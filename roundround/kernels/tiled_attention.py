@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from roundround.kernels import choose
+from roundround.kernels import sdpa
 from roundround.kernels.keys import Keys
 from roundround.kernels.precision import at_least_float32
 from roundround.kernels.tiles import Operands, Tile, linear_terms, ranges
@@ -88,7 +88,7 @@ def attend_tiles(operands: Operands, null_BHQ: Tensor | None = None) -> tuple[Te
     tiles, linear, rows = list(operands.tiles()), operands.linear, operands.q.shape[:3]
     outs, log_sum_exps, distances, states = [], [], [], []
     for tile in tiles:
-        done = [choose.attend(**operands.kernel_arguments(tile, block)) for block in tile.key_blocks]
+        done = [sdpa.attend(**operands.kernel_arguments(tile, block)) for block in tile.key_blocks]
         out, log_sum_exp = merge_by_log_sum_exp([(out, log_sum_exp) for out, log_sum_exp, _ in done])
         log_sum_exp = log_sum_exp + operands.shift(tile)
         if linear is not None:
@@ -117,7 +117,7 @@ def tile_gradients(
         rows = (slice(None), operands.heads(tile), slice(tile.a, tile.b))
         lse = log_sum_exp[rows] - operands.shift(tile) - guard
         for block, state in zip(tile.key_blocks, block_states, strict=True):
-            grads = choose.gradients(grad_out[rows], whole[rows], lse, state, **operands.kernel_arguments(tile, block))
+            grads = sdpa.gradients(grad_out[rows], whole[rows], lse, state, **operands.kernel_arguments(tile, block))
             if operands.linear is not None:
                 operands.count_from_rows(grads[0], tile)
             if grads[0].shape == whole.shape and grads[1].shape == operands.k.shape:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from roundround.kernels import choose
+from roundround.kernels import sdpa
 from roundround.kernels.keys import Keys
 
 MASKED_ROWS = 128  # query rows of a tile that needs a mask, which is added to every logit: small ones waste least
@@ -157,8 +157,8 @@ class Operands:
             return nothing_left_out
         q, slopes = self.q[:, own], self.linear.slopes[:, own, :, 0]
         k = self.k[:, heads.start : heads.stop, :, : -self.n_more]
-        k_own = choose.repeated(k[:, :, offset:], q)
-        longest = choose.repeated(k.norm(dim=-1).amax(-1), q)
+        k_own = sdpa.repeated(k[:, :, offset:], q)
+        longest = sdpa.repeated(k.norm(dim=-1).amax(-1), q)
         spread_BHQ = self.scale * (q.norm(dim=-1) * longest[..., None] - torch.linalg.vecdot(q, k_own))
         digits = -math.log(torch.finfo(q.dtype).eps) + math.log(keys.n_keys) + 3
         reach_BHQ = ((spread_BHQ + digits) / slopes).where(slopes > 0, torch.inf).nan_to_num(torch.inf)

@@ -22,9 +22,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from roundround.kernels.blocks import logits_of_rows, rows_between
-from roundround.kernels.choose import repeated
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.kernels.row_measures import entropy_of_logits, shannon_entropy
+from roundround.kernels.sdpa import repeated
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 from roundround.papers.claim import Trained

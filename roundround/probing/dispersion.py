@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from roundround.kernels import fused
 from roundround.kernels.bias import Bias, LinearBias
 from roundround.kernels.blocks import logits_of_rows, query_blocks, rows_between
+from roundround.kernels.choose import gives_log_sum_exps
 from roundround.kernels.keys import Keys
 from roundround.kernels.precision import at_least_float32
 from roundround.kernels.row_measures import (
@@ -115,7 +116,7 @@ def fused_entropies(
     The entropy in nats of the plain softmax [B, H, Q, 1]; and for a row-scaled one its own entropy and log-sum-exp, and
     the inverse temperature of each row.
     """
-    if not fused.serves(q_BHQC, bias):
+    if not gives_log_sum_exps(q_BHQC, bias):
         return None, None, None
     assert bias is None or isinstance(bias, LinearBias), "no other bias has a fused form"
     plain, log_sum_exp = fused.entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, bias=bias)

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from roundround.kernels.blocks import logits_of_rows, rows_between
-from roundround.kernels.choose import repeated
 from roundround.kernels.keys import Keys
 from roundround.kernels.precision import at_least_float32
 from roundround.kernels.row_measures import entropy_of_weights
+from roundround.kernels.sdpa import repeated
 from roundround.probing.layout import Layout, stacked
 from roundround.probing.probed_model import ProbedModel, run, watching
 from roundround.probing.texts import maximum_prompt

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from roundround.kernels.blocks import logits_of_rows, rows_between
-from roundround.kernels.choose import repeated
 from roundround.kernels.keys import Keys
 from roundround.kernels.precision import at_least_float32
 from roundround.kernels.row_measures import entropy_of_weights, extreme_logits
+from roundround.kernels.sdpa import repeated
 from roundround.probing.layout import Layout, add_to
 from roundround.probing.probed_model import watching
 from roundround.softmax.base import AttentionSoftmax

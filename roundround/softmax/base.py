@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from roundround.kernels import fused, whole_rows
 from roundround.kernels.bias import Bias
 from roundround.kernels.blocks import attend_in_blocks, logits_of_rows, query_blocks, rows_between
-from roundround.kernels.choose import fitted
+from roundround.kernels.choose import Form, Path, choose
 from roundround.kernels.compilation import once_per_compilation, outside_compilation
 from roundround.kernels.finals import FinalVariants
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.kernels.precision import at_least_float32
+from roundround.kernels.sdpa import fitted
 from roundround.kernels.trial import FallsBack
 from roundround.kernels.whole_rows import RowFunction
 
@@ -59,6 +60,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     count: Count = "visible"
     sums_to_one: ClassVar[bool] = True
     cost_in_blocks: ClassVar[float]
+    form: ClassVar[Form] = Form.OWN
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -107,7 +109,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         `scale` multiplies q . k; a bias is added after that. `rows` are the `row_parameters`.
         """
         rows = self.counted(rows, keys)
-        together = self.window is None and not keys.is_local and self.takes_documents(q_BHQC, bias)
+        together = self.window is None and not keys.is_local and self.path(q_BHQC, keys, bias) is Path.DOCUMENTS
         if keys.documents is not None and not together:
             return self.attend_documents(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
         keys = self.narrowed(keys)
@@ -168,9 +170,13 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         """
         return None
 
+    def path(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> Path | None:
+        """What `choose` says of this call."""
+        return None if self.form is Form.OWN else choose(self.form, q_BHQC, keys, bias)
+
     def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-        """Whether `attend_fused` computes exactly this, here; default no."""
-        return False
+        """Whether `attend_fused` computes exactly this, here; default what `choose` says of the form, if it has one."""
+        return self.path(q_BHQC, keys, bias) is not None
 
     def attend_fused(
         self,
@@ -185,10 +191,6 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     ) -> Tensor:
         """The definition in a fused form, for finite queries and keys; `rows` are the `row_parameters`."""
         raise NotImplementedError
-
-    def takes_documents(self, q_BHQC: Tensor, bias: Bias | None) -> bool:
-        """Whether `attend_fused` computes documents that do not see each other in one call, here; default no."""
-        return False
 
     @outside_compilation  # the groups are as many, and as long, as the documents make them
     def attend_documents(

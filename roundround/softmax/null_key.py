@@ -13,6 +13,7 @@ from torch import Tensor
 
 from roundround.kernels import flex, fused
 from roundround.kernels.bias import Bias, LinearBias
+from roundround.kernels.choose import Form, Path
 from roundround.kernels.keys import Keys
 from roundround.kernels.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax
@@ -26,6 +27,7 @@ class NullKey(AttentionSoftmax):
 
     sums_to_one: ClassVar[bool] = False
     cost_in_blocks: ClassVar[float] = 4
+    form: ClassVar[Form] = Form.NULL_KEY
 
     def null_logit(self, rows: Mapping[str, Tensor], device: torch.device) -> Tensor:
         """Logit of the null key, [1 or B, H, 1 or Q], at least float32, on the device of the queries.
@@ -45,9 +47,6 @@ class NullKey(AttentionSoftmax):
         seen_BHQK = logits_BHQK.masked_fill(~visible_B1QK, -torch.inf)
         return torch.cat([null_BHQ1, seen_BHQK], -1).softmax(-1)[..., 1:]
 
-    def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-        return (bias is not None and flex.serves(q_BHQC, keys, bias)) or fused.serves(q_BHQC, bias)
-
     def attend_fused(
         self,
         q_BHQC: Tensor,
@@ -60,7 +59,7 @@ class NullKey(AttentionSoftmax):
         rows: Mapping[str, Tensor],
     ) -> Tensor:
         null_BHQ = self.null_logit(rows, q_BHQC.device)
-        if bias is not None and flex.serves(q_BHQC, keys, bias):
+        if self.path(q_BHQC, keys, bias) is Path.FLEX:
             out, log_sum_exp, _ = flex.attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
             return out * torch.sigmoid(log_sum_exp - null_BHQ[..., None])
         assert bias is None or isinstance(bias, LinearBias), "no other bias has this form"

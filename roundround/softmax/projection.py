@@ -16,7 +16,7 @@ import entmax
 import torch
 from torch import Tensor
 
-from roundround.kernels import choose
+from roundround.kernels import sdpa
 from roundround.kernels.bias import Bias
 from roundround.kernels.compilation import once_per_compilation, outside_compilation
 from roundround.kernels.keys import Keys
@@ -108,7 +108,7 @@ def splash(q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor, alpha: float, *, caus
         q, k, v = (x.contiguous() for x in (q_BHTC, k_BGTC, v_BGTC))
         out: Tensor = adasplash_v2(q, k, v, niter=SPLASH_ITERATIONS, varlen=length_B)
         return out
-    q, k, v = (choose.repeated(x, q_BHTC).contiguous() for x in (q_BHTC, k_BGTC, v_BGTC))
+    q, k, v = (sdpa.repeated(x, q_BHTC).contiguous() for x in (q_BHTC, k_BGTC, v_BGTC))
     if torch.is_grad_enabled() and not q.requires_grad and (k.requires_grad or v.requires_grad):
         q = q.detach().requires_grad_()  # of this alone the kernel reads whether it will be asked for gradients
     out = adasplash_v1(q, k, v, alpha=alpha, is_causal=causal, varlen=length_B, niter=SPLASH_ITERATIONS)
@@ -149,7 +149,7 @@ def splash_passes(alpha: float, causal: bool, device: str, dtype: torch.dtype, n
     """Whether `splash` gives the numbers of `entmax_of` on this device."""
 
     def definition(q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor) -> Tensor:
-        k, v = (choose.repeated(x, q_BHTC) for x in (k_BGTC, v_BGTC))
+        k, v = (sdpa.repeated(x, q_BHTC) for x in (k_BGTC, v_BGTC))
         logits = q_BHTC @ k.mT * n_channels**-0.5
         if causal:
             past = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from roundround.kernels import flex, fused
 from roundround.kernels.bias import Bias, LinearBias, at_each
+from roundround.kernels.choose import Form, Path
 from roundround.kernels.keys import Keys
 from roundround.kernels.precision import wide_dtype
 from roundround.kernels.row_measures import entropy_of_logits
@@ -31,6 +32,10 @@ class RowScale(AttentionSoftmax):
 
     cost_in_blocks: ClassVar[float] = 4
     reads_entropy: ClassVar[bool] = True
+
+    @property
+    def form(self) -> Form:  # type: ignore[override]
+        return Form.ENTROPY if self.reads_entropy else Form.SOFTMAX
 
     @property
     def differentiates_entropy(self) -> bool:
@@ -57,22 +62,6 @@ class RowScale(AttentionSoftmax):
         # the mask comes after the product: 0 * -inf would make the gradient of beta NaN
         return softmax_over_visible(logits_BHQK if beta is None else logits_BHQK * beta, visible_B1QK)
 
-    def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-        if keys.documents is not None:
-            return self.takes_documents(q_BHQC, bias)
-        return (
-            self.adds_in_kernel(q_BHQC, keys, bias)
-            or fused.serves(q_BHQC, bias)
-            or (not self.reads_entropy and fused.serves_plain(q_BHQC, keys, bias))
-        )
-
-    def adds_in_kernel(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-        """Whether FlexAttention adds the bias inside the kernel, here; entropies of such logits it does not give."""
-        return bias is not None and not self.reads_entropy and flex.serves(q_BHQC, keys, bias)
-
-    def takes_documents(self, q_BHQC: Tensor, bias: Bias | None) -> bool:
-        return not self.reads_entropy and fused.serves_documents(q_BHQC, bias)
-
     def attend_fused(
         self,
         q_BHQC: Tensor,
@@ -85,7 +74,7 @@ class RowScale(AttentionSoftmax):
         rows: Mapping[str, Tensor],
     ) -> Tensor:
         n_visible = self.n_counted(keys).to(wide_dtype(q_BHQC.dtype))
-        if self.adds_in_kernel(q_BHQC, keys, bias):
+        if self.path(q_BHQC, keys, bias) is Path.FLEX:
             beta = self.beta(n_visible, no_entropy)
             return flex.attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, modify=multiplied(beta))[0]
         assert bias is None or isinstance(bias, LinearBias), "no other bias has this form"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from roundround.kernels import flex
 from roundround.kernels.bias import Bias, at_each
+from roundround.kernels.choose import Form
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.kernels.precision import wide_dtype
 from roundround.kernels.whole_rows import Kind, RowFunction
@@ -29,6 +30,7 @@ class Sigmoid(AttentionSoftmax):
 
     sums_to_one: ClassVar[bool] = False
     cost_in_blocks: ClassVar[float] = 3
+    form: ClassVar[Form] = Form.LOGITS
 
     def __init__(self, shape: AttentionShape, *, count: str = "visible") -> None:
         super().__init__(shape)
@@ -41,9 +43,6 @@ class Sigmoid(AttentionSoftmax):
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         ln_n = rows["n_visible"].clamp(min=1).to(logits_BHQK.dtype).log()
         return torch.sigmoid(logits_BHQK - ln_n)
-
-    def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-        return flex.serves(q_BHQC, keys, bias)
 
     def attend_fused(
         self,

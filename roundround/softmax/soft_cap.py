@@ -10,6 +10,7 @@ from torch import Tensor
 from roundround.kernels import flex
 from roundround.kernels.bias import Bias
 from roundround.kernels.checks import checked_positive
+from roundround.kernels.choose import Form
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.kernels.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
@@ -27,6 +28,7 @@ class SoftCap(AttentionSoftmax):
     """
 
     cost_in_blocks: ClassVar[float] = 4.5
+    form: ClassVar[Form] = Form.LOGITS
 
     def __init__(self, shape: AttentionShape, *, cap: float) -> None:
         super().__init__(shape)
@@ -38,9 +40,6 @@ class SoftCap(AttentionSoftmax):
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         return softmax_over_visible(self.cap * (logits_BHQK / self.cap).tanh(), visible_B1QK)
-
-    def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-        return flex.serves(q_BHQC, keys, bias)
 
     def attend_fused(
         self,

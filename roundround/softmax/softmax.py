@@ -9,6 +9,7 @@ from torch import Tensor
 
 from roundround.kernels import flex, fused
 from roundround.kernels.bias import Bias, LinearBias
+from roundround.kernels.choose import Path
 from roundround.kernels.keys import Keys
 from roundround.softmax.row_scale import RowScale
 
@@ -38,7 +39,7 @@ class Softmax(RowScale):
         bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
-        if self.adds_in_kernel(q_BHQC, keys, bias):
+        if self.path(q_BHQC, keys, bias) is Path.FLEX:
             return flex.attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)[0]
         assert bias is None or isinstance(bias, LinearBias), "no other bias has this form"
         return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)  # nothing to count

@@ -12,6 +12,7 @@ from torch import Tensor
 from roundround.kernels import flex
 from roundround.kernels.bias import Bias
 from roundround.kernels.checks import checked_positive
+from roundround.kernels.choose import Form
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.kernels.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax
@@ -28,6 +29,7 @@ class Softpick(AttentionSoftmax):
 
     sums_to_one: ClassVar[bool] = False
     cost_in_blocks: ClassVar[float] = 7
+    form: ClassVar[Form] = Form.LOGITS
 
     def __init__(self, shape: AttentionShape, *, eps: float) -> None:
         super().__init__(shape)
@@ -45,9 +47,6 @@ class Softpick(AttentionSoftmax):
         picked = -torch.expm1(-above) * torch.exp(above - m)
         lost = -torch.expm1(below) * torch.exp(-m)
         return picked / ((picked + lost).sum(-1, keepdim=True) + self.eps)
-
-    def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-        return flex.serves(q_BHQC, keys, bias)
 
     def attend_fused(
         self,

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from helpers_attention import VALID_BK, in_blocks, keys_of, layer_bias, shape_of
 from torch import Tensor
 
-from roundround.kernels import choose
+from roundround.kernels import sdpa
 from roundround.kernels.bias import LinearBias
-from roundround.kernels.choose import Kernel, fitted, kernel_for
+from roundround.kernels.sdpa import Kernel, fitted, kernel_for
 from roundround.pe.alibi import ALiBi
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax, RunsInBlocks
@@ -44,8 +44,8 @@ def imitate(capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> tup
         aligned = asked.query.shape[-1] % alignment == asked.value.shape[-1] % alignment == 0
         return asked.query.dtype in dtypes and asked.query.shape[1] == asked.key.shape[1] and aligned
 
-    question = choose.question
-    monkeypatch.setattr(choose, "question", lambda device, *others: question("cpu", *others))
+    question = sdpa.question
+    monkeypatch.setattr(sdpa, "question", lambda device, *others: question("cpu", *others))
     monkeypatch.setattr(torch.backends.cuda, "can_use_flash_attention", flash)
     monkeypatch.setattr(torch.backends.cuda, "can_use_efficient_attention", efficient)
     monkeypatch.setattr(
@@ -170,12 +170,12 @@ def test_grouped_keys_are_repeated_only_where_the_kernel_needs_it(monkeypatch: p
     imitate(H100, monkeypatch)
     monkeypatch.setattr(F, "scaled_dot_product_attention", kernel)
     for dtype in (BF16, FP32):
-        choose.scaled_dot_product_attention(*tensors_on("cuda", dtype), 0.1, True)
+        sdpa.scaled_dot_product_attention(*tensors_on("cuda", dtype), 0.1, True)
     # a PyTorch whose efficient kernel takes groups
     monkeypatch.setattr(torch.backends.cuda, "can_use_efficient_attention", lambda asked, debug=False: True)
-    choose.scaled_dot_product_attention(*tensors_on("cuda", FP32), 0.1, True)
-    choose.scaled_dot_product_attention(*tensors_on("mps", FP32), 0.1, True)
-    choose.scaled_dot_product_attention(*tensors_on("cpu", FP32), 0.1, True)
+    sdpa.scaled_dot_product_attention(*tensors_on("cuda", FP32), 0.1, True)
+    sdpa.scaled_dot_product_attention(*tensors_on("mps", FP32), 0.1, True)
+    sdpa.scaled_dot_product_attention(*tensors_on("cpu", FP32), 0.1, True)
     given = [(call.args[1].shape[1], call.kwargs["enable_gqa"]) for call in kernel.call_args_list]
     assert given == [(2, True), (4, False), (2, True), (4, False), (2, True)]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from roundround.kernels import trial
-from roundround.kernels.choose import repeated
+from roundround.kernels.sdpa import repeated
 from roundround.kernels.trial import Attention, FallsBack, passes
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from roundround.kernels import blocks, choose, fused, row_measures
+from roundround.kernels import blocks, fused, row_measures, sdpa
 from roundround.kernels.keys import Keys
 from roundround.pe import p_rope, rotary
 from roundround.pe.p_rope_reversed import PRoPEReversed
@@ -85,7 +85,7 @@ MUTATIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     ),
     "products of queries and keys twice as large": (blocks, "times_of_key_heads", lambda whole, x, y: 2 * whole(x, y)),
     "fused attention at twice the scale": (
-        choose,
+        sdpa,
         "scaled_dot_product_attention",
         lambda whole, q, k, v, scale, causal: whole(q, k, v, 2 * scale, causal),
     ),

@@ -16,9 +16,9 @@ from helpers_pe import noise
 from torch import Tensor
 
 from roundround.kernels import fused
-from roundround.kernels.choose import Kernel
 from roundround.kernels.documents import documents_of, grouped
 from roundround.kernels.keys import Keys
+from roundround.kernels.sdpa import Kernel
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 

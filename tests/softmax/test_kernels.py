@@ -11,8 +11,8 @@ from helpers_attention import SCALE, in_blocks, keys_of, shape_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from roundround.kernels import choose, trial, whole_rows
-from roundround.kernels.choose import Kernel
+from roundround.kernels import sdpa, trial, whole_rows
+from roundround.kernels.sdpa import Kernel
 from roundround.softmax import projection
 from roundround.softmax.alpha_entmax import AlphaEntmax
 from roundround.softmax.entmax15 import Entmax15
@@ -41,12 +41,12 @@ def test_the_calls_for_cuda_have_the_signatures_of_its_kernels(dtype: torch.dtyp
     q, k, v = (torch.empty(2, heads, n, 64, **options) for heads, n in ((8, 40), (4, 50), (4, 50)))
     mask = torch.zeros(2, 1, 40, 50, **options) if masked else None
     kernel = Kernel.EFFICIENT if masked or dtype == torch.float32 else Kernel.FLASH
-    out, log_sum_exp, state = choose.attend_on_cuda(kernel, q, k, v, 0.1, causal, mask)
+    out, log_sum_exp, state = sdpa.attend_on_cuda(kernel, q, k, v, 0.1, causal, mask)
     assert (out.shape, out.dtype) == (q.shape, dtype)
     assert (log_sum_exp.shape, log_sum_exp.dtype) == (q.shape[:3], torch.float32)
     merged = out.contiguous()  # as outputs are that come from several calls
     with Calls() as calls:
-        grads = choose.gradients_on_cuda(torch.empty_like(out), q, k, v, merged, log_sum_exp, state, 0.1, causal, mask)
+        grads = sdpa.gradients_on_cuda(torch.empty_like(out), q, k, v, merged, log_sum_exp, state, 0.1, causal, mask)
     assert [grad.shape for grad in grads] == [q.shape, k.shape, v.shape]
     if kernel is Kernel.EFFICIENT:
         [args] = [args for name, args in calls.made if "efficient_attention_backward" in name]
@@ -55,22 +55,22 @@ def test_the_calls_for_cuda_have_the_signatures_of_its_kernels(dtype: torch.dtyp
 
 def test_a_mask_for_cuda_starts_each_row_on_a_boundary() -> None:
     mask = torch.randn(2, 1, 3, 13)
-    wide = choose.aligned(mask, torch.empty(2, 4, 3, 8), torch.empty(2, 4, 13, 8))
+    wide = sdpa.aligned(mask, torch.empty(2, 4, 3, 8), torch.empty(2, 4, 13, 8))
     assert wide is not None
     assert torch.equal(wide, mask.expand(2, 4, 3, 13))
-    assert wide.stride(2) % choose.MASK_ALIGNMENT == 0
+    assert wide.stride(2) % sdpa.MASK_ALIGNMENT == 0
 
 
 def test_key_heads_are_repeated_in_the_order_of_query_heads() -> None:
     k_BGKC = torch.randn(2, 3, 5, 7)
-    assert torch.equal(choose.repeated(k_BGKC, torch.empty(2, 12, 5, 7)), k_BGKC.repeat_interleave(4, 1))
+    assert torch.equal(sdpa.repeated(k_BGKC, torch.empty(2, 12, 5, 7)), k_BGKC.repeat_interleave(4, 1))
 
 
 def test_the_cpu_kernel_gives_output_log_sum_exp_and_zeros_for_rows_that_are_hidden() -> None:
     q, k, v = (torch.randn(1, 2, 4, 8, dtype=torch.float64) for _ in range(3))
     mask = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
     mask[..., 1, :] = -torch.inf
-    out, log_sum_exp, _ = choose.attend(q_BHQC=q, k_BGKC=k, v_BGKC=v, scale=0.3, causal=False, mask=mask)
+    out, log_sum_exp, _ = sdpa.attend(q_BHQC=q, k_BGKC=k, v_BGKC=v, scale=0.3, causal=False, mask=mask)
     logits = 0.3 * q @ k.mT
     rows = [0, 2, 3]
     torch.testing.assert_close(log_sum_exp[:, :, rows], logits.logsumexp(-1)[:, :, rows])
@@ -119,7 +119,7 @@ class Wheel:
         n = q.shape[2]
         lengths = [n] * len(q) if varlen is None else varlen.tolist()
         self.calls.append((name, alpha, causal, k.shape[1], niter, lengths))
-        k, v = (choose.repeated(x, q) for x in (k, v))
+        k, v = (sdpa.repeated(x, q) for x in (k, v))
         outs = []
         for text, length in enumerate(lengths):
             logits = q[text, :, :length] @ k[text, :, :length].mT / q.shape[-1] ** 0.5

@@ -194,8 +194,8 @@ def test_a_users_own_file_changes_in_its_imports_alone(mine: None) -> None:
         ("from roundround.pe.rope \\\n    import RoPE", "from .pe_rope import RoPE"),
         ("from roundround.pe.rope import RoPE\r\nx = '\u00e9'\r\n", "from .pe_rope import RoPE\r\nx = '\u00e9'\r\n"),
         ("from roundround.kernels import fused", "from . import kernels_fused as fused"),
-        ("from roundround.kernels import (\n    fused as f, choose)",
-         "from . import kernels_fused as f, kernels_choose as choose"),
+        ("from roundround.kernels import (\n    fused as f, sdpa)",
+         "from . import kernels_fused as f, kernels_sdpa as sdpa"),
         ("from helper import A, part", "from .helper import A; from . import helper_part as part"),
         ("try:\n    from helper.part import B\nexcept ImportError:\n    pass",
          "try:\n    from .helper_part import B\nexcept ImportError:\n    pass"),
@@ -220,7 +220,7 @@ def test_the_modelling_file_names_the_classes_and_what_transformers_would_miss()
     assert "\nfrom .pe_alibi import ALiBi as Encoding\nfrom .softmax_softmax import Softmax as Normaliser\n" in text
     missed = [line.split()[1] for line in text.splitlines() if "import __name__" in line]
     assert missed == [
-        ".kernels_choose",
+        ".kernels_sdpa",
         ".kernels_entropy_kernel",
         ".kernels_flex",
         ".kernels_fused",

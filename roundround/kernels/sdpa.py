@@ -1,0 +1,286 @@
+"""PyTorch's own attention kernels: which of them serves a call, asked here alone, and calls that return log-sum-exps.
+
+The choice rests on torch 2.6 to 2.13, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: the flash kernel takes half
+precision on compute capability 8.0 and above, up to 256 channels in eights, fewer key heads than query heads, and no
+mask. The memory-efficient kernel takes float32 too, bfloat16 from 8.0 on, any number of channels in eights and a mask,
+but not fewer key heads. What neither takes falls to the math kernel, which makes the matrix of logits.
+
+Log-sum-exps are float32, or float64 where the queries are. No kernel here makes the matrix of logits.
+Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+
+Tested by tests/softmax/test_kernels.py and tests/kernels/test_kernel_choice.py.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.backends import cuda
+
+from roundround.kernels.compilation import once_per_compilation
+from roundround.kernels.documents import Documents
+from roundround.kernels.precision import has_bfloat16, wide_dtype
+
+aten = torch.ops.aten
+CHANNELS_IN_EIGHTS = 8
+SDPA_ALONE = ("cuda", "mps", "xpu")  # cuda: ROCm's name for itself; what their kernels return could not be checked
+MASK_ALIGNMENT = 8  # elements; the memory-efficient kernel reads 16 bytes of a mask at once
+
+
+class Kernel(Enum):
+    """A kernel of PyTorch's. All but SDPA return log-sum-exps, from which windows, padding and biases are made."""
+
+    CPU = auto()
+    FLASH = auto()
+    EFFICIENT = auto()
+    SDPA = auto()  # whatever `F.scaled_dot_product_attention` calls on this device
+
+
+def kernel_for(q_BHQC: Tensor, *, masked: bool = False, differentiable: bool = False) -> Kernel | None:
+    """The kernel for softmax attention of these queries; None where only blocks of rows do it in linear memory.
+
+    It depends on device, precision, channels (of queries as `fitted` makes them) and on whether they need a gradient.
+    masked: whether a tensor is added to the logits.
+    differentiable: say so where autograd is off but a gradient will be asked for, as inside an autograd function.
+    """
+    device = q_BHQC.device.type
+    if device == "cpu":
+        return Kernel.CPU
+    if device != "cuda" or torch.version.hip is not None:
+        return Kernel.SDPA if device in SDPA_ALONE and q_BHQC.dtype != torch.float64 else None
+    (row,) = fitted(q_BHQC[:1, :1, :1])
+    return kernel_on_cuda(str(row.device), row.dtype, row.shape[-1], masked, differentiable or is_differentiated(row))
+
+
+def is_differentiated(x: Tensor) -> bool:
+    return x.requires_grad and torch.is_grad_enabled()
+
+
+@once_per_compilation  # a graph holds no question to PyTorch
+def kernel_on_cuda(
+    device: str, dtype: torch.dtype, n_channels: int, masked: bool, differentiated: bool
+) -> Kernel | None:
+    """`kernel_for` on NVIDIA's GPUs."""
+    asked = question(device, dtype, n_channels, differentiated)
+    with torch.set_grad_enabled(differentiated):
+        if not masked and cuda.can_use_flash_attention(asked):
+            return Kernel.FLASH
+        return Kernel.EFFICIENT if cuda.can_use_efficient_attention(asked) else None
+
+
+def question(
+    device: str, dtype: torch.dtype, n_channels: int, differentiated: bool, heads: tuple[int, int] = (1, 1)
+) -> cuda.SDPAParams:
+    """What PyTorch's predicates are asked about: one query and one key that stand for all."""
+    q, k = (torch.empty(1, n, 1, n_channels, device=device, dtype=dtype, requires_grad=differentiated) for n in heads)
+    return cuda.SDPAParams(q, k, k, None, 0.0, False, heads[0] != heads[1])
+
+
+def varlen_kernel_for(q_BHQC: Tensor) -> Kernel | None:
+    """The kernel for rows of unequal length, laid one behind another; None where there is none.
+
+    NVIDIA's GPUs alone have them, in the flash kernel and the memory-efficient one: those of `kernel_for`.
+    """
+    kernel = kernel_for(q_BHQC) if q_BHQC.device.type == "cuda" else None
+    return kernel if kernel in (Kernel.FLASH, Kernel.EFFICIENT) else None
+
+
+def takes_groups(q_BHQC: Tensor, k_BGKC: Tensor) -> bool:
+    """Whether `F.scaled_dot_product_attention` takes fewer key heads than query heads without a matrix of logits."""
+    if q_BHQC.device.type == "cpu":
+        return True
+    kernel = kernel_for(q_BHQC)
+    if kernel is not Kernel.EFFICIENT:
+        return kernel is Kernel.FLASH
+    heads = (q_BHQC.shape[1], k_BGKC.shape[1])
+    return efficient_takes_groups(str(q_BHQC.device), q_BHQC.dtype, q_BHQC.shape[-1], is_differentiated(q_BHQC), heads)
+
+
+@once_per_compilation
+def efficient_takes_groups(
+    device: str, dtype: torch.dtype, n_channels: int, differentiated: bool, heads: tuple[int, int]
+) -> bool:
+    with torch.set_grad_enabled(differentiated):
+        return cuda.can_use_efficient_attention(question(device, dtype, n_channels, differentiated, heads))
+
+
+def fitted(*tensors: Tensor) -> list[Tensor]:
+    """Queries, keys and values as the kernels ask for them: as many channels each, in a precision that they take.
+
+    Channels that are added are zero. On CUDA there are eights of them, and bfloat16 is float32 where the device only
+    emulates it (compute capability below 8.0, such as T4 and V100).
+    """
+    n, dtype = max(x.shape[-1] for x in tensors), tensors[0].dtype
+    if tensors[0].device.type == "cuda":
+        n += -n % CHANNELS_IN_EIGHTS
+        if dtype == torch.bfloat16 and not has_bfloat16(tensors[0].device):
+            dtype = wide_dtype(dtype)
+    return [(x if x.shape[-1] == n else F.pad(x, (0, n - x.shape[-1]))).to(dtype) for x in tensors]
+
+
+def in_rows(x: Tensor) -> Tensor:
+    """The tensor with the channels of a row one behind another, as every kernel assumes; those of a CPU do not check.
+
+    A transposition of queries, a view of complex numbers and even `F.pad` give others.
+    """
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+# -- calls that return log-sum-exps
+
+
+def attend(
+    *, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, scale: float, causal: bool, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Any]:
+    """Output [B, H, Q, C], log-sum-exp [B, H, Q] and what `gradients` takes back.
+
+    `causal` is aligned at the top left; `mask` [1 or B, 1, Q, K] is added to the logits. A row whose mask is -inf
+    throughout has output 0 and log-sum-exp 0. q, k and v are as `fitted` makes them, with any strides.
+    """
+    q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in (q_BHQC, k_BGKC, v_BGKC))
+    if q_BHQC.device.type == "cpu":
+        out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(
+            q_BHQC, k_BGKC, v_BGKC, 0.0, causal, attn_mask=mask, scale=scale
+        )
+        return out, log_sum_exp, None
+    kernel = kernel_for(q_BHQC, masked=mask is not None, differentiable=True)
+    return attend_on_cuda(kernel, q_BHQC, k_BGKC, v_BGKC, scale, causal, mask)
+
+
+def gradients(
+    grad_BHQC: Tensor,
+    out_BHQC: Tensor,
+    log_sum_exp_BHQ: Tensor,
+    state: Any,
+    *,
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    v_BGKC: Tensor,
+    scale: float,
+    causal: bool,
+    mask: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v, for p_j = exp(e_j - log-sum-exp) and the output as given.
+
+    The kernels compute de_j = p_j (grad . v_j - grad . out) for each key by itself, so the keys given may be a part of
+    those that the row sees.
+    """
+    tensors = (grad_BHQC, out_BHQC, q_BHQC, k_BGKC, v_BGKC)
+    grad_BHQC, out_BHQC, q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in tensors)
+    if q_BHQC.device.type == "cpu":
+        return aten._scaled_dot_product_flash_attention_for_cpu_backward(  # type: ignore[no-any-return]
+            grad_BHQC, q_BHQC, k_BGKC, v_BGKC, out_BHQC, log_sum_exp_BHQ, 0.0, causal, attn_mask=mask, scale=scale
+        )
+    return gradients_on_cuda(grad_BHQC, q_BHQC, k_BGKC, v_BGKC, out_BHQC, log_sum_exp_BHQ, state, scale, causal, mask)
+
+
+def attend_on_cuda(
+    kernel: Kernel | None,
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    v_BGKC: Tensor,
+    scale: float,
+    causal: bool,
+    mask: Tensor | None,
+) -> tuple[Tensor, Tensor, Any]:
+    """`attend` by the flash kernel or the memory-efficient one."""
+    if kernel is Kernel.FLASH:
+        out, log_sum_exp, *state, _ = aten._scaled_dot_product_flash_attention(
+            q_BHQC, k_BGKC, v_BGKC, 0.0, causal, False, scale=scale
+        )
+        return out, log_sum_exp, (kernel, state)
+    assert kernel is Kernel.EFFICIENT, f"no kernel for {q_BHQC.dtype} on {q_BHQC.device}"
+    k_BHKC, v_BHKC = (repeated(x, q_BHQC) for x in (k_BGKC, v_BGKC))
+    out, log_sum_exp, *state = aten._scaled_dot_product_efficient_attention(
+        q_BHQC, k_BHKC, v_BHKC, aligned(mask, q_BHQC, k_BHKC), True, 0.0, causal, scale=scale
+    )
+    log_sum_exp = log_sum_exp[:, :, : q_BHQC.shape[2]]  # its rows are padded
+    if mask is not None:
+        empty_B1Q = mask.isneginf().all(-1)
+        out, log_sum_exp = out.masked_fill(empty_B1Q[..., None], 0.0), log_sum_exp.masked_fill(empty_B1Q, 0.0)
+    return out, log_sum_exp, (kernel, state)
+
+
+def gradients_on_cuda(
+    grad_BHQC: Tensor,
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    v_BGKC: Tensor,
+    out_BHQC: Tensor,
+    log_sum_exp_BHQ: Tensor,
+    state: Any,
+    scale: float,
+    causal: bool,
+    mask: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`gradients` by the kernel of the forward pass, which stands in its state."""
+    kernel, state = state
+    if kernel is Kernel.FLASH:
+        out_BHQC, log_sum_exp_BHQ = out_BHQC.contiguous(), log_sum_exp_BHQ.contiguous()
+        cum_q, cum_k, max_q, max_k, seed, offset = state
+        return aten._scaled_dot_product_flash_attention_backward(  # type: ignore[no-any-return]
+            grad_BHQC.contiguous(), q_BHQC, k_BGKC, v_BGKC, out_BHQC, log_sum_exp_BHQ,
+            cum_q, cum_k, max_q, max_k, 0.0, causal, seed, offset, scale=scale,
+        )  # fmt: skip
+    seed, offset = state
+    # the kernel reads what its forward pass leaves: in half precision an output that lies [B, Q, H, C], whatever its
+    # strides say, and log-sum-exps that are infinite beyond the last row
+    out_BHQC = out_BHQC.transpose(1, 2).contiguous().transpose(1, 2)
+    padded = F.pad(log_sum_exp_BHQ, (0, -log_sum_exp_BHQ.shape[-1] % 32), value=torch.inf)
+    k_BHKC, v_BHKC = (repeated(x, q_BHQC) for x in (k_BGKC, v_BGKC))
+    dq, dk, dv, _ = aten._scaled_dot_product_efficient_attention_backward(
+        grad_BHQC.contiguous(), q_BHQC, k_BHKC, v_BHKC, aligned(mask, q_BHQC, k_BHKC), out_BHQC, padded,
+        seed, offset, 0.0, [True, True, True, False], causal, scale=scale,
+    )  # fmt: skip
+    groups = (k_BGKC.shape[1], -1)
+    return dq, dk.unflatten(1, groups).sum(2), dv.unflatten(1, groups).sum(2)
+
+
+def scaled_dot_product_attention(q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, scale: float, causal: bool) -> Tensor:
+    """PyTorch's function of this name, called so that no device makes the matrix of logits for want of grouped keys."""
+    q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in (q_BHQC, k_BGKC, v_BGKC))  # else it makes that matrix
+    grouped = q_BHQC.shape[1] != k_BGKC.shape[1]
+    if grouped and not causal:  # every row sees all keys: those of a key head's query heads are rows of one matrix
+        rows_BGNC = q_BHQC.reshape(*k_BGKC.shape[:2], -1, q_BHQC.shape[-1])
+        return F.scaled_dot_product_attention(rows_BGNC, k_BGKC, v_BGKC, scale=scale).reshape(q_BHQC.shape)
+    if grouped and not takes_groups(q_BHQC, k_BGKC):
+        k_BGKC, v_BGKC, grouped = repeated(k_BGKC, q_BHQC), repeated(v_BGKC, q_BHQC), False
+    return F.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, is_causal=causal, scale=scale, enable_gqa=grouped)
+
+
+def attention_of_documents(
+    q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor, scale: float, documents: Documents
+) -> Tensor:
+    """Causal attention [B, H, T, C] within each document, by the kernels for rows of unequal length."""
+
+    shortest, longest = documents.shortest, documents.longest  # else they would be read off the offsets in each layer
+
+    def laid_out(x_BHTC: Tensor) -> Tensor:
+        x_NHC = repeated(in_rows(x_BHTC), q_BHTC).transpose(1, 2).flatten(0, 1)
+        jagged = torch.nested.nested_tensor_from_jagged(
+            x_NHC, documents.offsets, min_seqlen=shortest, max_seqlen=longest
+        )
+        return jagged.transpose(1, 2)
+
+    q, k, v = (laid_out(x) for x in (q_BHTC, k_BGTC, v_BGTC))
+    out_NHC = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale).transpose(1, 2).values()
+    return out_NHC.reshape(*documents.pos_BT.shape, *q_BHTC.shape[1::2]).transpose(1, 2)
+
+
+def repeated(x_BGKC: Tensor, q_BHQC: Tensor) -> Tensor:
+    """A key head's values repeated for each of its query heads: [B, G, ...] -> [B, H, ...]."""
+    n_groups = q_BHQC.shape[1] // x_BGKC.shape[1]
+    return x_BGKC[:, :, None].expand(-1, -1, n_groups, *x_BGKC.shape[2:]).flatten(1, 2)
+
+
+def aligned(mask: Tensor | None, q_BHQC: Tensor, k_BHKC: Tensor) -> Tensor | None:
+    """The mask for all heads, its rows starting where the memory-efficient kernel can read them."""
+    if mask is None:
+        return None
+    n_keys = k_BHKC.shape[2]
+    wide = F.pad(mask.to(q_BHQC.dtype), (0, -n_keys % MASK_ALIGNMENT))[..., :n_keys]
+    return wide.expand(*q_BHQC.shape[:3], n_keys)
