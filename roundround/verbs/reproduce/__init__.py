@@ -1,4 +1,7 @@
-"""`roundround reproduce`: the papers' figures and tables, made again."""
+"""`roundround reproduce`: the papers' figures and tables, made again.
+
+Tested by tests/config/test_verbs.py.
+"""
 
 from __future__ import annotations
 

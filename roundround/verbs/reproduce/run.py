@@ -1,4 +1,7 @@
-"""`roundround reproduce`: the figures and tables of both papers, made again by the other verbs and compared."""
+"""`roundround reproduce`: the figures and tables of both papers, made again by the other verbs and compared.
+
+Tested by tests/verbs/test_reproduce.py.
+"""
 
 from __future__ import annotations
 
