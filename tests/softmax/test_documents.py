@@ -15,7 +15,7 @@ from helpers_attention import D_MODEL, ENCODINGS, NAMES, REPLACED, SCALE, build,
 from helpers_pe import noise
 from torch import Tensor
 
-from roundround.kernels import fused
+from roundround.kernels import choose
 from roundround.kernels.documents import documents_of, grouped
 from roundround.kernels.keys import Keys
 from roundround.kernels.sdpa import Kernel
@@ -134,7 +134,7 @@ def test_one_call_for_rows_of_unequal_length_gives_the_same(name: str, monkeypat
         return out, *torch.autograd.grad(out.square().sum(), [q, k, v])
 
     expected = found()
-    monkeypatch.setattr(fused, "varlen_kernel_for", lambda q_BHQC: Kernel.FLASH)
+    monkeypatch.setattr(choose, "varlen_kernel_for", lambda q_BHQC: Kernel.FLASH)
     monkeypatch.setattr(F, "scaled_dot_product_attention", of_each_row)
     torch.testing.assert_close(found(), expected)
     assert calls == ([[4, 1, 9, 6, 3, 5]] if name in ("softmax", "ssmax", "log_n") else [])
