@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roundround.kernels.compilation import outside_compilation
+from roundround.kernels.torch_internals import outside_compilation
 
 LONGEST_TO_SHORTEST = 1.25  # of a group: at most 1.6 times the logits of its documents, in a few calls of a kernel
 

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from roundround.kernels.compilation import once_per_compilation
 from roundround.kernels.keys import Keys
 from roundround.kernels.row_measures import entropy_of_logits
 from roundround.kernels.sdpa import in_rows, repeated
+from roundround.kernels.torch_internals import once_per_compilation
 from roundround.kernels.trial import passes, say
 
 try:

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from roundround.kernels.bias import Bias
-from roundround.kernels.compilation import once_per_compilation
 from roundround.kernels.keys import Keys
 from roundround.kernels.sdpa import repeated
+from roundround.kernels.torch_internals import once_per_compilation, recompiling
 from roundround.kernels.trial import passes, say
 
 DEVICES = ("cuda",)
@@ -70,15 +70,10 @@ def attend(
 
 def compiled(*args: Any, **options: Any) -> Any:
     """`flex_attention`, compiled whatever else has been; on a CPU its reference."""
-    from torch import _dynamo
     from torch.nn.attention.flex_attention import flex_attention
 
     function = flex_attention if args[0].device.type == "cpu" else compiled_function()
-    with _dynamo.config.patch(
-        recompile_limit=RECOMPILATIONS,
-        accumulated_recompile_limit=RECOMPILATIONS,
-        specialize_float=True,  # else a second scale or cap is a symbol, which the kernel refuses
-    ):
+    with recompiling(RECOMPILATIONS):  # a second scale or cap that is a symbol is refused by the kernel
         return function(*args, **options)
 
 

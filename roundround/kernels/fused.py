@@ -18,11 +18,11 @@ from torch import Tensor
 
 from roundround.kernels import sdpa
 from roundround.kernels.bias import LinearBias
-from roundround.kernels.compilation import outside_compilation
 from roundround.kernels.keys import Keys
 from roundround.kernels.precision import at_least_float32, wide_dtype
 from roundround.kernels.sdpa import fitted
 from roundround.kernels.tiled_attention import EntropyScaledAttention, TiledAttention, centre_of_keys, for_entropy
+from roundround.kernels.torch_internals import outside_compilation
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's kernels run on a CPU then, for tests
 

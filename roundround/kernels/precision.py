@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from roundround.kernels.compilation import once_per_compilation
+from roundround.kernels.torch_internals import once_per_compilation
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:

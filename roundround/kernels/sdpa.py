@@ -21,11 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.backends import cuda
 
-from roundround.kernels.compilation import once_per_compilation
+from roundround.kernels import torch_internals
 from roundround.kernels.documents import Documents
 from roundround.kernels.precision import has_bfloat16, wide_dtype
+from roundround.kernels.torch_internals import once_per_compilation
 
-aten = torch.ops.aten
 CHANNELS_IN_EIGHTS = 8
 SDPA_ALONE = ("cuda", "mps", "xpu")  # cuda: ROCm's name for itself; what their kernels return could not be checked
 MASK_ALIGNMENT = 8  # elements; the memory-efficient kernel reads 16 bytes of a mask at once
@@ -143,7 +143,7 @@ def attend(
     """
     q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in (q_BHQC, k_BGKC, v_BGKC))
     if q_BHQC.device.type == "cpu":
-        out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(
+        out, log_sum_exp = torch_internals.flash_on_cpu(
             q_BHQC, k_BGKC, v_BGKC, 0.0, causal, attn_mask=mask, scale=scale
         )
         return out, log_sum_exp, None
@@ -172,7 +172,7 @@ def gradients(
     tensors = (grad_BHQC, out_BHQC, q_BHQC, k_BGKC, v_BGKC)
     grad_BHQC, out_BHQC, q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in tensors)
     if q_BHQC.device.type == "cpu":
-        return aten._scaled_dot_product_flash_attention_for_cpu_backward(  # type: ignore[no-any-return]
+        return torch_internals.flash_on_cpu_backward(  # type: ignore[no-any-return]
             grad_BHQC, q_BHQC, k_BGKC, v_BGKC, out_BHQC, log_sum_exp_BHQ, 0.0, causal, attn_mask=mask, scale=scale
         )
     return gradients_on_cuda(grad_BHQC, q_BHQC, k_BGKC, v_BGKC, out_BHQC, log_sum_exp_BHQ, state, scale, causal, mask)
@@ -189,13 +189,11 @@ def attend_on_cuda(
 ) -> tuple[Tensor, Tensor, Any]:
     """`attend` by the flash kernel or the memory-efficient one."""
     if kernel is Kernel.FLASH:
-        out, log_sum_exp, *state, _ = aten._scaled_dot_product_flash_attention(
-            q_BHQC, k_BGKC, v_BGKC, 0.0, causal, False, scale=scale
-        )
+        out, log_sum_exp, *state, _ = torch_internals.flash(q_BHQC, k_BGKC, v_BGKC, 0.0, causal, False, scale=scale)
         return out, log_sum_exp, (kernel, state)
     assert kernel is Kernel.EFFICIENT, f"no kernel for {q_BHQC.dtype} on {q_BHQC.device}"
     k_BHKC, v_BHKC = (repeated(x, q_BHQC) for x in (k_BGKC, v_BGKC))
-    out, log_sum_exp, *state = aten._scaled_dot_product_efficient_attention(
+    out, log_sum_exp, *state = torch_internals.efficient(
         q_BHQC, k_BHKC, v_BHKC, aligned(mask, q_BHQC, k_BHKC), True, 0.0, causal, scale=scale
     )
     log_sum_exp = log_sum_exp[:, :, : q_BHQC.shape[2]]  # its rows are padded
@@ -222,7 +220,7 @@ def gradients_on_cuda(
     if kernel is Kernel.FLASH:
         out_BHQC, log_sum_exp_BHQ = out_BHQC.contiguous(), log_sum_exp_BHQ.contiguous()
         cum_q, cum_k, max_q, max_k, seed, offset = state
-        return aten._scaled_dot_product_flash_attention_backward(  # type: ignore[no-any-return]
+        return torch_internals.flash_backward(  # type: ignore[no-any-return]
             grad_BHQC.contiguous(), q_BHQC, k_BGKC, v_BGKC, out_BHQC, log_sum_exp_BHQ,
             cum_q, cum_k, max_q, max_k, 0.0, causal, seed, offset, scale=scale,
         )  # fmt: skip
@@ -232,7 +230,7 @@ def gradients_on_cuda(
     out_BHQC = out_BHQC.transpose(1, 2).contiguous().transpose(1, 2)
     padded = F.pad(log_sum_exp_BHQ, (0, -log_sum_exp_BHQ.shape[-1] % 32), value=torch.inf)
     k_BHKC, v_BHKC = (repeated(x, q_BHQC) for x in (k_BGKC, v_BGKC))
-    dq, dk, dv, _ = aten._scaled_dot_product_efficient_attention_backward(
+    dq, dk, dv, _ = torch_internals.efficient_backward(
         grad_BHQC.contiguous(), q_BHQC, k_BHKC, v_BHKC, aligned(mask, q_BHQC, k_BHKC), out_BHQC, padded,
         seed, offset, 0.0, [True, True, True, False], causal, scale=scale,
     )  # fmt: skip

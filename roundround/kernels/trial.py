@@ -20,7 +20,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from roundround.kernels.compilation import once_per_compilation
+from roundround.kernels.torch_internals import once_per_compilation
 
 N_BATCH, N_HEADS, N_KEY_HEADS, N_TOKENS = 2, 4, 2, 70  # grouped, more than a block of 64, no power of two
 # error over size, as norms, of the output and of each gradient: far above rounding, which TF32 may do to 10 bits and

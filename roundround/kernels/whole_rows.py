@@ -36,10 +36,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from roundround.kernels.bias import Bias, LinearBias, PiecewiseBias
-from roundround.kernels.compilation import outside_compilation
 from roundround.kernels.keys import Keys
 from roundround.kernels.precision import wide_dtype
 from roundround.kernels.sdpa import in_rows
+from roundround.kernels.torch_internals import outside_compilation
 from roundround.kernels.trial import FallsBack
 
 FEWEST_QUERIES = 64  # fewer are as fast by the definition: a step of generation reads every key once

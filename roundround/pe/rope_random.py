@@ -9,8 +9,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from roundround.kernels.compilation import outside_compilation
 from roundround.kernels.keys import AttentionShape
+from roundround.kernels.torch_internals import outside_compilation
 from roundround.pe.rotary import RotaryEncoding, ladder
 
 N_DRAWS = 5  # of each example in an evaluation

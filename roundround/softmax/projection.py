@@ -18,8 +18,8 @@ from torch import Tensor
 
 from roundround.kernels import sdpa
 from roundround.kernels.bias import Bias
-from roundround.kernels.compilation import once_per_compilation, outside_compilation
 from roundround.kernels.keys import Keys
+from roundround.kernels.torch_internals import once_per_compilation, outside_compilation
 from roundround.kernels.trial import passes
 from roundround.kernels.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from roundround.kernels.compilation import compile_in_place, uncompiled
+from roundround.kernels.torch_internals import compile_in_place, uncompiled
 from roundround.model.block import Block
 from roundround.model.decoder import Decoder
 from roundround.model.shards import is_sharded

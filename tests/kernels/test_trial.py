@@ -105,7 +105,7 @@ def test_a_log_that_cannot_be_written_is_no_second_failure(monkeypatch: pytest.M
 
 def test_a_compiled_model_asks_as_it_is_compiled() -> None:
     """Not in its graph: a kernel is tried on tensors of its own."""
-    from roundround.kernels.compilation import once_per_compilation
+    from roundround.kernels.torch_internals import once_per_compilation
 
     seen: list[str] = []
 

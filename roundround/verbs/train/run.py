@@ -16,7 +16,7 @@ from roundround.config.build import build, checked, plain, target_class
 from roundround.config.recorded import as_dict
 from roundround.data.batches import Shares
 from roundround.distributed.device import describe_device
-from roundround.kernels.compilation import compile_in_place
+from roundround.kernels.torch_internals import compile_in_place
 from roundround.kernels.trial import FallsBack
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.records import checkpoints

@@ -1,13 +1,16 @@
-"""What `torch.compile` is told about functions that it cannot trace, without importing the compiler where none runs.
+"""All that this project uses of torch that torch does not promise to keep; nothing else may name it.
 
-Tested by tests/training/test_compile.py.
+Attention operators that return log-sum-exps, and what `torch.compile` is told about functions that it cannot trace,
+without importing the compiler where none runs. Read in torch 2.6 to 2.13.
+
+Tested by tests/kernels/test_torch_internals.py and tests/training/test_compile.py.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -15,6 +18,13 @@ from torch import nn
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+flash_on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+flash_on_cpu_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+flash = torch.ops.aten._scaled_dot_product_flash_attention
+flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_backward
+efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+efficient_backward = torch.ops.aten._scaled_dot_product_efficient_attention_backward
 
 
 def outside_compilation(function: Callable[P, T]) -> Callable[P, T]:
@@ -63,3 +73,13 @@ def compile_in_place(module: nn.Module) -> None:
 
     _dynamo.config.specialize_float = True
     module.compile()
+
+
+def recompiling(limit: int) -> AbstractContextManager[None]:
+    """Inside, a function may be compiled so often, and a float is a number in each graph, not a symbol."""
+    from torch import _dynamo
+
+    patch: AbstractContextManager[None] = _dynamo.config.patch(
+        recompile_limit=limit, accumulated_recompile_limit=limit, specialize_float=True
+    )
+    return patch
