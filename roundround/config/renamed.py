@@ -14,6 +14,10 @@ from typing import Any
 
 RENAMED = {  # old name: new name; of the names that begin alike the longest counts
     "roundround.attention": "roundround.kernels",
+    "roundround.attention.checks": "roundround.kernels.variants",
+    "roundround.attention.compilation": "roundround.kernels.torch_internals",
+    "roundround.attention.finals": "roundround.kernels.variants",
+    "roundround.attention.heads": "roundround.kernels.variants",
     "roundround.attention.kernels": "roundround.kernels.sdpa",
     "roundround.loading.load": "roundround.hf.load",
     "roundround.runs": "roundround.records",

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from roundround.kernels.finals import FinalVariants
+from roundround.kernels.variants import FinalVariants
 from roundround.support.errors import UserError
 
 

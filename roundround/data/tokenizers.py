@@ -22,7 +22,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from roundround.data.corpora import fingerprint, first_line
 from roundround.data.hub import hub_is_reachable
-from roundround.kernels.finals import FinalVariants
+from roundround.kernels.variants import FinalVariants
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
 from roundround.support.files import home_expanded, read_text

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.kernels.finals import FinalVariants
 from roundround.kernels.keys import AttentionShape
 from roundround.kernels.sdpa import repeated
+from roundround.kernels.variants import FinalVariants
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "softplus": F.softplus}
 MIN_SQUARED_NORM = 1e-8  # of a value that a row's output is made orthogonal to

@@ -13,10 +13,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from roundround.kernels.checks import checked_positive
-from roundround.kernels.finals import FinalVariants
 from roundround.kernels.keys import AttentionShape
 from roundround.kernels.precision import at_least_float32
+from roundround.kernels.variants import FinalVariants, checked_positive
 
 
 class QueryKeyNorm(FinalVariants, nn.Module):

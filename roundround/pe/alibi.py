@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from roundround.kernels.bias import LinearBias
-from roundround.kernels.checks import checked_positive
 from roundround.kernels.keys import AttentionShape
 from roundround.kernels.precision import wide_dtype
+from roundround.kernels.variants import checked_positive
 from roundround.pe.base import PositionalEncoding
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from roundround.kernels.bias import Bias
-from roundround.kernels.finals import FinalVariants
 from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.variants import FinalVariants
 
 
 class PositionalEncoding(FinalVariants, nn.Module):

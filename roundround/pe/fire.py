@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from roundround.kernels.bias import Bias, PiecewiseBias, relative_positions
-from roundround.kernels.checks import checked_positive
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.kernels.precision import at_least_float32
+from roundround.kernels.variants import checked_positive
 from roundround.pe.base import PositionalEncoding
 
 

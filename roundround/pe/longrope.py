@@ -9,8 +9,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from roundround.kernels.checks import checked_positive
 from roundround.kernels.keys import AttentionShape
+from roundround.kernels.variants import checked_positive
 from roundround.pe.scaled import FollowsLength
 
 

@@ -7,9 +7,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from roundround.kernels.checks import checked_positive
 from roundround.kernels.keys import AttentionShape
 from roundround.kernels.precision import wide_dtype
+from roundround.kernels.variants import checked_positive
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import apply_rotation, check_head_dim, checked_theta, ladder, rotation
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from roundround.kernels.bias import Bias, LinearBias
-from roundround.kernels.checks import checked_finite
 from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.variants import checked_finite
 from roundround.kernels.whole_rows import Kind, RowFunction
 from roundround.softmax.row_scale import RowScale
 

@@ -17,12 +17,12 @@ from roundround.kernels import fused, whole_rows
 from roundround.kernels.bias import Bias
 from roundround.kernels.blocks import attend_in_blocks, logits_of_rows, query_blocks, rows_between
 from roundround.kernels.choose import Form, Path, choose
-from roundround.kernels.finals import FinalVariants
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.kernels.precision import at_least_float32
 from roundround.kernels.sdpa import fitted
 from roundround.kernels.torch_internals import once_per_compilation, outside_compilation
 from roundround.kernels.trial import FallsBack
+from roundround.kernels.variants import FinalVariants
 from roundround.kernels.whole_rows import RowFunction
 
 

@@ -8,9 +8,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from roundround.kernels.checks import checked_finite
 from roundround.kernels.keys import AttentionShape
 from roundround.kernels.precision import at_least_float32
+from roundround.kernels.variants import checked_finite
 from roundround.softmax.null_key import NullKey
 
 

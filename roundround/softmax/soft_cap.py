@@ -9,9 +9,9 @@ from torch import Tensor
 
 from roundround.kernels import flex
 from roundround.kernels.bias import Bias
-from roundround.kernels.checks import checked_positive
 from roundround.kernels.choose import Form
 from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.variants import checked_positive
 from roundround.kernels.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 

@@ -7,8 +7,8 @@ from typing import final
 
 from torch import Tensor
 
-from roundround.kernels.checks import checked_positive
 from roundround.kernels.keys import AttentionShape
+from roundround.kernels.variants import checked_positive
 from roundround.softmax.row_scale import RowScale
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conftest import ROOT, class_of, options_in, tunables
 
-from roundround.kernels.finals import FinalVariants
+from roundround.kernels.variants import FinalVariants
 
 GROUPS = ("pe", "softmax", "qk_norm", "gate", "data", "tokenizer")
 VARIANTS = {
