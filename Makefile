@@ -20,7 +20,7 @@ help:
 	@echo "make mutants change the training recipe in 19 ways and look whether its tests see it (three minutes)"
 	@echo "make bench   training, attention and probes against other implementations (about an hour)"
 	@echo "make gpu     what waits for a GPU: its tests, attention to 128k, throughput, max retrieval (25 minutes; DRY=1 on a CPU)"
-	@echo "make size    statements, modules and tests by room, beside those of the last release"
+	@echo "make size    statements by room beside the budget, and the share of the rooms of the mission"
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; give one: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
