@@ -1,6 +1,6 @@
 """Documents that do not see each other: the windows of a batch, cut where documents end and laid out for attention.
 
-A causal row never looks to its right. So documents of about one length are the rows of a batch of their own, shorter
+A causal row sees nothing to its right. So documents of about one length are the rows of a batch of their own, shorter
 ones padded at their ends, and any attention that is causal computes them without a mask, n counted in each by itself.
 
 Shapes: B batch, T tokens, H heads, C channels, N = B T tokens of the batch, P places in the rows of all groups,

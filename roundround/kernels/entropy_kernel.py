@@ -217,7 +217,7 @@ def gradient_of_keys(Q, K, VALID, ENTROPY, LSE, GRAD, DK, scale, n_queries, n_ke
     tl.store(DK + place[:, None] * n_channels + channels[None, :], (-scale * sums).to(DK.dtype.element_ty), mask=inside)
 
 
-# -- the kernels' launch, and the door to them
+# -- the launch of the kernels
 
 
 class RowEntropy(torch.autograd.Function):

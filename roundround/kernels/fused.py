@@ -202,7 +202,7 @@ def of_those_that_see(longest_BGQ: Tensor, keys: Keys) -> Tensor:
 
 @torch.no_grad()
 def all_logits_finite(q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys) -> bool:
-    """Whether Cauchy-Schwarz bounds every logit by a finite number: one pass over q, one over k, no look at a row."""
+    """Whether Cauchy-Schwarz bounds every logit by a finite number: one pass over q, one over k, none over rows."""
     wide = wide_dtype(q_BHQC.dtype)
     q_norm = torch.linalg.vector_norm(q_BHQC, dtype=wide)
     if keys.k_norm is not None:

@@ -1,4 +1,4 @@
-"""The shape of an attention layer, and its keys: who may look at whom.
+"""The shape of an attention layer, and its keys: which query may see which key.
 
 Shapes: B batch, T tokens, Q queries, K keys, H heads.
 """
@@ -39,7 +39,7 @@ class AttentionShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """Who may look at whom: positions and visibility of the keys, without an n x n mask.
+    """Which query may see which key: positions and visibility of the keys, without an n x n mask.
 
     Queries are the last Q of the K tokens, so with `causal` query row i sees keys j <= i + K - Q. Positions only feed
     biases; visibility goes by order in the sequence, so it is right for random positions and for a cache alike.
@@ -50,7 +50,7 @@ class Keys:
     chunk: a query sees the tokens of its own chunk of this many, counted from its text's first token; None for all.
     begins: the key at which a chunk begins, [B, 1, 1] or for all texts, where a cache has dropped some; None: the first
     that is no padding.
-    documents: those that do not see each other, in causal attention without padding or cache; None for one.
+    documents: ids; tokens attend only within their document. Causal, without padding or cache; None for one document.
     n_forgotten: tokens before the first key that a cache has dropped, padding aside: a number, or [B, 1, 1, 1].
     k_norm: no less than the length of all keys as one vector, where a cache knows it.
     """
@@ -105,7 +105,7 @@ class Keys:
         return chunk is not None and (chunk < self.n_keys or isinstance(self.begins, Tensor) or bool(self.begins))
 
     def within(self, window: int | None, chunk: int | None = None) -> Keys:
-        """These keys where a query looks no further back than a window or its chunk, both of at least one token.
+        """These keys, where a query sees no further back than a window or its chunk, both of at least one token.
 
         What hides no key of so many is left out, so that the kernels' own causal flag still says everything.
         """

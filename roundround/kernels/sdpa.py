@@ -83,7 +83,7 @@ def question(
 def varlen_kernel_for(q_BHQC: Tensor) -> Kernel | None:
     """The kernel for rows of unequal length, laid one behind another; None where there is none.
 
-    NVIDIA's GPUs alone have them, in the flash kernel and the memory-efficient one: those of `kernel_for`.
+    NVIDIA's GPUs alone have them, in the flash kernel and the memory-efficient one, which `kernel_for` names.
     """
     kernel = kernel_for(q_BHQC) if q_BHQC.device.type == "cuda" else None
     return kernel if kernel in (Kernel.FLASH, Kernel.EFFICIENT) else None
@@ -123,7 +123,7 @@ def fitted(*tensors: Tensor) -> list[Tensor]:
 
 
 def in_rows(x: Tensor) -> Tensor:
-    """The tensor with the channels of a row one behind another, as every kernel assumes; those of a CPU do not check.
+    """The tensor with the channels of a row one behind another, as every kernel assumes; the kernels of a CPU do not check it.
 
     A transposition of queries, a view of complex numbers and even `F.pad` give others.
     """

@@ -132,7 +132,7 @@ def tile_gradients(
 
 
 def merge_by_log_sum_exp(blocks: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Outputs and log-sum-exps over disjoint keys as those over all of them."""
+    """Merge outputs and log-sum-exps over disjoint keys into the ones over all keys."""
     (out, log_sum_exp), *others = blocks
     for other, other_lse in others:
         total = torch.logaddexp(log_sum_exp, other_lse)

@@ -210,7 +210,7 @@ class Operands:
         return t if t.shape[1] == 1 else t[:, heads]
 
     def own_channel(self, x_BHQC: Tensor) -> Tensor:
-        """Of tensors with all channels, that of each query head's own coordinate: a view [B, heads / N, N, Q]."""
+        """The channel of each query head's own coordinate, from tensors with all: a view [B, heads / N, N, Q]."""
         n_batch, n_heads, n_queries, _ = x_BHQC.shape
         n = self.n_coordinates
         channels = x_BHQC[..., -n:].view(n_batch, n_heads // n, n, n_queries, n)

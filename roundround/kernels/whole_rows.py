@@ -158,7 +158,7 @@ def attention(
 class WholeRows(torch.autograd.Function):
     """apply(q, k, v, *of the bias, factor, shift, alpha, function, scale, keys) gives [B, H, Q, C].
 
-    Of the bias, None where it has another form: table, slopes, t_q, t_k, pieces, row_scale, knots. The table is the
+    The bias gives table, slopes, t_q, t_k, pieces, row_scale, knots; a form that it has not is None. The table is the
     bias by key minus query position, from 1 - K on, [H, 2 K - 1], or the u of a `PiecewiseBias`, whose pieces and knots
     follow with 1 / span [B, Q]; slopes and coordinates are those of a `LinearBias`. The forward pass keeps four numbers
     for each row.

@@ -33,7 +33,7 @@ class AnswerScores:
     """Sums over examples, [len(COUNTED)], float64: they add up over batches and processes.
 
     An example that was drawn several times is one observation with so much weight. Where models were scored by what
-    they wrote, `targets` are the references of an example, `hits` those that were found, `exact` whether all were.
+    they wrote, `targets` are the references of an example, `hits` the ones that were found, `exact` whether all were.
     """
 
     def __init__(self, sums: Tensor | None = None, *, written: bool = False) -> None:
@@ -63,8 +63,8 @@ class AnswerScores:
     def values(self) -> dict[str, float]:
         """Shares of scored targets and of whole examples that are right; the loss per token is per scored target.
 
-        `output_match` is the share of examples whose output is right, given the right tokens before it. Of what was
-        written: the shares of examples with all references, and of the references.
+        `output_match` is the share of examples whose output is right, given the right tokens before it. For
+        written answers: the shares of examples with all references, and of the references.
         """
         if self.written:
             shares = {"exact_match": self["exact"] / self["examples"]}

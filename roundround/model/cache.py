@@ -50,7 +50,7 @@ class LayerCache:
         first, n_new = self.first_kept(), k_BGTC.shape[2]
         start, end = self.start + first - self.first, self.start + self.n_read - self.first
         new = [k_BGTC, v_BGTC]
-        of_new = norm_on_cpu(k_BGTC)  # so that a token costs no look at all keys before it: `fused.all_logits_finite`
+        of_new = norm_on_cpu(k_BGTC)  # a new token need not read all keys before it: `fused.all_logits_finite`
         self.k_norm = None if of_new is None or self.k_norm is None else math.hypot(self.k_norm, of_new)
         if self.buffers and end + n_new <= self.buffers[0].shape[2] and not torch.is_grad_enabled():
             for buffer, x_BGTC in zip(self.buffers, new, strict=True):
@@ -68,7 +68,7 @@ class LayerCache:
         return k_BGKC, v_BGKC
 
     def narrowed(self, keys: Keys) -> Keys:
-        """Of the keys of all tokens, new ones included, those that `extend` has given."""
+        """The keys that `extend` returned, for cached and new tokens."""
         kept = keys.within(None, self.chunk).since(self.first).within(self.window)
         return replace(kept, k_norm=self.k_norm)
 
@@ -123,11 +123,11 @@ class Cache:
 
     @property
     def n_bytes(self) -> int:
-        """Of the keys and values that are kept, and the room behind them."""
+        """Size of the keys and values that are kept, and of the room behind them."""
         return sum(buffer.nbytes for layer in self.layers for buffer in layer.buffers)
 
     def place(self, tokens_BT: Tensor, pos_BT: Tensor | None, valid_BT: Tensor | None) -> Tensor:
-        """Positions [1 or B, T] of new tokens: those given, else the next ones; padding is remembered."""
+        """Positions [1 or B, T] of new tokens: the given ones, else the next ones. Padding is remembered."""
         (n_texts, n_new), device = tokens_BT.shape, tokens_BT.device
         if self.n_texts not in (None, n_texts):
             raise ValueError(f"the cache holds {self.n_texts} texts, and the tokens are of {n_texts}")
@@ -145,7 +145,7 @@ class Cache:
         return (self.valid_BN.cumsum(-1) - 1).clamp(min=0)[:, -n_new:]
 
     def keys(self, encoding: int, new: Keys) -> Keys:
-        """The keys of all tokens for an encoding, by its number, given those of the new ones."""
+        """The keys of all tokens for an encoding, by its number, from the keys of the new tokens."""
         if (before := self.pos_BN.get(encoding)) is not None:
             n_rows = max(len(before), len(new.q_pos_BQ))
             rows = [pos.expand(n_rows, -1) for pos in (before, new.q_pos_BQ)]

@@ -56,7 +56,7 @@ def perplexity(token_loss: float) -> float:
 class PositionLoss:
     """Summed loss in nats and number of targets at each position, float64.
 
-    joints: the same of the tokens that join documents, where they are told apart; they are not among the others.
+    joints: the same for tokens that join documents, where they are counted apart from the others.
     """
 
     def __init__(self, n_positions: int) -> None:

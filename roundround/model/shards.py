@@ -25,7 +25,7 @@ def is_sharded(parameter: Tensor) -> bool:
 
 @torch.no_grad()
 def fill(parameter: Tensor, whole: Numbers) -> None:
-    """Give a parameter its numbers, or those of its rows that lie here.
+    """Give a parameter its numbers, or its rows in this process theirs.
 
     The ranks hold blocks of ceil(n / ranks) rows, the last ones fewer or none.
     """

@@ -49,14 +49,14 @@ class ScaledRoPE(RotaryEncoding):
 
 
 class FollowsLength(ScaledRoPE):
-    """Base of those whose frequencies follow the length of the text that a forward pass reads."""
+    """Base of encodings whose frequencies follow the length of the text that a forward pass reads."""
 
     def frequencies_at(self, length: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
         """Frequency of each pair in a text of so many tokens, [P]."""
         raise NotImplementedError
 
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
-        """Those of texts up to the original length."""
+        """The frequencies for texts up to the original length."""
         return self.frequencies_at(self.original_length, dtype, device)
 
     def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

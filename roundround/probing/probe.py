@@ -136,7 +136,7 @@ def observe(
     prompt: Sequence[int] | None = None,
     ablated: bool = False,
 ) -> Probe:
-    """Put texts (token ids) through the model and look at every layer.
+    """Put texts (token ids) through the model and measure every layer.
 
     rows: also sample rows of attention. entropy: also the entropy of every row, which costs a second pass of attention.
     prompt: token ids of one short text to record whole. ablated: accept a model that rotates no pair. Memory depends on
@@ -146,7 +146,7 @@ def observe(
     check_texts(texts)
     longest = max(map(len, texts))
     if rows and longest <= FIRST_ROW:
-        raise UserError(f"no text has more than {FIRST_ROW} tokens, too few to see where heads look; give rows=false")
+        raise UserError(f"no text has more than {FIRST_ROW} tokens, too few to see where heads attend; give rows=false")
     if prompt is not None:
         check_prompt(prompt)
     seen = Watch(probed.layers, longest, rows=rows, entropy=entropy)
@@ -165,7 +165,7 @@ def observe(
                 test.check_causality(hidden_BTD)
     layouts = [layout for layout in seen.layouts if layout is not None]
     if len(layouts) < len(seen.layouts):
-        raise UserError(f"not every attention layer of {probed.name} was called; roundround cannot look inside")
+        raise UserError(f"not every attention layer of {probed.name} was called; roundround cannot measure it")
     if not ablated and not any(layout.n_rotated for layout in layouts):
         raise UserError(f"{probed.name} has no RoPE: no layer rotates its queries; there are no frequencies to probe")
     entropies = [sums / seen.norms.n_tokens["all"] for sums in seen.entropy_sums or () if sums is not None]

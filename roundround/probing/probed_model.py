@@ -1,4 +1,4 @@
-"""What a probe looks at: a decoder whose layers run through normalisers of this project.
+"""What a probe measures: a decoder whose layers run through normalisers of this project.
 
 Shapes: B batch, T tokens, D model width.
 
@@ -93,7 +93,7 @@ class ProbedModel(ABC):
 
     @abstractmethod
     def with_frequencies(self, tables: Sequence[Tensor]) -> AbstractContextManager[None]:
-        """Inside, the model rotates at these frequencies in place of those of `tables()`."""
+        """Inside, the model rotates at these frequencies and not at the ones of `tables()`."""
 
     @property
     def draws(self) -> bool:
@@ -284,7 +284,7 @@ def watching(
 ) -> Iterator[None]:
     """Inside, every call of a normaliser is shown to `take_in` first: (normaliser, (q, k, v), options of the call).
 
-    The keys among them are those that the normaliser looks at.
+    The keys among them are the ones that the normaliser reads.
     """
 
     def show(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ N_TOKENS = 16  # different ones at each position
 NOISE = {torch.float64: 1e-6, torch.float32: 1e-5}  # radians, of an angle; cosines are float32 in any model
 NOISE_OF_HALF = 2e-2  # bfloat16 has eight bits
 RELATIVE = 1e-4  # of a frequency: float32 rounds a thousandth of that, and no two schemes are so near
-AT_REST = 3  # times the noise: a pair that has turned by less at the farthest position rests, as far as can be told
+AT_REST = 3  # times the noise: a pair that has turned by less at the farthest position counts as not turning
 BETWEEN = (3, 11, 100)  # positions that no power of two is: an angle that does not grow evenly shows here
 
 
@@ -140,14 +140,14 @@ def listening(
         if isinstance(output, Tensor):
             before.append((module, output))
 
-    def look(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+    def record(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
         tell(seen_in(qkv[0], qkv[1], positions, inputs[0], before, options))
         before.clear()
 
     hooks = []
     for attention, softmax in zip(attentions, normalisers, strict=True):
         hooks.append(attention.register_forward_pre_hook(begin, with_kwargs=True))
-        hooks.append(softmax.register_forward_pre_hook(look, with_kwargs=True))
+        hooks.append(softmax.register_forward_pre_hook(record, with_kwargs=True))
         inside = [module for module in attention.modules() if module is not attention and module is not softmax]
         hooks += [module.register_forward_hook(keep) for module in inside]
     try:

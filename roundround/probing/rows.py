@@ -104,7 +104,7 @@ def shares_of(mean: dict[str, Tensor], by_offset_HD: Tensor, place_H: Tensor) ->
 
 
 def largest_within(mean: dict[str, Tensor], shares_H7: Tensor, place_H: Tensor) -> Tensor:
-    """The most that any place has of the neighbourhood, [H]: of `offset` and `semantic` only what lies in it.
+    """The largest share of the neighbourhood that any place has, [H]; `offset` and `semantic` count what lies in it.
 
     place_H: as in `shares_of`.
     """
@@ -157,7 +157,7 @@ class SampledRows:
         return at_least_float32(self.q_HTC[:, self.rows_R]) * self.scale
 
     def logits(self) -> Tensor:
-        """Of every key, visible or not: [H, R, K]."""
+        """The logits of every key, visible or not: [H, R, K]."""
         return self.queries() @ self.k_HKC.mT
 
     def weights(self, logits_HRK: Tensor) -> Tensor:

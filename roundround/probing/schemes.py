@@ -153,7 +153,7 @@ def scaled(ratio_P: Tensor, turning: Turning, attention_factor: float | None) ->
 def clamped_line(along_P: Tensor, value_P: Tensor) -> Tensor | None:
     """The line through the values that lie strictly between 0 and 1, cut off there; a step where there is none.
 
-    Of a single value in between, the line ends halfway to its neighbours, which no check can tell from others.
+    With a single value in between, the line ends halfway to its neighbours; no check can tell it from others.
     """
     between = ((value_P > 2e-3) & (value_P < 1 - 2e-3)).nonzero().flatten()
     if len(between) < 2:

@@ -44,7 +44,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     """Base of every normaliser: turns logits into attention weights.
 
     A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer. It defines `normalise`,
-    and where an exact faster form of the same thing exists `has_fused_form` and `attend_fused`. One that looks no
+    and where an exact faster form of the same thing exists `has_fused_form` and `attend_fused`. One that sees no
     further back than some tokens sets `window`; both forms are then given the keys that are left. `forward` is final:
     PyTorch's forward hooks see the queries, keys and values of every layer, and `narrowed` tells which keys count.
 
@@ -75,7 +75,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         self.shape = shape
 
     def narrowed(self, keys: Keys) -> Keys:
-        """The keys that this normaliser looks at. Those of several documents are narrowed in each by itself."""
+        """The keys that this normaliser reads. Keys of several documents are narrowed in each document by itself."""
         return keys if self.window is None or keys.documents is not None else keys.within(self.window)
 
     def n_counted(self, keys: Keys) -> Tensor:
@@ -204,7 +204,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
-        """Attention of documents that do not see each other: those of about one length at once, each by itself."""
+        """Attention within each document; documents of about one length are computed together."""
         documents, groups = keys.documents, keys.of_groups()
         assert documents is not None, "of_groups has asked"
         parts = zip(*(documents.split(x) for x in (q_BHQC, k_BGKC, v_BGKC)), groups, strict=True)
