@@ -123,7 +123,7 @@ def fitted(*tensors: Tensor) -> list[Tensor]:
 
 
 def in_rows(x: Tensor) -> Tensor:
-    """The tensor with the channels of a row one behind another, as every kernel assumes; the kernels of a CPU do not check it.
+    """The tensor with the channels of a row one behind another, as every kernel assumes and a CPU does not check.
 
     A transposition of queries, a view of complex numbers and even `F.pad` give others.
     """

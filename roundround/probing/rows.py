@@ -190,7 +190,7 @@ class RowStatistics:
         keys: Keys,
         rows: Mapping[str, Tensor],
     ) -> None:
-        """Take in one text of one call of attention, that of the place-th layer.
+        """Take in one text of one call of attention, in the layer at this place among the layers.
 
         rows: its row parameters, [1, H, T, 1].
         """
