@@ -8,13 +8,6 @@ Tested by tests/papers/test_claims.py.
 from __future__ import annotations
 
 CLAIMS = {  # a statement: its class, below this package
-    "beyond.confusion": "rope.length.Confusion",
-    "beyond.lifted_constant": "softmax.dispersion.LiftedConstant",
-    "beyond.p_rope_guarantee": "rope.p_rope.PRopeGuarantee",
-    "beyond.soft_cut": "rope.p_rope.SoftCut",
-    "beyond.thm_6_1_wide": "rope.length.Thm61Wide",
-    "derived.decisive_item": "softmax.dispersion.DecisiveItem",
-    "derived.gemma_deltas": "softmax.dispersion.GemmaDeltas",
     "rope.apostrophe": "rope.formulas.Apostrophe",
     "rope.equation_3": "rope.formulas.Equation3",
     "rope.figure_6": "rope.thm_5_3.Figure6",

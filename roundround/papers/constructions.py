@@ -10,7 +10,6 @@ Tested by tests/papers/test_rope_claims.py and tests/hf/test_gemma3_heads.py.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +23,7 @@ from torch import Tensor
 from roundround.kernels.blocks import logits_of_rows, rows_between
 from roundround.kernels.choose import repeated
 from roundround.kernels.keys import AttentionShape, Keys
-from roundround.kernels.row_measures import entropy_of_logits, shannon_entropy
+from roundround.kernels.row_measures import entropy_of_logits
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 from roundround.papers.claim import Trained
@@ -130,36 +129,6 @@ def causal_weights(q_NC: Tensor, k_NC: Tensor) -> Tensor:
 def weights_at(temperature: float, logits_RK: Tensor) -> Tensor:
     """The same at a fixed temperature."""
     return weights(logits_RK, Temperature(SHAPE, temperature=temperature))
-
-
-def lone_weight(lead: float, n: float, softmax: RowScale | None = None) -> float:
-    """Weight of one key that leads n - 1 keys, all alike, by `lead`; any n: those are one key with ln(n - 1) more.
-
-    A row scale multiplies the lead, at the entropy that the row has without it.
-    """
-    if softmax is not None:
-        one_11 = torch.ones(1, 1, 1, 1, dtype=torch.float64)
-        beta = softmax.beta(n * one_11, lambda: lone_entropy(lead, n) * one_11)
-        lead = lead if beta is None else lead * float(torch.as_tensor(beta).flatten()[0])
-    return float(weights(torch.tensor([[lead, math.log(n - 1)]], dtype=torch.float64))[0, 0])
-
-
-def lone_entropy(lead: float, n: float) -> float:
-    """Entropy in nats of that row under the plain softmax: of one against the rest, and within the rest."""
-    share = lone_weight(lead, n)
-    of_two = shannon_entropy(torch.tensor([share, 1 - share], dtype=torch.float64))
-    return float(of_two) + (1 - share) * math.log(n - 1)
-
-
-def first_length(is_reached: Any, longest: float) -> float:
-    """Smallest whole n from 2 to `longest` at which `is_reached(n)`, which stays so once it is; infinite where none."""
-    n = 2 + bisect_left(range(2, int(longest) + 1), True, key=is_reached)
-    return n if n <= longest else math.inf
-
-
-def slope(x: Sequence[float], y: Sequence[float] | Tensor) -> float:
-    """Of the straight line through the points, by least squares, in log-log."""
-    return float(np.polyfit(np.log(x), np.log(np.asarray(y)), 1)[0])
 
 
 FEWEST = 8  # keys of a row that is held against a bound

@@ -15,7 +15,7 @@ from roundround.kernels.keys import Keys
 from roundround.papers import constructions
 from roundround.papers.claim import Trained, claim_of
 from roundround.papers.constructions import inverse_temperature_of, rows_of_model, sampled
-from roundround.papers.softmax import bounds, dispersion, temperature, thm_2_2
+from roundround.papers.softmax import bounds, temperature, thm_2_2
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.softmax.hard import Hard
 from roundround.softmax.softmax import Softmax
@@ -43,12 +43,6 @@ BREAKAGES: dict[str, tuple[str, Any, str, Any]] = {
     ),
     "an entropy that falls by twice the variance": (
         "softmax.prop_3_2", temperature, "slope_by_formula", twice(temperature.slope_by_formula)
-    ),
-    "half the spacing of floats taken for the whole": (
-        "derived.decisive_item", dispersion, "length_of_floats", twice(dispersion.length_of_floats)
-    ),
-    "the length at which a weight is gone without its level": (
-        "derived.gemma_deltas", dispersion, "length_by_formula", lambda delta, level: int(math.exp(delta) / level)
     ),
     "a polynomial of binary entropies": (
         "softmax.polynomial", temperature, "beta_by_listing", lambda h: LISTING(h / math.log(2))
@@ -125,21 +119,6 @@ def test_a_row_scale_counts_into_the_logits_and_another_normaliser_does_not() ->
     beta, normaliser = inverse_temperature_of(Sparsemax(constructions.SHAPE), logits, seen, n)
     assert beta == 1.0
     assert isinstance(normaliser, Softmax)
-
-
-def test_keys_that_are_alike_may_be_taken_as_one() -> None:
-    row = torch.tensor([[3.0] + [0.0] * 40], dtype=torch.float64)
-    assert constructions.lone_weight(3.0, 41) == pytest.approx(
-        float(row.softmax(-1)[0, 0]), abs=rounding(41, dtype=torch.float64)
-    )
-    p = row.softmax(-1)
-    allowed = rounding(41, 3.0, torch.float64)
-    assert constructions.lone_entropy(3.0, 41) == pytest.approx(-float((p * p.log()).sum()), abs=allowed)
-
-
-def test_the_first_length_is_the_first() -> None:
-    assert constructions.first_length(lambda n: n >= 1000, 10**6) == 1000
-    assert constructions.first_length(lambda n: n >= 1000, 999) == math.inf
 
 
 def test_rows_of_a_windowed_layer_see_their_window() -> None:

@@ -276,7 +276,7 @@ FIGURES: dict[str, Figure] = {
             "rope.table_1": "each by its own ladder, p-RoPE with p = 0.75 and 0.25",
         },
         remark="The table is about single heads. What p-RoPE keeps at any distance is the order of two keys; a weight "
-        "among many keys it does not guarantee (beyond.p_rope_guarantee). The paper has ticks and no numbers, so "
+        "among many keys it does not guarantee. The paper has ticks and no numbers, so "
         "that their direction is all that can agree.",
     ),
     "softmax.fig1": Statements(
