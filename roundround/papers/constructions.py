@@ -10,7 +10,7 @@ Tested by tests/papers/test_rope_claims.py and tests/hf/test_gemma3_heads.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from roundround.kernels.blocks import logits_of_rows, rows_between
-from roundround.kernels.choose import repeated
 from roundround.kernels.keys import AttentionShape, Keys
-from roundround.kernels.row_measures import entropy_of_logits
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 from roundround.papers.claim import Trained
@@ -34,7 +32,6 @@ from roundround.probing.layout import PAIRINGS, Layout
 from roundround.probing.probe import observe
 from roundround.probing.probed_model import ProbedDecoder, ProbedModel, run, watching
 from roundround.softmax.base import AttentionSoftmax
-from roundround.softmax.row_scale import RowScale
 from roundround.softmax.softmax import Softmax
 from roundround.softmax.temperature import Temperature
 from roundround.support.packaged import packaged_models
@@ -131,8 +128,6 @@ def weights_at(temperature: float, logits_RK: Tensor) -> Tensor:
     return weights(logits_RK, Temperature(SHAPE, temperature=temperature))
 
 
-FEWEST = 8  # keys of a row that is held against a bound
-MOST_TEXTS, MOST_ROWS = 8, 64  # of a model's texts, and rows of each, spread evenly
 FIRST_TOKEN = 1  # of stories260k: <s>
 
 
@@ -210,85 +205,3 @@ def stories260k() -> Trained:
     probed = ProbedDecoder("stories260k", decoder.double().eval(), tokenizer, FIRST_TOKEN)
     story = (folder / "stories.txt").read_text(encoding="utf-8")[:1500]
     return Trained(probed, [probed.tokens(story)[:256]])
-
-
-@dataclass(frozen=True)
-class ModelRows:
-    """Sampled rows of one text in one layer.
-
-    logits_HRK: what the exponential takes: scaled, biased, times the inverse temperature of the model's normaliser
-    where it is a row scale. alpha_HRK: the softmax of them, as the model's normaliser gives it where it is a row
-    scale, else the plain one. visible_RK, and n_R, the number of visible keys. q_HRC is scaled, k_HKC is not.
-    """
-
-    layer: int
-    logits_HRK: Tensor
-    alpha_HRK: Tensor
-    visible_RK: Tensor
-    q_HRC: Tensor
-    k_HKC: Tensor
-    scale: float
-
-    @property
-    def n_R(self) -> Tensor:
-        return self.visible_RK.sum(-1)
-
-
-@torch.no_grad()
-def rows_of_model(
-    probed: ProbedModel, texts: Sequence[Sequence[int]], lengths: Sequence[int] | None = None
-) -> Iterator[ModelRows]:
-    """Rows of each layer for the first texts, float64; those that see `lengths` keys, else some spread evenly."""
-    found: list[ModelRows] = []
-
-    def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
-        n = qkv[0].shape[2]
-        if lengths is None:
-            rows_R = torch.linspace(0, n - 1, min(n, MOST_ROWS)).round().long()
-        else:
-            rows_R = torch.tensor([length - 1 for length in lengths if length <= n])
-        found.append(sampled(softmax, qkv[0], qkv[1], rows_R, options))
-
-    for text in texts[:MOST_TEXTS]:
-        with watching(probed.normalisers, take_in):
-            run(probed, [(text, 0)])
-        yield from found
-        found.clear()
-
-
-def sampled(
-    softmax: AttentionSoftmax, q_BHQC: Tensor, k_BGKC: Tensor, rows_R: Tensor, options: dict[str, Any]
-) -> ModelRows:
-    """Some rows of the first text of a call of attention, computed one by one from its queries and keys."""
-    q, k, keys = q_BHQC[:1].double(), k_BGKC[:1].double(), options["keys"]
-    scaled: list[Tensor] = []
-    alpha: list[Tensor] = []
-    visible: list[Tensor] = []
-    for row in rows_R.tolist():
-        first, last = keys.span(row, row + 1)
-        around = (first, k.shape[2] - last)
-        logits, seen = logits_of_rows(q, k, options["scale"], keys, options["bias"], row, row + 1)
-        own = rows_between(options["rows"], seen, row, row + 1)
-        beta, normaliser = inverse_temperature_of(softmax, logits, seen, own["n_visible"])
-        weights_1H1K = normaliser.weights(logits, seen, own)
-        for parts, value in ((scaled, logits * beta), (alpha, weights_1H1K), (visible, seen)):
-            parts.append(torch.nn.functional.pad(value[0], around))
-    return ModelRows(
-        layer=softmax.shape.layer,
-        logits_HRK=torch.cat(scaled, 1).cpu(),
-        alpha_HRK=torch.cat(alpha, 1).cpu(),
-        visible_RK=torch.cat(visible, 1)[0].cpu(),
-        q_HRC=(q[0, :, rows_R] * options["scale"]).cpu(),
-        k_HKC=repeated(k, q)[0].cpu(),
-        scale=options["scale"],
-    )
-
-
-def inverse_temperature_of(
-    softmax: AttentionSoftmax, logits_BHQK: Tensor, visible_B1QK: Tensor, n_visible: Tensor
-) -> tuple[Tensor | float, AttentionSoftmax]:
-    """What a row scale multiplies these logits by, and that row scale; 1 and the plain softmax for any other."""
-    if not isinstance(softmax, RowScale):
-        return 1.0, Softmax(softmax.shape)
-    beta = softmax.beta(n_visible.double(), lambda: entropy_of_logits(logits_BHQK, visible_B1QK))
-    return 1.0 if beta is None else beta, softmax

@@ -42,7 +42,7 @@ def made(name: str, tmp_path: Path, norms: Arrays, prompt: Arrays | None = None,
 
 
 def failures(outcome: Outcome) -> list[str]:
-    return [f"{c.what}: {c.ours} not in [{c.low}, {c.high}]" for c in outcome.comparisons if not c.holds]
+    return [f"{c.what}: {c.ours} not in [{c.low}, {c.high}]" for c in outcome.comparisons if c.verdict == "differs"]
 
 
 def best(name: str) -> str:

@@ -19,7 +19,13 @@ from typing import Protocol
 from roundround.analysis.repetition import Made
 from roundround.papers import FIGURES
 from roundround.papers.claim import (
-    Comparison,
+    AGREES,
+    DIFFERS,
+    JUDGED,
+    NOT_TOLD_APART,
+    SIGN_AGREES,
+    CheckedNumber,
+    worst_of,
 )
 from roundround.records.directories import all_runs, runs_of, time_of
 from roundround.support.files import parse_json, read_text, write_json
@@ -54,7 +60,7 @@ class Outcome:
     """
 
     ours: str
-    comparisons: Sequence[Comparison] = ()
+    comparisons: Sequence[CheckedNumber] = ()
     panels: Mapping[str, HeatMap | Panel] = field(default_factory=dict)
     remark: str = ""
     untested: str = ""
@@ -65,11 +71,8 @@ class Outcome:
         """That of the worst of its judged numbers."""
         if self.untested:
             return NOT_TESTED
-        found = [verdict_of(comparison) for comparison in self.comparisons if comparison.is_judged]
-        if not found:
-            return NOT_RUN
-        worst = max(found, key=JUDGED.index)
-        return DRAWN if self.drawn and worst != DIFFERS else worst
+        worst = worst_of(self.comparisons) or NOT_RUN
+        return DRAWN if self.drawn and worst not in (DIFFERS, NOT_RUN) else worst
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +106,6 @@ def figures_of(names: Iterable[str]) -> dict[str, Figure]:
 
 # -- the rule
 
-AGREES, SIGN_AGREES, NOT_TOLD_APART, DIFFERS = "agrees", "sign agrees", "not told apart", "differs"
-JUDGED = (AGREES, SIGN_AGREES, NOT_TOLD_APART, DIFFERS)  # from best to worst
 NOT_TESTED, DRAWN, NOT_RUN = "not tested", "drawn", "not run"
 LEARNED = 0.99  # exact match within the trained lengths, below which longer ones say nothing: docs/results/length.md
 
@@ -123,19 +124,6 @@ An item gets the verdict of its worst number, in the order *{AGREES}*, *{SIGN_AG
 a task is below {LEARNED} within its trained lengths; *{DRAWN}* where a sketch or a listing is compared with itself;
 *{NOT_RUN}* otherwise. Only *{DIFFERS}* makes `roundround reproduce` end with exit code 1.
 """
-
-
-def verdict_of(comparison: Comparison) -> str:
-    """The verdict on a number. NaN differs: it would hide what is broken."""
-    c = comparison
-    low, high = c.ours - c.error, c.ours + c.error
-    if math.isnan(c.ours) or high < c.low or low > c.high:
-        return DIFFERS
-    if c.low <= low and high <= c.high:
-        return AGREES if math.isfinite(c.low) and math.isfinite(c.high) else SIGN_AGREES
-    if c.signed and c.published and (low > 0 if c.published > 0 else high < 0):
-        return SIGN_AGREES
-    return NOT_TOLD_APART
 
 
 def count_verdicts(verdicts: Iterable[str]) -> str:
@@ -161,7 +149,7 @@ class Entry:
     name: str
     verdict: str
     ours: str
-    comparisons: Sequence[Comparison]
+    comparisons: Sequence[CheckedNumber]
     remark: str
     untested: str
     model: str | None
@@ -186,7 +174,7 @@ def read_entries(directory: Path) -> list[Entry]:
     try:
         for recorded in parse_json(read_text(directory / ENTRIES, LARGEST)):
             recorded["comparisons"] = [
-                Comparison(**c | {key: other if c[key] is None else float(c[key]) for key, other in UNKNOWN.items()})
+                CheckedNumber(**c | {key: other if c[key] is None else float(c[key]) for key, other in UNKNOWN.items()})
                 for c in recorded["comparisons"]
             ]
             recorded["runs"] = [Made(run["command"], Path(run["directory"]), run["taken"]) for run in recorded["runs"]]

@@ -18,7 +18,7 @@ import numpy as np
 
 from roundround.analysis.intervals import welch_width
 from roundround.papers.claim import (
-    Comparison,
+    CheckedNumber,
     as_printed,
     at_least,
     near,
@@ -101,7 +101,7 @@ def as_array(values: Sequence[float | None]) -> Array:
     return np.array([np.nan if value is None else value for value in values[:N_TOKENS]])
 
 
-def beside(what: str, ours_T: Array, published_T: Array) -> Comparison:
+def beside(what: str, ours_T: Array, published_T: Array) -> CheckedNumber:
     """The means over tokens, which are other ones in the paper; each mean has its error, that of its own tokens."""
     ours_T = ours_T[np.isfinite(ours_T)]
     means, errors = zip(*((x.mean(), x.std(ddof=1) / np.sqrt(len(x))) for x in (ours_T, published_T)), strict=True)

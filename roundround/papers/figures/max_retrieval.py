@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 from roundround.analysis.intervals import error_from_p, error_widths, half_width, p_of_mean, welch_width
 from roundround.config.options import as_value
 from roundround.papers.claim import (
-    Comparison,
+    CheckedNumber,
     at_least,
     at_most,
     near,
@@ -33,7 +33,6 @@ from roundround.papers.figures import (
     RunVerb,
     Subject,
     count_verdicts,
-    verdict_of,
 )
 from roundround.papers.max_retrieval import PAPER, SECOND_HAND, SEEDS, P
 from roundround.softmax.adaptive_temperature import PUBLISHED
@@ -93,7 +92,7 @@ class Accuracy(Figure):
             Curve("softmax, paper", sizes, [PAPER[n][0] for n in sizes], points=True),
             Curve("adaptive temperature, paper", sizes, [PAPER[n][1] for n in sizes], points=True),
         ]
-        found = [count_verdicts(map(verdict_of, comparisons[part::3])) for part in (0, 1)]
+        found = [count_verdicts(c.verdict for c in comparisons[part::3]) for part in (0, 1)]
         return Outcome(
             ours=f"{plain[1024].mean():.1f} and {adaptive[1024].mean():.1f} % at 1,024; accuracies: {found[0]}; "
             f"gains: {found[1]}",
@@ -109,7 +108,7 @@ def mean_and_error(values_S: NDArray[np.float64]) -> tuple[float, float]:
     return float(values_S.mean()), float(values_S.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf
 
 
-def compare(n: int, plain: tuple[float, float], gain: tuple[float, float], n_seeds: int) -> list[Comparison]:
+def compare(n: int, plain: tuple[float, float], gain: tuple[float, float], n_seeds: int) -> list[CheckedNumber]:
     """Accuracy of the plain softmax, gain of the adaptive temperature and its p, each from a mean and its error."""
     published, adaptive = PAPER[n]
     published_gain = adaptive - published
@@ -214,7 +213,7 @@ class Fit(Figure):
         )
 
 
-def beyond_the_fit(directory: Path, sizes: Sequence[int]) -> list[Comparison]:
+def beyond_the_fit(directory: Path, sizes: Sequence[int]) -> list[CheckedNumber]:
     """Mean accuracy in per cent at the sizes that were not fitted on, by normaliser; and of the worst and best head."""
     found = []
     for softmax in ("fitted", "adaptive_temperature", "softmax"):

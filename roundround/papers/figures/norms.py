@@ -14,7 +14,7 @@ from typing import final
 
 import numpy as np
 
-from roundround.papers.claim import Comparison, at_least, shown
+from roundround.papers.claim import CheckedNumber, at_least, shown
 from roundround.papers.figures import (
     Figure,
     Outcome,
@@ -59,7 +59,7 @@ class LayerNorms(ModelFigure):
 
     def look(self, run: RunVerb, subject: Subject) -> Outcome:
         seen = probed(run, subject)
-        comparisons: list[Comparison] = []
+        comparisons: list[CheckedNumber] = []
         panels: dict[str, HeatMap] = {}
         remarks, ours = list[str](), []
         for kind, name in self.maps.items():
@@ -81,7 +81,7 @@ class DomainNorms(ModelFigure):
     maps: Mapping[str, str]
 
     def look(self, run: RunVerb, subject: Subject) -> Outcome:
-        comparisons: list[Comparison] = []
+        comparisons: list[CheckedNumber] = []
         panels: dict[str, HeatMap] = {}
         remarks, ours = list[str](), {}
         for texts, name in self.maps.items():
@@ -106,7 +106,7 @@ class DomainNorms(ModelFigure):
 
 def compared(
     what: str, about: str, seen: Probed, kind: str, name: str, subject: Subject
-) -> tuple[Array, list[Comparison], dict[str, HeatMap], list[str], str]:
+) -> tuple[Array, list[CheckedNumber], dict[str, HeatMap], list[str], str]:
     """The map by layer of one kind of vector beside the published one: (map, comparisons, panels, remarks, chosen).
 
     Of the paper's own model, the reading that fits best is taken; `chosen` says of how many.
@@ -162,7 +162,7 @@ class FirstLayerHeads(ModelFigure):
 
     def look(self, run: RunVerb, subject: Subject) -> Outcome:
         seen = probed(run, subject)
-        comparisons: list[Comparison] = []
+        comparisons: list[CheckedNumber] = []
         panels: dict[str, HeatMap] = {}
         for kind, what, name in (
             ("query", "queries", "Fig4a_L1_query_by_head"),
@@ -222,7 +222,7 @@ class LastLayerGroup(ModelFigure):
         return Outcome(summary, comparisons, panels, remark)
 
 
-def stand_out(what: str, map_PH: Array, heads: tuple[int, ...]) -> Comparison:
+def stand_out(what: str, map_PH: Array, heads: tuple[int, ...]) -> CheckedNumber:
     """The weakest of these heads against the strongest of the others, at the fast end."""
     fast_H = fastest_mean(map_PH)
     others = np.delete(fast_H, list(heads))

@@ -24,7 +24,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from roundround.papers.claim import Comparison, as_printed, near, shown
+from roundround.papers.claim import CheckedNumber, as_printed, near, shown
 from roundround.papers.figures import (
     Figure,
     Outcome,
@@ -221,7 +221,7 @@ def bin_means(map_PN: Array, n_bins: int) -> Array:
     return found
 
 
-def compare_maps(what: str, ours: Array, published: Array) -> list[Comparison]:
+def compare_maps(what: str, ours: Array, published: Array) -> list[CheckedNumber]:
     """Means along the frequencies and the share of the slowest quarter, whatever the sizes; cells where they agree."""
     n_bins = min(N_BINS, *(len(column) for column in columns(ours)))
     means = zip(bin_means(ours, n_bins), bin_means(published, n_bins), strict=True)
@@ -236,12 +236,12 @@ def compare_maps(what: str, ours: Array, published: Array) -> list[Comparison]:
     return found
 
 
-def alike(what: str, correlation: float, least: float) -> Comparison:
+def alike(what: str, correlation: float, least: float) -> CheckedNumber:
     """Two maps that are the same have a correlation of 1."""
     return near(what, correlation, 1.0, 1 - least)
 
 
-def compare_strongest(what: str, ours_P: Array, published_P: Array) -> list[Comparison]:
+def compare_strongest(what: str, ours_P: Array, published_P: Array) -> list[CheckedNumber]:
     """The strongest pair of a head, counted from 1 as in the paper, and its norm."""
     pair, most = int(ours_P.argmax()), float(published_P.max())
     strongest = np.flatnonzero(published_P >= TIED * most)

@@ -17,7 +17,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from roundround.papers.claim import Comparison, as_printed, at_least, at_most
+from roundround.papers.claim import DIFFERS, CheckedNumber, as_printed, at_least, at_most
 from roundround.papers.figures import (
     Figure,
     Outcome,
@@ -94,7 +94,7 @@ class Found:
     pattern: str
     title: str
     remark: str
-    shares: list[Comparison]
+    shares: list[CheckedNumber]
     query_norms: Array
     key_norms: Array
     weights: Array
@@ -110,7 +110,7 @@ class Found:
 
     def about(self) -> str:
         """Whether its weight goes where the paper's goes, and on which pair its queries are strongest."""
-        there = "has" if all(share.holds for share in self.shares) else "does not have"
+        there = "has" if all(share.verdict != DIFFERS for share in self.shares) else "does not have"
         strongest, n_pairs = int(self.query_norms[:, 1:].mean(1).argmax()) + 1, len(self.query_norms)
         return (
             f"{self.remark} The head of layer {self.layer} {there} the pattern here; its queries are strongest on pair "
@@ -184,7 +184,7 @@ def apostrophe_rows(words: list[str]) -> tuple[NDArray[np.intp], NDArray[np.intp
     return np.flatnonzero(behind) + 1, np.flatnonzero(~behind) + 1
 
 
-def compare_pattern(pattern: str, head: str, weights_TT: Array, words: list[str]) -> list[Comparison]:
+def compare_pattern(pattern: str, head: str, weights_TT: Array, words: list[str]) -> list[CheckedNumber]:
     """Where the weight of the prompt's rows goes, the first row left out."""
     on_itself, on_previous = float(np.diag(weights_TT)[1:].mean()), float(np.diag(weights_TT, -1).mean())
     if pattern == "diagonal":

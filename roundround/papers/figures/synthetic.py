@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from roundround.analysis.intervals import half_width
-from roundround.papers.claim import Comparison, at_least, at_most, near, shown
+from roundround.papers.claim import DIFFERS, CheckedNumber, at_least, at_most, near, shown
 from roundround.papers.constructions import aligned, frequencies, logits, random_vector, rotated, turned, weights
 from roundround.papers.figures import (
     Figure,
@@ -77,7 +77,7 @@ def around(f_N: Tensor, distance: int) -> float:
     return float(f_N[max(0, distance - AROUND) : distance + AROUND + 1].mean())
 
 
-def without_decay(what: str, curves_DN: Tensor) -> Comparison:
+def without_decay(what: str, curves_DN: Tensor) -> CheckedNumber:
     """The mean square at the far half of ENDS is that at the near half, as a share of it; draws are independent."""
     near_D, far_D = (half_DN.square().mean(1) for half_DN in curves_DN.chunk(2, 1))
     change_D = (far_D - near_D) / near_D.mean()
@@ -201,7 +201,7 @@ class OneQueryOneKey(Figure):
     """Figure 9: one Gaussian query and one Gaussian key, moved apart, do not decay either."""
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
-        comparisons: list[Comparison] = []
+        comparisons: list[CheckedNumber] = []
         panels: dict[str, HeatMap | Panel] = {}
         spreads = []
         for name, theta in THETAS.items():
@@ -241,18 +241,18 @@ class Statements(Figure):
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
         directory = run("theory", f"claim=[{','.join(self.claims)}]")
-        found: dict[str, list[Comparison]] = defaultdict(list)
+        found: dict[str, list[CheckedNumber]] = defaultdict(list)
         for r in json.loads((directory / "results.json").read_text(encoding="utf-8")):
             if r["metric"] == "comparison":
                 value, low, high = (float(r[key]) for key in ("value", "low", "high"))
-                found[r["claim"]].append(Comparison(r["what"], value, low, high, r["published"]))
+                found[r["claim"]].append(CheckedNumber(r["what"], value, low, high, r["published"]))
         pictures: dict[str, Any] = json.loads((directory / "curves.json").read_text(encoding="utf-8"))
         panels = {
             name: Panel(p["x_label"], p["y_label"], [Curve(**curve) for curve in p["curves"]], p["log"])
             for name, p in pictures.items()
         }
         parts = [
-            f"{meaning}: {sum(c.holds for c in found[name])} of {len(found[name])}"
+            f"{meaning}: {sum(c.verdict != DIFFERS for c in found[name])} of {len(found[name])}"
             for name, meaning in self.claims.items()
         ]
         return Outcome(

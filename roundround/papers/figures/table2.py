@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from roundround.analysis.intervals import half_width
 from roundround.config.options import as_value
 from roundround.papers.claim import (
-    Comparison,
+    CheckedNumber,
     near,
     shown,
 )
@@ -165,7 +165,7 @@ class Perplexities(Figure):
         )
 
 
-def compare(sweep: Sweep, corpus: str = "") -> list[Comparison]:
+def compare(sweep: Sweep, corpus: str = "") -> list[CheckedNumber]:
     """Every difference from RoPE at the context of training beside the paper's; the others are shown.
 
     corpus: what their names begin with, such as "TinyStories: ".
@@ -175,7 +175,7 @@ def compare(sweep: Sweep, corpus: str = "") -> list[Comparison]:
     return [beside(*pair, length, difference(sweep, *pair, length), corpus) for pair, length in places]
 
 
-def beside(pe: str, baseline: str, length: int, found: Difference, corpus: str = "") -> Comparison:
+def beside(pe: str, baseline: str, length: int, found: Difference, corpus: str = "") -> CheckedNumber:
     """A difference with its interval, judged where the paper has it too; differences that follow from two are shown."""
     paper = paper_difference(pe, baseline)
     what = f"{corpus}{PAPER[pe][0]} less {PAPER[baseline][0]}, {length:,} tokens"

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import (
+    CheckedNumber,
     Claim,
-    Comparison,
     Finding,
     Trained,
     as_printed,
@@ -281,7 +281,7 @@ class Apostrophe(Claim):
     title: ClassVar[str] = "the apostrophe head's channel"
 
     def check(self) -> Finding:
-        comparisons: list[Comparison] = []
+        comparisons: list[CheckedNumber] = []
         curves = []
         for name, key in KEYS.items():
             logits_N = channel(key)
@@ -295,7 +295,7 @@ class Apostrophe(Claim):
                 as_printed(f"q . k, {name}", float(logits_N[0]), PRODUCTS[name], 0.05),
                 near(f"tokens until its sign turns, {name}", flip, FLIPS[name], 50),
                 near(f"the same by the formula, {name}", flip, by_formula, 1),
-                Comparison(f"smallest size within {CONTEXT:,} tokens, {name}", early, 1.0, math.inf),
+                CheckedNumber(f"smallest size within {CONTEXT:,} tokens, {name}", early, 1.0, math.inf),
             ]
             curves.append(Curve(name, torch.arange(LONGEST)[::16], logits_N[::16]))
         zero = Curve("0", [0, LONGEST], [0.0, 0.0])

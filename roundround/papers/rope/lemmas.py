@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import (
+    CheckedNumber,
     Claim,
-    Comparison,
     Finding,
     at_least,
     at_most,
@@ -215,7 +215,7 @@ class Prop31(Claim):
         return Finding([*comparisons, *of_equal_norms()], picture)
 
 
-def of_equal_norms() -> list[Comparison]:
+def of_equal_norms() -> list[CheckedNumber]:
     """The same where every pair has the same norm: the logit falls fast to 0.74, and never comes back."""
     f_N = aligned(torch.arange(FAR), frequencies())
     values = [
@@ -251,7 +251,7 @@ class Prop32(Claim):
 
     def check(self) -> Finding:
         q_NC, k_NC = gaussians()
-        comparisons: list[Comparison] = []
+        comparisons: list[CheckedNumber] = []
         means, variances = [], []
         for r in DISTANCES:
             logits_N = (q_NC * rotated(k_NC, torch.tensor([-r]), frequencies())).sum(-1)

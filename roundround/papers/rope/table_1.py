@@ -14,8 +14,8 @@ from roundround.kernels.blocks import logits_of_rows
 from roundround.kernels.keys import Keys
 from roundround.model.attention import Attention
 from roundround.papers.claim import (
+    CheckedNumber,
     Claim,
-    Comparison,
     Finding,
     at_least,
     at_most,
@@ -150,7 +150,7 @@ class Table1(Claim):
         return Finding(comparisons, Panel("distance of the target in tokens", "its weight", curves), remark)
 
 
-def judged(what: str, ours: float, bound: float, yes: bool) -> Comparison:
+def judged(what: str, ours: float, bound: float, yes: bool) -> CheckedNumber:
     return at_least(what, ours, bound) if yes else at_most(what, ours, bound)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roundround.papers.claim import Claim, Comparison, Finding, Trained, at_least, at_most, near, shown
+from roundround.papers.claim import CheckedNumber, Claim, Finding, at_least, at_most, near, shown
 from roundround.papers.constructions import (
     HEAD_DIM,
     aligned_by_formula,
@@ -27,7 +27,6 @@ from roundround.papers.constructions import (
     turned,
     weights,
 )
-from roundround.probing.probe import Probe, observe
 from roundround.support.panels import Curve, Panel
 
 WEIGHT = 0.99
@@ -44,11 +43,6 @@ BANDS = {  # pairs, from 0
 ROUNDING = 16 * 2.0**-52  # of a weight, times |psi|^2: a logit is a sum of rotated products, each rounded a few times
 JUMPS = (45, 711)  # lengths at which the fastest pair alone has a new near miss: 44 and 710 are nearly whole turns
 PLACES_ASKED = ("itself", "the token before")  # the first two of probing's PLACES
-BANDS_TAKEN = {
-    "none": "all pairs",
-    "fastest": "without the fastest quarter",
-    "slowest": "without the slowest quarter",
-}
 
 
 @final
@@ -82,9 +76,6 @@ class Thm53(Claim):
         norms = (f"{name} {needed_by_formula(shares_by_formula(pairs)):.3g}" for name, pairs in BANDS.items())
         remark = f"|psi|^2 for the token itself at 8,192 tokens, by the formula: {', '.join(norms)}."
         return Finding([*comparisons, *jumps(), of_figure_1()], picture, remark)
-
-    def check_model(self, trained: Trained) -> Finding:
-        return of_probe(observe(trained.probed, trained.texts, entropy=False))
 
 
 def shares(pairs: range, place: int = 0) -> Tensor:
@@ -125,7 +116,7 @@ def smallest(enough: Callable[[float], bool]) -> float:
     return math.exp(high)
 
 
-def of_every_row(name: str, place: int) -> list[Comparison]:
+def of_every_row(name: str, place: int) -> list[CheckedNumber]:
     """Definition 5.1: the weight in every row of a causal context, queries and keys rotated where they stand."""
     formula_N = shares_by_formula(BANDS[name], place)[:EVERY_ROW]
     norm = needed_by_formula(formula_N)
@@ -142,7 +133,7 @@ def of_every_row(name: str, place: int) -> list[Comparison]:
     ]
 
 
-def jumps() -> list[Comparison]:
+def jumps() -> list[CheckedNumber]:
     """Where a single frequency of 1 all but repeats: 44 is near 7 turns and 710 near 113."""
     f_N, found = shares(range(1)), []
     for n in JUMPS:
@@ -156,56 +147,12 @@ def jumps() -> list[Comparison]:
     return found
 
 
-def of_figure_1() -> Comparison:
+def of_figure_1() -> CheckedNumber:
     """Its vectors, q = R psi and k = psi, look one token ahead under equation 3."""
     psi = equal_norms(range(8))
     drawn_N = logits(turned(psi, ladder_by_formula()), psi, torch.arange(-5, 6), frequencies())
     what = "distance of the largest weight with the vectors of figure 1, q = R psi and k = psi: one token ahead"
     return near(what, int(drawn_N.argmax()) - 5, -1, 0, published=1)
-
-
-def of_probe(probe: Probe) -> Finding:
-    """The head with most weight on itself and that with most on the token before, and the band on which each rests.
-
-    The theorem says that such heads can exist: no model refutes it, whether it has them or not.
-    """
-    assert probe.rows is not None, "weights come from sampled rows"
-    by_band = {band: probe.rows.places(band) for band in BANDS_TAKEN}
-    comparisons, remarks, best = [], [], []
-    for place, name in enumerate(PLACES_ASKED):
-        largest = [float(shares_H7[:, place].max()) for shares_H7 in by_band["none"]]
-        layer = largest.index(max(largest))
-        head = int(by_band["none"][layer][:, place].argmax())
-        share = {band: float(places[layer][head, place]) for band, places in by_band.items()}
-        where = f"layer {layer}, head {head}"
-        comparisons += [shown(f"weight on {name}, {where}, {BANDS_TAKEN[band]}", share[band]) for band in BANDS_TAKEN]
-        remarks.append(
-            f"On {name}: {where}, {share['none']:.2f}; without its fastest quarter {share['fastest']:.2f}, without its "
-            f"slowest {share['slowest']:.2f}; {strongest_pairs(probe, layer, head)}."
-        )
-        best.append(share)
-    labels = [label for heads in probe.labels() for label, _ in heads]
-    counts = f"{labels.count('diagonal')} rest on the token itself and {labels.count('previous')} on the one before."
-    curves = [
-        Curve(name, range(len(best)), [share[band] for share in best], points=True)
-        for band, name in BANDS_TAKEN.items()
-    ]
-    what = "tokens back, for the head with most weight there"
-    picture = Panel(what, "share of the weight", curves, x_ticks=range(len(best)))
-    remark = " ".join([*remarks, f"Of {len(labels)} heads {counts}"])
-    return Finding(comparisons, picture, remark, can_fail=False)
-
-
-def strongest_pairs(probe: Probe, layer: int, head: int) -> str:
-    """The pair with most of the squared norm of this head's queries, and of its keys; the first token apart."""
-    n_heads, parts = len(probe.norms.mean("query", "square")[layer]), []
-    for kind in ("query", "key"):
-        square_HP = probe.norms.mean(kind, "square", first_token=False)[layer]
-        square_P = square_HP[head * len(square_HP) // n_heads]
-        pair = int(square_P.argmax())
-        g = float(probe.layouts[layer].frequencies_P[pair])
-        parts.append(f"{kind} strongest on pair {pair} (g = {g:.2g}) with norm {float(square_P[pair]) ** 0.5:.1f}")
-    return ", ".join(parts)
 
 
 FASTEST, SLOWEST = range(8), range(HEAD_DIM // 2 - 8, HEAD_DIM // 2)

@@ -16,8 +16,8 @@ from roundround.kernels.blocks import logits_of_rows
 from roundround.kernels.keys import Keys
 from roundround.kernels.row_measures import entropy_bound, entropy_of_weights, extreme_logits, largest_weight_bound
 from roundround.papers.claim import (
+    CheckedNumber,
     Claim,
-    Comparison,
     Finding,
     at_least,
     at_most,
@@ -55,7 +55,7 @@ class Lemma21(Claim):
     title: ClassVar[str] = "bounded logits disperse"
 
     def check(self) -> Finding:
-        comparisons: list[Comparison] = []
+        comparisons: list[CheckedNumber] = []
         curves = []
         for theta in TEMPERATURES:
             found = np.array([ratios(n, theta) for n in LENGTHS])
@@ -112,7 +112,7 @@ def ratios(n: int, theta: float) -> tuple[float, float, float, float]:
     return float(alpha_N.min()) / low, float(alpha_N.max()) / high, best, float(alpha_N.max())
 
 
-def of_this_program() -> list[Comparison]:
+def of_this_program() -> list[CheckedNumber]:
     """The bounds that its tables print, against the formula and a row with one logit delta above the others."""
     comparisons = []
     for n, delta in ((1000, 3.0), (10, 0.5), (100, 40.0)):

@@ -17,16 +17,14 @@ from roundround.kernels import fused
 from roundround.kernels.keys import Keys
 from roundround.kernels.row_measures import entropy_of_logits, entropy_of_weights
 from roundround.papers.claim import (
+    CheckedNumber,
     Claim,
-    Comparison,
     Finding,
-    Trained,
     as_printed,
-    at_least,
     at_most,
     near,
 )
-from roundround.papers.constructions import SHAPE, random_vector, rows_of_model, weights, weights_at
+from roundround.papers.constructions import SHAPE, random_vector, weights, weights_at
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature, inverse_temperature
 from roundround.support.panels import Curve, Panel
 
@@ -162,44 +160,6 @@ class Polynomial(Claim):
             "The gate at 0.5 nats never decides: the polynomial is below 1 there anyway.",
         )
 
-    def check_model(self, trained: Trained) -> Finding:
-        published = adaptive()
-        entropies, worst, rise = [], 0.0, -math.inf
-        for rows in rows_of_model(trained.probed, trained.texts):
-            logits, visible = rows.logits_HRK[None], rows.visible_RK
-            before_HR1 = entropy_of_logits(logits, visible)[0]
-            ours = published.weights(logits, visible, {"n_visible": rows.n_R[None, None, :, None]})[0]
-            worst = max(worst, float((ours - by_listing(rows.logits_HRK, visible)).abs().max()))
-            rise = max(rise, float((entropy_of_weights(ours) - before_HR1[..., 0]).max()))
-            entropies.append(before_HR1.flatten())
-        all_rows = torch.cat(entropies)
-        inside = float(((all_rows > START) & (all_rows < END)).double().mean())
-        beta = inverse_temperature(all_rows)
-        comparisons = [
-            near(
-                "share of rows that are sharpened, less those in the range",
-                float((beta > 1).double().mean()) - inside,
-                0,
-                0.01,
-            ),
-            at_most("largest difference of a weight from figure 4 by numpy", worst, 1e-6),
-            at_most("most that the temperature raises a row's entropy, nats", rise, 1e-6),
-            at_least("least beta", float(beta.min()), 1.0),
-        ]
-        counts, edges = np.histogram(all_rows.numpy(), 60)
-        curve = Curve("rows of the model", (edges[1:] + edges[:-1]) / 2, counts / counts.max())
-        scaled = Curve(
-            "beta / its maximum", grid := np.linspace(0, 7, 200), [beta_by_listing(h) / LARGEST for h in grid]
-        )
-        below, above = (float((all_rows <= START).double().mean()), float((all_rows >= END).double().mean()))
-        remark = (
-            f"{inside:.1%} of {len(all_rows):,} rows lie in the active range, {below:.1%} below it and {above:.1%} "
-            f"above; mean beta {float(beta.mean()):.3f}."
-        )
-        return Finding(
-            comparisons, Panel("entropy of the plain softmax, nats", "share of the largest", [curve, scaled]), remark
-        )
-
 
 def adaptive() -> AdaptiveTemperature:
     """The published one."""
@@ -217,15 +177,6 @@ def adaptive() -> AdaptiveTemperature:
 def beta_of_even_row(n: int) -> float:
     """Of n equal logits, their entropy measured by this program."""
     return float(inverse_temperature(entropy_of_weights(weights(torch.zeros(1, n, dtype=torch.float64)))[0]))
-
-
-def by_listing(logits_HRK: Tensor, visible_RK: Tensor) -> Tensor:
-    """Figure 4 by numpy and scipy on rows of which not every key is visible: [H, R, K]."""
-    e = np.where(visible_RK.numpy(), logits_HRK.numpy(), -np.inf)
-    p = softmax(e, -1)
-    entropy = -(p * np.log(p + 1e-9)).sum(-1, keepdims=True)
-    beta = np.where(entropy > GATE, np.maximum(np.polyval(FIGURE_4, entropy), 1.0), 1.0)
-    return torch.from_numpy(softmax(e * beta, -1))
 
 
 CHANNELS, TILE = 16, 64
@@ -250,7 +201,7 @@ class StreamingEntropy(Claim):
     title: ClassVar[str] = "entropy in one pass"
 
     def check(self) -> Finding:
-        comparisons: list[Comparison] = []
+        comparisons: list[CheckedNumber] = []
         found: dict[str, list[float]] = {"this program, one fused pass": [], "three numbers a row, by numpy": []}
         for spread in SPREADS:
             heads = [Head.drawn(1, n, spread) for n in LENGTHS_OF_ROWS]

@@ -12,7 +12,7 @@ from roundround.config.recorded import as_dict, give_theta
 from roundround.distributed.device import describe_device, pick_device
 from roundround.kernels.trial import FallsBack
 from roundround.papers import statement_names
-from roundround.papers.claim import Answer, Claim, Trained, claim_of
+from roundround.papers.claim import FAILS, Answer, Claim, Trained, claim_of
 from roundround.records.opening import opened_run
 from roundround.records.provenance import config_hash
 from roundround.records.run import Invocation, Run
@@ -61,12 +61,11 @@ def ask(claims: dict[str, Claim], trained: Trained) -> list[Answer]:
 
 def conclude(run: Run, answers: list[Answer]) -> None:
     """Results and table of all; Refuted names those that do not hold."""
-    failed = [answer.label for answer in answers if answer.finding.verdict == "FAILS"]
-    counts = report.counts(answers)
-    run.results(report.records(answers), hold=counts["holds"], shown=counts["shown"], fail=counts["FAILS"])
+    failed = [answer.label for answer in answers if answer.finding.verdict == FAILS]
+    run.results(report.records(answers), hold=len(answers) - len(failed), fail=len(failed))
     if run.writes:
         report.show(answers)
         report.write(answers, run.directory / "theory.md")
         write_json(run.directory / "curves.json", report.curves(answers))
     if failed:
-        raise Refuted(f"{len(failed)} of {len(answers) - counts['shown']} do not hold: {', '.join(failed)}")
+        raise Refuted(f"{len(failed)} of {len(answers)} do not hold: {', '.join(failed)}")
