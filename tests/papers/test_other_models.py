@@ -20,7 +20,7 @@ from roundround.papers.figures import (
     Subject,
     figures_of,
 )
-from roundround.papers.figures.probed import probed
+from roundround.papers.figures.pretrained import probed
 from roundround.probing.prompt import entropy_by_length
 from roundround.report import probe_figures
 from roundround.support.errors import UserError
@@ -122,28 +122,6 @@ def test_layers_of_several_sizes_and_without_rope_are_no_obstacle(name: str, tmp
     assert "nan" not in outcome.ours + outcome.remark
     for title, panel in outcome.panels.items():
         assert not isinstance(panel, HeatMap) or np.isfinite(panel.values).any(), title
-
-
-def test_layers_that_differ_are_told(tmp_path: Path) -> None:
-    remark = FIGURES["rope.fig3"].make(always(write(tmp_path, *uneven())), UNEVEN).remark
-    assert "1 of 3 layers have no RoPE" in remark
-    assert "2 different sets of frequencies" in remark
-    assert "of 2 layers" in remark  # whose low frequencies can dominate
-
-
-@pytest.mark.parametrize(("slow", "said"), [(1.0, "do not dominate"), (1.1, "dominate in")])
-def test_pairs_that_are_alike_have_an_even_share(slow: float, said: str, tmp_path: Path) -> None:
-    norms, prompt = uneven()
-    norms["query_norm"] = np.where(np.isnan(norms["query_norm"]), np.nan, 1.0)
-    norms["query_norm"][0, :, -1] = norms["query_norm"][1, :, 3] = slow
-    remark = FIGURES["rope.fig3"].make(always(write(tmp_path, norms, prompt)), UNEVEN).remark
-    assert remark.startswith(f"Low frequencies {said}")
-
-
-def test_pairs_that_do_not_rotate_are_told(tmp_path: Path) -> None:
-    norms, prompt = uneven()
-    norms["frequencies"][0, 4:] = 0
-    assert "2 pairs do not rotate" in FIGURES["rope.fig3"].make(always(write(tmp_path, norms, prompt)), UNEVEN).remark
 
 
 def test_logits_outside_a_window_are_left_out(tmp_path: Path) -> None:

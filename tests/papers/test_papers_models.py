@@ -20,7 +20,7 @@ from probe_directories import (
 
 from roundround.papers import figure_names
 from roundround.papers.figures import Outcome, Subject, figures_of
-from roundround.papers.figures.single_heads import APOSTROPHE, DIAGONAL, LATE_DIAGONAL, PREVIOUS, SEMANTIC
+from roundround.papers.figures.pretrained import APOSTROPHE, DIAGONAL, LATE_DIAGONAL, PREVIOUS, SEMANTIC
 from roundround.support.errors import UserError
 
 FIGURES = figures_of(figure_names())
