@@ -7,28 +7,29 @@ Tested by tests/papers/test_claims.py.
 
 from __future__ import annotations
 
-CLAIMS = {  # a statement: its class, below this package
-    "rope.apostrophe": "rope.formulas.Apostrophe",
-    "rope.equation_3": "rope.formulas.Equation3",
-    "rope.figure_6": "rope.thm_5_3.Figure6",
-    "rope.lemma_a_1": "rope.lemmas.LemmaA1",
-    "rope.lemma_a_2": "rope.lemmas.LemmaA2",
-    "rope.lemma_a_3": "rope.lemmas.LemmaA3",
-    "rope.p_rope_listing": "rope.formulas.PRopeListing",
-    "rope.prop_3_1": "rope.lemmas.Prop31",
-    "rope.prop_3_2": "rope.lemmas.Prop32",
-    "rope.prop_5_2": "rope.table_1.Prop52",
-    "rope.side_computations": "rope.formulas.SideComputations",
-    "rope.table_1": "rope.table_1.Table1",
-    "rope.thm_5_3": "rope.thm_5_3.Thm53",
-    "rope.thm_6_1": "rope.thm_6_1.Thm61",
-    "softmax.lemma_2_1": "softmax.bounds.Lemma21",
-    "softmax.polynomial": "softmax.temperature.Polynomial",
-    "softmax.prop_3_1": "softmax.bounds.Prop31",
-    "softmax.prop_3_2": "softmax.temperature.Prop32",
-    "softmax.streaming_entropy": "softmax.temperature.StreamingEntropy",
-    "softmax.thm_2_2": "softmax.thm_2_2.Thm22",
+CLAIMS = {  # a statement: the function below this package that checks it, and its title
+    "rope.apostrophe": ("rotations.apostrophe", "the apostrophe head's channel"),
+    "rope.equation_3": ("rotations.equation_3", "the orientation of RoPE"),
+    "rope.figure_6": ("heads.figure_6", "norms of about 10 suffice"),
+    "rope.lemma_a_1": ("rotations.lemma_a_1", "no rotation returns"),
+    "rope.lemma_a_2": ("rotations.lemma_a_2", "the angles are dense"),
+    "rope.lemma_a_3": ("rotations.lemma_a_3", "half the weight needs the largest logit"),
+    "rope.p_rope_listing": ("rotations.p_rope_listing", "p-RoPE as code"),
+    "rope.prop_3_1": ("rotations.prop_3_1", "a maximum at any distance"),
+    "rope.prop_3_2": ("rotations.prop_3_2", "no decay for random vectors"),
+    "rope.prop_5_2": ("heads.prop_5_2", "one NoPE head has no positions"),
+    "rope.side_computations": ("rotations.side_computations", "numbers in passing"),
+    "rope.table_1": ("heads.table_1", "p-RoPE has both halves of table 1"),
+    "rope.thm_5_3": ("heads.thm_5_3", "RoPE can attend to a fixed distance"),
+    "rope.thm_6_1": ("heads.thm_6_1", "no slow channel lasts"),
+    "softmax.lemma_2_1": ("dispersion.lemma_2_1", "bounded logits disperse"),
+    "softmax.polynomial": ("temperature.polynomial", "where the adaptive temperature acts"),
+    "softmax.prop_3_1": ("dispersion.prop_3_1", "sharp rows need large weights"),
+    "softmax.prop_3_2": ("temperature.prop_3_2", "entropy falls with the temperature"),
+    "softmax.streaming_entropy": ("temperature.streaming_entropy", "entropy in one pass"),
+    "softmax.thm_2_2": ("dispersion.thm_2_2", "every head disperses"),
 }
+ASKED_OF_MODELS = {"rope.equation_3": "rotations.equation_3_of_model"}  # those that a trained model could fail
 # a figure or table, in the papers' order: its file in `figures`. softmax: as its second version numbers them; deltas is
 # a table without a number
 FIGURES = {

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import importlib
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from roundround.papers import CLAIMS
+from roundround.papers import ASKED_OF_MODELS, CLAIMS
 from roundround.probing.probed_model import ProbedModel
 from roundround.support.errors import UserError, nearest
 from roundround.support.panels import Panel
@@ -131,47 +129,49 @@ class Trained:
     texts: Sequence[Sequence[int]]
 
 
-class Claim(ABC):
-    """A statement. The docstring of a class says it in one sentence, then the formula, then where it stands.
+@dataclass(frozen=True)
+class Claim:
+    """A statement. title: a few words for a table.
 
-    title: a few words for a table.
+    check: on the paper's construction, in float64 unless stated otherwise; seconds, no network. Its docstring says the
+    statement in one sentence, then the formula, then where it stands. check_model: of a trained model; None where no
+    model could fail it.
     """
 
-    title: ClassVar[str]
+    name: str
+    title: str
+    check: Callable[[], Finding]
+    check_model: Callable[[Trained], Finding] | None
 
-    @abstractmethod
-    def check(self) -> Finding:
-        """The statement on the paper's construction, in float64 unless stated otherwise; seconds, no network."""
-
-    def check_model(self, trained: Trained) -> Finding | None:
-        """The statement asked of a trained model; None where no model could fail it."""
-        return None
-
-    @classmethod
-    def words(cls) -> tuple[str, str, str]:
+    def words(self) -> tuple[str, str, str]:
         """(statement, formula, source): the paragraphs of the docstring, the first, those between, and the last."""
-        paragraphs = [" ".join(part.split()) for part in (cls.__doc__ or "").split("\n\n") if part.strip()]
+        paragraphs = [" ".join(part.split()) for part in (self.check.__doc__ or "").split("\n\n") if part.strip()]
         return paragraphs[0], "; ".join(paragraphs[1:-1]), paragraphs[-1]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The finding on one statement, such as rope.thm_6_1: on its construction, or on the model of that name."""
+    """The finding on one statement: on its construction, or on the model of that name."""
 
-    name: str
     claim: Claim
     finding: Finding
     model: str | None = None
 
     @property
     def label(self) -> str:
-        return self.name if self.model is None else f"{self.name} ({self.model})"
+        return self.claim.name if self.model is None else f"{self.claim.name} ({self.model})"
 
 
 def claim_of(name: str) -> Claim:
     """The statement of this name. UserError where there is none."""
     if name not in CLAIMS:
         raise UserError(f"no claim '{name}'{nearest(name, CLAIMS)}")
-    module, _, kind = CLAIMS[name].rpartition(".")
-    claim: Claim = getattr(importlib.import_module(f"roundround.papers.{module}"), kind)()
-    return claim
+    check, title = CLAIMS[name]
+    return Claim(name, title, function(check), function(ASKED_OF_MODELS[name]) if name in ASKED_OF_MODELS else None)
+
+
+def function(path: str) -> Callable[..., Finding]:
+    """The function of this dotted path below the package."""
+    module, _, name = path.rpartition(".")
+    found: Callable[..., Finding] = getattr(importlib.import_module(f"roundround.papers.{module}"), name)
+    return found

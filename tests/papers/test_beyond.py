@@ -17,7 +17,7 @@ from roundround.papers.constructions import (
     random_vector,
     weights,
 )
-from roundround.papers.softmax.temperature import adaptive
+from roundround.papers.temperature import adaptive
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.ssmax import SSMax
 

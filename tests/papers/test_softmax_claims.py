@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from roundround.papers import constructions
+from roundround.papers import constructions, dispersion, temperature
 from roundround.papers.claim import claim_of
-from roundround.papers.softmax import bounds, temperature, thm_2_2
 from roundround.softmax.hard import Hard
 from roundround.softmax.ssmax import SSMax
 
@@ -23,16 +22,16 @@ def twice(function: Callable[..., Any]) -> Callable[..., Any]:
 
 BREAKAGES: dict[str, tuple[str, Any, str, Any]] = {
     "the lemma's bounds without the exponential": (
-        "softmax.lemma_2_1", bounds, "weight_bounds", lambda n, spread, theta: (1 / n, 1 / n)
+        "softmax.lemma_2_1", dispersion, "weight_bounds", lambda n, spread, theta: (1 / n, 1 / n)
     ),
     "the attained maximum with n for n - 1": (
-        "softmax.lemma_2_1", bounds, "attainable", lambda n, spread, theta: 1 / (1 + n * math.exp(-spread / theta))
+        "softmax.lemma_2_1", dispersion, "attainable", lambda n, spread, theta: 1 / (1 + n * math.exp(-spread / theta))
     ),
     "a temperature that multiplies": (
-        "softmax.lemma_2_1", bounds, "weights_at", lambda theta, logits: constructions.weights_at(1 / theta, logits)
+        "softmax.lemma_2_1", dispersion, "weights_at", lambda theta, logits: constructions.weights_at(1 / theta, logits)
     ),
     "a bound on delta without its factor of two": (
-        "softmax.prop_3_1", bounds, "spread_bound", lambda *made: SPECTRAL(*made) / 2
+        "softmax.prop_3_1", dispersion, "spread_bound", lambda *made: SPECTRAL(*made) / 2
     ),
     "an entropy that falls by twice the variance": (
         "softmax.prop_3_2", temperature, "slope_by_formula", twice(temperature.slope_by_formula)
@@ -45,7 +44,7 @@ BREAKAGES: dict[str, tuple[str, Any, str, Any]] = {
     ),
     "another coefficient": ("softmax.polynomial", temperature, "FIGURE_4", (-0.037, 0.481, -2.3, 4.917, -1.79)),
 }  # fmt: skip
-SPECTRAL, LISTING = bounds.spread_bound, temperature.beta_by_listing
+SPECTRAL, LISTING = dispersion.spread_bound, temperature.beta_by_listing
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES)
@@ -65,17 +64,17 @@ def test_a_statement_fails_when_its_formula_is_broken(breakage: str, monkeypatch
 def test_theorem_2_2_fails_where_attention_does_not_disperse(
     make_softmax: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = thm_2_2.random_decoder
-    monkeypatch.setattr(thm_2_2, "random_decoder", lambda: whole(make_softmax))
+    whole = dispersion.random_decoder
+    monkeypatch.setattr(dispersion, "random_decoder", lambda: whole(make_softmax))
     failed = [c.what for c in claim_of("softmax.thm_2_2").check().comparisons if c.verdict == "differs"]
     assert "largest weight of a row of 1,024 keys, any head and text" in failed
 
 
 def test_the_delta_of_theorem_2_2_is_that_of_the_weights_and_no_text_exceeds_it() -> None:
     """Also where a text is searched for: each token of the vocabulary once among each other."""
-    decoder = thm_2_2.random_decoder()
-    assert thm_2_2.delta_of_weights(decoder) == pytest.approx(np.full((3, 4), thm_2_2.DELTA))
+    decoder = dispersion.random_decoder()
+    assert dispersion.delta_of_weights(decoder) == pytest.approx(np.full((3, 4), dispersion.DELTA))
     texts = torch.arange(16)[:, None, None].repeat(1, 16, 64)
     texts[:, :, 40] = torch.arange(16)
-    _, spreads = thm_2_2.rows_of_decoder(decoder, texts.flatten(0, 1))
-    assert max(spreads) <= thm_2_2.DELTA
+    _, spreads = dispersion.rows_of_decoder(decoder, texts.flatten(0, 1))
+    assert max(spreads) <= dispersion.DELTA
