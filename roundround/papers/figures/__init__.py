@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import importlib
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -25,11 +24,14 @@ from roundround.papers.claim import (
     NOT_TOLD_APART,
     SIGN_AGREES,
     CheckedNumber,
+    shown,
     worst_of,
 )
 from roundround.records.directories import all_runs, runs_of, time_of
 from roundround.support.files import parse_json, read_text, write_json
 from roundround.support.panels import HeatMap, Panel
+
+PAPERS_MODELS = {"gemma-2b": "Gemma 2B", "gemma-7b": "Gemma 7B", "llama-3.1-8b": "Llama 3.1 8B"}
 
 
 class RunVerb(Protocol):
@@ -76,26 +78,40 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure(ABC):
+class Figure:
     """A figure or table.
 
-    shows: what it is about. published: the paper's most telling number or two, as text. command: the verb that does
-    the work; "" where this program's own functions are called directly. minutes: of two CPU cores, without a model.
-    model: the pretrained model that it is about, by its name in `model=`; None for none. needs: what no machine like
-    this has; "" where it can be made here, given the model. trains: whether it reads `data=`, a text to train on.
+    shows: what it is about. published: the paper's most telling number or two, as text. measure: the function that
+    makes it from what other verbs do; it takes the model too where `model` is one; None where it cannot be made.
+    command: the verb that does the work; "" where this program's own functions are called directly. minutes: of two CPU
+    cores, without a model. model: the pretrained model that it is about, by its name in `model=`; None for none. needs:
+    what no machine like this has; "" where it can be made here, given the model. trains: whether it reads `data=`, a
+    text to train on.
     """
 
     shows: str
     published: str
+    measure: Callable[..., Outcome] | None
     command: str = ""
     minutes: float = 0.2
     model: str | None = None
     needs: str = ""
     trains: bool = False
 
-    @abstractmethod
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
-        """Make it again. subject: where `model` is not None, the model to take."""
+        """Make it again. subject: where `model` is not None, the model to take.
+
+        Made of another model in the place of the paper's, its numbers are shown and not judged.
+        """
+        assert self.measure is not None, "what needs something else is refused before"
+        if self.model is None or subject is None:
+            return self.measure(run)
+        outcome = self.measure(run, subject)
+        if subject.is_the_papers:
+            return outcome
+        comparisons = [shown(c.what, c.ours, c.published) for c in outcome.comparisons]
+        untested = f"made of {subject.name}, not of {PAPERS_MODELS[self.model]}"
+        return replace(outcome, comparisons=comparisons, untested=untested)
 
 
 def figures_of(names: Iterable[str]) -> dict[str, Figure]:

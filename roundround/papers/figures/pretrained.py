@@ -22,11 +22,11 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,27 +44,6 @@ from roundround.support.panels import Curve, HeatMap, Panel
 
 Array = NDArray[np.float64]
 FOLDER = Path(__file__).parent / "published"
-PAPERS_MODELS = {"gemma-2b": "Gemma 2B", "gemma-7b": "Gemma 7B", "llama-3.1-8b": "Llama 3.1 8B"}
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ModelFigure(Figure):
-    """A figure of a pretrained model. Made of another one in its place, its numbers are shown and not judged.
-
-    measure: the function that makes it.
-    """
-
-    measure: Callable[[RunVerb, Subject], Outcome]
-
-    def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
-        assert subject is not None
-        outcome = self.measure(run, subject)
-        if subject.is_the_papers:
-            return outcome
-        comparisons = [shown(c.what, c.ours, c.published) for c in outcome.comparisons]
-        untested = f"made of {subject.name}, not of {PAPERS_MODELS[self.model or '']}"
-        return replace(outcome, comparisons=comparisons, untested=untested)
 
 
 # -- the run directory of a probe, and published maps
@@ -715,20 +694,20 @@ def of_model(
     published: str,
     measure: Callable[[RunVerb, Subject], Outcome],
     texts: str = "texts=shakespeare",
-) -> ModelFigure:
+) -> Figure:
     """A row of the table. texts: what the probe reads."""
     command = f"roundround probe model={model} {texts}"
-    return ModelFigure(shows=shows, published=published, command=command, model=model, measure=measure)
+    return Figure(shows=shows, published=published, command=command, model=model, measure=measure)
 
 
-def of_tokens(named: NamedHead, strongest: str) -> ModelFigure:
+def of_tokens(named: NamedHead, strongest: str) -> Figure:
     """A row of the table about the norms of one head."""
     shows = f"Gemma 7B: norms of {named.label} ({named.pattern}), token by token"
     published = f"strongest pairs of queries, counted from 1: {strongest}"
     return of_model("gemma-7b", shows, published, partial(token_norms, named=named))
 
 
-def of_alignment(table: Alignment, pattern: str, published: str) -> ModelFigure:
+def of_alignment(table: Alignment, pattern: str, published: str) -> Figure:
     """A row of the table about the logits of one head."""
     shows = f"Gemma 7B, {table.named.label} ({pattern}): logits against their bound"
     return of_model("gemma-7b", shows, published, partial(alignment, table=table))

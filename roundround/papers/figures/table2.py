@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from roundround.papers.claim import (
     near,
     shown,
 )
-from roundround.papers.figures import Figure, Outcome, RunVerb, Subject
+from roundround.papers.figures import Figure, Outcome, RunVerb
 from roundround.support.panels import Curve, Panel
 
 BASELINE = "rope"
@@ -139,30 +139,26 @@ def paper_difference(encoding: str, baseline: str) -> tuple[float, float] | None
     return math.log(wiki / wiki_baseline), math.log(flan / flan_baseline)
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Perplexities(Figure):
+def perplexities(run: RunVerb) -> Outcome:
     """Trains and evaluates every encoding from every seed; compares loss with RoPE's, seed by seed."""
-
-    def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
-        records: list[dict[str, Any]] = []
-        for seed in SEEDS:
-            for pe in PAPER:
-                trained = run("train", "experiment=rope/table2", f"pe={pe}", f"seed={seed}", "hydra.mode=RUN")
-                evaluated = run("eval", f"run={as_value(trained)}", f"length=[{','.join(map(str, LENGTHS))}]")
-                records += json.loads((evaluated / "results.json").read_text(encoding="utf-8"))
-        sweep = sweep_of(records)
-        means = {pe: float(sweep.seeds_of(pe, LENGTHS[0]).mean()) for pe in sweep.encodings}
-        curves = [
-            Curve(PAPER[pe][0], LENGTHS, [sweep.seeds_of(pe, length).mean() for length in LENGTHS])
-            for pe in sweep.encodings
-        ]
-        return Outcome(
-            ours=", ".join(f"{PAPER[pe][0]} {means[pe]:.1f}" for pe in ("nope", "p_rope_25", BASELINE, "p_rope")),
-            comparisons=compare(sweep),
-            panels={"perplexity": Panel("context (tokens)", "held-out perplexity", curves, log="xy")},
-            remark=ABOUT,
-        )
+    records: list[dict[str, Any]] = []
+    for seed in SEEDS:
+        for pe in PAPER:
+            trained = run("train", "experiment=rope/table2", f"pe={pe}", f"seed={seed}", "hydra.mode=RUN")
+            evaluated = run("eval", f"run={as_value(trained)}", f"length=[{','.join(map(str, LENGTHS))}]")
+            records += json.loads((evaluated / "results.json").read_text(encoding="utf-8"))
+    sweep = sweep_of(records)
+    means = {pe: float(sweep.seeds_of(pe, LENGTHS[0]).mean()) for pe in sweep.encodings}
+    curves = [
+        Curve(PAPER[pe][0], LENGTHS, [sweep.seeds_of(pe, length).mean() for length in LENGTHS])
+        for pe in sweep.encodings
+    ]
+    return Outcome(
+        ours=", ".join(f"{PAPER[pe][0]} {means[pe]:.1f}" for pe in ("nope", "p_rope_25", BASELINE, "p_rope")),
+        comparisons=compare(sweep),
+        panels={"perplexity": Panel("context (tokens)", "held-out perplexity", curves, log="xy")},
+        remark=ABOUT,
+    )
 
 
 def compare(sweep: Sweep, corpus: str = "") -> list[CheckedNumber]:
@@ -187,7 +183,8 @@ def beside(pe: str, baseline: str, length: int, found: Difference, corpus: str =
 
 
 FIGURES: dict[str, Figure] = {
-    "rope.table2": Perplexities(
+    "rope.table2": Figure(
+        measure=perplexities,
         shows="perplexity of seven encodings trained from scratch, at a small size",
         published="NoPE 4.86, 0.25-RoPE 4.53, RoPE 4.46, 0.75-RoPE 4.44 (Gemma 2B, Wikipedia)",
         command="roundround train experiment=rope/table2 text=FOLDER, and roundround eval of each run",
