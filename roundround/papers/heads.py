@@ -49,7 +49,6 @@ BANDS = {  # pairs, from 0
     "32 slowest": range(96, 128),
     "fastest alone": range(1),
 }
-DRAWN_BANDS = ("8 fastest", "all 128", "32 middle", "32 slowest", "fastest alone")
 ROUNDING_OF_WEIGHT = 16 * 2.0**-52  # times |psi|^2: a logit is a sum of rotated products, each rounded a few times
 JUMPS = (45, 711)  # lengths at which the fastest pair alone has a new near miss: 44 and 710 are nearly whole turns
 PLACES_ASKED = ("itself", "the token before")
@@ -73,8 +72,21 @@ def thm_5_3() -> Finding:
                 near(f"|psi|^2 for weight {WEIGHT} on {where}, {name}, {n:,} tokens, over the formula's",
                      needed(f_N[:n], place) / needed_by_formula(formula_N[:n]), 1.0, 1e-4)
                 for n in LENGTHS
-            ] + of_every_row(name, place)  # fmt: skip
-        if name in DRAWN_BANDS:
+            ]  # fmt: skip
+            # definition 5.1: every row of a causal context, queries and keys rotated where they stand
+            norm = needed_by_formula(formula_N[:EVERY_ROW])
+            psi, pos = math.sqrt(norm) * equal_norms(pairs), torch.arange(EVERY_ROW)
+            key = turned(psi, place * ladder_by_formula())
+            alpha_NN = causal_weights(rotated(psi, pos, frequencies()), rotated(key, pos, frequencies()))
+            ours_N = alpha_NN.diagonal(-place)
+            expected_N = 1 / torch.from_numpy(np.exp(norm * (formula_N[:EVERY_ROW] - 1))).cumsum(0)[place:]
+            error, rounding = float((ours_N - expected_N).abs().max()), ROUNDING_OF_WEIGHT * norm
+            row = f"{where}, {name}, |psi|^2 = {norm:.4g}"
+            comparisons += [
+                at_least(f"least weight of {EVERY_ROW:,} rows on {row}", float(ours_N.min()), WEIGHT - 1e-6 - rounding),
+                near(f"largest error of a row's weight on {row}", error, 0.0, rounding),
+            ]
+        if name not in ("16 fastest", "32 fastest"):
             f_N = shares(pairs)
             curves.append(Curve(name, lengths, [needed(f_N[:n]) for n in lengths]))
     f_N = shares(range(1))  # a single frequency of 1 all but repeats: 44 is near 7 turns and 710 near 113
@@ -132,23 +144,6 @@ def smallest(enough: Callable[[float], bool]) -> float:
     return math.exp(high)
 
 
-def of_every_row(name: str, place: int) -> list[CheckedNumber]:
-    """Definition 5.1: the weight in every row of a causal context, queries and keys rotated where they stand."""
-    formula_N = shares_by_formula(BANDS[name], place)[:EVERY_ROW]
-    norm = needed_by_formula(formula_N)
-    psi, pos = math.sqrt(norm) * equal_norms(BANDS[name]), torch.arange(EVERY_ROW)
-    key = turned(psi, place * ladder_by_formula())
-    alpha_NN = causal_weights(rotated(psi, pos, frequencies()), rotated(key, pos, frequencies()))
-    ours_N = alpha_NN.diagonal(-place)
-    expected_N = 1 / torch.from_numpy(np.exp(norm * (formula_N - 1))).cumsum(0)[place:]
-    rounding = ROUNDING_OF_WEIGHT * norm
-    where = f"{PLACES_ASKED[place]}, {name}, |psi|^2 = {norm:.4g}"
-    return [
-        at_least(f"least weight of {EVERY_ROW:,} rows on {where}", float(ours_N.min()), WEIGHT - 1e-6 - rounding),
-        near(f"largest error of a row's weight on {where}", float((ours_N - expected_N).abs().max()), 0.0, rounding),
-    ]
-
-
 def of_figure_1() -> CheckedNumber:
     """Its vectors, q = R psi and k = psi, attend one token ahead under equation 3."""
     psi = equal_norms(range(8))
@@ -157,10 +152,7 @@ def of_figure_1() -> CheckedNumber:
     return near(what, int(drawn_N.argmax()) - 5, -1, 0, published=1)
 
 
-FASTEST, SLOWEST = range(8), range(HEAD_DIM // 2 - 8, HEAD_DIM // 2)
 TEN, SCALE = 10.0, HEAD_DIM**-0.5  # the paper's theory leaves the scale of Gemma's logits out; norms need it
-DRAWN = (0, 1, 2, 4, 5, 6)  # pairs of the head in figure 6 with the largest norms
-DRAWN_NORMS = (8.9, 6.8)  # of the first and the last of them, read off the figure
 
 
 def figure_6() -> Finding:
@@ -170,14 +162,16 @@ def figure_6() -> Finding:
 
     Barbero et al. 2024, arXiv:2410.06205, section 5.1 and figure 6 ("norms not above about 10").
     """
-    fast_N, slow_N = (len(pairs) * SCALE * shares(pairs) for pairs in (FASTEST, SLOWEST))  # logits at norms of 1
+    fastest, slowest = range(8), range(HEAD_DIM // 2 - 8, HEAD_DIM // 2)
+    fast_N, slow_N = (len(pairs) * SCALE * shares(pairs) for pairs in (fastest, slowest))  # logits at norms of 1
     of_a_pair = math.sqrt(needed(fast_N))
-    by_formula = math.sqrt(needed_by_formula(shares_by_formula(FASTEST)) / SCALE / len(FASTEST))
-    pos, psi = torch.arange(EVERY_ROW), TEN * math.sqrt(len(FASTEST)) * equal_norms(FASTEST)
+    by_formula = math.sqrt(needed_by_formula(shares_by_formula(fastest)) / SCALE / len(fastest))
+    pos, psi = torch.arange(EVERY_ROW), TEN * math.sqrt(len(fastest)) * equal_norms(fastest)
     psi_NC = rotated(psi, pos, frequencies())
     of_rows = causal_weights(psi_NC * SCALE, psi_NC).diagonal()
     drawn = torch.zeros(HEAD_DIM, dtype=torch.float64)
-    drawn[list(DRAWN)] = torch.linspace(*DRAWN_NORMS, len(DRAWN), dtype=torch.float64)
+    # the pairs of the figure's head with the largest norms; those of the first and the last, read off the figure
+    drawn[[0, 1, 2, 4, 5, 6]] = torch.linspace(8.9, 6.8, 6, dtype=torch.float64)
     drawn_N = SCALE * logits(drawn, drawn, torch.arange(max(LENGTHS)), frequencies())
     comparisons = [
         at_most("norm of a pair for a weight of 0.99 at 8,192 tokens, 8 fastest pairs", of_a_pair, TEN),
@@ -202,7 +196,6 @@ def of_last_row(logits_N: Tensor, norm: float) -> float:
 
 DRAWS, TOKENS = 200, 200  # of queries, keys and targets; tokens of each
 NORMS, LEADS = 4.0, (5.0, 25.0)  # largest norm of another key, |q| = 1; by how much the target can exceed them all
-ORDERS = 10  # random ones of each draw, tried where nothing may be found
 TARGET, OTHER = 64.0, 8.0  # q . k of the target and of every other key before any rotation, where places are counted
 TURN = 2 * math.pi
 QUERY = torch.tensor([1.0, 0.0], dtype=torch.float64)  # all phases are from it
@@ -218,7 +211,7 @@ def thm_6_1() -> Finding:
     """
     above_a_turn = [TURN / TOKENS * (1.01 + 7 * draw / DRAWS) for draw in range(DRAWS)]
     found = [swaps_to_lose(draw, g) for draw, g in enumerate(above_a_turn)]
-    orders = [torch.randperm(TOKENS, generator=torch.Generator().manual_seed(i)) for i in range(ORDERS)]
+    orders = [torch.randperm(TOKENS, generator=torch.Generator().manual_seed(i)) for i in range(10)]
     of_draws = [keys_of(draw, 0.0)[0] for draw in range(DRAWS)]
     still = [swaps_to_lose(draw, 0.0) for draw in range(DRAWS)]
     least = min(weight_of_target(*keys_of(draw, g), g) for g in (0.0, TURN / TOKENS) for draw in range(DRAWS))
@@ -233,7 +226,7 @@ def thm_6_1() -> Finding:
         at_least("draws that needed both", found.count(2), 1),
         at_least("least weight of a target to begin with, N g = 0 and one turn", least, 0.99),
         near("draws whose target the swaps make lose, g = 0", DRAWS - still.count(None), 0, 0),
-        near(f"random orders in which it loses, {ORDERS} of each draw, g = 0",
+        near(f"random orders in which it loses, {len(orders)} of each draw, g = 0",
              sum(weight_of_target(keys, order_N, 0.0) <= 0.5 for keys in of_draws for order_N in orders), 0, 0),
         near("share of places where a target of 64 loses to 1,000 keys of 8, one turn",
              lost, share_by_formula(n), 0.003),
@@ -258,17 +251,13 @@ def keys_of(draw: int, g: float) -> tuple[Tensor, Tensor]:
     angle_N[0] = 0.9 * math.pi * (uniform_3N[2, 0] - 0.5)
     norm_N[0] = NORMS + math.log(TOKENS) + LEADS[0] + (LEADS[1] - LEADS[0]) * uniform_3N[2, 1]
     norm_N[0] /= angle_N[0].cos()  # so that it is found without rotation, too
-    best = int(at_all_places(norm_N[0] * direction(angle_N[0]), g).argmax())
+    target_2 = norm_N[0] * torch.stack([angle_N[0].cos(), angle_N[0].sin()])
+    best = int(at_all_places(target_2, g).argmax())
     distance_N = swapped(torch.randperm(TOKENS, generator=generator), 0, best)
     if draw % 2:
         angle_N[1:] = (math.pi * (0.9 + 0.2 * uniform_3N[0]) + g * distance_N)[1:]
         norm_N[1:] = norm_N[0] * (2 + uniform_3N[1, 1:])
-    return norm_N[:, None] * direction(angle_N), distance_N
-
-
-def direction(angle: Tensor) -> Tensor:
-    """[...] -> [..., 2]."""
-    return torch.stack([angle.cos(), angle.sin()], -1)
+    return norm_N[:, None] * torch.stack([angle_N.cos(), angle_N.sin()], -1), distance_N
 
 
 def at_all_places(key_2: Tensor, g: float) -> Tensor:
@@ -312,7 +301,7 @@ def share_by_formula(n: int) -> float:
     return 1 - math.acos(math.log(n * float(np.i0(OTHER))) / TARGET) / math.pi
 
 
-WIDTH, TEXTS, SPREADS = 64, 300, (0.1, 1.0, 3.0)  # of the head; draws of two tokens; deviations of the weights
+WIDTH, TEXTS = 64, 300  # of the head; draws of two tokens
 ROUNDING = 1e-12
 
 
@@ -355,7 +344,7 @@ def last_rows(encoding: PositionalEncoding) -> tuple[Tensor, Tensor]:
     x_B3D, pos = tokens_B2D[:, [0, 1, 1]], torch.arange(3)[None]
     keys = Keys(q_pos_BQ=pos, k_pos_BK=pos)
     logits_of_all, alpha_of_all = [], []
-    for spread in SPREADS:
+    for spread in (0.1, 1.0, 3.0):  # of the weights
         attention = Attention(shape(WIDTH), Softmax(shape(WIDTH))).double()
         for matrix in attention.parameters():
             torch.nn.init.normal_(matrix, std=spread * WIDTH**-0.5, generator=generator)
@@ -395,12 +384,16 @@ def table_1() -> Finding:
     Barbero et al. 2024, arXiv:2410.06205, table 1, definition 5.1 and theorem 6.1, for single heads.
     """
     comparisons, curves = [], []
+    x, pos = on_pair(1.0, 0.0, HEAD_DIM // 2 - 1), -torch.arange(0, FAR, EVERY)
     for name, (encoding, positional, semantic) in encodings().items():
         cells = [
             (f"{name}: least weight of {EVERY_ROW:,} rows on {where}", least_weight(encoding, place), positional)
             for place, where in enumerate(PLACES_ASKED)
         ]
-        at_N = weight_by_distance(encoding)
+        # a target at every 16th distance, beside one other key where that one's logit is largest
+        cosine_N = encoded(encoding, x.expand(len(pos), -1), pos) @ x
+        other_N = torch.full_like(cosine_N, OTHER * float(cosine_N.max()))
+        at_N = weights(torch.stack([TARGET * cosine_N, other_N], -1))[:, 0]
         what = f"{name}: least weight of a target within {FAR:,} tokens, another key at its best place"
         cells.append((what, float(at_N.min()), semantic))
         comparisons += [at_least(what, ours, 0.99) if yes else at_most(what, ours, 0.5) for what, ours, yes in cells]
@@ -419,14 +412,6 @@ def least_weight(encoding: PositionalEncoding, place: int) -> float:
     key = encoded(encoding, psi[None], torch.tensor([place]))[0]
     q_NC, k_NC = (encoded(encoding, x.expand(EVERY_ROW, -1), pos) for x in (psi, key))
     return float(causal_weights(q_NC, k_NC).diagonal(-place)[1:].min())
-
-
-def weight_by_distance(encoding: PositionalEncoding) -> Tensor:
-    """Of a target at every 16th distance up to FAR, beside one other key where that one's logit is largest: [N]."""
-    x, pos = on_pair(1.0, 0.0, HEAD_DIM // 2 - 1), -torch.arange(0, FAR, EVERY)
-    cosine_N = encoded(encoding, x.expand(len(pos), -1), pos) @ x
-    other_N = torch.full_like(cosine_N, OTHER * float(cosine_N.max()))
-    return weights(torch.stack([TARGET * cosine_N, other_N], -1))[:, 0]
 
 
 def encoded(encoding: PositionalEncoding, x_NC: Tensor, pos_N: Tensor) -> Tensor:

@@ -108,7 +108,6 @@ def relative_error(ours: Tensor, formula: Tensor) -> float:
     return float((ours - formula).abs().max() / formula.square().mean().sqrt())
 
 
-HEAD_DIMS, FRACTIONS = (64, 128, 256), (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 ROTATED = {(64, 0.1): 3, (128, 0.1): 6, (256, 0.1): 12, (256, 0.9): 115, (256, 0.75): 96}  # p d / 2 = 3.2, ..., 115.2
 POSITIONS = torch.tensor([0, 1, 2, 7, 100, 8191])
 EPS = 2.0**-52  # of float64; an angle of 8,191 is exact to about this share, its sine and cosine to the same in radians
@@ -130,13 +129,23 @@ def p_rope_listing() -> Finding:
     Barbero et al. 2024, arXiv:2410.06205, appendix D (listing).
     """
     comparisons = []
-    for head_dim in HEAD_DIMS:
+    for head_dim in (64, 128, 256):
         error, widest, wrong = 0.0, 0.0, 0
-        for p in FRACTIONS:
+        for p in (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0):
             ours, listed = p_rope_frequencies(p, head_dim).numpy(), 1 / timescales(head_dim, p)
             wrong += int(((ours == 0) != (listed == 0)).sum())
             error = max(error, float(np.abs(ours - listed).max()))
-            widest = max(widest, largest_difference(head_dim, p))
+            # of a random query, and a key, as this program's encoding rotates them, against the listing, line by line
+            encoding = PRoPE(shape(head_dim), p=p, theta=THETA)
+            x_NC = random_vector(len(POSITIONS) * head_dim, seed=0).view(len(POSITIONS), head_dim)
+            prepared = encoding.prepare(POSITIONS[None], torch.float64)
+            sinusoid_inp = POSITIONS.numpy()[:, None] / timescales(head_dim, p)
+            sin, cos = np.sin(sinusoid_inp), np.cos(sinusoid_inp)
+            one, two = np.split(x_NC.numpy(), 2, axis=-1)
+            expected_NC = np.concatenate([one * cos - two * sin, two * cos + one * sin], axis=-1)
+            for turn in (encoding.rotate_queries, encoding.rotate_keys):
+                turned_NC = turn(x_NC[None, None], prepared)[0, 0].numpy()
+                widest = max(widest, float(np.abs(turned_NC - expected_NC).max()))
         bound = float(POSITIONS.max()) * 8 * EPS * 6  # angles, then coordinates of at most 6 standard deviations
         comparisons += [
             near(f"pairs that rest here and rotate there, or the reverse, head_dim = {head_dim}", wrong, 0, 0),
@@ -158,19 +167,6 @@ def p_rope_listing() -> Finding:
     ]
     curves.append(Curve("listing, p = 0.75", pairs[:96:8], 1 / timescales(256, 0.75)[:96:8], points=True))
     return Finding(comparisons, Panel("pair k, of those that rotate", "radians per token", curves, "y"))
-
-
-def largest_difference(head_dim: int, p: float) -> float:
-    """Of a random query, and a key, as this program's encoding rotates them, against the listing."""
-    encoding = PRoPE(shape(head_dim), p=p, theta=THETA)
-    x_NC = random_vector(len(POSITIONS) * head_dim, seed=0).view(len(POSITIONS), head_dim)
-    prepared = encoding.prepare(POSITIONS[None], torch.float64)
-    sinusoid_inp = POSITIONS.numpy()[:, None] / timescales(head_dim, p)  # the listing, line by line
-    sin, cos = np.sin(sinusoid_inp), np.cos(sinusoid_inp)
-    first_half, second_half = np.split(x_NC.numpy(), 2, axis=-1)
-    listed = np.concatenate([first_half * cos - second_half * sin, second_half * cos + first_half * sin], axis=-1)
-    rotate = (encoding.rotate_queries, encoding.rotate_keys)
-    return max(float(np.abs(turn(x_NC[None, None], prepared)[0, 0].numpy() - listed).max()) for turn in rotate)
 
 
 def side_computations() -> Finding:
@@ -246,7 +242,6 @@ def apostrophe() -> Finding:
 
 FOLLOWED = 8192
 ANGLE_ROUNDING = 1e-9  # of n g in float64, n up to 8192; what is nearer to 0 counts as 0
-NEAR_MISSES = {44: 44 - 14 * math.pi, 710: 710 - 226 * math.pi}  # of g = 1, from 22/7 and 355/113
 
 
 def lemma_a_1() -> Finding:
@@ -266,7 +261,7 @@ def lemma_a_1() -> Finding:
         at_least("nearest that any comes, radians", float(away_NP[1:].min()), ANGLE_ROUNDING),
         *[
             near(f"how near g = 1 comes after {place} tokens, radians", float(away_NP[place, 0]), miss, 1e-9)
-            for place, miss in NEAR_MISSES.items()
+            for place, miss in ((44, 44 - 14 * math.pi), (710, 710 - 226 * math.pi))  # from 22/7 and 355/113
         ],
         near("its nearest miss is after as many tokens", int(away_NP[1:, 0].argmin()) + 1, 710, 0),
         near("tokens until a pair with g = 2 pi / 7 returns",
@@ -288,10 +283,6 @@ def angles(frequencies_P: Tensor, n: int) -> Tensor:
     return torch.atan2(sin[0, :, n_pairs:], cos[0, :, n_pairs:])
 
 
-PIGEONHOLES = {0: 100, 32: 100, 64: 1000}  # pair, from 0: into how many parts the circle is cut; g = 1, 0.1 and 0.01
-LONGEST = 4_000_000  # tokens; where one turn takes more, the gap stays above its bound
-
-
 def lemma_a_2() -> Finding:
     """The angles that a pair passes through leave no gap: they are dense in the circle.
 
@@ -301,16 +292,20 @@ def lemma_a_2() -> Finding:
     Barbero et al. 2024, arXiv:2410.06205, Lemma A.2.
     """
     comparisons, curves = [], []
-    for pair, parts in PIGEONHOLES.items():
+    for pair, parts in ((0, 100), (32, 100), (64, 1000)):  # from 0; parts of the circle; g = 1, 0.1 and 0.01
         g_1 = frequencies()[pair : pair + 1]
         g = float(g_1)
         few = angles(g_1, parts + 1)[:, 0].abs()
         n = int(few[1:].argmin()) + 1
         step = float(few[n])
-        longest = min(n * math.ceil(2 * math.pi / step) + 1, LONGEST)
+        # where one turn takes more than 4,000,000 tokens, the gap stays above its bound
+        longest = min(n * math.ceil(2 * math.pi / step) + 1, 4_000_000)
         all_angles = angles(g_1, longest)[:, 0]
         lengths = [2**k for k in range(2, 30) if 2**k < longest] + [longest]
-        gaps = [largest_gap(all_angles[:length]) for length in lengths]
+        gaps = []  # the largest between neighbours on the circle
+        for length in lengths:
+            sorted_N = all_angles[:length].sort().values
+            gaps.append(float(torch.cat([sorted_N, sorted_N[:1] + 2 * math.pi]).diff().max()))
         comparisons += [
             near(f"frequency of pair {pair}", g, 10.0 ** (-pair / 32), 1e-12),
             at_most(f"smallest step of g = {g:g} in {parts} tokens, radians", step, 2 * math.pi / parts),
@@ -322,13 +317,6 @@ def lemma_a_2() -> Finding:
     return Finding(comparisons, Panel("tokens n", "largest gap between angles, radians", curves, log="xy"))
 
 
-def largest_gap(angles_N: Tensor) -> float:
-    """Between neighbours on the circle, radians."""
-    sorted_N = angles_N.sort().values
-    return float(torch.cat([sorted_N, sorted_N[:1] + 2 * math.pi]).diff().max())
-
-
-LENGTHS, SPREADS, ROWS = (2, 3, 10, 100, 1000), (0.1, 1.0, 10.0, 100.0), 200
 HALF = 0.5 + 1e-12  # one half, and rounding
 GAP = 1e-6  # between the two logits of a row that comes near the bound
 
@@ -340,10 +328,9 @@ def lemma_a_3() -> Finding:
 
     Barbero et al. 2024, arXiv:2410.06205, Lemma A.3.
     """
-    comparisons = []
-    for n in LENGTHS:
-        rows_SRN = random_vector(len(SPREADS), ROWS, n, seed=n)  # of every spread
-        logits_RN = (rows_SRN * torch.tensor(SPREADS, dtype=torch.float64)[:, None, None]).flatten(0, 1)
+    comparisons, spread_S11 = [], torch.tensor([0.1, 1.0, 10.0, 100.0], dtype=torch.float64)[:, None, None]
+    for n in (2, 3, 10, 100, 1000):
+        logits_RN = (random_vector(4, 200, n, seed=n) * spread_S11).flatten(0, 1)
         alpha_RN = weights(logits_RN)
         below_RN = logits_RN < logits_RN.amax(-1, keepdim=True)
         most = float(alpha_RN.masked_fill(~below_RN, 0.0).max())
@@ -367,10 +354,8 @@ def lemma_a_3() -> Finding:
     return Finding(comparisons, Panel("how far below the largest logit", "weight of the second", curves))
 
 
-CHOSEN, N_DISTANCES = (0, 1, 5, 100, 3000), 8192  # distances at which the maximum is asked for; all distances
-DRAWN, BLOCK = (0, 3000), 16  # of these in the figure; tokens to a point, or the lines would cover each other
-EQUAL_NORMS = (0.972, 0.902, 0.823, 0.765, 0.739)  # mean_k cos(n g_k) for n = 1 .. 5, to three digits
-FAR = 32_768  # how far it is followed
+BLOCK = 16  # tokens to a point of the figure, or the lines would cover each other
+FAR = 32_768  # how far equal norms are followed
 
 
 def prop_3_1() -> Finding:
@@ -380,9 +365,9 @@ def prop_3_1() -> Finding:
 
     Barbero et al. 2024, arXiv:2410.06205, Proposition 3.1.
     """
-    q, distances = random_vector(HEAD_DIM, seed=0), torch.arange(N_DISTANCES)
+    q, distances = random_vector(HEAD_DIM, seed=0), torch.arange(8192)
     comparisons, curves = [], []
-    for r in CHOSEN:
+    for r in (0, 1, 5, 100, 3000):  # distances at which the maximum is asked for
         logits_N = logits(q, turned(q, r * ladder_by_formula()), distances, frequencies())
         top, second = logits_N.topk(2)
         comparisons += [
@@ -391,14 +376,14 @@ def prop_3_1() -> Finding:
             at_least(f"its lead on the next as a share of it, r = {r:,}", float(1 - top[1] / top[0]), 0.01),
             near(f"distance from there to the next, r = {r:,}", abs(int(second[1]) - r), 1, 0),
         ]
-        if r in DRAWN:
+        if r in (0, 3000):
             largest = (logits_N / float(q @ q)).view(-1, BLOCK).amax(-1)
             curves.append(Curve(f"r = {r:,}", distances[::BLOCK], largest))
     # where every pair has the same norm: the logit falls fast to 0.74, and never comes back
     f_N = aligned(torch.arange(FAR), frequencies())
     comparisons += [
         near(f"logit over |q|^2 at distance {n}, equal norms", float(f_N[n]), expected, 5e-4)
-        for n, expected in enumerate(EQUAL_NORMS, start=1)
+        for n, expected in enumerate((0.972, 0.902, 0.823, 0.765, 0.739), start=1)  # mean_k cos(n g_k)
     ]
     comparisons += [
         near(f"distance of the largest of the others, up to {FAR:,}", int(f_N[1:].argmax()) + 1, 1, 0),
@@ -407,11 +392,10 @@ def prop_3_1() -> Finding:
     return Finding(comparisons, Panel("distance in tokens", f"logit over |q|^2, largest of {BLOCK} tokens", curves))
 
 
-DISTANCES = (0, 1, 10, 100, 1000, 5000)
 SAMPLES = 20_000
-ERRORS = 4  # standard errors allowed: one check of 12 numbers in 1,300 would miss by chance, and the seed is fixed
-MEAN_ERROR = math.sqrt(HEAD_DIM / SAMPLES)
-VARIANCE_ERROR = math.sqrt((2 * HEAD_DIM**2 + 6 * HEAD_DIM) / SAMPLES)  # from E[(q . k)^4] = 3 d^2 + 6 d
+# allowed are four standard errors: one check of 12 numbers in 1,300 would miss by chance, and the seed is fixed
+OF_MEAN = 4 * math.sqrt(HEAD_DIM / SAMPLES)
+OF_VARIANCE = 4 * math.sqrt((2 * HEAD_DIM**2 + 6 * HEAD_DIM) / SAMPLES)  # from E[(q . k)^4] = 3 d^2 + 6 d
 
 
 def prop_3_2() -> Finding:
@@ -424,16 +408,16 @@ def prop_3_2() -> Finding:
     """
     q_NC, k_NC = random_vector(2, SAMPLES, HEAD_DIM, seed=0)
     comparisons: list[CheckedNumber] = []
-    means, variances = [], []
-    for r in DISTANCES:
+    means, variances, distances = [], [], (0, 1, 10, 100, 1000, 5000)
+    for r in distances:
         logits_N = (q_NC * rotated(k_NC, torch.tensor([-r]), frequencies())).sum(-1)
         means.append(float(logits_N.mean()))
         variances.append(float(logits_N.var()))
         comparisons += [
-            near(f"mean logit at distance {r:,}", means[-1], 0.0, ERRORS * MEAN_ERROR, published=0.0),
-            near(f"its variance at distance {r:,}", variances[-1], HEAD_DIM, ERRORS * VARIANCE_ERROR),
+            near(f"mean logit at distance {r:,}", means[-1], 0.0, OF_MEAN, published=0.0),
+            near(f"its variance at distance {r:,}", variances[-1], HEAD_DIM, OF_VARIANCE),
         ]
-    x, unit = DISTANCES[1:], math.sqrt(HEAD_DIM)  # distance 0 has no place on the axis
+    x, unit = distances[1:], math.sqrt(HEAD_DIM)  # distance 0 has no place on the axis
     curves = [
         Curve("mean", x, [mean / unit for mean in means[1:]], points=True),
         Curve("standard deviation", x, [math.sqrt(variance) / unit for variance in variances[1:]], points=True),
