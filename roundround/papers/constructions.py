@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -128,9 +129,6 @@ def weights_at(temperature: float, logits_RK: Tensor) -> Tensor:
     return weights(logits_RK, Temperature(SHAPE, temperature=temperature))
 
 
-FIRST_TOKEN = 1  # of stories260k: <s>
-
-
 @dataclass(frozen=True)
 class Call:
     """One layer's call of attention: rotated queries and keys, both for every head, and what multiplies q . k.
@@ -192,16 +190,12 @@ def stories260k() -> Trained:
     checkpoint = read_checkpoint("stories260k")
     nodes = checkpoint.nodes
     assert nodes.pe is not None, "it is a Llama"
-    theta = nodes.pe["theta"]
-
-    def encoding(shape: AttentionShape) -> RoPE:
-        return RoPE(shape, theta=theta)
-
+    kind = LayerKind(make_encoding=partial(RoPE, theta=nodes.pe["theta"]), make_softmax=Softmax)
     sizes = {name: value for name, value in nodes.model.items() if name not in ("_target_", "kind")}
-    decoder = Decoder(**sizes, n_vocab=nodes.n_vocab, kinds=[LayerKind(make_encoding=encoding, make_softmax=Softmax)])
+    decoder = Decoder(**sizes, n_vocab=nodes.n_vocab, kinds=[kind])
     checkpoint.load_into(decoder)
     folder = packaged_models()["stories260k"]
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    probed = ProbedDecoder("stories260k", decoder.double().eval(), tokenizer, FIRST_TOKEN)
+    probed = ProbedDecoder("stories260k", decoder.double().eval(), tokenizer, 1)  # <s> comes first
     story = (folder / "stories.txt").read_text(encoding="utf-8")[:1500]
     return Trained(probed, [probed.tokens(story)[:256]])

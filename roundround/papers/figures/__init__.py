@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from roundround.analysis.repetition import Made
 from roundround.papers import FIGURES
@@ -34,10 +33,8 @@ from roundround.support.panels import HeatMap, Panel
 PAPERS_MODELS = {"gemma-2b": "Gemma 2B", "gemma-7b": "Gemma 7B", "llama-3.1-8b": "Llama 3.1 8B"}
 
 
-class RunVerb(Protocol):
-    """Runs `roundround VERB OVERRIDE ...`, or finds the finished run of the same numbers; returns its directory."""
-
-    def __call__(self, verb: str, *overrides: str) -> Path: ...
+# runs `roundround VERB OVERRIDE ...`, or finds the finished run of the same numbers; returns its directory
+RunVerb = Callable[..., Path]
 
 
 @dataclass(frozen=True)
