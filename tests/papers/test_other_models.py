@@ -108,13 +108,6 @@ def test_alignment_is_the_one_that_the_probe_writes(run: Callable[..., Path]) ->
         assert ours["next"][:-1] == pytest.approx(table["next"][:-1])
 
 
-def test_the_head_shown_is_the_one_with_most_of_the_pattern(run: Callable[..., Path]) -> None:
-    (first, *_) = json.loads((probed(run, STORIES).directory / "alignment.json").read_text())
-    assert first["label"] == "previous"
-    outcome = FIGURES["rope.fig16"].make(run, STORIES)
-    assert any(f"layer {first['layer']}, head {first['head']}: previous" in title for title in outcome.panels)
-
-
 @pytest.mark.parametrize("name", OF_PROBES)
 def test_layers_of_several_sizes_and_without_rope_are_no_obstacle(name: str, tmp_path: Path) -> None:
     outcome = FIGURES[name].make(always(write(tmp_path, *uneven())), UNEVEN)
@@ -130,18 +123,6 @@ def test_logits_outside_a_window_are_left_out(tmp_path: Path) -> None:
     prompt["logits"][:, :, rows[:, None] - rows >= 5] = np.nan
     outcome = FIGURES["rope.fig12"].make(always(write(tmp_path, norms, prompt)), UNEVEN)
     assert all(math.isfinite(c.ours) for c in outcome.comparisons)
-
-
-def test_what_fills_up_a_layer_counts_for_nothing(tmp_path: Path) -> None:
-    norms, prompt = uneven()
-    write(tmp_path, norms, prompt)
-    seen = probed(always(tmp_path), UNEVEN)
-    assert seen.by_layer("query")[:4, 1] == pytest.approx(norms["query_norm"][1, :2, :4].mean(0))
-    assert np.isnan(seen.by_layer("query")[4:, 1]).all()
-    record = seen.prompt().layers[1]
-    assert record.query_norms.shape == (2, len(WORDS), 4)
-    assert record.key_norms.shape == (1, len(WORDS), 4)
-    assert record.weights.shape == (2, len(WORDS), len(WORDS))
 
 
 @pytest.mark.parametrize("name", ["rope.fig7", "rope.fig12", "rope.fig17"])
