@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -29,8 +27,6 @@ from roundround.papers.claim import Trained
 from roundround.pe.p_rope import PRoPE
 from roundround.pe.rope import RoPE
 from roundround.pe.rotary import apply_rotation, rotation
-from roundround.probing.layout import PAIRINGS, Layout
-from roundround.probing.probe import observe
 from roundround.probing.probed_model import ProbedDecoder, ProbedModel, run, watching
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.softmax import Softmax
@@ -76,12 +72,6 @@ def aligned(distances_N: Tensor, frequencies_P: Tensor) -> Tensor:
     unit_C = torch.cat([torch.ones_like(frequencies_P), torch.zeros_like(frequencies_P)])
     unit_C = unit_C / math.sqrt(len(frequencies_P))
     return torch.cat([logits(unit_C, unit_C, some, frequencies_P) for some in torch.split(distances_N, 4096)])
-
-
-def aligned_by_formula(distances_N: ArrayLike, frequencies_P: ArrayLike) -> np.ndarray:
-    """The same written out, mean_k cos(n g_k): [N]."""
-    mean_N: np.ndarray = np.cos(np.outer(np.asarray(distances_N), np.asarray(frequencies_P))).mean(1)
-    return mean_N
 
 
 def turned(x_C: Tensor, angles_P: Tensor) -> Tensor:
@@ -168,19 +158,6 @@ def before_rotation(probed: ProbedModel, tokens: Sequence[int]) -> list[tuple[Te
         (call.q_BHTC[at_zero, :, at_zero].transpose(0, 1), call.k_BHTC[at_zero, :, at_zero].transpose(0, 1))
         for call in calls(probed, rows)
     ]
-
-
-def layouts(probed: ProbedModel, texts: Sequence[Sequence[int]]) -> list[Layout]:
-    """How each layer pairs its channels: half-split in a decoder of this program, measured in any other model."""
-    if not isinstance(probed, ProbedDecoder):
-        return observe(probed, texts[:1], rows=False, entropy=False).layouts
-    tables, head_dim, found = probed.tables(), probed.normalisers[0].shape.head_dim, []
-    for layer in range(len(probed.normalisers)):
-        table = tables[layer % len(tables)]  # one for all layers, or one a layer
-        frequencies = torch.zeros(head_dim // 2, dtype=torch.float64)
-        frequencies[: len(table)] = table
-        found.append(Layout(frequencies, PAIRINGS[0], 2 * len(table)))
-    return found
 
 
 def stories260k() -> Trained:

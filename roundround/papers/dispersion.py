@@ -73,7 +73,9 @@ def lemma_2_1() -> Finding:
         comparisons += [
             near(f"this program's bound on the entropy, {where}", least, max(0.0, ln_n - delta), 1e-12),
             near(f"its bound on the largest weight, {where}", most, min(1.0, weight_bounds(n, delta, 1.0)[1]), 1e-12),
-            at_least(f"entropy of a row less the bound on it, {where}", entropy_of_weights(alpha_1N) - least, 0.0),
+            at_least(
+                f"entropy of a row less the bound on it, {where}", float(entropy_of_weights(alpha_1N)) - least, 0.0
+            ),
             at_most(f"largest weight of the row over the bound, {where}", float(alpha_1N.max()) / most, 1 + ROUNDING),
         ]
     spread_of_range = 2 * HALF_RANGE

@@ -20,7 +20,6 @@ from roundround.papers.claim import CheckedNumber, Finding, at_least, at_most, n
 from roundround.papers.constructions import (
     HEAD_DIM,
     THETA,
-    aligned_by_formula,
     causal_weights,
     frequencies,
     ladder_by_formula,
@@ -115,7 +114,9 @@ def shares(pairs: range, place: int = 0) -> Tensor:
 
 def shares_by_formula(pairs: range, place: int = 0) -> np.ndarray:
     """The same, mean of cos((n - place) g_k) over the pairs: [N]."""
-    return aligned_by_formula(np.arange(max(LENGTHS)) - place, ladder_by_formula()[pairs.start : pairs.stop])
+    g_P = ladder_by_formula()[pairs.start : pairs.stop].numpy()
+    mean_N: np.ndarray = np.cos(np.outer(np.arange(max(LENGTHS)) - place, g_P)).mean(1)
+    return mean_N
 
 
 def equal_norms(pairs: range) -> Tensor:
@@ -349,7 +350,7 @@ def last_rows(encoding: PositionalEncoding) -> tuple[Tensor, Tensor]:
         for matrix in attention.parameters():
             torch.nn.init.normal_(matrix, std=spread * WIDTH**-0.5, generator=generator)
         seen: list[tuple[Tensor, Tensor]] = []
-        with attention.softmax.register_forward_pre_hook(lambda _, qkv, seen=seen: seen.append(qkv[:2])):  # type: ignore[misc]
+        with attention.softmax.register_forward_pre_hook(lambda _, qkv, seen=seen: seen.append(qkv[:2])):
             attention(x_B3D, encoding, encoding.prepare(pos, x_B3D.dtype), keys)
         ((q, k),) = seen
         logits, visible = logits_of_rows(q, k, attention.shape.scale, keys, None, 0, 3)

@@ -21,7 +21,6 @@ from roundround.papers.constructions import (
     calls,
     frequencies,
     ladder_by_formula,
-    layouts,
     logits,
     on_pair,
     p_rope_frequencies,
@@ -34,8 +33,9 @@ from roundround.papers.constructions import (
 )
 from roundround.pe.p_rope import PRoPE
 from roundround.pe.rotary import rotation
-from roundround.probing.layout import Layout
-from roundround.probing.probed_model import run
+from roundround.probing.layout import PAIRINGS, Layout
+from roundround.probing.probe import observe
+from roundround.probing.probed_model import ProbedDecoder, run
 from roundround.support.panels import Curve, Panel
 
 SHIFT = 1000  # tokens; only the logits know of positions, and they of distances alone
@@ -75,10 +75,17 @@ def equation_3_of_model(trained: Trained) -> Finding:
     """The logits of every layer on the beginning of a text against the formula on its unrotated queries and keys."""
     probed, tokens = trained.probed, trained.texts[0][:N_TOKENS]
     tolerance = ROUNDING.get(next(probed.model.parameters()).dtype, ROUNDING_OF_HALF)
+    if isinstance(probed, ProbedDecoder):  # a decoder of this program: half-split
+        tables, layouts = probed.tables(), []  # one for all layers, or one a layer
+        for layer, normaliser in enumerate(probed.normalisers):
+            table_P = tables[layer % len(tables)].double()
+            resting = normaliser.shape.head_dim // 2 - len(table_P)
+            layouts.append(Layout(torch.nn.functional.pad(table_P, (0, resting)), PAIRINGS[0], 2 * len(table_P)))
+    else:
+        layouts = observe(probed, trained.texts[:1], rows=False, entropy=False).layouts
     comparisons, picture = [], None
-    for layer, (layout, call, (q, k)) in enumerate(
-        zip(layouts(probed, trained.texts), calls(probed, [(tokens, 0)]), before_rotation(probed, tokens), strict=True)
-    ):
+    of_layers = zip(layouts, calls(probed, [(tokens, 0)]), before_rotation(probed, tokens), strict=True)
+    for layer, (layout, call, (q, k)) in enumerate(of_layers):
         ours, formula = call.q_BHTC[0].double() @ call.k_BHTC[0].double().mT, by_formula(q, k, layout)
         what = f"largest error of {probed.name}'s logits in layer {layer}, over their size"
         comparisons.append(at_most(what, relative_error(ours, formula), tolerance))

@@ -400,7 +400,15 @@ class Found(NamedTuple):
 def find(named: NamedHead, seen: Probed, subject: Subject) -> Found:
     """The head that the paper names, or the one of another model that has most of the same pattern."""
     prompt, remark, pattern = seen.prompt(), "", named.pattern
-    scores_LH = seen.share(pattern) if pattern != "apostrophe" else apostrophe_scores(seen, prompt)
+    if pattern == "apostrophe":  # the weight of rows behind one on it, times that of all others on the first token
+        behind, others = apostrophe_rows(prompt.words)
+        scores_LH = np.full(seen.arrays["places"].shape[:2], np.nan)
+        for layer, record in prompt.layers.items():
+            weights_HTT = numbers(record.weights)
+            on_it_H, on_first_H = weights_HTT[:, behind, behind - 1].mean(1), weights_HTT[:, others, 0].mean(1)
+            scores_LH[layer, : len(on_it_H)] = on_it_H * on_first_H
+    else:
+        scores_LH = seen.share(pattern)
     if subject.is_the_papers:
         if scores_LH.shape[0] <= max(named.layers) or scores_LH.shape[1] <= named.head:
             raise UserError(
@@ -434,20 +442,6 @@ def find(named: NamedHead, seen: Probed, subject: Subject) -> Found:
         weights=weights_TT,
         logits=numbers(record.logits[head]),
     )
-
-
-def apostrophe_scores(seen: Probed, prompt: PromptRecord) -> Array:
-    """The weight of rows behind an apostrophe on it, times that of all other rows on the first token: [L, H].
-
-    NaN where a layer has fewer heads.
-    """
-    behind, others = apostrophe_rows(prompt.words)
-    scores_LH = np.full(seen.arrays["places"].shape[:2], np.nan)
-    for layer, record in prompt.layers.items():
-        weights_HTT = numbers(record.weights)
-        on_it_H, on_first_H = weights_HTT[:, behind, behind - 1].mean(1), weights_HTT[:, others, 0].mean(1)
-        scores_LH[layer, : len(on_it_H)] = on_it_H * on_first_H
-    return scores_LH
 
 
 def apostrophe_rows(words: list[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -696,19 +690,6 @@ def of_model(
     return Figure(shows=shows, published=published, command=command, model=model, measure=measure)
 
 
-def of_tokens(named: NamedHead, strongest: str) -> Figure:
-    """A row of the table about the norms of one head."""
-    shows = f"Gemma 7B: norms of {named.label} ({named.pattern}), token by token"
-    published = f"strongest pairs of queries, counted from 1: {strongest}"
-    return of_model("gemma-7b", shows, published, partial(token_norms, named=named))
-
-
-def of_alignment(table: Alignment, pattern: str, published: str) -> Figure:
-    """A row of the table about the logits of one head."""
-    shows = f"Gemma 7B, {table.named.label} ({pattern}): logits against their bound"
-    return of_model("gemma-7b", shows, published, partial(alignment, table=table))
-
-
 FIGURES: dict[str, Figure] = {
     "rope.fig3": of_model(
         "gemma-7b",
@@ -728,7 +709,6 @@ FIGURES: dict[str, Figure] = {
         "layer 27, head 8 and layer 1, head 8",
         partial(attention_maps, heads=(LATE_DIAGONAL, PREVIOUS)),
     ),
-    "rope.fig6": of_tokens(LATE_DIAGONAL, "1, 2, 3"),
     "rope.fig7": of_model(
         "gemma-7b",
         "Gemma 7B: weights of a head that looks for apostrophes",
@@ -762,26 +742,12 @@ FIGURES: dict[str, Figure] = {
         "share of the slowest quarter: values 0.25",
         partial(norms_by_layer, maps={"value": "G7B_Fig13c_value_layer"}),
     ),
-    "rope.fig14": of_tokens(DIAGONAL, "1, 3, 2"),
-    "rope.fig15": of_tokens(LATE_DIAGONAL, "1, 2, 3"),
-    "rope.fig16": of_tokens(PREVIOUS, "1, 126, 113"),
-    "rope.fig17": of_tokens(APOSTROPHE, "120, 98, 91"),
-    "rope.fig18": of_tokens(SEMANTIC, "111, 123, 88"),
     "rope.fig19": of_model(
         "gemma-7b",
         "Gemma 7B: norms of queries on Italian, Chinese, code and sums",
         "the maps are nearly identical",
         partial(norms_by_layer, maps=TEXTS, by_text=True),
         "texts=italian (chinese, code, sums)",
-    ),
-    "rope.table3": of_alignment(
-        ALIGNMENTS["rope.table3"], "diagonal", "0.755 of the bound on itself, 0.277 on the token before"
-    ),
-    "rope.table4": of_alignment(
-        ALIGNMENTS["rope.table4"], "diagonal", "0.846 of the bound on itself, 0.252 on the token before"
-    ),
-    "rope.table5": of_alignment(
-        ALIGNMENTS["rope.table5"], "previous token", "-0.008 of the bound on itself, 0.322 on the token before"
     ),
     "softmax.fig3": of_model(
         "gemma-2b",
@@ -797,4 +763,31 @@ FIGURES: dict[str, Figure] = {
         logit_spreads,
         "texts=code",
     ),
+}
+FIGURES |= {
+    f"rope.fig{n}": of_model(
+        "gemma-7b",
+        f"Gemma 7B: norms of {named.label} ({named.pattern}), token by token",
+        f"strongest pairs of queries, counted from 1: {strongest}",
+        partial(token_norms, named=named),
+    )
+    for n, named, strongest in (
+        (6, LATE_DIAGONAL, "1, 2, 3"),
+        (14, DIAGONAL, "1, 3, 2"),
+        (15, LATE_DIAGONAL, "1, 2, 3"),
+        (16, PREVIOUS, "1, 126, 113"),
+        (17, APOSTROPHE, "120, 98, 91"),
+        (18, SEMANTIC, "111, 123, 88"),
+    )
+}
+FIGURES |= {
+    name: of_model(
+        "gemma-7b",
+        f"Gemma 7B, {table.named.label} ({'previous token' if table.named is PREVIOUS else 'diagonal'}): "
+        "logits against their bound",
+        f"{np.mean(np.divide(table.diagonal, table.bound)):.3f} of the bound on itself, "
+        f"{np.mean(np.divide(table.previous, table.bound[1:])):.3f} on the token before",
+        partial(alignment, table=table),
+    )
+    for name, table in ALIGNMENTS.items()
 }

@@ -1,4 +1,7 @@
-"""`roundround reproduce`: the papers' figures and tables, made again."""
+"""`roundround reproduce`: the papers' figures and tables, made again.
+
+Tested by tests/verbs/test_reproduce.py.
+"""
 
 from __future__ import annotations
 

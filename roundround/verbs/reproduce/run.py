@@ -1,4 +1,7 @@
-"""`roundround reproduce`: the figures and tables of both papers, made again by the other verbs and compared."""
+"""`roundround reproduce`: the figures and tables of both papers, made again by the other verbs and compared.
+
+Tested by tests/verbs/test_reproduce.py.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,8 @@ from roundround.data.hub import hub_is_reachable, is_cached
 from roundround.distributed.child import VerbFailed
 from roundround.distributed.device import pick_device
 from roundround.papers import figure_names, item_names
+from roundround.papers.claim import AGREES, DIFFERS
 from roundround.papers.figures import (
-    AGREES,
-    DIFFERS,
     Entry,
     Figure,
     Outcome,

@@ -1,4 +1,7 @@
-"""`roundround theory`: the statements of the papers, checked."""
+"""`roundround theory`: the statements of the papers, checked.
+
+Tested by tests/verbs/test_theory.py.
+"""
 
 from __future__ import annotations
 

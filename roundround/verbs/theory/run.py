@@ -1,4 +1,7 @@
-"""`roundround theory`: every statement of the papers as a check, on its construction and on a trained model."""
+"""`roundround theory`: every statement of the papers as a check, on its construction and on a trained model.
+
+Tested by tests/verbs/test_theory.py.
+"""
 
 from __future__ import annotations
 
