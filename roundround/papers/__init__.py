@@ -29,7 +29,7 @@ CLAIMS = {  # a statement: the function below this package that checks it, and i
     "softmax.streaming_entropy": ("temperature.streaming_entropy", "entropy in one pass"),
     "softmax.thm_2_2": ("dispersion.thm_2_2", "every head disperses"),
 }
-ASKED_OF_MODELS = {"rope.equation_3": "rotations.equation_3_of_model"}  # those that a trained model could fail
+ASKED_OF_MODELS = {"rope.equation_3": "rotations.equation_3_of_model"}  # statements that a trained model could fail
 # a figure or table, in the papers' order: its file in `figures`. softmax: as its second version numbers them; deltas is
 # a table without a number
 FIGURES = {

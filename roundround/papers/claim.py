@@ -98,7 +98,7 @@ def shown(what: str, ours: float, published: float | None = None) -> CheckedNumb
 
 
 def worst_of(numbers: Iterable[CheckedNumber]) -> str | None:
-    """The worst verdict of those that are judged; None where none is."""
+    """The worst verdict of the numbers that are judged; None where none is."""
     return max((c.verdict for c in numbers if c.is_judged), key=JUDGED.index, default=None)
 
 
@@ -144,7 +144,7 @@ class Claim:
     check_model: Callable[[Trained], Finding] | None
 
     def words(self) -> tuple[str, str, str]:
-        """(statement, formula, source): the paragraphs of the docstring, the first, those between, and the last."""
+        """(statement, formula, source): the first paragraph of the docstring, the middle ones, and the last."""
         paragraphs = [" ".join(part.split()) for part in (self.check.__doc__ or "").split("\n\n") if part.strip()]
         return paragraphs[0], "; ".join(paragraphs[1:-1]), paragraphs[-1]
 

@@ -89,8 +89,8 @@ def lemma_2_1() -> Finding:
 
 
 def ratios(n: int, theta: float) -> tuple[float, float, float, float]:
-    """Of a random row: its least and largest weight over their bounds; then the weight of one key at the top of a row
-    whose other keys are at the bottom over its formula; and the random row's largest weight."""
+    """A random row's least and largest weight over their bounds; the weight of one key at the top of a row whose other
+    keys are at the bottom, over its formula; and the random row's largest weight."""
     uniform_N = torch.rand(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
     logits_N = (2 * uniform_N - 1) * HALF_RANGE
     spread = float(logits_N.max() - logits_N.min())
@@ -219,7 +219,7 @@ def thm_2_2() -> Finding:
 
 @torch.no_grad()
 def random_decoder(make_softmax: type[AttentionSoftmax] = Softmax) -> Decoder:
-    """Of this project, float64. Head 0 of layer 0 multiplies what token 0 has in common with the query by -1 for 1.
+    """A decoder in float64. Head 0 of layer 0 multiplies what token 0 has in common with the query by -1 for 1.
 
     It does so in the pair that p-RoPE leaves alone, so that distances change nothing.
     """

@@ -38,7 +38,7 @@ from roundround.softmax.softmax import Softmax
 from roundround.support.panels import Curve, Panel
 
 WEIGHT = 0.99
-LENGTHS, EVERY_ROW = (20, 8192), 1024  # tokens: looked at from the last, and from every one of them
+LENGTHS, EVERY_ROW = (20, 8192), 1024  # tokens: asked of the last one, and of every one
 BANDS = {  # pairs, from 0
     "8 fastest": range(8),
     "16 fastest": range(16),
@@ -132,7 +132,7 @@ def needed(f_N: Tensor, place: int = 0) -> float:
 
 
 def needed_by_formula(f_N: np.ndarray) -> float:
-    """The same with the weight written out; the key that is looked for has f = 1."""
+    """The same with the weight written out; the key that is asked for has f = 1."""
     return smallest(lambda norm: np.exp(norm * (f_N - 1)).sum() <= 1 / WEIGHT)
 
 
@@ -171,7 +171,7 @@ def figure_6() -> Finding:
     psi_NC = rotated(psi, pos, frequencies())
     of_rows = causal_weights(psi_NC * SCALE, psi_NC).diagonal()
     drawn = torch.zeros(HEAD_DIM, dtype=torch.float64)
-    # the pairs of the figure's head with the largest norms; those of the first and the last, read off the figure
+    # the pairs with the largest norms in the figure; the first and the last norm were read off it
     drawn[[0, 1, 2, 4, 5, 6]] = torch.linspace(8.9, 6.8, 6, dtype=torch.float64)
     drawn_N = SCALE * logits(drawn, drawn, torch.arange(max(LENGTHS)), frequencies())
     comparisons = [
@@ -208,7 +208,7 @@ def thm_6_1() -> Finding:
     one frequency g, any q, k_1 .. k_N in R^2 and any target: logits |q| |k| cos(theta + g n), so where N g > 2 pi the
     target can be put where its logit is negative, and then another key where its logit is positive: alpha <= 1/2
 
-    Barbero et al. 2024, arXiv:2410.06205, Theorem 6.1; the swaps are those of its proof.
+    Barbero et al. 2024, arXiv:2410.06205, Theorem 6.1; with the swaps of its proof.
     """
     above_a_turn = [TURN / TOKENS * (1.01 + 7 * draw / DRAWS) for draw in range(DRAWS)]
     found = [swaps_to_lose(draw, g) for draw, g in enumerate(above_a_turn)]
@@ -338,7 +338,7 @@ def prop_5_2() -> Finding:
 def last_rows(encoding: PositionalEncoding) -> tuple[Tensor, Tensor]:
     """Logits and weights [B, 3] of the last token of [bos, x, x], of random tokens and random weights of every size.
 
-    They are those of this program's attention, recorded where it calls its softmax.
+    This program's attention computes them; they are recorded where it calls its softmax.
     """
     generator = torch.Generator().manual_seed(0)
     tokens_B2D = torch.randn(TEXTS, 2, WIDTH, generator=generator, dtype=torch.float64)

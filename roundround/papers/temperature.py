@@ -71,7 +71,7 @@ def prop_3_2() -> Finding:
 
 
 def entropy_at(beta: float, logits_K: Tensor) -> float:
-    """Of the row at this inverse temperature, in nats, by this program."""
+    """The entropy of the row at this inverse temperature, in nats, by this program."""
     return float(entropy_of_weights(weights_at(1 / beta, logits_K[None])[0]))
 
 
@@ -139,7 +139,7 @@ def adaptive() -> AdaptiveTemperature:
 
 
 def beta_of_even_row(n: int) -> float:
-    """Of n equal logits, their entropy measured by this program."""
+    """The beta of n equal logits, their entropy measured by this program."""
     return float(inverse_temperature(entropy_of_weights(weights(torch.zeros(1, n, dtype=torch.float64)))[0]))
 
 
@@ -207,13 +207,13 @@ class Head(NamedTuple):
         return cls(q[:, :, n - n_queries :] * spread / CHANNELS**0.5, k, v, keys)
 
     def logits(self) -> list[np.ndarray]:
-        """Of every query with its visible keys, by numpy."""
+        """The logits of every query with its visible keys, by numpy."""
         q, k = self.q[0, 0].numpy(), self.k[0, 0].numpy()
         ends = range(len(k) - len(q) + 1, len(k) + 1)
         return [k[max(0, end - (self.keys.window or end)) : end] @ one for one, end in zip(q, ends, strict=True)]
 
     def entropy(self) -> Tensor:
-        """Of every row, by this program."""
+        """The entropy of every row, by this program."""
         return fused.entropy(self.q, self.k, scale=1.0, keys=self.keys)[0, 0, :, 0]
 
 
@@ -234,10 +234,10 @@ def entropy_in_tiles(logits: np.ndarray) -> float:
 
 
 def largest(rows: Iterable[np.ndarray]) -> float:
-    """Size of a logit."""
+    """The size of the largest logit."""
     return max(float(np.abs(row).max()) for row in rows)
 
 
 def rounding(rows: list[np.ndarray] | tuple[np.ndarray, ...]) -> float:
-    """Of an entropy in nats: a difference of means of logits, each a sum of CHANNELS products, and of logarithms."""
+    """The rounding of an entropy in nats: means of logits, each a sum of CHANNELS products, and logarithms."""
     return 4 * CHANNELS * EPS * (largest(rows) + math.log(max(map(len, rows))))

@@ -11,8 +11,8 @@ Each runs a probe, reads what it left in its run directory, and compares. What t
   first token, which sees nothing but itself, number by number. In another model, the head with most of the pattern is
   taken.
 
-Shapes: L layers, H heads, G key heads, T tokens, P pairs, N columns (layers or heads). Layers of another size are
-filled up with NaN.
+Shapes: L layers, H heads, G key heads, T tokens, P pairs, N columns (layers or heads). Smaller layers are filled up
+with NaN.
 
 Tested by tests/papers/test_papers_models.py and tests/papers/test_other_models.py.
 """
@@ -77,7 +77,7 @@ class Probed:
         with safe_open(path, framework="pt") as file:
             words = json.loads(file.metadata()["words"])
         arrays, layers = load_file(path), {}
-        for layer in range(len(self.arrays["frequencies"])):  # without what it is filled up with
+        for layer in range(len(self.arrays["frequencies"])):  # without the NaN that fills it up
             found = {name: array[layer] for name, array in arrays.items()}
             heads, pairs = ~found["logits"][:, 0, 0].isnan(), ~found["query_norms"][0, 0].isnan()
             key_heads = ~found["key_norms"][:, 0, 0].isnan()
@@ -115,12 +115,12 @@ def mean(x: Array, axis: int) -> Array:
 
 
 def columns(map_PN: Array) -> list[Array]:
-    """The columns of a map without what they are filled up with, those that are empty left out."""
+    """The columns of a map that are not empty, each without the NaN that fills it up."""
     return [column[np.isfinite(column)] for column in map_PN.T if np.isfinite(column).any()]
 
 
 def heads_of(x_HP: Array) -> Array:
-    """One layer's heads and pairs, without those that it does not have: [P, H]."""
+    """The heads and pairs that one layer has: [P, H]."""
     there = np.isfinite(x_HP)
     found: Array = x_HP[there.any(1)][:, there.any(0)].T
     return found
@@ -158,9 +158,9 @@ def check_shape(ours: Array, published: Array) -> None:
 
 
 def best_fit(candidates: Mapping[str, Array], published: Array) -> tuple[str, Array, str]:
-    """Which map correlates best with the published one, each with one of its columns left out where it has one more.
+    """The name of the map that correlates best with the published one, the map, and out of how many it was taken.
 
-    And of how many it is the best, in the words that stand beside the verdict.
+    A map that has one column more is tried with each column left out.
     """
     cut = {}
     for name, ours in candidates.items():
@@ -174,7 +174,7 @@ def best_fit(candidates: Mapping[str, Array], published: Array) -> tuple[str, Ar
 
 
 def correlation(ours: Array, published: Array) -> float:
-    """Of all cells; NaN where a map has one value alone."""
+    """The correlation of all cells; NaN where a map has one value alone."""
     with np.errstate(invalid="ignore"):
         return float(np.corrcoef(ours.ravel(), published.ravel())[0, 1])
 
@@ -228,7 +228,7 @@ def side_by_side(
 # -- norms by layer and by head
 
 PLURALS = {"query": "queries", "key": "keys", "value": "values"}
-ALIKE = 0.9  # correlation of the maps of two texts: those of the paper have 0.923 at least
+ALIKE = 0.9  # correlation of the maps of two texts: the paper's have 0.923 at least
 FAST_HEADS = (4, 7)  # of Figure 4, labelled 5 and 8
 GROUP_SIZE = 4  # query heads of Llama 3.1 8B that share a key head
 
@@ -336,8 +336,8 @@ def last_layer_group(run: RunVerb, subject: Subject) -> Outcome:
 
 MOST = 0.5  # of a row's weight: what "attends to" means at least; by Figure 12 the apostrophe head gives 0.92 to 0.99
 NO_PROMPT = "The paper does not print its prompt; ours is another one with three apostrophes."
-# Of a head's mean norms: those of Figures 14 to 18 correlate from 0.74 to 0.996 with Figure 4, of the same heads on
-# other texts.
+# The mean norms of the heads in Figures 14 to 18 correlate from 0.74 to 0.996 with Figure 4, of the same heads on other
+# texts.
 LEAST_PROFILE = 0.7
 # Norms read off the picture multiply to 4.06, 8.15 and 4.10 where Tables 3 to 5 print 3.74, 7.91 and 3.85: each may be
 # 5 % too large, and half precision adds 1 %.
@@ -451,7 +451,7 @@ def apostrophe_rows(words: list[str]) -> tuple[NDArray[np.intp], NDArray[np.intp
     """
     behind = np.array([word.strip() in ("'", "\u2019") for word in words[:-1]])
     if not behind.any():
-        raise UserError("this model's tokenizer joins the apostrophe of I'm to letters: no head can look for it alone")
+        raise UserError("this model's tokenizer joins the apostrophe of I'm to letters: no head can attend to it alone")
     return np.flatnonzero(behind) + 1, np.flatnonzero(~behind) + 1
 
 
@@ -576,7 +576,7 @@ ALIGNMENTS = {
 
 
 def alignment(run: RunVerb, subject: Subject, table: Alignment) -> Outcome:
-    """How near a head's logits come to their bound, on the token itself and on the one before."""
+    """How near a head's logits come to their bound, on the token itself and on the token before."""
     found = find(table.named, probed(run, subject), subject)
     rows = {  # NaN where the table has no column
         name: np.array([np.nan if value is None else value for value in values[:N_TOKENS]])
