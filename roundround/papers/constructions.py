@@ -10,32 +10,25 @@ Tested by tests/papers/test_rope_claims.py and tests/hf/test_gemma3_heads.py.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from roundround.kernels.blocks import logits_of_rows, rows_between
 from roundround.kernels.keys import AttentionShape, Keys
-from roundround.kernels.row_measures import entropy_of_logits, shannon_entropy
-from roundround.kernels.sdpa import repeated
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 from roundround.papers.claim import Trained
 from roundround.pe.p_rope import PRoPE
 from roundround.pe.rope import RoPE
 from roundround.pe.rotary import apply_rotation, rotation
-from roundround.probing.layout import PAIRINGS, Layout
-from roundround.probing.probe import observe
 from roundround.probing.probed_model import ProbedDecoder, ProbedModel, run, watching
 from roundround.softmax.base import AttentionSoftmax
-from roundround.softmax.row_scale import RowScale
 from roundround.softmax.softmax import Softmax
 from roundround.softmax.temperature import Temperature
 from roundround.support.packaged import packaged_models
@@ -79,12 +72,6 @@ def aligned(distances_N: Tensor, frequencies_P: Tensor) -> Tensor:
     unit_C = torch.cat([torch.ones_like(frequencies_P), torch.zeros_like(frequencies_P)])
     unit_C = unit_C / math.sqrt(len(frequencies_P))
     return torch.cat([logits(unit_C, unit_C, some, frequencies_P) for some in torch.split(distances_N, 4096)])
-
-
-def aligned_by_formula(distances_N: ArrayLike, frequencies_P: ArrayLike) -> np.ndarray:
-    """The same written out, mean_k cos(n g_k): [N]."""
-    mean_N: np.ndarray = np.cos(np.outer(np.asarray(distances_N), np.asarray(frequencies_P))).mean(1)
-    return mean_N
 
 
 def turned(x_C: Tensor, angles_P: Tensor) -> Tensor:
@@ -132,41 +119,6 @@ def weights_at(temperature: float, logits_RK: Tensor) -> Tensor:
     return weights(logits_RK, Temperature(SHAPE, temperature=temperature))
 
 
-def lone_weight(lead: float, n: float, softmax: RowScale | None = None) -> float:
-    """Weight of one key that leads n - 1 keys, all alike, by `lead`; any n: those are one key with ln(n - 1) more.
-
-    A row scale multiplies the lead, at the entropy that the row has without it.
-    """
-    if softmax is not None:
-        one_11 = torch.ones(1, 1, 1, 1, dtype=torch.float64)
-        beta = softmax.beta(n * one_11, lambda: lone_entropy(lead, n) * one_11)
-        lead = lead if beta is None else lead * float(torch.as_tensor(beta).flatten()[0])
-    return float(weights(torch.tensor([[lead, math.log(n - 1)]], dtype=torch.float64))[0, 0])
-
-
-def lone_entropy(lead: float, n: float) -> float:
-    """Entropy in nats of that row under the plain softmax: of one against the rest, and within the rest."""
-    share = lone_weight(lead, n)
-    of_two = shannon_entropy(torch.tensor([share, 1 - share], dtype=torch.float64))
-    return float(of_two) + (1 - share) * math.log(n - 1)
-
-
-def first_length(is_reached: Any, longest: float) -> float:
-    """Smallest whole n from 2 to `longest` at which `is_reached(n)`, which stays so once it is; infinite where none."""
-    n = 2 + bisect_left(range(2, int(longest) + 1), True, key=is_reached)
-    return n if n <= longest else math.inf
-
-
-def slope(x: Sequence[float], y: Sequence[float] | Tensor) -> float:
-    """Of the straight line through the points, by least squares, in log-log."""
-    return float(np.polyfit(np.log(x), np.log(np.asarray(y)), 1)[0])
-
-
-FEWEST = 8  # keys of a row that is held against a bound
-MOST_TEXTS, MOST_ROWS = 8, 64  # of a model's texts, and rows of each, spread evenly
-FIRST_TOKEN = 1  # of stories260k: <s>
-
-
 @dataclass(frozen=True)
 class Call:
     """One layer's call of attention: rotated queries and keys, both for every head, and what multiplies q . k.
@@ -208,19 +160,6 @@ def before_rotation(probed: ProbedModel, tokens: Sequence[int]) -> list[tuple[Te
     ]
 
 
-def layouts(probed: ProbedModel, texts: Sequence[Sequence[int]]) -> list[Layout]:
-    """How each layer pairs its channels: half-split in a decoder of this program, measured in any other model."""
-    if not isinstance(probed, ProbedDecoder):
-        return observe(probed, texts[:1], rows=False, entropy=False).layouts
-    tables, head_dim, found = probed.tables(), probed.normalisers[0].shape.head_dim, []
-    for layer in range(len(probed.normalisers)):
-        table = tables[layer % len(tables)]  # one for all layers, or one a layer
-        frequencies = torch.zeros(head_dim // 2, dtype=torch.float64)
-        frequencies[: len(table)] = table
-        found.append(Layout(frequencies, PAIRINGS[0], 2 * len(table)))
-    return found
-
-
 def stories260k() -> Trained:
     """The trained model of the package in this program's own decoder, in float64, with one of its stories."""
     from roundround.hf.checkpoint import read_checkpoint  # transformers takes a second to import
@@ -228,98 +167,12 @@ def stories260k() -> Trained:
     checkpoint = read_checkpoint("stories260k")
     nodes = checkpoint.nodes
     assert nodes.pe is not None, "it is a Llama"
-    theta = nodes.pe["theta"]
-
-    def encoding(shape: AttentionShape) -> RoPE:
-        return RoPE(shape, theta=theta)
-
+    kind = LayerKind(make_encoding=partial(RoPE, theta=nodes.pe["theta"]), make_softmax=Softmax)
     sizes = {name: value for name, value in nodes.model.items() if name not in ("_target_", "kind")}
-    decoder = Decoder(**sizes, n_vocab=nodes.n_vocab, kinds=[LayerKind(make_encoding=encoding, make_softmax=Softmax)])
+    decoder = Decoder(**sizes, n_vocab=nodes.n_vocab, kinds=[kind])
     checkpoint.load_into(decoder)
     folder = packaged_models()["stories260k"]
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    probed = ProbedDecoder("stories260k", decoder.double().eval(), tokenizer, FIRST_TOKEN)
+    probed = ProbedDecoder("stories260k", decoder.double().eval(), tokenizer, 1)  # <s> comes first
     story = (folder / "stories.txt").read_text(encoding="utf-8")[:1500]
     return Trained(probed, [probed.tokens(story)[:256]])
-
-
-@dataclass(frozen=True)
-class ModelRows:
-    """Sampled rows of one text in one layer.
-
-    logits_HRK: what the exponential takes: scaled, biased, times the inverse temperature of the model's normaliser
-    where it is a row scale. alpha_HRK: the softmax of them, as the model's normaliser gives it where it is a row
-    scale, else the plain one. visible_RK, and n_R, the number of visible keys. q_HRC is scaled, k_HKC is not.
-    """
-
-    layer: int
-    logits_HRK: Tensor
-    alpha_HRK: Tensor
-    visible_RK: Tensor
-    q_HRC: Tensor
-    k_HKC: Tensor
-    scale: float
-
-    @property
-    def n_R(self) -> Tensor:
-        return self.visible_RK.sum(-1)
-
-
-@torch.no_grad()
-def rows_of_model(
-    probed: ProbedModel, texts: Sequence[Sequence[int]], lengths: Sequence[int] | None = None
-) -> Iterator[ModelRows]:
-    """Rows of each layer for the first texts, float64; those that see `lengths` keys, else some spread evenly."""
-    found: list[ModelRows] = []
-
-    def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
-        n = qkv[0].shape[2]
-        if lengths is None:
-            rows_R = torch.linspace(0, n - 1, min(n, MOST_ROWS)).round().long()
-        else:
-            rows_R = torch.tensor([length - 1 for length in lengths if length <= n])
-        found.append(sampled(softmax, qkv[0], qkv[1], rows_R, options))
-
-    for text in texts[:MOST_TEXTS]:
-        with watching(probed.normalisers, take_in):
-            run(probed, [(text, 0)])
-        yield from found
-        found.clear()
-
-
-def sampled(
-    softmax: AttentionSoftmax, q_BHQC: Tensor, k_BGKC: Tensor, rows_R: Tensor, options: dict[str, Any]
-) -> ModelRows:
-    """Some rows of the first text of a call of attention, computed one by one from its queries and keys."""
-    q, k, keys = q_BHQC[:1].double(), k_BGKC[:1].double(), options["keys"]
-    scaled: list[Tensor] = []
-    alpha: list[Tensor] = []
-    visible: list[Tensor] = []
-    for row in rows_R.tolist():
-        first, last = keys.span(row, row + 1)
-        around = (first, k.shape[2] - last)
-        logits, seen = logits_of_rows(q, k, options["scale"], keys, options["bias"], row, row + 1)
-        own = rows_between(options["rows"], seen, row, row + 1)
-        beta, normaliser = inverse_temperature_of(softmax, logits, seen, own["n_visible"])
-        weights_1H1K = normaliser.weights(logits, seen, own)
-        for parts, value in ((scaled, logits * beta), (alpha, weights_1H1K), (visible, seen)):
-            parts.append(torch.nn.functional.pad(value[0], around))
-    return ModelRows(
-        layer=softmax.shape.layer,
-        logits_HRK=torch.cat(scaled, 1).cpu(),
-        alpha_HRK=torch.cat(alpha, 1).cpu(),
-        visible_RK=torch.cat(visible, 1)[0].cpu(),
-        q_HRC=(q[0, :, rows_R] * options["scale"]).cpu(),
-        k_HKC=repeated(k, q)[0].cpu(),
-        scale=options["scale"],
-    )
-
-
-def inverse_temperature_of(
-    softmax: AttentionSoftmax, logits_BHQK: Tensor, visible_B1QK: Tensor, n_visible: Tensor
-) -> tuple[Tensor | float, AttentionSoftmax]:
-    """What a row scale multiplies these logits by, and that row scale; 1 and the plain softmax for any other."""
-    if not isinstance(softmax, RowScale):
-        return 1.0, Softmax(softmax.shape)
-    beta = softmax.beta(n_visible.double(), lambda: entropy_of_logits(logits_BHQK, visible_B1QK))
-    return 1.0 if beta is None else beta, softmax

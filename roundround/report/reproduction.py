@@ -13,11 +13,8 @@ from rich.table import Table
 
 from roundround.config.options import conf_dir
 from roundround.config.verb import FigureStyle
-from roundround.papers.claim import (
-    Comparison,
-)
+from roundround.papers.claim import DIFFERS, CheckedNumber
 from roundround.papers.figures import (
-    DIFFERS,
     ENTRIES,
     NOT_RUN,
     RULE,
@@ -26,7 +23,6 @@ from roundround.papers.figures import (
     count_verdicts,
     newest_of,
     read_entries,
-    verdict_of,
     write_entries,
 )
 from roundround.report.drawing.figures import save_drawing
@@ -78,7 +74,7 @@ def show_all(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Path]
 
 def last_of(item: Figure, entry: Entry | None) -> tuple[str, str]:
     """What was found last of an item, and its verdict."""
-    return ("", NOT_RUN) if entry is None else (told(entry), entry.verdict)
+    return ("", NOT_RUN) if entry is None else (ours_of(entry), entry.verdict)
 
 
 def summary(items: Mapping[str, Figure], entries: Mapping[str, Entry]) -> str:
@@ -96,21 +92,21 @@ def show(items: Mapping[str, Figure], entries: Sequence[Entry]) -> None:
     """What was made now, with every number that differs."""
     table = Table("item", "published", "ours", "numbers", "verdict", title="reproduced")
     for entry in entries:
-        numbers = count_verdicts(verdict_of(c) for c in entry.comparisons if c.is_judged)
-        table.add_row(entry.name, items[entry.name].published, told(entry), numbers, entry.verdict)
+        numbers = count_verdicts(c.verdict for c in entry.comparisons if c.is_judged)
+        table.add_row(entry.name, items[entry.name].published, ours_of(entry), numbers, entry.verdict)
     print_table(table)
     for entry in entries:
         for c in entry.comparisons:
-            if c.is_judged and verdict_of(c) == DIFFERS:
+            if c.is_judged and c.verdict == DIFFERS:
                 print_status(f"{entry.name}: {c.what}: {with_error(c)} ({interval(c)})")
 
 
-def told(entry: Entry) -> str:
+def ours_of(entry: Entry) -> str:
     """What was found, and of which model where that is not the paper's."""
     return entry.ours if entry.is_the_papers else f"{entry.ours} (of {entry.model})"
 
 
-def with_error(comparison: Comparison) -> str:
+def with_error(comparison: CheckedNumber) -> str:
     """A number, and half of its 95 % interval where it has one."""
     if not comparison.is_judged or comparison.error == 0:
         return number(comparison.ours)
@@ -118,12 +114,10 @@ def with_error(comparison: Comparison) -> str:
     return f"{number(comparison.ours)} {error}"
 
 
-def row_of(comparison: Comparison) -> tuple[str, str, str, str, str]:
-    """What it is, ours, the paper's, where it would agree, and the verdict; a number that is only shown has none."""
+def row_of(comparison: CheckedNumber) -> tuple[str, str, str, str, str]:
+    """What it is, ours, the paper's, where it would agree, and the verdict."""
     c = comparison
-    paper = "" if c.published is None else number(c.published)
-    judged = (interval(c), verdict_of(c)) if c.is_judged else ("", "shown")
-    return c.what, with_error(c), paper, *judged
+    return c.what, with_error(c), number(c.published), interval(c), c.verdict
 
 
 def tell_plan(items: Mapping[str, Figure], missing: Mapping[str, str]) -> None:
@@ -139,7 +133,7 @@ def tell_plan(items: Mapping[str, Figure], missing: Mapping[str, str]) -> None:
 
 def line(entry: Entry) -> str:
     """The verdict of one item."""
-    return f"{entry.verdict}  {entry.name}: {told(entry)}"
+    return f"{entry.verdict}  {entry.name}: {ours_of(entry)}"
 
 
 def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from rich.table import Table
 
 from roundround.config.verb import FigureStyle
-from roundround.papers.claim import Answer, Comparison
+from roundround.papers.claim import DIFFERS, FAILS, HOLDS, SHOWN, Answer, CheckedNumber
 from roundround.report.drawing.figures import save_drawing
 from roundround.support.console import print_table
 from roundround.support.files import write_atomically
@@ -21,33 +20,26 @@ from roundround.support.markdown import markdown_table
 from roundround.support.panels import Drawing
 
 MARGIN = "margin: 1 in the middle of what is allowed, 0 at an end, negative outside; with one end, as a share of it"
-SHOWN = "shown: an identity or a measurement, which nothing could fail here"
 
 
 def line(answer: Answer) -> str:
     """The verdict with the number nearest to failing."""
-    return f"{answer.finding.verdict}  {answer.label}: {answer.claim.title}; {sentence(answer.finding.closest)}"
-
-
-def counts(answers: Sequence[Answer]) -> Counter[str]:
-    """How many answers have each verdict."""
-    return Counter(answer.finding.verdict for answer in answers)
+    closest = answer.finding.closest
+    what = f"{closest.what}: {number(closest.ours)} ({interval(closest)})"
+    return f"{answer.finding.verdict}  {answer.label}: {answer.claim.title}; {what}"
 
 
 def counted(answers: Sequence[Answer]) -> str:
-    """The same as words."""
-    found = counts(answers)
-    return f"{found['holds']} hold, {found['shown']} shown, {found['FAILS']} fail"
+    """How many statements hold and how many fail."""
+    n_failing = sum(answer.finding.verdict == FAILS for answer in answers)
+    return f"{len(answers) - n_failing} hold, {n_failing} fail"
 
 
-def sentence(comparison: Comparison) -> str:
-    allowed = f" ({interval(comparison)})" if comparison.is_judged else ""
-    return f"{comparison.what}: {number(comparison.ours)}{allowed}"
-
-
-def interval(comparison: Comparison) -> str:
-    """What the number had to be, in words."""
+def interval(comparison: CheckedNumber) -> str:
+    """The interval in which the number had to lie, in words; "" where it is not judged."""
     low, high = comparison.low, comparison.high
+    if not comparison.is_judged:
+        return ""
     if not math.isfinite(low):
         return f"at most {number(high)}"
     if not math.isfinite(high):
@@ -60,21 +52,29 @@ def interval(comparison: Comparison) -> str:
     return f"from {number(low)} to {number(high)}"
 
 
-def number(value: float) -> str:
+def number(value: float | None) -> str:
+    """As digits; "" for None."""
+    if value is None:
+        return ""
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e9 else f"{value:.4g}"
+
+
+def verdict(comparison: CheckedNumber) -> str:
+    """The verdict on a number of a statement: it fails where it differs."""
+    return {DIFFERS: FAILS, SHOWN: SHOWN}.get(comparison.verdict, HOLDS)
 
 
 def records(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """Every number of every check."""
     return [
         {"metric": "comparison", "claim": answer.label, "what": c.what, "value": c.ours, "low": c.low, "high": c.high,
-         "published": c.published, "margin": c.margin, "verdict": answer.finding.verdict_of(c)}
+         "published": c.published, "margin": c.margin, "verdict": verdict(c)}
         for answer in answers for c in answer.finding.comparisons
     ]  # fmt: skip
 
 
 def curves(answers: Sequence[Answer]) -> dict[str, Any]:
-    """What the figures show, as numbers."""
+    """The curves of the figures, as numbers."""
     return {
         answer.label: {
             "x_label": picture.x_label,
@@ -91,27 +91,23 @@ def curves(answers: Sequence[Answer]) -> dict[str, Any]:
 
 
 def show(answers: Sequence[Answer]) -> None:
-    """One row a statement."""
+    """One row for each statement."""
     table = Table("claim", "says", "numbers", "margin", "verdict", title="theory")
     for answer in answers:
         finding = answer.finding
-        margin = "" if finding.verdict == "shown" else f"{finding.closest.margin:.2f}"
-        table.add_row(answer.label, answer.claim.title, str(len(finding.comparisons)), margin, finding.verdict)
-    table.caption = "\n".join([counted(answers), MARGIN, *([SHOWN] if counts(answers)["shown"] else [])])
+        numbers, margin = str(len(finding.comparisons)), f"{finding.closest.margin:.2f}"
+        table.add_row(answer.label, answer.claim.title, numbers, margin, finding.verdict)
+    table.caption = f"{counted(answers)}\n{MARGIN}"
     print_table(table, first_to_leave=["numbers", "margin"])
 
 
 def write(answers: Sequence[Answer], path: Path) -> None:
     """A page with every statement, its formula, its source and all its numbers."""
-    parts = [f"# Theory\n\n{counted(answers)}. {SHOWN}.\n"]
+    parts = [f"# Theory\n\n{counted(answers)}.\n"]
     for answer in answers:
         finding = answer.finding
         statement, formula, source = answer.claim.words()
-        rows = [
-            (c.what, number(c.ours), interval(c) if c.is_judged else "",
-             "" if c.published is None else number(c.published), finding.verdict_of(c))
-            for c in finding.comparisons
-        ]  # fmt: skip
+        rows = [(c.what, number(c.ours), interval(c), number(c.published), verdict(c)) for c in finding.comparisons]
         parts += [
             f"\n## {answer.label}: {finding.verdict}\n\n{statement}\n\n    {formula}\n\n{source}\n",
             *([f"\n{finding.remark}\n"] if finding.remark else []),

@@ -79,7 +79,7 @@ def test_a_run_that_learned_a_task_is_no_beginning_for_a_text(roundround: Callab
     assert (done.code, "the tokenizer cannot read" in done.err.splitlines()[-1]) == (2, True), done
 
 
-@pytest.mark.parametrize("verb", ["eval", "probe", "generate", "theory softmax.polynomial"])
+@pytest.mark.parametrize("verb", ["eval", "probe", "generate", "theory rope.equation_3"])
 def test_a_checkpoint_of_a_pretrained_model_is_refused(
     roundround: Callable[..., Done], folder: Path, verb: str
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from roundround.kernels import blocks, fused, row_measures, sdpa
+from roundround.kernels import blocks, fused, row_measures
 from roundround.kernels.keys import Keys
 from roundround.pe import p_rope, rotary
 from roundround.pe.p_rope_reversed import PRoPEReversed
@@ -84,11 +84,6 @@ MUTATIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
         base, "softmax_over_visible", lambda whole, logits, visible: whole(math.log(2) * logits, visible)
     ),
     "products of queries and keys twice as large": (blocks, "times_of_key_heads", lambda whole, x, y: 2 * whole(x, y)),
-    "fused attention at twice the scale": (
-        sdpa,
-        "scaled_dot_product_attention",
-        lambda whole, q, k, v, scale, causal: whole(q, k, v, 2 * scale, causal),
-    ),
     "half the spread in the bound on the entropy": (
         row_measures, "entropy_bound", lambda whole, ln_n, spread: whole(ln_n, spread / 2)
     ),

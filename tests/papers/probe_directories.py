@@ -10,9 +10,16 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from roundround.papers.figures.logits import FIGURES, Alignment
-from roundround.papers.figures.probed import Array, heat_map
-from roundround.papers.figures.single_heads import APOSTROPHE, DIAGONAL, LATE_DIAGONAL, PREVIOUS, SEMANTIC
+from roundround.papers.figures.pretrained import (
+    ALIGNMENTS,
+    APOSTROPHE,
+    DIAGONAL,
+    LATE_DIAGONAL,
+    PREVIOUS,
+    SEMANTIC,
+    Array,
+    heat_map,
+)
 from roundround.probing.rows import PLACES
 
 Arrays = dict[str, Array]
@@ -52,7 +59,7 @@ def gemma_prompt() -> Arrays:
     arrays["weights"][0, APOSTROPHE.head] = softmax(heat_map("Fig12_L1H10_logits")[:N_TOKENS, :N_TOKENS])
     arrays["logits"][0, APOSTROPHE.head] = heat_map("Fig12_L1H10_logits")[:N_TOKENS, :N_TOKENS]
     arrays["weights"][0, SEMANTIC.head] = 1 / N_TOKENS
-    for table in (figure for figure in FIGURES.values() if isinstance(figure, Alignment)):
+    for table in ALIGNMENTS.values():
         place, shift = (table.named.layers[0], table.named.head), int(table.named is PREVIOUS)
         arrays["weights"][place] = np.eye(N_TOKENS, k=-shift)
         n = len(table.bound)

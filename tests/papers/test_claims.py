@@ -11,19 +11,21 @@ from mutations import MUTATIONS, mutate
 from roundround.papers import statement_names
 from roundround.papers.claim import claim_of
 
+CHECKS = {name: claim_of(name) for name in statement_names()}  # imported before anything is broken
+
 SEEN_BY = {  # checks that each mutation must fail; together they are all
     "wrong sign of the rotation": ["rope.prop_3_1", "rope.thm_5_3", "rope.equation_3", "rope.apostrophe"],
     "interleaved for half-split pairs": ["rope.prop_3_1", "rope.equation_3", "rope.apostrophe"],
     "k for k-1 in the exponent": [
         *("rope.prop_3_1", "rope.lemma_a_1", "rope.lemma_a_2", "rope.side_computations", "rope.apostrophe"),
-        *("beyond.thm_6_1_wide", "beyond.p_rope_guarantee", "beyond.soft_cut", "rope.p_rope_listing"),
+        "rope.p_rope_listing",
     ],
-    "a reversed polynomial": ["softmax.polynomial", "beyond.lifted_constant"],
-    "binary for natural logarithm": ["softmax.polynomial", "softmax.prop_3_2", "beyond.lifted_constant"],
-    "no rotation": ["rope.thm_6_1", "rope.figure_6", "rope.table_1", "beyond.confusion"],
+    "a reversed polynomial": ["softmax.polynomial"],
+    "binary for natural logarithm": ["softmax.polynomial", "softmax.prop_3_2"],
+    "no rotation": ["rope.thm_6_1", "rope.figure_6", "rope.table_1"],
     "a rotation without its sines": ["rope.prop_3_2"],
-    "float32 angles": ["beyond.p_rope_guarantee", "beyond.thm_6_1_wide", "rope.p_rope_listing"],
-    "p-RoPE without its fastest pairs": ["rope.table_1", "rope.p_rope_listing", "beyond.p_rope_guarantee"],
+    "float32 angles": ["rope.p_rope_listing"],
+    "p-RoPE without its fastest pairs": ["rope.table_1", "rope.p_rope_listing"],
     "partial RoPE for p-RoPE": ["rope.p_rope_listing"],
     "pairs rounded to the nearest": ["rope.p_rope_listing"],
     "rotated values": ["rope.equation_3"],
@@ -31,9 +33,8 @@ SEEN_BY = {  # checks that each mutation must fail; together they are all
     "a mask that hides a token from itself": ["rope.prop_5_2"],
     "SSMax for softmax": ["softmax.thm_2_2"],
     "softmax of the negative logits": ["rope.lemma_a_3"],
-    "softmax to the base of two": ["softmax.lemma_2_1", "derived.gemma_deltas"],
+    "softmax to the base of two": ["softmax.lemma_2_1"],
     "products of queries and keys twice as large": ["softmax.prop_3_1", "softmax.thm_2_2"],
-    "fused attention at twice the scale": ["derived.decisive_item"],
     "half the spread in the bound on the entropy": ["softmax.lemma_2_1"],
     "an entropy without the mean logit": ["softmax.streaming_entropy"],
 }
@@ -41,13 +42,13 @@ SEEN_BY = {  # checks that each mutation must fail; together they are all
 
 @pytest.mark.parametrize("name", statement_names())
 def test_a_claim_holds_with_its_words_and_a_figure(name: str) -> None:
-    claim = claim_of(name)
+    claim = CHECKS[name]
     finding = claim.check()
-    assert finding.holds, [c for c in finding.comparisons if not c.holds]
+    assert finding.verdict == "holds", [c for c in finding.comparisons if c.verdict == "differs"]
     assert finding.picture is not None
     assert claim.title
     assert all(claim.words())
-    assert "arXiv" in claim.words()[2] or "docs/" in claim.words()[2]
+    assert "arXiv" in claim.words()[2]
 
 
 def test_every_claim_sees_some_mutation_of_the_program() -> None:
@@ -58,7 +59,7 @@ def test_every_claim_sees_some_mutation_of_the_program() -> None:
 # half a second or more for a check; that each holds is tested above
 LONG = {
     *("rope.thm_5_3", "rope.thm_6_1", "rope.prop_3_2", "rope.lemma_a_2"),
-    *("softmax.thm_2_2", "beyond.lifted_constant"),
+    "softmax.thm_2_2",
 }
 
 
@@ -75,4 +76,4 @@ def cases() -> Iterator[Any]:
 @pytest.mark.parametrize(("mutation", "name"), list(cases()))
 def test_a_mutation_is_seen(mutation: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch, mutation)
-    assert not claim_of(name).check().holds
+    assert CHECKS[name].check().verdict == "FAILS"

@@ -17,9 +17,7 @@ import pytest
 import torch
 from conftest import Done, metrics_of, saved_weights, shell
 from omegaconf import OmegaConf
-from scipy import stats
 
-from roundround.analysis.intervals import half_width, paired_p
 from roundround.papers.max_retrieval.sets import TrainingSets
 from roundround.report import max_retrieval_panels as figures
 from roundround.report import max_retrieval_tables as report
@@ -95,11 +93,6 @@ def test_every_normaliser_in_one_run(roundround: Callable[..., Done]) -> None:
     assert "paired t-test" in done.err
 
 
-def test_the_baseline_is_always_in(roundround: Callable[..., Done]) -> None:
-    done = roundround("max-retrieval", *SMALL, "--temp", "hard")
-    assert list(dict.fromkeys(r["softmax"] for r in done.results if r["metric"] == "accuracy")) == ["softmax", "hard"]
-
-
 def test_a_fit_can_be_used_by_the_other_verbs(roundround: Callable[..., Done], fast: list[str]) -> None:
     done = roundround("maxkey", *SMALL, "fit=true")
     assert done.code == 0, done.err
@@ -131,13 +124,6 @@ def test_each_seed_is_fitted_to_its_own_points() -> None:
         assert found == pytest.approx([share, 0, 0, 0, 0], abs=1e-9)
     assert fits_by_seed(points[:3], n_seeds=2)
     assert fits_by_seed([points[0], points[1][:3]], n_seeds=2) == []
-
-
-def test_fitted_brings_the_published_polynomial_along(roundround: Callable[..., Done]) -> None:
-    done = roundround("maxkey", *SMALL, "--temp", "hard", "--temp", "fitted")
-    assert done.code == 0, done.err
-    names = list(dict.fromkeys(r["softmax"] for r in done.results if r["metric"] == "accuracy"))
-    assert names == ["softmax", "adaptive_temperature", "fitted", "hard"]
 
 
 def test_a_fit_that_fails_costs_nothing_else(roundround: Callable[..., Done]) -> None:
@@ -309,24 +295,15 @@ def test_a_normaliser_with_a_window_is_refused(
     [
         (["--temp", "adaptiv"], ["no normaliser 'adaptiv'", "did you mean 'adaptive_temperature'?"]),
         (["--temp"], ["--temp needs the name"]),
-        (["--temp="], ["--temp needs the name"]),
         (["test_sizes=0,16"], ["test_sizes=[0, 16]", "from 1 up"]),
         (["test_sizes=32,16"], ["test_sizes=[32, 16]", "larger than the one before"]),
-        (["test_sizes=16,16"], ["test_sizes=[16, 16]"]),
-        (["test_sizes=16.5"], ["test_sizes", "16.5"]),
-        (["test_sizes=[]"], ["test_sizes=[]"]),
-        (["fit_sizes=9,8"], ["fit_sizes=[9, 8]"]),
         (["model.n_classes=1000"], ["n_classes=1000 must lie between 2 and 256"]),
-        (["seeds=0"], ["seeds=0 must be at least 1"]),
         (["bfloat16=half"], ["bfloat16=half must be false, true or factors"]),
         (["seed=-1"], ["seed=-1"]),
-        (["test_sizes=16,10000000000"], ["test_sizes=10000000000", "GiB"]),
         (["min_items=9", "max_items=8"], ["max_items=8 must be at least min_items=9"]),
         (["one_temperature=true", "--temp", "hard"], ["one_temperature=true is about adaptive temperatures"]),
         (["model.haiku_init=true", "model.uniform_init=true"], ["are two initialisations"]),
         (["run=last"], ["no finished max-retrieval run"]),
-        (["normalisers.temperature_50.temperature=0", "--temp", "all"], ["temperature=0"]),
-        (["optim.lr=-1"], ["lr=-1"]),
         (["max_items=10000000"], ["max_items=10000000", "GiB"]),
         (["softmax@normalisers.softmax=ssmax"], ["normalisers.softmax is the baseline"]),
         (
@@ -334,15 +311,7 @@ def test_a_normaliser_with_a_window_is_refused(
             ["normalisers.mine reads parameters off each token"],
         ),
         (["seeds=100000000"], ["seeds=100000000 models of", "GiB", "give fewer seeds"]),
-        (["model.width=10000000"], ["seeds=10 models of", "a smaller model.width"]),
-        (["model.width=10000000000"], ["the sizes are too large"]),
-        (["seed=4294967290"], ["seed + seeds - 1=4294967299 must lie between 0 and 2^32 - 1"]),
-        (["seed=99999999999999999999"], ["seed: ", "64 bits"]),
-        (["normalisers=null"], ["normalisers must give values by name"]),
-        (["normalisers.softmax=null"], ["normalisers.softmax must give values by name"]),
-        (["+normalisers.mine=5"], ["normalisers.mine must give values by name, _target_ first; it is 5"]),
         (["+normalisers.hard.typo=1"], ["normalisers.hard has no parameter 'typo'"]),
-        (["size_of_each_set=7"], ["size_of_each_set: ", "neither true nor false"]),
         (["preset=quik"], ["did you mean 'max-retrieval/quick'?"]),
     ],
 )
@@ -352,12 +321,6 @@ def test_bad_input_costs_one_line(roundround: Callable[..., Done], typed: list[s
     assert len(done.err.strip().splitlines()) == 1, done.err
     for words in said:
         assert words in done.err
-
-
-def test_another_verb_has_no_temp(roundround: Callable[..., Done]) -> None:
-    done = roundround("train", "--temp", "adaptive")
-    assert done.code == 2
-    assert "no flag --temp" in done.err
 
 
 def test_one_seed_has_no_p_value_and_says_so(roundround: Callable[..., Done]) -> None:
@@ -380,15 +343,6 @@ def measured(accuracies: dict[str, np.ndarray], sizes: list[int]) -> report.Meas
     found = report.Measured(list(range(len(next(iter(accuracies.values()))))), sizes)
     found.values = {name: {"accuracy": values / 100} for name, values in accuracies.items()}
     return found
-
-
-def test_intervals_and_p_values_are_scipys() -> None:
-    rng = np.random.default_rng(0)
-    baseline = rng.normal(50, 3, (10, 2))
-    better = baseline + rng.normal(1, 1, (10, 2))
-    low, high = stats.t.interval(0.95, 9, loc=baseline.mean(0), scale=stats.sem(baseline))
-    np.testing.assert_allclose(half_width(baseline), (high - low) / 2)
-    np.testing.assert_allclose(paired_p(better, baseline)[0], stats.ttest_rel(better, baseline).pvalue)
 
 
 def test_a_gain_that_is_the_same_in_every_seed_has_the_p_of_its_signs() -> None:
@@ -427,7 +381,7 @@ def test_the_papers_own_numbers_lie_at_no_distance_from_the_paper() -> None:
     assert (apart[0].value, apart[1].value) == pytest.approx((3, 1))
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 300])
+@pytest.mark.parametrize("width", [60, 300])
 def test_the_table_fits_the_terminal(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -458,14 +412,3 @@ def test_what_is_second_hand_of_the_paper_is_marked_and_explained(tmp_path: Path
             assert len(legend) == 1
             assert words in legend[0]
         assert ("paper: second-hand" in drawn) is (words is not None)
-
-
-def test_no_distance_without_the_papers_sizes_or_both_of_its_rows() -> None:
-    values = np.full((2, 1), 50.0)
-    assert report.distances(measured({"softmax": values, "adaptive_temperature": values}, [17])) is None
-    assert report.distances(measured({"softmax": values}, [16])) is None
-
-
-def test_help_knows_temp(roundround: Callable[..., Done]) -> None:
-    assert "--temp NAME,NAME" in roundround("maxkey", "--help").out
-    assert "--temp" not in roundround("eval", "--help").out

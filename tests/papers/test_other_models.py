@@ -20,12 +20,12 @@ from roundround.papers.figures import (
     Subject,
     figures_of,
 )
-from roundround.papers.figures.probed import probed
+from roundround.papers.figures.pretrained import probed
 from roundround.probing.prompt import entropy_by_length
 from roundround.report import probe_figures
 from roundround.support.errors import UserError
 from roundround.support.panels import HeatMap
-from roundround.verbs.probe import run as task
+from roundround.verbs.probe import run as verb_run
 
 STORIES = Subject("stories260k", ("model=stories260k",), is_the_papers=False)
 UNEVEN = Subject("an uneven model", ("model=hf", "model.path=DIR"), is_the_papers=False)
@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(io.StringIO()):
                 for draw in ("draw_all",):
                     patch.setattr(probe_figures, draw, lambda *_: [])
-                patch.setattr(task, "entropy_by_length", partial(entropy_by_length, n_elements=(1, 8), n_lists=1))
+                patch.setattr(verb_run, "entropy_by_length", partial(entropy_by_length, n_elements=(1, 8), n_lists=1))
                 assert not cli([verb, *words])
             made[kind] = Path(out.getvalue().split()[-1])
         return made[kind]
@@ -108,13 +108,6 @@ def test_alignment_is_the_one_that_the_probe_writes(run: Callable[..., Path]) ->
         assert ours["next"][:-1] == pytest.approx(table["next"][:-1])
 
 
-def test_the_head_shown_is_the_one_with_most_of_the_pattern(run: Callable[..., Path]) -> None:
-    (first, *_) = json.loads((probed(run, STORIES).directory / "alignment.json").read_text())
-    assert first["label"] == "previous"
-    outcome = FIGURES["rope.fig16"].make(run, STORIES)
-    assert any(f"layer {first['layer']}, head {first['head']}: previous" in title for title in outcome.panels)
-
-
 @pytest.mark.parametrize("name", OF_PROBES)
 def test_layers_of_several_sizes_and_without_rope_are_no_obstacle(name: str, tmp_path: Path) -> None:
     outcome = FIGURES[name].make(always(write(tmp_path, *uneven())), UNEVEN)
@@ -124,46 +117,12 @@ def test_layers_of_several_sizes_and_without_rope_are_no_obstacle(name: str, tmp
         assert not isinstance(panel, HeatMap) or np.isfinite(panel.values).any(), title
 
 
-def test_layers_that_differ_are_told(tmp_path: Path) -> None:
-    remark = FIGURES["rope.fig3"].make(always(write(tmp_path, *uneven())), UNEVEN).remark
-    assert "1 of 3 layers have no RoPE" in remark
-    assert "2 different sets of frequencies" in remark
-    assert "of 2 layers" in remark  # whose low frequencies can dominate
-
-
-@pytest.mark.parametrize(("slow", "said"), [(1.0, "do not dominate"), (1.1, "dominate in")])
-def test_pairs_that_are_alike_have_an_even_share(slow: float, said: str, tmp_path: Path) -> None:
-    norms, prompt = uneven()
-    norms["query_norm"] = np.where(np.isnan(norms["query_norm"]), np.nan, 1.0)
-    norms["query_norm"][0, :, -1] = norms["query_norm"][1, :, 3] = slow
-    remark = FIGURES["rope.fig3"].make(always(write(tmp_path, norms, prompt)), UNEVEN).remark
-    assert remark.startswith(f"Low frequencies {said}")
-
-
-def test_pairs_that_do_not_rotate_are_told(tmp_path: Path) -> None:
-    norms, prompt = uneven()
-    norms["frequencies"][0, 4:] = 0
-    assert "2 pairs do not rotate" in FIGURES["rope.fig3"].make(always(write(tmp_path, norms, prompt)), UNEVEN).remark
-
-
 def test_logits_outside_a_window_are_left_out(tmp_path: Path) -> None:
     norms, prompt = uneven()
     rows = np.arange(len(WORDS))
     prompt["logits"][:, :, rows[:, None] - rows >= 5] = np.nan
     outcome = FIGURES["rope.fig12"].make(always(write(tmp_path, norms, prompt)), UNEVEN)
     assert all(math.isfinite(c.ours) for c in outcome.comparisons)
-
-
-def test_what_fills_up_a_layer_counts_for_nothing(tmp_path: Path) -> None:
-    norms, prompt = uneven()
-    write(tmp_path, norms, prompt)
-    seen = probed(always(tmp_path), UNEVEN)
-    assert seen.by_layer("query")[:4, 1] == pytest.approx(norms["query_norm"][1, :2, :4].mean(0))
-    assert np.isnan(seen.by_layer("query")[4:, 1]).all()
-    record = seen.prompt().layers[1]
-    assert record.query_norms.shape == (2, len(WORDS), 4)
-    assert record.key_norms.shape == (1, len(WORDS), 4)
-    assert record.weights.shape == (2, len(WORDS), len(WORDS))
 
 
 @pytest.mark.parametrize("name", ["rope.fig7", "rope.fig12", "rope.fig17"])

@@ -20,7 +20,7 @@ from probe_directories import (
 
 from roundround.papers import figure_names
 from roundround.papers.figures import Outcome, Subject, figures_of
-from roundround.papers.figures.single_heads import APOSTROPHE, DIAGONAL, LATE_DIAGONAL, PREVIOUS, SEMANTIC
+from roundround.papers.figures.pretrained import APOSTROPHE, DIAGONAL, LATE_DIAGONAL, PREVIOUS, SEMANTIC
 from roundround.support.errors import UserError
 
 FIGURES = figures_of(figure_names())
@@ -42,7 +42,7 @@ def made(name: str, tmp_path: Path, norms: Arrays, prompt: Arrays | None = None,
 
 
 def failures(outcome: Outcome) -> list[str]:
-    return [f"{c.what}: {c.ours} not in [{c.low}, {c.high}]" for c in outcome.comparisons if not c.holds]
+    return [f"{c.what}: {c.ours} not in [{c.low}, {c.high}]" for c in outcome.comparisons if c.verdict == "differs"]
 
 
 def best(name: str) -> str:
@@ -81,13 +81,6 @@ def test_the_published_maps_of_other_texts_agree(tmp_path: Path) -> None:
     assert outcome.verdict == "agrees"
 
 
-def test_the_layer_that_the_paper_does_not_show_is_found(gemma: Path) -> None:
-    assert (
-        "Of queries fits best: with first tokens, without layer 27."
-        in FIGURES["rope.fig3"].make(always(gemma), GEMMA).remark
-    )
-
-
 def test_the_layer_called_27_is_the_one_whose_head_is_diagonal(gemma: Path) -> None:
     outcome = FIGURES["rope.table4"].make(always(gemma), GEMMA)
     assert "fits best as index 26, counted from 0: diagonal 0.90 at 26 and 0.14 at 27" in outcome.remark
@@ -113,24 +106,6 @@ WRONG_NORMS = {
 def test_wrong_norms_fail(name: str, wrong: str, tmp_path: Path) -> None:
     subject, norms = (LLAMA, llama_norms()) if name in ("rope.fig10", "rope.fig11") else (GEMMA, gemma_norms())
     assert made(name, tmp_path, WRONG_NORMS[wrong](norms), subject=subject).verdict == "differs"
-
-
-@pytest.mark.parametrize("wrong", ["layers from the last", "a scale of 1/16", "squares"])
-def test_wrong_norms_of_values_fail(wrong: str, tmp_path: Path) -> None:
-    assert made("rope.fig13", tmp_path, WRONG_NORMS[wrong](gemma_norms())).verdict == "differs"
-
-
-def test_values_with_a_slow_band_fail(tmp_path: Path) -> None:
-    norms = gemma_norms()
-    for name in ("value_norm", "value_norm_without_first"):
-        norms[name] = norms[name] * np.where(np.arange(128) < 96, 1, 2)
-    assert made("rope.fig13", tmp_path, norms).verdict == "differs"
-
-
-def test_heads_in_another_order_fail(tmp_path: Path) -> None:
-    norms = gemma_norms()
-    norms["query_norm"][0] = norms["query_norm"][0, ::-1]
-    assert made("rope.fig4", tmp_path, norms).verdict == "differs"
 
 
 def test_texts_on_which_the_queries_differ_fail(tmp_path: Path) -> None:
@@ -200,14 +175,6 @@ def test_spreads_have_to_be_of_the_papers_size(scale: float, verdict: str, tmp_p
     norms = gemma_norms()
     norms["logit_spread"] = scale * norms["logit_spread"]
     assert made("softmax.deltas", tmp_path, norms).verdict == verdict
-
-
-@pytest.mark.parametrize("end", [0.09, 32.74])
-def test_gemma_7b_is_not_taken_for_2b_by_its_spreads(end: float, tmp_path: Path) -> None:
-    """Their means are 0.13 apart; the least and the largest head tell them from each other."""
-    norms = gemma_norms()
-    norms["logit_spread"][-1, -1] = end
-    assert made("softmax.deltas", tmp_path, norms).verdict == "differs"
 
 
 def test_the_verdict_line_says_of_how_many_readings_the_best_was_taken(gemma: Path) -> None:

@@ -160,14 +160,6 @@ def test_one_temperature_is_the_one_of_the_mean_entropy(model: MaxRetrieval) -> 
     assert found["hard"] == own["hard"]
 
 
-def test_the_one_temperature_of_a_single_set_is_its_own(model: MaxRetrieval) -> None:
-    parts = blocks(64, 1)
-    plain, _ = evaluate(model, {"softmax": Softmax(SHAPE)}, parts)
-    of_one = at_one_temperature({"adaptive_temperature": adaptive()}, plain["softmax"]["entropy"])
-    found, own = (evaluate(model, softmaxes, parts)[0] for softmaxes in (of_one, {"adaptive_temperature": adaptive()}))
-    assert found["adaptive_temperature"] == pytest.approx(own["adaptive_temperature"], rel=1e-6)
-
-
 def test_the_best_temperature_is_scipys() -> None:
     rng = np.random.default_rng(0)
     e_BN = torch.from_numpy(rng.normal(size=(20, 30)) * 2)
@@ -183,21 +175,10 @@ def test_the_best_temperature_is_scipys() -> None:
         assert beta == pytest.approx(np.exp(best.x), rel=1e-4)
 
 
-def test_there_is_no_best_temperature_for_the_largest_logit_or_one_below_the_mean() -> None:
-    e_BN = torch.tensor([[1.0, 3.0, 2.0, 0.0]] * 3, dtype=torch.float64)
-    found = best_beta(e_BN, torch.tensor([1, 3, 2]))
-    assert found.isnan().tolist() == [True, True, False]
-
-
 def test_the_fit_finds_a_polynomial_that_is_known() -> None:
     known = [-0.152, 1.719, -6.686, 12.358, -5.319]
     entropies = np.random.default_rng(0).uniform(0.5, 5.5, 500)
     assert fit_quartic(entropies, np.polyval(known, entropies)) == pytest.approx(known, rel=1e-6)
-
-
-def test_a_fit_needs_more_than_a_few_inputs() -> None:
-    with pytest.raises(ValueError, match=r"4 inputs .* are too few"):
-        fit_quartic(np.arange(4.0), np.arange(4.0))
 
 
 def test_points_come_from_misordered_inputs_alone(model: MaxRetrieval) -> None:

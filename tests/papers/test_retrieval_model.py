@@ -124,11 +124,6 @@ def test_seeds_trained_at_once_are_the_seeds_trained_alone() -> None:
             torch.testing.assert_close(a, b, rtol=0, atol=allowed)
 
 
-def test_seeds_differ() -> None:
-    model = model_of()
-    assert not torch.equal(model.item_in.weight[0], model.item_in.weight[1])
-
-
 def test_the_truncated_normal_is_jaxs() -> None:
     """Standard deviation 1 / sqrt(fan in), cut at two of the untruncated ones, biases zero."""
     model = MaxRetrieval([0], n_classes=10, width=256, scaled_logits=True, tanh_gelu=False, uniform_init=False)
@@ -180,11 +175,6 @@ def test_rounded_products_train_by_the_gradient_at_the_rounded_factors() -> None
             assert 0 < float((rounded.grad - plain.grad).norm()) < 0.2 * float(plain.grad.norm()), name
 
 
-def test_two_initialisations_are_one_too_many() -> None:
-    with pytest.raises(ValueError, match="uniform_init=true and haiku_init=true are two initialisations"):
-        model_of(uniform_init=True, haiku_init=True)
-
-
 @pytest.mark.parametrize("optimizer", [Adam, AdamW])
 def test_biases_neither_decay_nor_are_penalised_unless_asked_for(optimizer: type[OptimizerFactory]) -> None:
     for decay_biases in (False, True):
@@ -198,12 +188,6 @@ def test_biases_neither_decay_nor_are_penalised_unless_asked_for(optimizer: type
         for name, parameter in model.named_parameters():
             moves = decay_biases or name.endswith("weight")
             assert torch.equal(parameter, before[name]) is not moves, name
-
-
-@pytest.mark.parametrize(("option", "value"), [("n_classes", 1), ("n_classes", 257), ("width", 0)])
-def test_a_size_out_of_range_is_named(option: str, value: int) -> None:
-    with pytest.raises(ValueError, match=f"{option}={value}"):
-        model_of(**{option: value})
 
 
 # -- seeds over several processes

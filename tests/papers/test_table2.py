@@ -10,8 +10,6 @@ import pytest
 import table2_tables
 from conftest import ROOT
 from omegaconf import OmegaConf
-from scipy import stats
-from table2_tables import excludes_zero
 
 from roundround.papers.figures import table2
 from roundround.papers.figures.table2 import Difference
@@ -45,33 +43,11 @@ def test_an_interval_by_hand() -> None:
     assert (found.nats, found.low, found.high) == pytest.approx((0.03, 0.01036757, 0.04963243), abs=1e-7)
 
 
-def test_three_seeds_have_two_degrees_of_freedom() -> None:
-    found = between([3.1, 3.2, 3.3], [3.0] * 3)
-    assert (found.low, found.high) == pytest.approx((0.2 - 4.302653 * 0.1 / math.sqrt(3), 0.448414), abs=1e-6)
-
-
-@pytest.mark.parametrize("confidence", [0.95, 0.99])
-def test_the_interval_is_that_of_scipys_paired_test(confidence: float) -> None:
-    rng = np.random.default_rng(0)
-    first, second = rng.normal(3.8, 0.02, 5), rng.normal(3.8, 0.02, 5)
-    sweep = table2.sweep_of(records({"nope": first.tolist(), "rope": second.tolist()}))
-    found = table2.difference(sweep, "nope", "rope", 256, confidence=confidence)
-    theirs = stats.ttest_rel(first, second).confidence_interval(confidence)
-    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), rel=1e-9)
-
-
 def test_what_the_seeds_share_is_no_noise() -> None:
     shared, own = np.array([0.0, 0.5, 1.0, -0.5, 0.2]), np.array([0.01, 0.012, 0.008, 0.011, 0.009])
     found = between((3 + shared + own).tolist(), (3 + shared).tolist())
     assert found.nats == pytest.approx(0.01)
     assert found.high - found.low < 0.005
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "excluded"), [(0.001, 0.003, True), (-0.003, -0.001, True), (-0.001, 0.003, False)]
-)
-def test_an_interval_excludes_zero_or_does_not(low: float, high: float, excluded: bool) -> None:
-    assert excludes_zero(Difference((low + high) / 2, low, high)) == excluded
 
 
 def test_only_whole_seeds_count() -> None:
@@ -83,37 +59,11 @@ def test_only_whole_seeds_count() -> None:
     assert sweep.seeds_of("p_rope", 512) == pytest.approx(np.exp([3.0, 3.1]))
 
 
-def test_no_whole_seed_and_a_single_one_are_refused() -> None:
-    with pytest.raises(ValueError, match="no seed"):
-        table2.sweep_of([record("rope", 1, 40.0), record("nope", 2, 50.0)])
-    with pytest.raises(ValueError, match="no seed"):
-        table2.sweep_of([])
-    with pytest.raises(ValueError, match="at least two"):
-        between([3.0], [3.1])
-
-
 def test_two_corpora_are_not_mixed_and_an_evaluation_may_be_repeated() -> None:
     once = record("rope", 1, 40.0)
     assert table2.sweep_of([once, once]).seeds == [1]
     with pytest.raises(ValueError, match=r"length=256, pe=rope, seed=1 has the perplexities 40.0 and 44.0"):
         table2.sweep_of([once, record("rope", 1, 44.0)])
-
-
-def test_other_numbers_of_a_run_are_left_aside() -> None:
-    others = [
-        record("rope", 1, 41.0, verb="train"),
-        record("rope", 1, 3.7, metric="nats_per_token"),
-        {"metric": "parameters", "verb": "train", "pe": "rope", "seed": 1, "value": 9},
-    ]
-    assert table2.sweep_of([*others, record("rope", 1, 40.0)]).perplexity_LES.tolist() == [[[40.0]]]
-
-
-def test_an_encoding_or_a_length_that_was_not_measured_is_named() -> None:
-    sweep = table2.sweep_of(records({"rope": [3.0, 3.1]}))
-    with pytest.raises(ValueError, match="encoding=nope"):
-        table2.difference(sweep, "nope", "rope", 256)
-    with pytest.raises(ValueError, match="length=512"):
-        table2.difference(sweep, "rope", "rope", 512)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from roundround.papers.figures import (
     newest_of,
     read_entries,
 )
-from roundround.papers.figures.probed import FOLDER, heat_map
+from roundround.papers.figures.pretrained import FOLDER, heat_map
 from roundround.records.run import Invocation
 from roundround.report import reproduction as report
 from roundround.support.errors import AlreadyReported, Interrupted, UserError

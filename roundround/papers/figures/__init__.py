@@ -9,27 +9,32 @@ from __future__ import annotations
 
 import importlib
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from roundround.analysis.repetition import Made
 from roundround.papers import FIGURES
 from roundround.papers.claim import (
-    Comparison,
+    AGREES,
+    DIFFERS,
+    JUDGED,
+    NOT_TOLD_APART,
+    SIGN_AGREES,
+    CheckedNumber,
+    shown,
+    worst_of,
 )
 from roundround.records.directories import all_runs, runs_of, time_of
 from roundround.support.files import parse_json, read_text, write_json
 from roundround.support.panels import HeatMap, Panel
 
+PAPERS_MODELS = {"gemma-2b": "Gemma 2B", "gemma-7b": "Gemma 7B", "llama-3.1-8b": "Llama 3.1 8B"}
 
-class RunVerb(Protocol):
-    """Runs `roundround VERB OVERRIDE ...`, or finds the finished run of the same numbers; returns its directory."""
 
-    def __call__(self, verb: str, *overrides: str) -> Path: ...
+# runs `roundround VERB OVERRIDE ...`, or finds the finished run of the same numbers; returns its directory
+RunVerb = Callable[..., Path]
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class Outcome:
     """
 
     ours: str
-    comparisons: Sequence[Comparison] = ()
+    comparisons: Sequence[CheckedNumber] = ()
     panels: Mapping[str, HeatMap | Panel] = field(default_factory=dict)
     remark: str = ""
     untested: str = ""
@@ -65,34 +70,45 @@ class Outcome:
         """That of the worst of its judged numbers."""
         if self.untested:
             return NOT_TESTED
-        found = [verdict_of(comparison) for comparison in self.comparisons if comparison.is_judged]
-        if not found:
-            return NOT_RUN
-        worst = max(found, key=JUDGED.index)
-        return DRAWN if self.drawn and worst != DIFFERS else worst
+        worst = worst_of(self.comparisons) or NOT_RUN
+        return DRAWN if self.drawn and worst not in (DIFFERS, NOT_RUN) else worst
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure(ABC):
+class Figure:
     """A figure or table.
 
-    shows: what it is about. published: the paper's most telling number or two, as text. command: the verb that does
-    the work; "" where this program's own functions are called directly. minutes: of two CPU cores, without a model.
-    model: the pretrained model that it is about, by its name in `model=`; None for none. needs: what no machine like
-    this has; "" where it can be made here, given the model. trains: whether it reads `data=`, a text to train on.
+    shows: what it is about. published: the paper's most telling number or two, as text. measure: the function that
+    makes it from what other verbs do; it takes the model too where `model` is one; None where it cannot be made.
+    command: the verb that does the work; "" where this program's own functions are called directly. minutes: of two CPU
+    cores, without a model. model: the pretrained model that it is about, by its name in `model=`; None for none. needs:
+    what no machine like this has; "" where it can be made here, given the model. trains: whether it reads `data=`, a
+    text to train on.
     """
 
     shows: str
     published: str
+    measure: Callable[..., Outcome] | None
     command: str = ""
     minutes: float = 0.2
     model: str | None = None
     needs: str = ""
     trains: bool = False
 
-    @abstractmethod
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
-        """Make it again. subject: where `model` is not None, the model to take."""
+        """Make it again. subject: where `model` is not None, the model to take.
+
+        Made of another model in the place of the paper's, its numbers are shown and not judged.
+        """
+        assert self.measure is not None, "what needs something else is refused before"
+        if self.model is None or subject is None:
+            return self.measure(run)
+        outcome = self.measure(run, subject)
+        if subject.is_the_papers:
+            return outcome
+        comparisons = [shown(c.what, c.ours, c.published) for c in outcome.comparisons]
+        untested = f"made of {subject.name}, not of {PAPERS_MODELS[self.model]}"
+        return replace(outcome, comparisons=comparisons, untested=untested)
 
 
 def figures_of(names: Iterable[str]) -> dict[str, Figure]:
@@ -103,8 +119,6 @@ def figures_of(names: Iterable[str]) -> dict[str, Figure]:
 
 # -- the rule
 
-AGREES, SIGN_AGREES, NOT_TOLD_APART, DIFFERS = "agrees", "sign agrees", "not told apart", "differs"
-JUDGED = (AGREES, SIGN_AGREES, NOT_TOLD_APART, DIFFERS)  # from best to worst
 NOT_TESTED, DRAWN, NOT_RUN = "not tested", "drawn", "not run"
 LEARNED = 0.99  # exact match within the trained lengths, below which longer ones say nothing: docs/results/length.md
 
@@ -123,19 +137,6 @@ An item gets the verdict of its worst number, in the order *{AGREES}*, *{SIGN_AG
 a task is below {LEARNED} within its trained lengths; *{DRAWN}* where a sketch or a listing is compared with itself;
 *{NOT_RUN}* otherwise. Only *{DIFFERS}* makes `roundround reproduce` end with exit code 1.
 """
-
-
-def verdict_of(comparison: Comparison) -> str:
-    """The verdict on a number. NaN differs: it would hide what is broken."""
-    c = comparison
-    low, high = c.ours - c.error, c.ours + c.error
-    if math.isnan(c.ours) or high < c.low or low > c.high:
-        return DIFFERS
-    if c.low <= low and high <= c.high:
-        return AGREES if math.isfinite(c.low) and math.isfinite(c.high) else SIGN_AGREES
-    if c.signed and c.published and (low > 0 if c.published > 0 else high < 0):
-        return SIGN_AGREES
-    return NOT_TOLD_APART
 
 
 def count_verdicts(verdicts: Iterable[str]) -> str:
@@ -161,7 +162,7 @@ class Entry:
     name: str
     verdict: str
     ours: str
-    comparisons: Sequence[Comparison]
+    comparisons: Sequence[CheckedNumber]
     remark: str
     untested: str
     model: str | None
@@ -186,7 +187,7 @@ def read_entries(directory: Path) -> list[Entry]:
     try:
         for recorded in parse_json(read_text(directory / ENTRIES, LARGEST)):
             recorded["comparisons"] = [
-                Comparison(**c | {key: other if c[key] is None else float(c[key]) for key, other in UNKNOWN.items()})
+                CheckedNumber(**c | {key: other if c[key] is None else float(c[key]) for key, other in UNKNOWN.items()})
                 for c in recorded["comparisons"]
             ]
             recorded["runs"] = [Made(run["command"], Path(run["directory"]), run["taken"]) for run in recorded["runs"]]

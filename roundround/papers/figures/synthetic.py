@@ -9,25 +9,21 @@ Tested by tests/papers/test_figure.py.
 
 from __future__ import annotations
 
-import json
 import math
-from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, final
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from roundround.analysis.intervals import half_width
-from roundround.papers.claim import Comparison, at_least, at_most, near, shown
+from roundround.papers.claim import DIFFERS, CheckedNumber, at_least, at_most, claim_of, near, shown
 from roundround.papers.constructions import aligned, frequencies, logits, random_vector, rotated, turned, weights
 from roundround.papers.figures import (
     Figure,
     Outcome,
     RunVerb,
-    Subject,
 )
 from roundround.pe.rope_random import drawn_positions
 from roundround.support.panels import Curve, HeatMap, Panel
@@ -77,7 +73,7 @@ def around(f_N: Tensor, distance: int) -> float:
     return float(f_N[max(0, distance - AROUND) : distance + AROUND + 1].mean())
 
 
-def without_decay(what: str, curves_DN: Tensor) -> Comparison:
+def without_decay(what: str, curves_DN: Tensor) -> CheckedNumber:
     """The mean square at the far half of ENDS is that at the near half, as a share of it; draws are independent."""
     near_D, far_D = (half_DN.square().mean(1) for half_DN in curves_DN.chunk(2, 1))
     change_D = (far_D - near_D) / near_D.mean()
@@ -103,119 +99,107 @@ def band(curves_DN: Tensor) -> list[Curve]:
     ]
 
 
-@final
-class PreviousToken(Figure):
+def previous_token(run: RunVerb) -> Outcome:
     """Figure 1: five tokens, one frequency; the first row rests on itself, every other on the token before it."""
-
-    def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
-        psi_C = 30 * torch.tensor([1.0, 0.0], dtype=torch.float64)
-        one = torch.ones(1, dtype=torch.float64)
-        rows = []
-        for i in range(5):
-            distances_N = torch.arange(i, -1, -1, dtype=torch.float64)
-            alpha_1N = weights(logits(psi_C, turned(psi_C, one), distances_N, one)[None])
-            rows.append(torch.nn.functional.pad(alpha_1N[0], (0, 4 - i)))
-        alpha_55 = torch.stack(rows)
-        wanted = [float(alpha_55[i, max(0, i - 1)]) for i in range(5)]
-        comparisons = [at_least(f"weight of row {i} on token {max(0, i - 1)}", w, 0.99) for i, w in enumerate(wanted)]
-        return Outcome(
-            ours=f"{min(wanted):.3f} of every row's weight",
-            comparisons=comparisons,
-            panels={"ours": HeatMap(alpha_55, "key", "query", most=1.0, label="weight")},
-            remark="Queries psi, keys R psi. The paper's caption rotates the queries, which under its equation 3 would "
-            "attend one token ahead. The paper's figure is a sketch.",
-            drawn=True,
-        )
+    psi_C = 30 * torch.tensor([1.0, 0.0], dtype=torch.float64)
+    one = torch.ones(1, dtype=torch.float64)
+    rows = []
+    for i in range(5):
+        distances_N = torch.arange(i, -1, -1, dtype=torch.float64)
+        alpha_1N = weights(logits(psi_C, turned(psi_C, one), distances_N, one)[None])
+        rows.append(torch.nn.functional.pad(alpha_1N[0], (0, 4 - i)))
+    alpha_55 = torch.stack(rows)
+    wanted = [float(alpha_55[i, max(0, i - 1)]) for i in range(5)]
+    comparisons = [at_least(f"weight of row {i} on token {max(0, i - 1)}", w, 0.99) for i, w in enumerate(wanted)]
+    return Outcome(
+        ours=f"{min(wanted):.3f} of every row's weight",
+        comparisons=comparisons,
+        panels={"ours": HeatMap(alpha_55, "key", "query", most=1.0, label="weight")},
+        remark="Queries psi, keys R psi. The paper's caption rotates the queries, which under its equation 3 would "
+        "attend one token ahead. The paper's figure is a sketch.",
+        drawn=True,
+    )
 
 
-@final
-class Decay(Figure):
+def decay(run: RunVerb) -> Outcome:
     """Figure 2: the logit of aligned vectors decays with the distance, that of Gaussian ones does not."""
-
-    def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
-        curves = {width: aligned(torch.arange(N_DISTANCES + AROUND), frequencies(width)) for width in WIDTHS}
-        best = curves[WIDTH]
-        comparisons = [
-            near(f"(a) around {r:,}, d = {WIDTH:,}", around(best, r), value, READING, published=value)
-            for r, value in READ_OFF.items()
-        ]
+    curves = {width: aligned(torch.arange(N_DISTANCES + AROUND), frequencies(width)) for width in WIDTHS}
+    best = curves[WIDTH]
+    comparisons = [
+        near(f"(a) around {r:,}, d = {WIDTH:,}", around(best, r), value, READING, published=value)
+        for r, value in READ_OFF.items()
+    ]
+    comparisons += [
+        at_least("(a) fall from 1,000 to 5,000", around(best, 1000) - around(best, 5000), 0.0),
+        near("(a) deviation from the mean of neighbours", wander(best), WANDER, FOLLOWED, published=WANDER),
+    ]
+    for width, f_N in curves.items():
+        raw = math.sqrt(sum((float(f_N[r]) - value) ** 2 for r, value in READ_OFF.items()) / len(READ_OFF))
         comparisons += [
-            at_least("(a) fall from 1,000 to 5,000", around(best, 1000) - around(best, 5000), 0.0),
-            near("(a) deviation from the mean of neighbours", wander(best), WANDER, FOLLOWED, published=WANDER),
+            shown(f"(a) d = {width:,}: root mean square error at the five values", raw),
+            shown(f"(a) d = {width:,}: deviation from the mean of neighbours", wander(f_N)),
         ]
-        for width, f_N in curves.items():
-            raw = math.sqrt(sum((float(f_N[r]) - value) ** 2 for r, value in READ_OFF.items()) / len(READ_OFF))
-            comparisons += [
-                shown(f"(a) d = {width:,}: root mean square error at the five values", raw),
-                shown(f"(a) d = {width:,}: deviation from the mean of neighbours", wander(f_N)),
-            ]
-        comparisons.append(without_decay("(b)", fresh(ENDS)))
-        published = Curve("read off the paper", list(READ_OFF), list(READ_OFF.values()), points=True)
-        return Outcome(
-            ours=f"{around(best, 1000):.3f} at 1,000, {around(best, 5000):.3f} at 5,000",
-            comparisons=comparisons,
-            panels={
-                "(a) all ones": Panel(X, Y, [Curve(f"d = {WIDTH:,}", DRAWN, best[DRAWN]), published]),
-                "(b) Gaussian": Panel(X, "q . k / sqrt(d)", [Curve("one draw", DRAWN, gaussian(DRAWN, 0))]),
-            },
-            remark="The paper does not state d, and its curve is known here by five values, so that (a) is compared by "
-            f"its direction: the values, each averaged over {AROUND} distances to either side, do not decide d, and a "
-            "smooth curve without RoPE would fit them too. Its deviations from these means tell: they depend on d, and "
-            f"the picture follows d = {WIDTH:,} to {FOLLOWED}. In (b) the paper's normalisation is not known, so only "
-            f"the absence of decay is compared, over {DRAWS:,} draws.",
-        )
+    comparisons.append(without_decay("(b)", fresh(ENDS)))
+    published = Curve("read off the paper", list(READ_OFF), list(READ_OFF.values()), points=True)
+    return Outcome(
+        ours=f"{around(best, 1000):.3f} at 1,000, {around(best, 5000):.3f} at 5,000",
+        comparisons=comparisons,
+        panels={
+            "(a) all ones": Panel(X, Y, [Curve(f"d = {WIDTH:,}", DRAWN, best[DRAWN]), published]),
+            "(b) Gaussian": Panel(X, "q . k / sqrt(d)", [Curve("one draw", DRAWN, gaussian(DRAWN, 0))]),
+        },
+        remark="The paper does not state d, and its curve is known here by five values, so that (a) is compared by "
+        f"its direction: the values, each averaged over {AROUND} distances to either side, do not decide d, and a "
+        "smooth curve without RoPE would fit them too. Its deviations from these means tell: they depend on d, and "
+        f"the picture follows d = {WIDTH:,} to {FOLLOWED}. In (b) the paper's normalisation is not known, so only "
+        f"the absence of decay is compared, over {DRAWS:,} draws.",
+    )
 
 
-@final
-class RandomPositions(Figure):
+def random_positions(run: RunVerb) -> Outcome:
     """Figure 8: over randomly spaced positions aligned vectors decay faster, Gaussian ones as little as before."""
-
-    def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
-        curve_N = aligned(torch.arange(LONGEST[-1]), frequencies(WIDTH))
-        spaced = {most: torch.stack([spacing(most, seed) for seed in range(SPACINGS)]) for most in LONGEST}
-        curves = {"RoPE": curve_N[None, :N_DISTANCES]} | {f"L = {n:,}": curve_N[d_DN] for n, d_DN in spaced.items()}
-        reach = {name: int((f_DN.mean(0) < 0.25).nonzero()[0]) for name, f_DN in curves.items()}
-        comparisons = [
-            at_most(f"(a) {b} falls to 0.25 sooner than {a}: share of its distance", reach[b] / reach[a], 0.9)
-            for a, b in zip(list(reach), list(reach)[1:], strict=False)
-        ]
-        comparisons += [without_decay(f"(b) L = {n:,}", fresh(d_DN[:, ENDS])) for n, d_DN in spaced.items()]
-        lines = [Curve(name, DRAWN, f_DN.mean(0)[DRAWN]) for name, f_DN in curves.items()]
-        farthest_DN = spaced[LONGEST[-1]][:, DRAWN]
-        wandering = band(torch.cat([gaussian(d_N[None], seed) for seed, d_N in enumerate(farthest_DN)]))
-        return Outcome(
-            ours="falls to 0.25 at " + ", ".join(f"{distance:,} ({name})" for name, distance in reach.items()),
-            comparisons=comparisons,
-            panels={
-                "(a) all ones": Panel(X, Y, lines),
-                f"(b) Gaussian, L = {LONGEST[-1]:,}": Panel(X, "q . k / sqrt(d)", wandering),
-            },
-            remark=f"Compared by statement, (a) over {SPACINGS} draws of the positions, (b) over {DRAWS:,} of the "
-            "vectors; the paper gives no d and no normalisation, so its curves are not compared number by number. The "
-            "width is that of figure 2.",
-        )
+    curve_N = aligned(torch.arange(LONGEST[-1]), frequencies(WIDTH))
+    spaced = {most: torch.stack([spacing(most, seed) for seed in range(SPACINGS)]) for most in LONGEST}
+    curves = {"RoPE": curve_N[None, :N_DISTANCES]} | {f"L = {n:,}": curve_N[d_DN] for n, d_DN in spaced.items()}
+    reach = {name: int((f_DN.mean(0) < 0.25).nonzero()[0]) for name, f_DN in curves.items()}
+    comparisons = [
+        at_most(f"(a) {b} falls to 0.25 sooner than {a}: share of its distance", reach[b] / reach[a], 0.9)
+        for a, b in zip(list(reach), list(reach)[1:], strict=False)
+    ]
+    comparisons += [without_decay(f"(b) L = {n:,}", fresh(d_DN[:, ENDS])) for n, d_DN in spaced.items()]
+    lines = [Curve(name, DRAWN, f_DN.mean(0)[DRAWN]) for name, f_DN in curves.items()]
+    farthest_DN = spaced[LONGEST[-1]][:, DRAWN]
+    wandering = band(torch.cat([gaussian(d_N[None], seed) for seed, d_N in enumerate(farthest_DN)]))
+    return Outcome(
+        ours="falls to 0.25 at " + ", ".join(f"{distance:,} ({name})" for name, distance in reach.items()),
+        comparisons=comparisons,
+        panels={
+            "(a) all ones": Panel(X, Y, lines),
+            f"(b) Gaussian, L = {LONGEST[-1]:,}": Panel(X, "q . k / sqrt(d)", wandering),
+        },
+        remark=f"Compared by statement, (a) over {SPACINGS} draws of the positions, (b) over {DRAWS:,} of the "
+        "vectors; the paper gives no d and no normalisation, so its curves are not compared number by number. The "
+        "width is that of figure 2.",
+    )
 
 
-@final
-class OneQueryOneKey(Figure):
+def one_query_one_key(run: RunVerb) -> Outcome:
     """Figure 9: one Gaussian query and one Gaussian key, moved apart, do not decay either."""
-
-    def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
-        comparisons: list[Comparison] = []
-        panels: dict[str, HeatMap | Panel] = {}
-        spreads = []
-        for name, theta in THETAS.items():
-            ends_DN = one_pair(ENDS, theta, DRAWS)
-            comparisons.append(without_decay(name, ends_DN))
-            spreads.append(float(ends_DN.std()))
-            panels[name] = Panel(X, "q . k / sqrt(d)", band(one_pair(DRAWN, theta, SPACINGS)))
-        return Outcome(
-            ours=f"a standard deviation of {spreads[0]:.2f} and {spreads[1]:.2f} sqrt(d) at any distance",
-            comparisons=comparisons,
-            panels=panels,
-            remark=f"Compared by statement, over {DRAWS:,} draws; the paper's d, draw and normalisation are not known, "
-            "so its two curves are not compared number by number. The width is that of figure 2.",
-        )
+    comparisons: list[CheckedNumber] = []
+    panels: dict[str, HeatMap | Panel] = {}
+    spreads = []
+    for name, theta in THETAS.items():
+        ends_DN = one_pair(ENDS, theta, DRAWS)
+        comparisons.append(without_decay(name, ends_DN))
+        spreads.append(float(ends_DN.std()))
+        panels[name] = Panel(X, "q . k / sqrt(d)", band(one_pair(DRAWN, theta, SPACINGS)))
+    return Outcome(
+        ours=f"a standard deviation of {spreads[0]:.2f} and {spreads[1]:.2f} sqrt(d) at any distance",
+        comparisons=comparisons,
+        panels=panels,
+        remark=f"Compared by statement, over {DRAWS:,} draws; the paper's d, draw and normalisation are not known, "
+        "so its two curves are not compared number by number. The width is that of figure 2.",
+    )
 
 
 def spacing(most: int, seed: int) -> Tensor:
@@ -225,82 +209,70 @@ def spacing(most: int, seed: int) -> Tensor:
     return distances_N
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Statements(Figure):
-    """What is a statement in the paper, rather than a measurement: made again by `roundround theory`.
+def statements(run: RunVerb, claims: Mapping[str, str], remark: str = "", drawn: bool = False) -> Outcome:
+    """What is a statement in the paper, rather than a measurement: judged by every number of these statements.
 
-    Judged by every number of these statements. claims: what each stands for, by its name.
-
-    drawn: whether the paper has a sketch or a listing, made again of the same formula.
+    claims: what each stands for, by its name. drawn: whether the paper has a sketch or a listing, made again of the
+    same formula.
     """
-
-    claims: Mapping[str, str]
-    remark: str = ""
-    drawn: bool = False
-
-    def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
-        directory = run("theory", f"claim=[{','.join(self.claims)}]")
-        found: dict[str, list[Comparison]] = defaultdict(list)
-        for r in json.loads((directory / "results.json").read_text(encoding="utf-8")):
-            if r["metric"] == "comparison":
-                value, low, high = (float(r[key]) for key in ("value", "low", "high"))
-                found[r["claim"]].append(Comparison(r["what"], value, low, high, r["published"]))
-        pictures: dict[str, Any] = json.loads((directory / "curves.json").read_text(encoding="utf-8"))
-        panels = {
-            name: Panel(p["x_label"], p["y_label"], [Curve(**curve) for curve in p["curves"]], p["log"])
-            for name, p in pictures.items()
-        }
-        parts = [
-            f"{meaning}: {sum(c.holds for c in found[name])} of {len(found[name])}"
-            for name, meaning in self.claims.items()
-        ]
-        return Outcome(
-            ours="; ".join(parts),
-            comparisons=[comparison for name in self.claims for comparison in found[name]],
-            panels=panels,
-            remark=self.remark,
-            drawn=self.drawn,
-        )
+    found = {name: claim_of(name).check() for name in claims}
+    parts = [
+        f"{meaning}: {sum(c.verdict != DIFFERS for c in found[name].comparisons)} of {len(found[name].comparisons)}"
+        for name, meaning in claims.items()
+    ]
+    comparisons = [comparison for finding in found.values() for comparison in finding.comparisons]
+    panels = {name: finding.picture for name, finding in found.items() if finding.picture}
+    return Outcome("; ".join(parts), comparisons, panels, remark, drawn=drawn)
 
 
 FIGURES: dict[str, Figure] = {
-    "rope.table1": Statements(
+    "rope.table1": Figure(
         shows="what NoPE, RoPE and p-RoPE can do: patterns of position, of meaning",
         published="NoPE no, yes; RoPE yes, no; p-RoPE yes, yes",
         command="roundround theory rope.prop_5_2 rope.thm_5_3 rope.thm_6_1 rope.table_1",
-        claims={
-            "rope.prop_5_2": "NoPE has no positions",
-            "rope.thm_5_3": "RoPE has",
-            "rope.thm_6_1": "its slow channels do not last",
-            "rope.table_1": "each by its own ladder, p-RoPE with p = 0.75 and 0.25",
-        },
-        remark="The table is about single heads. What p-RoPE keeps at any distance is the order of two keys; a weight "
-        "among many keys it does not guarantee (beyond.p_rope_guarantee). The paper has ticks and no numbers, so "
-        "that their direction is all that can agree.",
+        measure=partial(
+            statements,
+            claims={
+                "rope.prop_5_2": "NoPE has no positions",
+                "rope.thm_5_3": "RoPE has",
+                "rope.thm_6_1": "its slow channels do not last",
+                "rope.table_1": "each by its own ladder, p-RoPE with p = 0.75 and 0.25",
+            },
+            remark="The table is about single heads. What p-RoPE keeps at any distance is the order of two keys; a "
+            "weight among many keys it does not guarantee. The paper has ticks and no numbers, so that their "
+            "direction is all that can agree.",
+        ),
     ),
-    "softmax.fig1": Statements(
+    "softmax.fig1": Figure(
         shows="every softmax head disperses as inputs grow (a sketch in the paper)",
         published="every weight tends to 0",
         command="roundround theory softmax.thm_2_2",
-        claims={"softmax.thm_2_2": "largest weight of every row below exp(delta) / n"},
-        drawn=True,
+        measure=partial(
+            statements, claims={"softmax.thm_2_2": "largest weight of every row below exp(delta) / n"}, drawn=True
+        ),
     ),
-    "softmax.fig4": Statements(
+    "softmax.fig4": Figure(
         shows="the adaptive temperature as code",
         published="-0.037, 0.481, -2.3, 4.917, -1.791",
         command="roundround theory softmax.polynomial",
-        claims={"softmax.polynomial": "the published listing"},
-        drawn=True,
+        measure=partial(statements, claims={"softmax.polynomial": "the published listing"}, drawn=True),
     ),
-    "rope.fig1": PreviousToken(
-        shows="one frequency suffices to attend to the token before", published="row i on token i - 1"
+    "rope.fig1": Figure(
+        shows="one frequency suffices to attend to the token before",
+        published="row i on token i - 1",
+        measure=previous_token,
     ),
-    "rope.fig2": Decay(
-        shows="aligned vectors decay with distance, Gaussian ones do not", published="0.185 at 1,000, 0.014 at 5,000"
+    "rope.fig2": Figure(
+        shows="aligned vectors decay with distance, Gaussian ones do not",
+        published="0.185 at 1,000, 0.014 at 5,000",
+        measure=decay,
     ),
-    "rope.fig8": RandomPositions(
-        shows="the same over randomly spaced positions", published="larger L decays faster; Gaussian ones do not"
+    "rope.fig8": Figure(
+        shows="the same over randomly spaced positions",
+        published="larger L decays faster; Gaussian ones do not",
+        measure=random_positions,
     ),
-    "rope.fig9": OneQueryOneKey(shows="one Gaussian query and key, theta 10,000 and 500,000", published="no decay"),
+    "rope.fig9": Figure(
+        shows="one Gaussian query and key, theta 10,000 and 500,000", published="no decay", measure=one_query_one_key
+    ),
 }

@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from roundround.analysis.intervals import half_width
 from roundround.config.options import as_value
 from roundround.papers.claim import (
-    Comparison,
+    CheckedNumber,
     near,
     shown,
 )
-from roundround.papers.figures import Figure, Outcome, RunVerb, Subject
+from roundround.papers.figures import Figure, Outcome, RunVerb
 from roundround.support.panels import Curve, Panel
 
 BASELINE = "rope"
@@ -73,10 +73,7 @@ class Sweep:
     perplexity_LES: NDArray[np.float64]
 
     def seeds_of(self, encoding: str, length: int) -> NDArray[np.float64]:
-        """Perplexity [S] by seed. Raises ValueError for an encoding or a length that was not measured."""
-        for name, value, known in ("encoding", encoding, self.encodings), ("length", length, self.lengths):
-            if value not in known:
-                raise ValueError(f"{name}={value} was not measured; it is one of {known}")
+        """Perplexity [S] by seed."""
         found: NDArray[np.float64] = self.perplexity_LES[self.lengths.index(length), self.encodings.index(encoding)]
         return found
 
@@ -118,16 +115,13 @@ def sweep_of(records: Iterable[Mapping[str, Any]]) -> Sweep:
     return Sweep(lengths, encodings, seeds, np.asarray(values, dtype=np.float64))
 
 
-def difference(sweep: Sweep, encoding: str, baseline: str, length: int, *, confidence: float = 0.95) -> Difference:
+def difference(sweep: Sweep, encoding: str, baseline: str, length: int) -> Difference:
     """Loss of an encoding minus the baseline's at a context length, paired by seed: Student's t with S - 1 degrees.
 
-    Raises ValueError with fewer than two seeds, from which no interval follows.
+    The ends of its 95 % interval are NaN with one seed.
     """
     nats_S = np.log(sweep.seeds_of(encoding, length)) - np.log(sweep.seeds_of(baseline, length))
-    if len(nats_S) < 2:
-        raise ValueError(f"seeds={sweep.seeds}: an interval needs at least two")
-    mean = float(nats_S.mean())
-    half = float(half_width(nats_S, confidence))
+    mean, half = float(nats_S.mean()), float(half_width(nats_S))
     return Difference(mean, mean - half, mean + half)
 
 
@@ -139,55 +133,53 @@ def paper_difference(encoding: str, baseline: str) -> tuple[float, float] | None
     return math.log(wiki / wiki_baseline), math.log(flan / flan_baseline)
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Perplexities(Figure):
+def perplexities(run: RunVerb) -> Outcome:
     """Trains and evaluates every encoding from every seed; compares loss with RoPE's, seed by seed."""
-
-    def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
-        records: list[dict[str, Any]] = []
-        for seed in SEEDS:
-            for pe in PAPER:
-                trained = run("train", "experiment=rope/table2", f"pe={pe}", f"seed={seed}", "hydra.mode=RUN")
-                evaluated = run("eval", f"run={as_value(trained)}", f"length=[{','.join(map(str, LENGTHS))}]")
-                records += json.loads((evaluated / "results.json").read_text(encoding="utf-8"))
-        sweep = sweep_of(records)
-        means = {pe: float(sweep.seeds_of(pe, LENGTHS[0]).mean()) for pe in sweep.encodings}
-        curves = [
-            Curve(PAPER[pe][0], LENGTHS, [sweep.seeds_of(pe, length).mean() for length in LENGTHS])
-            for pe in sweep.encodings
-        ]
-        return Outcome(
-            ours=", ".join(f"{PAPER[pe][0]} {means[pe]:.1f}" for pe in ("nope", "p_rope_25", BASELINE, "p_rope")),
-            comparisons=compare(sweep),
-            panels={"perplexity": Panel("context (tokens)", "held-out perplexity", curves, log="xy")},
-            remark=ABOUT,
-        )
+    records: list[dict[str, Any]] = []
+    for seed in SEEDS:
+        for pe in PAPER:
+            trained = run("train", "experiment=rope/table2", f"pe={pe}", f"seed={seed}", "hydra.mode=RUN")
+            evaluated = run("eval", f"run={as_value(trained)}", f"length=[{','.join(map(str, LENGTHS))}]")
+            records += json.loads((evaluated / "results.json").read_text(encoding="utf-8"))
+    sweep = sweep_of(records)
+    means = {pe: float(sweep.seeds_of(pe, LENGTHS[0]).mean()) for pe in sweep.encodings}
+    curves = [
+        Curve(PAPER[pe][0], LENGTHS, [sweep.seeds_of(pe, length).mean() for length in LENGTHS])
+        for pe in sweep.encodings
+    ]
+    return Outcome(
+        ours=", ".join(f"{PAPER[pe][0]} {means[pe]:.1f}" for pe in ("nope", "p_rope_25", BASELINE, "p_rope")),
+        comparisons=compare(sweep),
+        panels={"perplexity": Panel("context (tokens)", "held-out perplexity", curves, log="xy")},
+        remark=ABOUT,
+    )
 
 
-def compare(sweep: Sweep, corpus: str = "") -> list[Comparison]:
-    """Every difference from RoPE at the context of training beside the paper's; the others are shown.
+def compare(sweep: Sweep, corpus: str = "") -> list[CheckedNumber]:
+    """Every difference from RoPE at the context of training beside the paper's, with its interval.
 
-    corpus: what their names begin with, such as "TinyStories: ".
+    The others are shown; differences that follow from two are, too. corpus: what their names begin with, such as
+    "TinyStories: ".
     """
+    comparisons = []
     pairs = list(dict.fromkeys([*((pe, BASELINE) for pe in PAPER if pe != BASELINE), *CONTROLS]))
     places = [*((pair, LENGTHS[0]) for pair in pairs), *((pair, length) for pair in pairs for length in LENGTHS[1:])]
-    return [beside(*pair, length, difference(sweep, *pair, length), corpus) for pair, length in places]
-
-
-def beside(pe: str, baseline: str, length: int, found: Difference, corpus: str = "") -> Comparison:
-    """A difference with its interval, judged where the paper has it too; differences that follow from two are shown."""
-    paper = paper_difference(pe, baseline)
-    what = f"{corpus}{PAPER[pe][0]} less {PAPER[baseline][0]}, {length:,} tokens"
-    error = (found.high - found.low) / 2
-    if paper is None or length != LENGTHS[0] or baseline != BASELINE:
-        published = paper[0] if paper and length == LENGTHS[0] else None
-        return replace(shown(f"{what} ({found.low:+.4f} to {found.high:+.4f})", found.nats, published), error=error)
-    return replace(near(what, found.nats, paper[0], MARGIN, paper[0], error), signed=True)
+    for (pe, baseline), length in places:
+        found, paper = difference(sweep, pe, baseline, length), paper_difference(pe, baseline)
+        what = f"{corpus}{PAPER[pe][0]} less {PAPER[baseline][0]}, {length:,} tokens"
+        error, published = (found.high - found.low) / 2, paper[0] if paper and length == LENGTHS[0] else None
+        if published is None or baseline != BASELINE:
+            number = shown(f"{what} ({found.low:+.4f} to {found.high:+.4f})", found.nats, published)
+            comparisons.append(replace(number, error=error))
+        else:
+            number = near(what, found.nats, published, MARGIN, published, error)
+            comparisons.append(replace(number, signed=True))
+    return comparisons
 
 
 FIGURES: dict[str, Figure] = {
-    "rope.table2": Perplexities(
+    "rope.table2": Figure(
+        measure=perplexities,
         shows="perplexity of seven encodings trained from scratch, at a small size",
         published="NoPE 4.86, 0.25-RoPE 4.53, RoPE 4.46, 0.75-RoPE 4.44 (Gemma 2B, Wikipedia)",
         command="roundround train experiment=rope/table2 text=FOLDER, and roundround eval of each run",

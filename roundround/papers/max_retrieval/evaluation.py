@@ -69,8 +69,8 @@ def evaluate(
 ) -> tuple[dict[str, Means], Means]:
     """Means over the sets of one seed, for each normaliser and of the logits themselves.
 
-    Of each normaliser: `accuracy`, `entropy` in nats, `largest_weight`, and `heaviest_class_is_right`, how often the
-    class with the most weight is the right one, whatever the layers that read the answer make of it. Of the logits:
+    For each normaliser: `accuracy`, `entropy` in nats, `largest_weight`, and `heaviest_class_is_right`, how often the
+    class with the most weight is the right one, whatever the layers that read the answer make of it. For the logits:
     `logit_spread` delta, largest minus smallest of a set; what Lemma 2.1 of arXiv:2410.01104 makes of it for the plain
     softmax, `entropy_bound` max(ln n - delta, 0) and `largest_weight_bound` min(exp(delta) / n, 1); and
     `largest_logit_is_right`, how often the largest is that of the item of the largest priority.
@@ -192,7 +192,7 @@ def best_beta(e_BN: Tensor, k_B: Tensor) -> Tensor:
 
 
 def most_sets(n: int) -> int:
-    """Sets of n items that are looked through for misordered ones, at most."""
+    """The most sets of n items in which misordered ones are searched for."""
     return max(64, MOST_ITEMS // n)
 
 
@@ -225,7 +225,7 @@ def slope_and_spread(model: MaxRetrieval) -> tuple[Tensor, Tensor]:
     """Slope of the logit in nats a unit of priority, and standard deviation of the classes' offsets in priority: [S].
 
     The slope is the mean over the classes of that of a straight line through the logits at priorities from 0.9 to 1;
-    an offset is how far a class's logits lie above those of the others, divided by the slope. The query is 0.5: it
+    an offset is how far a class's logits lie above the others' logits, divided by the slope. The query is 0.5: it
     carries no information.
     """
     s, k = len(model.item_in.weight), model.n_classes

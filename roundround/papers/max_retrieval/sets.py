@@ -1,7 +1,7 @@
 """The sets of max retrieval, drawn fresh: each a pure function of a seed, and of the step or of the set's number.
 
 An item is a priority from U(0, 1) and a class; the answer to a set is the class of the item of the largest priority.
-The query is a number from U(0, 1) that tells nothing.
+The query is a number from U(0, 1) without information.
 Velickovic et al. 2024, arXiv:2410.01104, appendix A.
 
 Shapes: S seeds, B sets, N items.

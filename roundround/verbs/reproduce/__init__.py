@@ -1,6 +1,6 @@
 """`roundround reproduce`: the papers' figures and tables, made again.
 
-Tested by tests/config/test_verbs.py.
+Tested by tests/verbs/test_reproduce.py.
 """
 
 from __future__ import annotations

@@ -18,9 +18,8 @@ from roundround.data.hub import hub_is_reachable, is_cached
 from roundround.distributed.child import VerbFailed
 from roundround.distributed.device import pick_device
 from roundround.papers import figure_names, item_names
+from roundround.papers.claim import AGREES, DIFFERS
 from roundround.papers.figures import (
-    AGREES,
-    DIFFERS,
     Entry,
     Figure,
     Outcome,
@@ -61,7 +60,7 @@ def chosen(wanted: Sequence[str]) -> dict[str, Figure]:
 
 
 def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig, invocation: Invocation) -> list[str]:
-    """Make the figures that are asked for; the names of those that differ from the paper.
+    """Make the figures that are asked for; returns the names of the figures that differ from the paper.
 
     What one model cannot do does not end a run of all figures. A later one may take hours: so what there is is
     recorded after each.
