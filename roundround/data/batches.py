@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from roundround.data.stream import GROUP, Mix, TokenStream
+from roundround.data.shards import GROUP, Mix, TokenStream
 from roundround.support.errors import UserError
 
 Items = NDArray[np.int64]
@@ -154,10 +154,7 @@ Tokens = NDArray[np.unsignedinteger[Any]] | TokenStream
 
 
 class Windows:
-    """The windows of a corpus, or of a mixture of several, by the number of the item: a pure function of (seed, item).
-
-    What lies in shards is fetched before it is needed: the group at hand and the one after it.
-    """
+    """The windows of a corpus or a mixture by the number of the item: a pure function of (seed, item)."""
 
     def __init__(self, tokens: Tokens | Mix, *, seed: int, length: int) -> None:
         self.length = length
@@ -167,7 +164,6 @@ class Windows:
             WindowSampler(found.sizes() if isinstance(found, TokenStream) else len(found), seed=seed, length=length)
             for found in self.tokens
         ]
-        self._at_hand: dict[int, Group] = {}
 
     def read(self, items: Items) -> Tensor:
         """[len(items), length + 1], int64."""
@@ -178,12 +174,6 @@ class Windows:
             for chosen, group, starts in self.samplers[source].locate(numbers[rows]):
                 stream = self.tokens[source]
                 if isinstance(stream, TokenStream):
-                    if self._at_hand.get(source) != group:
-                        self._at_hand[source] = group
-                        stream.only(group.shards).ahead()
-                        if self.samplers[source].n_groups > 1:
-                            following = self.samplers[source].group_of(group.first + group.n_windows)
-                            stream.only(following.shards).ahead()
                     stream = stream.only(group.shards)
                 windows[torch.from_numpy(rows[chosen])] = gather(stream, starts, self.length + 1)
         return windows

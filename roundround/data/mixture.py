@@ -12,7 +12,7 @@ from typing import final
 import numpy as np
 
 from roundround.data.corpora import Corpus, fingerprint
-from roundround.data.stream import TokenStream, joined
+from roundround.data.shards import TokenStream, joined
 
 CYCLE = 1 << 16  # held-out tokens in which every source has its share
 MOST_HELD_OUT = 1 << 24  # tokens

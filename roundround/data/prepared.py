@@ -14,11 +14,29 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from roundround.data.corpora import Corpus, reading
-from roundround.data.entry import SPLITS, Damaged, Entry, read_entry
 from roundround.data.mixture import Mixture
-from roundround.data.store import default_cache_dir, open_store
-from roundround.data.stream import CACHE_BYTES, GROUP, Array, Mix, TokenStream, streams_of
-from roundround.data.tokenising import make
+from roundround.data.shards import (
+    CACHE_BYTES,
+    GROUP,
+    Array,
+    Mix,
+    Segment,
+    Shards,
+    TokenStream,
+    default_cache_dir,
+    open_store,
+)
+from roundround.data.tokenising import (
+    BYTES,
+    FILES,
+    SPLITS,
+    Damaged,
+    Entry,
+    dtype_of_ids,
+    make,
+    read_entry,
+    shard_files,
+)
 from roundround.data.tokenizers import AlreadyOpen, OfCorpus, TokenizerRecipe, check_known, unknown_token
 from roundround.support.errors import UserError
 
@@ -58,13 +76,14 @@ class Prepared(Corpus):
 
     def texts(self) -> Iterator[str]:
         """The held-out documents, read back from their tokens."""
-        entry = self.entry()
-        document: list[int] = []
-        for token in streams_of(entry, default_cache_dir(), self.cache_bytes)["held_out"]:
-            if token != entry.vocabulary.end_of_document:
+        vocabulary, document = self.entry().vocabulary, list[int]()
+        held_out = opened(self.entry(), default_cache_dir(), self.cache_bytes).held_out
+        assert isinstance(held_out, TokenStream)
+        for token in (token for block in held_out.blocks() for token in block.tolist()):
+            if token != vocabulary.end_of_document:
                 document.append(token)
             else:
-                yield entry.vocabulary.decode(document)
+                yield vocabulary.decode(document)
                 document = []
 
     def documents(self) -> Iterator[tuple[bool, str]]:
@@ -166,7 +185,14 @@ def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, need
 
 def opened(entry: Entry, cache_dir: Path, most_bytes: int = CACHE_BYTES) -> TokenData:
     """The tokens of a prepared corpus; copies of what lies at an address take at most so much of the disk."""
-    meta, streams = entry.meta, streams_of(entry, cache_dir, most_bytes)
+    meta, shards, streams = entry.meta, Shards(cache_dir / "shards", most_bytes), {}
+    for array in FILES:
+        segments = [
+            Segment(file, 0, file.n_values)
+            for number, record in enumerate(meta["shards"])
+            for file in shard_files(entry.store, meta, number, record, [array])
+        ]
+        streams[array] = TokenStream(segments, dtype_of_ids(meta["n_vocab"]) if array in SPLITS else BYTES, shards)
     return TokenData(
         **streams,
         n_train_documents=meta["train"]["documents"],

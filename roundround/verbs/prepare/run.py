@@ -13,11 +13,11 @@ from omegaconf import DictConfig
 
 from roundround.config.build import build, checked
 from roundround.data.corpora import Corpus, Source
-from roundround.data.entry import COUNTS, SPLITS, Entry
 from roundround.data.mixture import Mixture
 from roundround.data.prepared import Prepared, default_cache_dir, make, shared_tokenizer
-from roundround.data.store import Store, open_store
+from roundround.data.shards import Store, open_store
 from roundround.data.tasks.base import Task
+from roundround.data.tokenising import COUNTS, SPLITS, Entry
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.records.opening import opened_run
 from roundround.records.run import Invocation
