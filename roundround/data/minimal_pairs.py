@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from roundround.data.corpora import Source, fingerprint, reading, well_formed
 from roundround.data.hub import HubRows
-from roundround.data.text import READERS, TextFiles, check_columns, decoded, lines
+from roundround.data.text import TABLES, TextFiles, rows_of, text_file
 from roundround.support.errors import UserError, nearest
 from roundround.support.files import sha256
 
@@ -90,10 +90,8 @@ class MinimalPairs(Source):
 
     def of_files(self) -> Iterator[Pair]:
         for file in self.files():
-            ending = file.suffix.lower()
-            if ending in READERS:
-                rows = ((f"{file}{where}", row) for where, row in READERS[ending](file, COLUMNS))
-                yield from (pair_of(row, where) for where, row in rows)
+            if file.suffix.lower() in TABLES:
+                yield from (pair_of(row, where) for where, row in rows_of(file, COLUMNS))
             else:
                 yield from pairs_of_lines(file)
 
@@ -118,7 +116,7 @@ class MinimalPairs(Source):
     def sampled(self) -> dict[str, None]:
         """The phenomena of the sample."""
         [file] = (SAMPLES / self.sample).glob("*.jsonl")
-        return dict.fromkeys(str(row[PHENOMENON]) for _, row in READERS[".jsonl"](file, COLUMNS))
+        return dict.fromkeys(str(row[PHENOMENON]) for _, row in rows_of(file, COLUMNS))
 
 
 def evenly_spaced(pairs: list[Pair], n: int) -> list[Pair]:
@@ -126,30 +124,20 @@ def evenly_spaced(pairs: list[Pair], n: int) -> list[Pair]:
     return pairs if n >= len(pairs) else [pairs[i * len(pairs) // n] for i in range(n)]
 
 
-def pair_of(row: Mapping[str, object], where: str) -> Pair:
-    """The pair of a row. UserError where it is none."""
-    check_columns(where, list(row), COLUMNS)
-    for name in COLUMNS:
-        value = row[name]
-        if not isinstance(value, str) or not value.strip():
-            raise UserError(f"{where}: {name} has no text; each row needs {', '.join(COLUMNS)}")
-    return Pair(*(well_formed(str(row[name])) for name in COLUMNS))
+def pair_of(row: Mapping[str, Any], where: str) -> Pair:
+    """The pair of a row. UserError where one of the texts is missing."""
+    texts = [row[name] for name in COLUMNS]
+    if not all(isinstance(text, str) and text.strip() for text in texts):
+        raise UserError(f"{where}: each row needs a text in {', '.join(COLUMNS)}")
+    return Pair(*map(well_formed, texts))
 
 
 def pairs_of_lines(file: Path) -> Iterator[Pair]:
     """The pairs of a file with a wrong sentence and then the right one on each two lines. UserError where one lacks."""
-    bad = None
-    number = 0
-    for number, line in enumerate(lines(decoded(file)), 1):
-        sentence = line.rstrip("\r\n")
-        if not sentence.strip():
-            raise UserError(
-                f"{file}, line {number}: it is empty; each two lines are a wrong sentence and the right one"
-            )
-        if bad is None:
-            bad = sentence
-        else:
-            yield pair_of({PHENOMENON: file.stem, GOOD: sentence, BAD: bad}, f"{file}, line {number}")
-            bad = None
-    if bad is not None:
-        raise UserError(f"{file}, line {number}: a wrong sentence without the right one, which is to follow it")
+    with text_file(file) as found:
+        sentences = [line.rstrip("\n") for line in found]
+    if len(sentences) % 2:
+        raise UserError(f"{file}, line {len(sentences)}: a wrong sentence without the right one, which is to follow it")
+    for number in range(0, len(sentences), 2):
+        bad, good = sentences[number : number + 2]
+        yield pair_of({PHENOMENON: file.stem, GOOD: good, BAD: bad}, f"{file}, lines {number + 1} and {number + 2}")

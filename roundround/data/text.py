@@ -9,65 +9,43 @@ Tested by tests/data/test_text_files.py and test_formats.py.
 
 from __future__ import annotations
 
-import codecs
 import csv
 import glob
-import io
 import itertools
-import json
+import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, TextIO, final
 
 from roundround.data.corpora import Corpus, compiled, fingerprint, first_line, reading
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
 from roundround.support.files import check_is_file, home_expanded, parse_json, sha256
 
-BLOCK_BYTES = 1 << 22
+BLOCK = 1 << 22  # characters
 MARGIN = 1 << 16  # characters
-UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # how such a file begins; one without has a NUL in most characters
-Row = tuple[str, Mapping[str, object]]  # where it stands in the file, for errors; its values by column
 ROWS_AT_ONCE = 256  # of parquet
 LONGEST_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
 SHOWN = 40  # characters of a column's name in an error: of a file without a header the "names" are its first row
+PLAIN = (".txt", ".text", ".md")
+TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+ENDINGS = (*PLAIN, *TABLES)
+Row = tuple[str, Mapping[str, Any]]  # where it stands, for errors; its values by column
 
 
-def decoded(path: Path) -> Iterator[str]:
-    """A UTF-8 file in pieces, line ends made `\\n`, a byte order mark dropped. UserError names file and byte offset."""
-    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
-    n_read = 0
-    with path.open("rb") as file:
-        block = b"start"
-        while block:
-            block = file.read(BLOCK_BYTES)
-            if 3 * block.count(0) > len(block) or (n_read == 0 and block.startswith(UTF_16)):
-                raise UserError(f"{path}: UTF-16, or no text; re-encode the file, e.g. iconv -f utf-16 -t utf-8")
-            n_read += len(block)
-            try:
-                text = decoder.decode(block, final=not block)
-            except UnicodeDecodeError as error:
-                offset = n_read - len(error.object) + error.start
-                raise UserError(
-                    f"{path}: byte {offset} (0x{error.object[error.start]:02x}) is not UTF-8; re-encode the file, "
-                    f"e.g. iconv -f latin1 -t utf-8"
-                ) from None
-            yield text
-
-
-def lines(chunks: Iterable[str]) -> Iterator[str]:
-    """Lines with their `\\n`, cut at that character alone (str.splitlines would cut at ten others too)."""
-    rest = ""
-    for chunk in chunks:
-        *whole, rest = (rest + chunk).split("\n")
-        for line in whole:
-            yield line + "\n"
-    if rest:
-        yield rest
+@contextmanager
+def text_file(path: Path) -> Iterator[TextIO]:
+    """A UTF-8 file, line ends made `\\n`, a byte order mark dropped. UserError where it is not UTF-8."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            yield file
+    except UnicodeDecodeError as error:
+        byte = f"0x{error.object[error.start]:02x}"
+        raise UserError(f"{path}: not UTF-8 ({byte}); re-encode the file, e.g. iconv -f latin1 -t utf-8") from None
 
 
 def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: int) -> Iterator[str]:
@@ -97,7 +75,7 @@ def _first(separator: re.Pattern[str], text: str, scan: int, used: int) -> re.Ma
     return next((found for found in separator.finditer(text, scan) if found.span() != (used, used)), None)
 
 
-def join_columns(where: str, row: Mapping[str, object], columns: Sequence[str]) -> str:
+def join_columns(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> str:
     """The columns' texts joined by a newline, missing (null) ones left out."""
     check_columns(where, list(row), columns)
     parts = []
@@ -121,105 +99,82 @@ def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) ->
             raise UserError(f"{where}: no column '{name}'; choose with data.column (there are: {names}{numbers})")
 
 
+def rows_of(path: Path, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Iterator[Row]:
+    """The rows of a table, which have these columns and perhaps others, the optional ones where they are there."""
+    ending = path.suffix.lower()
+    if ending not in TABLES:
+        raise UserError(f"{path}: no table with the columns {', '.join(columns)} ({', '.join(TABLES)})")
+    if ending == ".parquet":
+        return _parquet_rows(path, columns, optional)
+    return _json_rows(path, columns) if ending in (".json", ".jsonl") else _table(path, columns)
+
+
 def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     """One object a line; or one object or array of objects over several lines, which has to fit in memory."""
-    numbered = ((n, line) for n, line in enumerate(lines(decoded(path)), 1) if not line.isspace())
-    first = next(numbered, None)
-    if first is None:
-        return
-    if first[1].lstrip().startswith("[") or not first[1].rstrip().endswith("}"):
-        whole = _json(path, first[0], first[1] + "".join(line for _, line in numbered))
-        items = ((f", item {n}", item) for n, item in enumerate(whole if isinstance(whole, list) else [whole], 1))
-    else:
-        items = ((f", line {n}", _json(path, n, line)) for n, line in itertools.chain([first], numbered))
-    for where, item in items:
-        if not isinstance(item, dict):
-            raise UserError(f"{path}{where}: {type(item).__name__}, where an object with named columns is expected")
-        yield where, item
+    with text_file(path) as file:
+        numbered = ((f"{path}, line {n}", line) for n, line in enumerate(file, 1) if not line.isspace())
+        where, first = next(numbered, ("", "[]"))
+        if first.lstrip().startswith("[") or not first.rstrip().endswith("}"):
+            whole = _json(where, first + "".join(line for _, line in numbered))
+            items = enumerate(whole if isinstance(whole, list) else [whole], 1)
+            rows = ((f"{path}, item {n}", item) for n, item in items)
+        else:
+            rows = ((where, _json(where, line)) for where, line in itertools.chain([(where, first)], numbered))
+        for where, row in rows:
+            if not isinstance(row, dict):
+                raise UserError(f"{where}: {type(row).__name__}, where an object with named columns is expected")
+            check_columns(where, list(row), columns)
+            yield where, row
 
 
-def _json(path: Path, line: int, text: str) -> Any:
+def _json(where: str, text: str) -> Any:
     try:
-        return parse_json(text.rstrip())
+        return parse_json(text)
     except ValueError as error:
-        further, what = (error.lineno - 1, error.msg) if isinstance(error, json.JSONDecodeError) else (0, error)
-        raise UserError(f"{path}, line {line + further}: not valid JSON ({what})") from None
+        raise UserError(f"{where}: not valid JSON ({error})") from None
 
 
-def _table(path: Path, columns: Sequence[str], *, delimiter: str, quoted: bool) -> Iterator[Row]:
-    """Rows by the header's names, or, where all columns asked for are whole numbers, by their place from 0."""
-    records = _records(path, delimiter=delimiter, quoted=quoted)
-    first = next(records, None)
-    if first is None:
-        return
-    if all(name.isdecimal() for name in columns):
-        header = [str(place) for place in range(len(first[1]))]
-        records = itertools.chain([first], records)
-    else:
-        header = first[1]
-    check_columns(str(path), header, columns)
-    for line, fields in records:
-        if len(fields) != len(header):
-            raise UserError(f"{path}, line {line}: {len(fields)} fields, where the first row has {len(header)}")
-        yield f", line {line}", dict(zip(header, fields, strict=True))
+def _table(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    """Rows by the header's names, or, where all columns asked for are whole numbers, by their place from 0.
 
-
-def _records(path: Path, *, delimiter: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
-    """(line it ends on, fields) of each record that is not empty."""
+    csv as in RFC 4180: quotes may hold line ends and commas. In tsv a quote is an ordinary character.
+    """
+    is_csv, header = path.suffix.lower() == ".csv", list[str]()
     csv.field_size_limit(LONGEST_FIELD)
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    reader = csv.reader(lines(decoded(path)), delimiter=delimiter, quoting=quoting, strict=True)
-    try:
-        for fields in reader:
-            if fields:
-                yield reader.line_num, fields
-    except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: not a valid table ({error})") from None
+    with text_file(path) as file:
+        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if is_csv else csv.QUOTE_NONE
+        reader = csv.reader(file, delimiter="," if is_csv else "\t", quoting=quoting, strict=True)
+        try:
+            for fields in filter(None, reader):
+                where = f"{path}, line {reader.line_num}"
+                if not header:
+                    by_place = all(name.isdecimal() for name in columns)
+                    header = [str(place) for place in range(len(fields))] if by_place else fields
+                    check_columns(str(path), header, columns)
+                    if not by_place:
+                        continue
+                if len(fields) != len(header):
+                    raise UserError(f"{where}: {len(fields)} fields, where the first row has {len(header)}")
+                yield where, dict(zip(header, fields, strict=True))
+        except csv.Error as error:
+            raise UserError(f"{path}, line {reader.line_num}: not a valid table ({error})") from None
 
 
-def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+def _parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
     """Some rows at a time, of the columns asked for alone."""
     import pyarrow.parquet
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            check_columns(str(path), file.schema_arrow.names, columns)
+            names = file.schema_arrow.names
+            check_columns(str(path), names, columns)
+            wanted = [*columns, *(name for name in optional if name in names)]
             numbers = itertools.count(1)
-            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=list(columns)):
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted):
                 for row in batch.to_pylist():
-                    yield f", row {next(numbers)}", row
-    except UserError:
-        raise
-    except Exception as error:
-        raise _not_parquet(path, error) from None
-
-
-def columns_of_parquet(path: Path) -> list[str]:
-    """The names of a parquet file's columns. UserError where it is none."""
-    import pyarrow.parquet
-
-    try:
-        return list(pyarrow.parquet.read_schema(path).names)
-    except Exception as error:
-        raise _not_parquet(path, error) from None
-
-
-def _not_parquet(path: Path, error: Exception) -> UserError:
-    """The error for a file that pyarrow cannot read."""
-    return UserError(f"{path}: not a readable parquet file ({first_line(error)})")
-
-
-READERS: Mapping[str, Callable[[Path, Sequence[str]], Iterator[Row]]] = {
-    ".jsonl": _json_rows,
-    ".json": _json_rows,
-    ".csv": partial(_table, delimiter=",", quoted=True),  # as RFC 4180: quotes may hold line ends and commas
-    ".tsv": partial(_table, delimiter="\t", quoted=False),  # where a quote is an ordinary character
-    ".parquet": _parquet_rows,
-}
-
-
-PLAIN = (".txt", ".text", ".md")
-ENDINGS = (*PLAIN, *READERS)
+                    yield f"{path}, row {next(numbers)}", row
+    except pyarrow.ArrowException as error:
+        raise UserError(f"{path}: not a readable parquet file ({first_line(error)})") from None
 
 
 @final
@@ -269,19 +224,20 @@ class TextFiles(Corpus):
         return fingerprint(corpus="text", held_out=self.held_out, options=options, contents=contents)
 
     def texts(self) -> Iterator[str]:
-        for path in self.files():
-            texts: Iterable[str]
-            if path.suffix.lower() in READERS:
-                rows = READERS[path.suffix.lower()](path, self.column)
-                texts = (join_columns(f"{path}{where}", row, self.column) for where, row in rows)
-            elif self._separator is None:
-                texts = ["".join(decoded(path))]
+        fewest, most = self.keep_chars or (0, math.inf)
+        for text in (text for path in self.files() for text in self._texts_of(path)):
+            if fewest <= len(text) <= most:
+                yield text[: self.max_chars]
+
+    def _texts_of(self, path: Path) -> Iterator[str]:
+        if path.suffix.lower() in TABLES:
+            yield from (join_columns(where, row, self.column) for where, row in rows_of(path, self.column))
+            return
+        with text_file(path) as file:
+            if self._separator is None:
+                yield file.read()
             else:
-                texts = split_stream(decoded(path), self._separator, margin=MARGIN)
-            for text in texts:
-                if self.keep_chars is not None and not self.keep_chars[0] <= len(text) <= self.keep_chars[1]:
-                    continue
-                yield text if self.max_chars is None else text[: self.max_chars]
+                yield from split_stream(iter(lambda: file.read(BLOCK), ""), self._separator, margin=MARGIN)
 
     def files(self, *, tell: bool = False) -> list[Path]:
         """Every file, once. UserError where there is nothing to read, or where something cannot be read.
@@ -323,16 +279,13 @@ def _below(folder: Path) -> list[Path]:
 
     A folder that links lead to again is entered under the first of its names alone.
     """
-    found, entered = [], set()
+    found, entered = list[Path](), set()
     for parent, below, names in os.walk(folder, onerror=_raise, followlinks=True):
         real = os.path.realpath(parent)
         below[:] = [] if real in entered else sorted(name for name in below if not name.startswith("."))
         if real not in entered:
             found += [Path(parent, name) for name in names if not name.startswith(".")]
         entered.add(real)
-    for path in found:
-        if path.is_symlink():
-            path.stat()  # a link to nothing may have stood for a folder of texts
     return sorted(found)
 
 

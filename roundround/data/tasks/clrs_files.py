@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Self, final
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +23,8 @@ from roundround.data.corpora import reading, well_formed
 from roundround.data.tasks.base import LONGEST, FixedSet, Task
 from roundround.data.tasks.batches import ExampleSampler
 from roundround.data.tasks.text_task import Text, TextTask
-from roundround.data.text import READERS, TextFiles, check_columns, columns_of_parquet
-from roundround.support.errors import UserError, nearest, printable
+from roundround.data.text import TextFiles, rows_of
+from roundround.support.errors import UserError, nearest
 from roundround.support.files import sha256
 
 QUESTION, ANSWER, ALGORITHM = COLUMNS = ("question", "answer", "algo_name")  # of the authors' data sets
@@ -70,7 +68,6 @@ SHARES = 64  # of all rows, by the hash of the text
 OF_ONE_SET = {"validation": range(8), "test": range(8, 16), "train": range(16, SHARES)}
 OF_TRAINING_SET = {"validation": range(1), "train": range(1, SHARES)}  # where the test has a set of its own
 
-WHOLE = re.compile(r"[0-9]{1,9}")
 Numbers = NDArray[np.int64]
 
 
@@ -187,22 +184,17 @@ class StoredClrsText(TextTask):
             chosen &= np.isin(rows.length, wanted)
         numbers = chosen.nonzero()[0]
         if not len(numbers):
-            raise UserError(f"{rows.where}: {self._nothing(rows, split, wanted)}")
+            raise self._nothing(rows, split, wanted)
         order = ExampleSampler(len(numbers), seed=seed)
         return FixedSet(len(numbers), lambda i: rows.at(int(numbers[order.numbers(i, 1)[0]])))
 
-    def _nothing(self, rows: Rows, split: str, wanted: Sequence[int] | None) -> str:
-        """What is not there, and what is."""
-        of_algorithms = rows.length[rows.of(self.algorithms)]
-        if wanted is None:
-            there = f"{len(of_algorithms)} are there for all that it is for"
-        elif UNKNOWN in of_algorithms:
-            there = f"there is no column '{LENGTH}'; data.lengths=null takes all rows"
-        else:
-            there = f"lengths that are there: {', '.join(map(str, np.unique(of_algorithms))) or 'none'}"
-        of_length = "" if wanted is None else f" of length {', '.join(map(str, wanted))}"
+    def _nothing(self, rows: Rows, split: str, wanted: Sequence[int] | None) -> UserError:
+        """The error that says what is not there, and what is."""
+        there = np.unique(rows.length[rows.of(self.algorithms)]).tolist()
         names = ", ".join(self.algorithms) if len(self.algorithms) < 4 else f"any of {len(self.algorithms)} algorithms"
-        return f"no row of {names}{of_length} for {split} ({there})"
+        of_length = "" if wanted is None else f" of length {', '.join(map(str, wanted))}"
+        found = f"no column '{LENGTH}'; data.lengths=null takes all rows" if UNKNOWN in there else f"lengths: {there}"
+        return UserError(f"{rows.where}: no row of {names}{of_length} for {split} (there: {found})")
 
     def text(self, rng: np.random.Generator, length: int) -> Text:
         texts = self.stored_texts(seed=0, split="train", length=length)
@@ -214,7 +206,7 @@ class StoredClrsText(TextTask):
 
     def check_length(self, length: int, what: str) -> None:
         if length not in self.test_lengths():
-            raise UserError(f"{what}={length}: {self._nothing(self.set_of('test'), 'test', [length])}")
+            raise self._nothing(self.set_of("test"), f"{what}={length}", [length])
 
     def longest_texts(self, length: int) -> tuple[list[Text], float]:
         train, found = self.set_of("train"), list[Text]()
@@ -223,7 +215,7 @@ class StoredClrsText(TextTask):
             longest = numbers[np.argsort(-rows.n_bytes[numbers], kind="stable")[:MEASURED]]
             found += [rows.at(int(number)) for number in longest]
         if not found:
-            raise UserError(f"{train.where}: {self._nothing(train, 'training', None)}")
+            raise self._nothing(train, "training", None)
         return found, 1.0
 
 
@@ -231,34 +223,26 @@ def lengths_in_training(algorithm: str) -> list[int]:
     return [length for length in TRAINED if length <= LONGEST_TRAINED[algorithm]]
 
 
-def table(where: str, rows: Iterable[Mapping[str, object]], at: Callable[[int], Text]) -> Rows:
-    """The rows as they are gone through once. UserError for one that is not of CLRS-Text, or where there is none."""
+def table(where: str, rows: Iterable[Mapping[str, Any]], at: Callable[[int], Text]) -> Rows:
+    """The rows, read once. UserError for an algorithm that is not of CLRS-Text, or where there is no row."""
     numbers = {name: number for number, name in enumerate(LONGEST_TRAINED)}
     columns: list[tuple[int, int, int, int]] = []
     for row in rows:
-        place = f"{where}, row {len(columns) + 1}"
-        name, length = row[ALGORITHM], row.get(LENGTH, UNKNOWN)
-        if not isinstance(name, str) or name not in numbers:
-            raise UserError(
-                f"{place}: {ALGORITHM} is '{printable(str(name), 40)}'{nearest(str(name), LONGEST_TRAINED)}"
-            )
-        if LENGTH in row and not WHOLE.fullmatch(str(length)):  # a csv has text
-            raise UserError(f"{place}: {LENGTH} is '{printable(str(length), 40)}', no whole number from 0")
-        text = "".join(text_of(row, place)).encode()
+        name = str(row[ALGORITHM])
+        if name not in numbers:
+            raise UserError(f"{where}, row {len(columns) + 1}: {ALGORITHM} is '{name}'{nearest(name, LONGEST_TRAINED)}")
+        text = "".join(text_of(row)).encode()
         identity = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest())  # a number that int64 has
-        columns.append((numbers[name], int(str(length)), identity, len(text)))
+        columns.append((numbers[name], int(row.get(LENGTH, UNKNOWN)), identity, len(text)))  # a csv has text
     if not columns:
         raise UserError(f"{where}: there is no row")
     algorithm, length_N, hash_N, n_bytes = np.array(columns, dtype=np.int64).T
     return Rows(where=where, at=at, algorithm=algorithm, length=length_N, hash=hash_N, n_bytes=n_bytes)
 
 
-def text_of(row: Mapping[str, object], where: str) -> Text:
-    """The prompt and the answer of a row. UserError where one is no text."""
-    question, answer = row[QUESTION], row[ANSWER]
-    if not isinstance(question, str) or not isinstance(answer, str):
-        raise UserError(f"{where}: columns '{QUESTION}' and '{ANSWER}' must hold text")
-    return Text(well_formed(question), well_formed(answer))
+def text_of(row: Mapping[str, Any]) -> Text:
+    """The prompt and the answer of a row."""
+    return Text(well_formed(row[QUESTION]), well_formed(row[ANSWER]))
 
 
 @final
@@ -293,27 +277,22 @@ class ClrsTextFiles(StoredClrsText):
         }
 
     def origin(self) -> dict[str, object]:
-        hashes = {}
-        for which, files in self.files.items():
-            with reading(which):
-                hashes[which] = [[path.suffix.lower(), sha256(path)] for path in files.files()]
+        with reading("the corpus"):
+            hashes = {
+                which: [[path.suffix.lower(), sha256(path)] for path in files.files()]
+                for which, files in self.files.items()
+            }
         return {"files": hashes, "pairs": self.pairs()}
 
     def read(self, which: str) -> Rows | None:
         if which not in self.files:
             return None
         paths, texts = self.files[which].files(), list[Text]()
-        where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-        return table(where, rows_of(paths, texts), texts.__getitem__)
 
+        def rows() -> Iterator[Mapping[str, Any]]:
+            for path in paths:
+                for _, row in rows_of(path, COLUMNS, optional=[LENGTH]):
+                    texts.append(text_of(row))
+                    yield row
 
-def rows_of(paths: list[Path], texts: list[Text]) -> Iterator[Mapping[str, object]]:
-    """The rows of files, whose texts are kept in `texts`. UserError where a file has other columns."""
-    for path in paths:
-        if path.suffix.lower() not in READERS:
-            raise UserError(f"{path}: CLRS-Text is read from {', '.join(READERS)}, with columns {', '.join(COLUMNS)}")
-        has_length = path.suffix.lower() == ".parquet" and LENGTH in columns_of_parquet(path)
-        for where, row in READERS[path.suffix.lower()](path, [*COLUMNS, LENGTH] if has_length else COLUMNS):
-            check_columns(f"{path}{where}", list(row), COLUMNS)
-            texts.append(text_of(row, f"{path}{where}"))
-            yield row
+        return table(", ".join(map(str, paths)), rows(), texts.__getitem__)

@@ -61,7 +61,7 @@ class ClrsTextHub(StoredClrsText):
             for block in blocks
             for values in zip(*(block[name] for name in names), strict=True)
         )
-        return table(f"data set '{self.hub[which].name}'", by_row, lambda i: text_of(rows[i], f"row {i}"))
+        return table(f"data set '{self.hub[which].name}'", by_row, lambda i: text_of(rows[i]))
 
 
 def hub_rows(name: str, split: str, revision: str | None, prefix: str) -> HubRows:
