@@ -49,8 +49,6 @@ class WindowSampler:
     """
 
     def __init__(self, n_tokens: int | Sequence[int], *, seed: int, length: int) -> None:
-        if length < 1 or seed < 0:
-            raise ValueError(f"length is {length} and seed is {seed}: whole numbers from 1 and from 0 are allowed")
         self.sizes = [n_tokens] if isinstance(n_tokens, int) else list(n_tokens)
         self.seed, self.length = seed, length
         self.n_groups = max(1, -(-len(self.sizes) // GROUP))
@@ -197,8 +195,7 @@ class Shares:
     """Which rows of each global batch one process reads: those of its micro-batches, for some steps on end.
 
     The global batch is rank 0's micro-batches in order, then rank 1's, and so on, so results do not depend on how a
-    batch is spread over ranks and micro-batches. Raises UserError where it cannot be spread evenly, ValueError for a
-    rank that there is not.
+    batch is spread over ranks and micro-batches. Raises UserError where it cannot be spread evenly.
     """
 
     batch_size: int
@@ -216,8 +213,6 @@ class Shares:
                 f"batch_size={self.batch_size} must be a multiple of {self.n_parts} = {self.world_size} ranks x "
                 f"{self.n_micro_batches} micro-batches; the nearest: {' and '.join(nearest)}"
             )
-        if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank is {self.rank}: 0 to {self.world_size - 1} is allowed with {self.world_size} ranks")
 
     @property
     def n_parts(self) -> int:
@@ -268,10 +263,6 @@ class EvaluationWindows(Dataset[Tensor]):
     """
 
     def __init__(self, tokens: Tokens, *, length: int, stride: int) -> None:
-        if not 1 <= stride <= length < len(tokens):
-            raise ValueError(
-                f"length is {length} and stride {stride}: 1 <= stride <= length < {len(tokens)}, the tokens, is allowed"
-            )
         self.tokens, self.length, self.stride = tokens, length, stride
         self.last_start = len(tokens) - 1 - length
 

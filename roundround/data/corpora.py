@@ -81,9 +81,8 @@ def reading(what: object) -> Iterator[None]:
         yield
     except OSError as error:
         path = what if error.filename is None else os.fsdecode(error.filename)
-        name = f"{path} -> {os.readlink(path)}" if isinstance(path, str) and os.path.islink(path) else f"{path}"
         reason = error.strerror or first_line(error)
-        raise UserError(f"{name}: cannot be read ({reason}); mend it, or choose other text") from error
+        raise UserError(f"{path}: cannot be read ({reason}); mend it, or choose other text") from error
 
 
 def first_line(error: Exception) -> str:

@@ -10,7 +10,7 @@ import itertools
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -91,9 +91,7 @@ class HubRows:
     def commit(self) -> str:
         """The commit that `revision` stands for: asked of the hub, or else of the local cache. UserError."""
         if self._commit is None:
-            fixed = self.revision is not None and COMMIT.fullmatch(self.revision)
-            self._commit = self.revision if fixed else self._resolve()
-        assert self._commit is not None
+            self._commit = self._resolve()
         return self._commit
 
     def open(self, columns: Sequence[str], *, copy_serves: bool = True) -> Any:
@@ -103,36 +101,33 @@ class HubRows:
         """
         import datasets
 
-        commit = self.commit()
+        commit, reachable = self.commit(), hub_is_reachable()
         if not sys.stderr.isatty():
             datasets.disable_progress_bars()
+        if not reachable and not copy_serves:
+            raise self._unreachable()
         try:
-            if hub_is_reachable():
-                rows = self._load(commit, streaming=self.streaming)
-            elif not copy_serves:
-                raise self._unreachable()
-            else:  # what an earlier run without streaming left; its folder is named by the commit
-                try:
-                    with offline():
-                        rows = self._load(commit, streaming=False)
-                except (OSError, ValueError):
-                    raise self._unreachable() from None
-                cached = {Path(file["filename"]).parent.name for file in rows.cache_files}
-                if cached != {commit}:
-                    raise UserError(
-                        f"data set '{self.name}': the cached copy is of another commit; set "
-                        f"{self.revision_key}={cached.pop()}"
-                    )
-        except UserError:
-            raise
+            with nullcontext() if reachable else offline():
+                rows: Any = datasets.load_dataset(
+                    self.name, self.config, split=self.split, revision=commit, streaming=self.streaming and reachable
+                )
         except Exception as error:  # the libraries' errors differ between versions; each has one telling line
-            raise UserError(f"data set '{self.name}': {first_line(error)}") from None
+            raise (
+                UserError(f"data set '{self.name}': {first_line(error)}") if reachable else self._unreachable()
+            ) from None
+        if not reachable:  # the folder of a copy that an earlier run left is named by its commit
+            cached = {Path(file["filename"]).parent.name for file in rows.cache_files}
+            if cached != {commit}:
+                found = f"set {self.revision_key}={cached.pop()}"
+                raise UserError(f"data set '{self.name}': the cached copy is of another commit; {found}")
         check_columns(f"data set '{self.name}'", rows.column_names or list(next(iter(rows))), columns)
         return rows
 
     def _resolve(self) -> str:
         from huggingface_hub import HfApi, errors
 
+        if self.revision is not None and COMMIT.fullmatch(self.revision):
+            return self.revision
         if not hub_is_reachable():
             cached = cached_commit(self.name, self.revision)
             if cached is None:
@@ -144,23 +139,17 @@ class HubRows:
             raise UserError(
                 f"data set '{self.name}' has no revision '{self.revision}'; set {self.revision_key}"
             ) from None
-        except (errors.RepositoryNotFoundError, errors.HFValidationError):
+        except (errors.HfHubHTTPError, errors.HFValidationError) as error:
             raise UserError(
-                f"no data set '{self.name}' on the Hugging Face hub, or it is private: check {self.name_key}, or log in"
+                f"no data set '{self.name}' on the Hugging Face hub, or it is private ({first_line(error)}): check "
+                f"{self.name_key}, or log in"
             ) from None
-        except errors.HfHubHTTPError as error:
-            raise UserError(f"data set '{self.name}': the hub refuses ({first_line(error)})") from None
 
     def _unreachable(self) -> UserError:
         return UserError(
             f"data set '{self.name}': the Hugging Face hub cannot be reached and no copy is cached here; without a "
             f"network use {self.without_network}, or a copy cached by an earlier run"
         )
-
-    def _load(self, commit: str, *, streaming: bool) -> Any:
-        import datasets
-
-        return datasets.load_dataset(self.name, self.config, split=self.split, revision=commit, streaming=streaming)
 
 
 @final

@@ -42,7 +42,7 @@ from roundround.data.tokenizers import (
     Bytes,
     TokenizerRecipe,
     Vocabulary,
-    check_ids,
+    check_end,
     content_hash,
     content_identity,
     open_vocabulary,
@@ -135,7 +135,7 @@ def read_entry(store: Store) -> Entry:
 def _read_vocabulary(store: Store, about: dict[str, Any]) -> Vocabulary:
     """The tokenizer that lies there, as begun.json or meta.json describes it."""
     tokenizer, end = Tokenizer.from_str(store.read_text(TOKENIZER)), about["end_of_document"]
-    check_ids(tokenizer, end)
+    check_end(tokenizer, end)
     return open_vocabulary(tokenizer, end, reads_special_tokens=about.get("reads_special_tokens", False))
 
 

@@ -104,12 +104,8 @@ class BPE(TokenizerRecipe):
     """
 
     def __init__(self, *, vocab_size: int, max_train_bytes: int) -> None:
-        if vocab_size <= N_BYTES:
-            raise ValueError(f"vocab_size is {vocab_size}: at least {N_BYTES + 1} is allowed (bytes, end of document)")
-        if vocab_size > LARGEST_VOCABULARY:  # the trainer takes memory for all of them before it reads a text
-            raise ValueError(
-                f"vocab_size is {vocab_size}: up to {LARGEST_VOCABULARY:,} is allowed, for which memory is taken"
-            )
+        if not N_BYTES < vocab_size <= LARGEST_VOCABULARY:  # the trainer takes memory for all of them at once
+            raise ValueError(f"vocab_size is {vocab_size}: {N_BYTES + 1} to {LARGEST_VOCABULARY:,} is allowed")
         if max_train_bytes < 1:
             raise ValueError(f"max_train_bytes is {max_train_bytes}: a whole number from 1 is allowed")
         self.vocab_size, self.max_train_bytes = vocab_size, max_train_bytes
@@ -204,7 +200,7 @@ class AlreadyOpen(TokenizerRecipe):
         """The tokenizer.json that a run kept, with the id of its end-of-document token. UserError if broken."""
         try:
             tokenizer = Tokenizer.from_str(read_text(path))
-            check_ids(tokenizer, end_of_document)
+            check_end(tokenizer, end_of_document)
             return cls(open_vocabulary(tokenizer, end_of_document))
         except Exception as error:  # OSError, ValueError, or the library's plain Exception where it is no tokenizer
             raise UserError(f"{path}: not a readable tokenizer ({first_line(error)})") from None
@@ -255,7 +251,7 @@ def vocabulary_of(
     if end is None:
         raise UserError(f"tokenizer '{name}' has no end-of-sequence token; choose another tokenizer.name")
     try:
-        check_ids(tokenizer.backend_tokenizer, end)
+        check_end(tokenizer.backend_tokenizer, end)
     except ValueError as error:
         raise UserError(f"tokenizer '{name}': {error}; choose another tokenizer.name") from None
     return open_vocabulary(
@@ -263,16 +259,8 @@ def vocabulary_of(
     )
 
 
-def check_ids(tokenizer: Tokenizer, end_of_document: int) -> None:
-    """ValueError where an id is far beyond the number of tokens, or no token ends a document.
-
-    The library writes a tokenizer as json by going through all ids up to the largest, with a list as long: an id of
-    4,000,000,000 in a file of a kilobyte takes 16 GiB and ends the process. An embedding has as many rows.
-    """
-    ids = tokenizer.get_vocab(with_added_tokens=True).values()
-    allowed = max(LARGEST_VOCABULARY, 2 * len(ids))
-    if max(ids, default=0) >= allowed:
-        raise ValueError(f"it has the id {max(ids):,} with {len(ids):,} tokens; ids below {allowed:,} are allowed")
+def check_end(tokenizer: Tokenizer, end_of_document: int) -> None:
+    """ValueError where the vocabulary has no token that could end a document."""
     if tokenizer.id_to_token(end_of_document) is None:
         raise ValueError(f"it has no token {end_of_document}, which is to end a document")
 

@@ -74,7 +74,7 @@ def test_columns_may_be_numbers_or_one_name() -> None:
 def test_a_value_that_is_not_allowed_is_told_with_its_place() -> None:
     with pytest.raises(UserError, match=r"data: held_out is 2.0: a fraction"):
         build(node(CONF / "data" / "pydoc.yaml", held_out=2), Corpus)
-    with pytest.raises(UserError, match=r"tokenizer: vocab_size is 100: at least 257"):
+    with pytest.raises(UserError, match=r"tokenizer: vocab_size is 100: 257 to 1,048,576"):
         build(node(CONF / "tokenizer" / "bpe.yaml", vocab_size=100), TokenizerRecipe)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import FIRST, Example, Ids, Task, asked, numbered
+from roundround.data.tasks.base import FIRST, Example, Ids, Lengths, Task, asked, numbered
 
 PLUS = FIRST + 10
 
@@ -29,7 +28,7 @@ class Addition(Task):
         *,
         reverse_answer: bool,
         reverse_operands: bool,
-        train_lengths: Sequence[int],
+        train_lengths: Lengths,
         train_examples: int | None,
         validation_examples: int,
     ) -> None:

@@ -37,6 +37,7 @@ MOST_DRAWS = 128  # for one example; a split that has an eighth of them is misse
 IDENTIFYING = 8  # examples of each split and length that the hash of a task is taken of
 
 Ids = NDArray[np.int64]
+Lengths = Sequence[int]  # the shortest and the longest
 Item = TypeVar("Item")
 
 

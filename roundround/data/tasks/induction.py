@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import BOS, FIRST, Example, Task, numbered
+from roundround.data.tasks.base import BOS, FIRST, Example, Lengths, Task, numbered
 
 TRIGGER = FIRST
 
@@ -26,7 +25,7 @@ class Induction(Task):
     shortest = 3
 
     def __init__(
-        self, *, n_symbols: int, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int
+        self, *, n_symbols: int, train_lengths: Lengths, train_examples: int | None, validation_examples: int
     ) -> None:
         super().__init__(
             symbols=["=>", *numbered(n_symbols)],

@@ -42,17 +42,29 @@ class LengthTest(TextTask):
     An example is as long as that allows, short of it by less than a unit of filler. Words are drawn from those that the
     vocabulary has as one token each; where it has few they are made up of syllables.
 
-    written: tokens that a model may write to be scored. sentences: what an example says, for `reserved`.
+    haystack: the filler around hidden sentences. sentences: five plain ones, over and over; words: sentences of drawn
+    words; needles: sentences like those that are hidden.
+
+    written: tokens that a model may write to be scored. sentences: what an example says, whose words are not drawn.
     """
 
     written: ClassVar[int]
     sentences: ClassVar[tuple[str, ...]]
 
-    def __init__(self, *, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int) -> None:
+    def __init__(
+        self,
+        *,
+        train_lengths: Sequence[int],
+        train_examples: int | None,
+        validation_examples: int,
+        haystack: str = "sentences",
+    ) -> None:
+        if haystack not in HAYSTACKS:
+            raise ValueError(f"haystack is '{haystack}'{nearest(haystack, HAYSTACKS)}")
         super().__init__(
             train_lengths=train_lengths, train_examples=train_examples, validation_examples=validation_examples
         )
-        self._words: list[str] = []
+        self.haystack, self._words = haystack, list[str]()
 
     @abstractmethod
     def filled(self, rng: np.random.Generator, length: int) -> Filled:
@@ -75,8 +87,9 @@ class LengthTest(TextTask):
         return with_filler(n)
 
     def no_room(self, length: int, needed: int) -> UserError:
-        needs = f"with this tokenizer it needs {needed}"
-        return UserError(f"a length of {length} tokens has no room for this test: {needs}")
+        return UserError(
+            f"a length of {length} tokens has no room for this test: with this tokenizer it needs {needed}"
+        )
 
     @final
     def n_tokens(self, text: Text) -> int:
@@ -131,33 +144,6 @@ class LengthTest(TextTask):
             found |= {} if word in but else {word: None}
         return list(found)
 
-
-def n_tokens_behind(vocabulary: Vocabulary, text: str) -> int:
-    """Tokens of a text that follows a space; some tokenizers put another before whatever they are given first."""
-    return len(vocabulary.encode(f"a {text}")) - len(vocabulary.encode("a"))
-
-
-class Hidden(LengthTest):
-    """Base of tests whose sentences are hidden in filler.
-
-    haystack: the filler. sentences: five plain ones, over and over; words: sentences of drawn words; needles: sentences
-    like those that are hidden.
-    """
-
-    def __init__(
-        self, *, haystack: str, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int
-    ) -> None:
-        if haystack not in HAYSTACKS:
-            raise ValueError(f"haystack is '{haystack}'{nearest(haystack, HAYSTACKS)}")
-        super().__init__(
-            train_lengths=train_lengths, train_examples=train_examples, validation_examples=validation_examples
-        )
-        self.haystack = haystack
-
-    @abstractmethod
-    def needle(self, rng: np.random.Generator, names: Collection[str]) -> str:
-        """A sentence like those that are hidden, which nobody asks for: with none of these names."""
-
     @final
     def hidden_in(
         self,
@@ -165,18 +151,23 @@ class Hidden(LengthTest):
         needles: Sequence[str],
         places: Sequence[float],
         around: tuple[str, str, str],
-        names: Collection[str],
+        another: Callable[[], str],
     ) -> Filled:
         """Needles at these places, from 0, before all filler, to 1, after it.
 
-        around: opening, question and answer. names: those in the needles.
+        around: opening, question and answer. another: draws a sentence like the needles, with other names.
         """
         filler: list[str] = []
         opening, question, answer = around
 
         def cost(i: int) -> int:
             while len(filler) <= i:
-                filler.append(self.filler(rng, len(filler), names))
+                if self.haystack == "sentences":
+                    filler.append(FILLER[len(filler) % len(FILLER)])
+                elif self.haystack == "needles":
+                    filler.append(another())
+                else:
+                    filler.append(f"{' '.join(self.words(rng, 8)).capitalize()}.")
             return self.n_behind(filler[i])
 
         def with_filler(n: int) -> Text:
@@ -187,18 +178,14 @@ class Hidden(LengthTest):
 
         return with_filler, cost
 
-    @final
-    def filler(self, rng: np.random.Generator, i: int, names: Collection[str]) -> str:
-        """The sentence of this number."""
-        if self.haystack == "sentences":
-            return FILLER[i % len(FILLER)]
-        if self.haystack == "needles":
-            return self.needle(rng, names)
-        return f"{' '.join(self.words(rng, 8)).capitalize()}."
+
+def n_tokens_behind(vocabulary: Vocabulary, text: str) -> int:
+    """Tokens of a text that follows a space; some tokenizers put another before whatever they are given first."""
+    return len(vocabulary.encode(f"a {text}")) - len(vocabulary.encode("a"))
 
 
 @final
-class Needles(Hidden):
+class Needles(LengthTest):
     """Finds numbers that are given by single sentences in a long text.
 
     filler "The secret number of K is V." filler "What is the secret number of K? .." V, V; length is all tokens
@@ -261,9 +248,6 @@ class Needles(Hidden):
     def number(self, rng: np.random.Generator) -> str:
         return str(rng.integers(10 ** (self.n_digits - 1), 10**self.n_digits))
 
-    def needle(self, rng: np.random.Generator, names: Collection[str]) -> str:
-        return self.sentences[1].format(*self.words(rng, 1, names), self.number(rng))
-
     def filled(self, rng: np.random.Generator, length: int) -> Filled:
         keys, n = self.words(rng, self.n_keys), self.n_keys * self.n_values
         values = dict.fromkeys([self.number(rng)])
@@ -278,14 +262,21 @@ class Needles(Hidden):
         asked = " and ".join(keys[: self.n_queries])
         one = self.n_queries * self.n_values == 1
         question = self.sentences[2].format(asked, asked) if one else self.sentences[3].format(asked)
-        return self.hidden_in(rng, needles, places.tolist(), (self.sentences[0], question, answer), keys)
+        around = self.sentences[0], question, answer
+        return self.hidden_in(
+            rng,
+            needles,
+            places.tolist(),
+            around,
+            lambda: self.sentences[1].format(*self.words(rng, 1, keys), self.number(rng)),
+        )
 
     def origin(self) -> object:
         return [self.n_keys, self.n_values, self.n_queries, self.n_digits, self.haystack, self._depth]
 
 
 @final
-class VariableTracking(Hidden):
+class VariableTracking(LengthTest):
     """Names all variables with a given value, where each was assigned from the one before it.
 
     filler "Let A be V." filler "Let B be A." filler "Which names stand for V? .." A, B; length is all tokens
@@ -320,9 +311,6 @@ class VariableTracking(Hidden):
         )
         self.n_chains, self.n_hops = n_chains, n_hops
 
-    def needle(self, rng: np.random.Generator, names: Collection[str]) -> str:
-        return self.sentences[1].format(*self.words(rng, 2, names))
-
     def filled(self, rng: np.random.Generator, length: int) -> Filled:
         size = self.n_hops + 1
         names, needles, places = self.words(rng, self.n_chains * size), [], []
@@ -333,7 +321,9 @@ class VariableTracking(Hidden):
             places += np.sort(rng.random(size)).tolist()
         question = self.sentences[2].format(values[0], values[0])
         around = self.sentences[0], question, BETWEEN.join(names[:size])
-        return self.hidden_in(rng, needles, places, around, names)
+        return self.hidden_in(
+            rng, needles, places, around, lambda: self.sentences[1].format(*self.words(rng, 2, names))
+        )
 
     def origin(self) -> object:
         return [self.n_chains, self.n_hops, self.haystack]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import BOS, FIRST, SEP, Example, Task, check_range, numbered
+from roundround.data.tasks.base import BOS, FIRST, SEP, Example, Lengths, Task, check_range, numbered
 from roundround.data.tokenizers import LARGEST_VOCABULARY
 
 
@@ -29,7 +28,7 @@ class LocalCount(Task):
         *,
         n_symbols: int,
         longest_run: int,
-        train_lengths: Sequence[int],
+        train_lengths: Lengths,
         train_examples: int | None,
         validation_examples: int,
     ) -> None:

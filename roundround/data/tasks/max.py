@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import FIRST, Example, Task, asked, numbered
+from roundround.data.tasks.base import FIRST, Example, Lengths, Task, asked, numbered
 
 
 @final
@@ -28,7 +27,7 @@ class Max(Task):
         *,
         n_priorities: int,
         n_classes: int,
-        train_lengths: Sequence[int],
+        train_lengths: Lengths,
         train_examples: int | None,
         validation_examples: int,
     ) -> None:

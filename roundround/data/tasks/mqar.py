@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import FIRST, Example, Ids, Task, check_range, numbered
+from roundround.data.tasks.base import FIRST, Example, Ids, Lengths, Task, check_range, numbered
 from roundround.data.tokenizers import LARGEST_VOCABULARY
 
 
@@ -33,7 +32,7 @@ class MQAR(Task):
         power_a: float,
         answers_in_sequence: bool,
         random_filler: bool,
-        train_lengths: Sequence[int],
+        train_lengths: Lengths,
         train_examples: int | None,
         validation_examples: int,
     ) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import FIRST, Example, Ids, Task, asked, check_range, numbered
+from roundround.data.tasks.base import FIRST, Example, Ids, Lengths, Task, asked, check_range, numbered
 from roundround.data.tokenizers import LARGEST_VOCABULARY
 
 SPACE, BETWEEN, QUERY, LETTER = range(FIRST, FIRST + 4)
@@ -35,7 +34,7 @@ class MQMTAR(Task):
         value_tokens: int,
         pairs_share: float,
         n_queries: int,
-        train_lengths: Sequence[int],
+        train_lengths: Lengths,
         train_examples: int | None,
         validation_examples: int,
     ) -> None:

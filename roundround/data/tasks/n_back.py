@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import BOS, FIRST, Example, Task, check_range, numbered
+from roundround.data.tasks.base import BOS, FIRST, Example, Lengths, Task, check_range, numbered
 
 
 @final
@@ -24,7 +23,7 @@ class NBack(Task):
         *,
         n_symbols: int,
         steps: int,
-        train_lengths: Sequence[int],
+        train_lengths: Lengths,
         train_examples: int | None,
         validation_examples: int,
     ) -> None:

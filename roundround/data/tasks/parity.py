@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import FIRST, Example, Task, asked
+from roundround.data.tasks.base import FIRST, Example, Lengths, Task, asked
 
 SYMBOLS = ["0", "1", "even", "odd"]
 EVEN = FIRST + SYMBOLS.index("even")
@@ -23,7 +22,7 @@ class Parity(Task):
     4 bits a split may have none of its own, and shares those of another, which is counted and reported.
     """
 
-    def __init__(self, *, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int) -> None:
+    def __init__(self, *, train_lengths: Lengths, train_examples: int | None, validation_examples: int) -> None:
         super().__init__(
             symbols=SYMBOLS,
             train_lengths=train_lengths,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import BOS, FIRST, Example, Ids, Task, check_range, nats_of_order, numbered
+from roundround.data.tasks.base import BOS, FIRST, Example, Ids, Lengths, Task, check_range, nats_of_order, numbered
 
 FILLER = "the grass is green . the sky is blue . the sun is yellow . here we go . there and back again ."
 BEFORE, BETWEEN, AFTER = "the pass key is", ". remember it .", "is the pass key ."
@@ -32,7 +31,7 @@ class Passkey(Task):
     """
 
     def __init__(
-        self, *, n_digits: int, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int
+        self, *, n_digits: int, train_lengths: Lengths, train_examples: int | None, validation_examples: int
     ) -> None:
         check_range("n_digits", n_digits, 1)
         self.filler, self.question = ids_of(FILLER), ids_of(QUESTION)
