@@ -12,10 +12,10 @@ import hashlib
 import os
 import weakref
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -219,18 +219,12 @@ class Shards:
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self.folder, self.most_bytes = folder, most_bytes
-        self._files: OrderedDict[tuple[str, str], OpenFile] = OrderedDict()
+        self._opened = lru_cache(MOST_OPEN)(self._open)
 
     def read(self, file: ShardFile, begin: int, end: int) -> Array:
         """Values begin..end of a shard. UserError where it is lost."""
-        key = (file.store.address, file.name)
-        if key not in self._files:
-            self._files[key] = self._open(file)
-            if len(self._files) > MOST_OPEN:
-                self._files.popitem(last=False)
-        self._files.move_to_end(key)
         size = file.dtype.itemsize
-        content = self._files[key].read((end - begin) * size, begin * size)
+        content = self._opened(file).read((end - begin) * size, begin * size)
         if len(content) != (end - begin) * size:
             raise file.lost("it was cut")
         return np.frombuffer(content, file.dtype)

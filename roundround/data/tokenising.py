@@ -213,7 +213,8 @@ def _build(
     sizes = store.sizes()
     if META in sizes:
         log.warning("the tokens in %s are damaged and are made again", store.address)
-    log.info("tokenising the corpus once; kept in %s", store.address)
+    kept = "cached" if store.way_out == MOVE else "kept"
+    log.info("tokenising the corpus once; %s in %s", kept, store.address)
     whole: dict[int, dict[str, Any]] = {}
     with writing(store.address, store.way_out), store.scratch(cache_dir) as scratch:
         about, vocabulary = _begin(corpus, wanted, recipe, store)

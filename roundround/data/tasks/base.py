@@ -163,11 +163,7 @@ class Task(Source):
 
     def vocabulary(self) -> Vocabulary:
         """The special tokens and the symbols as a tokenizer that splits at spaces; unknown words read as <unk>."""
-        names = [*SPECIAL, *self.symbols]
-        ids = {name: number for number, name in enumerate(names)}
-        if len(ids) != len(names):
-            twice = next(name for number, name in enumerate(names) if name in names[:number])
-            raise ValueError(f"the symbol '{twice}' is there twice")
+        ids = {name: number for number, name in enumerate((*SPECIAL, *self.symbols))}
         tokenizer: Any = Tokenizer(models.WordLevel(vocab=ids, unk_token="<unk>"))
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIAL])
