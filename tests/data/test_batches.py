@@ -63,17 +63,6 @@ def test_epochs_start_at_different_offsets() -> None:
     assert len({int(batch[0, 0]) % LENGTH for batch in batches}) > 3
 
 
-def test_seeds_differ_and_repeat() -> None:
-    one, again, other = (global_batch(TOKENS, seed=s, step=2, batch_size=BATCH, length=LENGTH) for s in (1, 1, 2))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
-
-
-def test_a_batch_larger_than_the_corpus_goes_round() -> None:
-    batch = global_batch(TOKENS, seed=5, step=1, batch_size=200, length=LENGTH)
-    assert batch[:, 0].tolist() == naive_windows(5, 400)[200:]
-
-
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize("n_micro_batches", [1, 2])
 def test_ranks_and_micro_batches_in_order_are_the_global_batch(world_size: int, n_micro_batches: int) -> None:
@@ -150,13 +139,6 @@ def scored(windows: EvaluationWindows) -> list[int]:
     """The targets that count, window after window; TOKENS are the numbers from 0 on."""
     rows = zip(windows[:].tolist(), windows.first_scored(slice(None)).tolist(), strict=True)
     return [target for row, first in rows for target in row[1 + first :]]
-
-
-def test_evaluation_windows_can_be_sliced_indexed_and_loaded() -> None:
-    found = evaluation_windows(TOKENS, length=16, longest=64)
-    assert torch.equal(found[3:5], found[:][3:5])
-    assert torch.equal(found[3], found[:][3])
-    assert torch.equal(torch.cat(list(DataLoader(found, batch_size=7))), found[:])
 
 
 def test_the_last_token_can_be_the_last_target() -> None:

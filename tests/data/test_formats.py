@@ -50,10 +50,6 @@ def test_a_separator_may_be_longer_than_the_margin() -> None:
     assert list(split_stream(text, re.compile(r"\n\s*\n"), margin=2)) == ["a", "b", "c"]
 
 
-def test_groups_add_nothing() -> None:
-    assert list(split_stream(["a-b", "-c"], re.compile("(-)"), margin=1)) == ["a", "b", "c"]
-
-
 def test_a_real_text_is_cut_as_the_whole_file_is(tmp_path: Path) -> None:
     from pydoc_data.topics import topics  # half a megabyte of Python's documentation
 

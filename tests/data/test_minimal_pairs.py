@@ -124,19 +124,6 @@ def test_what_is_not_there_is_named(given: dict[str, Any], message: str) -> None
     assert message in str(told.value)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"pairs": 0}, "pairs is 0"),
-        ({"phenomena": []}, "phenomena is"),
-        ({"path": ["a"], "name": "b"}, "path is for files, name and revision"),
-    ],
-)
-def test_values_that_mean_nothing_are_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        pairs(**given)
-
-
 @pytest.mark.slow  # a process that imports datasets, and a server
 def test_the_hub_has_a_configuration_for_each_phenomenon(tmp_path: Path) -> None:
     readme = "---\nconfigs:\n- config_name: causative\n  data_files: causative.jsonl\n---\n"

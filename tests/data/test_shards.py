@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, final
@@ -221,14 +221,6 @@ def test_a_cache_that_is_deleted_while_it_is_read_is_filled_again(tmp_path: Path
     assert there.train.tolist() == here.train.tolist()
 
 
-def test_a_cache_folder_that_is_deleted_does_not_stop_who_has_it_open(tmp_path: Path) -> None:
-    data = prepare(Listed(TEXTS), Bytes(), tmp_path)
-    windows = TrainingWindows(data.train, Shares(batch_size=4, n_steps=9), seed=1, length=16)
-    before = [windows[n] for n in range(9)]
-    shutil.rmtree(tmp_path)
-    assert all(torch.equal(windows[n], before[n]) for n in range(9))
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -333,12 +325,6 @@ def test_no_held_out_document_is_of_two_sources_where_documents_do_not_see_each_
     assert (len(of_two), len(documents) > 20) == (0, True)
 
 
-def test_a_tokenizer_learns_from_all_sources_of_a_mixture(tmp_path: Path) -> None:
-    data = prepare(mixture({"digits": 1, "letters": 1}), BPE_RECIPE, tmp_path)
-    vocabulary = data.tokenizer.get_vocab()
-    assert {"00", "abc"} <= vocabulary.keys()
-
-
 def test_a_source_of_weight_zero_is_left_out(tmp_path: Path) -> None:
     with_it = mixture({"digits": 1, "letters": 1, "dots": 0})
     assert with_it.identity() == mixture({"digits": 1, "letters": 1}).identity()
@@ -392,29 +378,6 @@ def test_an_address_that_leads_nowhere_is_one_line(address: str, message: str) -
         open_store(address, "data.path").read_text("meta.json")
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "s3://bucket/key@version",
-        "http://127.0.0.1:9/a@b",
-        "s3://arn:aws:s3:eu-west-1:1:accesspoint/mine/key@version",
-        "file:///data/a@b?c#d",
-        "/data/a@b?c#d",
-    ],
-)
-def test_an_at_sign_that_is_no_password_is_taken(address: str) -> None:
-    with suppress(UserError):  # that s3 needs a package
-        assert open_store(address, "data.path").address == address.removeprefix("file://")
-
-
-def test_nothing_that_is_written_holds_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
-    make(Listed(TEXTS), Bytes(), open_store(ADDRESS, "to"), tmp_path)
-    files = fsspec.filesystem("memory").find("/corpora")
-    assert len(files) > 10
-    assert not [name for name in files if b"hush-hush" in fsspec.filesystem("memory").cat_file(name)]
 
 
 def test_readers_of_a_machine_share_the_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

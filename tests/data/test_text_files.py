@@ -51,19 +51,6 @@ def test_stories_are_cut_at_their_openings() -> None:
     assert len(found) == 22  # two of the 24 stories begin otherwise
 
 
-ARTICLES = [
-    "= First article =", "A sentence with a sum , 1 + 1 = 2 , in it .", "= = A section = =", "= = = Below it = = =",
-    "More .", "= Second article =", "Its text .",
-]  # fmt: skip
-
-
-def test_articles_of_wikitext_begin_at_their_titles(tmp_path: Path) -> None:
-    path = write(tmp_path / "wiki.txt", "".join(f" \n {line} \n" for line in ARTICLES))  # spaces as WikiText has them
-    found = texts(path, split_regex=r"\n(?= = [^=\n]+ = \n)")
-    assert [text.strip().split("\n")[0].strip() for text in found] == ["= First article =", "= Second article ="]
-    assert "Below it" in found[0]
-
-
 def test_folders_globs_and_files_come_in_the_order_given_and_by_path_within(tmp_path: Path) -> None:
     for name in ("b.txt", "a.md", "sub/c.text", ".hidden/x.txt", "ignored.pdf", "empty.txt"):
         write(tmp_path / name, "" if "empty" in name else name)
@@ -71,16 +58,6 @@ def test_folders_globs_and_files_come_in_the_order_given_and_by_path_within(tmp_
     assert texts(tmp_path / "b.txt", tmp_path) == ["b.txt", "a.md", "sub/c.text"]
     assert texts(tmp_path / "*.t*") == ["b.txt"]
     assert texts(tmp_path / "**" / "*.text") == ["sub/c.text"]
-
-
-def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: Path) -> None:
-    assert texts(write(tmp_path / "a[1].txt", "here")) == ["here"]
-
-
-def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    write(tmp_path / "a.txt", "at home")
-    assert texts("~/a.txt") == texts("~/*.txt") == ["at home"]
 
 
 def test_json_lines_may_vary_in_the_columns_nobody_asked_for(tmp_path: Path) -> None:
@@ -94,10 +71,6 @@ def test_json_may_be_one_array(tmp_path: Path) -> None:
     assert texts(path) == ["p\n\nq", "r"]  # rows stay whole: split_regex is for plain text
 
 
-def test_json_may_be_one_object_over_several_lines(tmp_path: Path) -> None:
-    assert texts(write(tmp_path / "a.json", json.dumps({"text": "p\n\nq"}, indent=1))) == ["p\n\nq"]
-
-
 def test_columns_are_joined_by_a_newline_and_missing_values_left_out(tmp_path: Path) -> None:
     rows = [{"q": "why", "a": "so"}, {"q": None, "a": "alone"}]
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
@@ -107,11 +80,6 @@ def test_columns_are_joined_by_a_newline_and_missing_values_left_out(tmp_path: P
 def test_csv_keeps_quotes_commas_line_ends_and_na(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", '\ufeffn,text\r\n1,"a, ""b"""\r\n2,NA\r\n3,"x\n\ny"\r\n')
     assert texts(path) == ['a, "b"', "NA", "x\n\ny"]
-
-
-def test_csv_fields_may_be_long(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", "text\n" + "x" * 300_000 + "\n")
-    assert [len(text) for text in texts(path)] == [300_000]
 
 
 QUESTIONS = """Claim: "A hare is no rabbit." Is that so?\\nOptions:\\n- yes\\n- no\tyes\tHares are born with "open eyes.
@@ -261,15 +229,6 @@ def test_linked_folders_are_read_once_whatever_they_lead_to(tmp_path: Path) -> N
     (tmp_path / "corpus" / "one").symlink_to("../elsewhere")
     (tmp_path / "corpus" / "two").symlink_to("../elsewhere")
     assert texts(tmp_path / "corpus") == ["a", "b"]
-
-
-def test_impossible_paths_are_one_line(tmp_path: Path) -> None:
-    for path, message in (
-        ("~nobody-here/x.txt", "data.path: no home folder"),
-        (tmp_path / ("x" * 300), "File name too"),
-    ):
-        with pytest.raises(UserError, match=message):
-            texts(path)
 
 
 def test_wrong_options_are_named(tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ import numpy as np
 import pytest
 from helpers_corpora import Listed
 
-from roundround.data import tokenising
 from roundround.data.corpora import fingerprint, is_held_out
-from roundround.data.prepared import TokenData, default_cache_dir, prepare
+from roundround.data.prepared import prepare
 from roundround.data.shards import Store
 from roundround.data.tokenising import bytes_of_tokens, claimed
 from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes, TokenizerRecipe, Vocabulary, open_vocabulary
@@ -66,14 +65,6 @@ def test_every_token_of_every_document_is_in_its_split_in_order(tmp_path: Path) 
     assert (data.train.dtype, data.n_vocab, data.end_of_document) == (np.uint16, 257, 256)
     assert data.n_held_out_documents == sum(is_held_out(text, 0.1) for text in TEXTS)
     assert data.n_train_documents + data.n_held_out_documents == len(TEXTS)
-
-
-def test_small_batches_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    once = prepare(Listed(TEXTS), BPE(vocab_size=300, max_train_bytes=1000), tmp_path / "a")
-    monkeypatch.setattr(tokenising, "BATCH_CHARACTERS", 50)
-    again = prepare(Listed(TEXTS), BPE(vocab_size=300, max_train_bytes=1000), tmp_path / "b")
-    assert np.array_equal(once.train, again.train)
-    assert once.tokenizer_hash == again.tokenizer_hash
 
 
 def test_bpe_learns_from_training_documents_alone(tmp_path: Path) -> None:
@@ -132,17 +123,6 @@ def test_meta_counts_documents_tokens_and_bytes(tmp_path: Path) -> None:
     assert meta["corpus_hash"] == Listed(TEXTS).identity()
 
 
-def test_two_lines_tell_what_happens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="roundround.data"):
-        prepare(Listed(TEXTS), Bytes(), tmp_path)
-        prepare(Listed(TEXTS), Bytes(), tmp_path)
-    assert [record.message.split(":")[0].split(";")[0] for record in caplog.records] == [
-        "tokenising the corpus once",
-        "tokenised",
-    ]
-    assert str(entry(tmp_path)) in caplog.records[0].message
-
-
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
@@ -194,13 +174,6 @@ def test_a_full_disk_names_the_way_out(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(UserError, match=rf"no space left for tokens in {tmp_path}.*: .*ROUNDROUND_CACHE=FOLDER"):
             prepare(Listed(TEXTS), Bytes(), tmp_path)
     assert len(prepare(Listed(TEXTS), Bytes(), tmp_path).train) > 0
-
-
-@pytest.mark.parametrize("place", ["/proc/x", "/dev/null/x", "~nobody-here/x", "/" + "x" * 5000])
-def test_a_cache_in_an_impossible_place_is_one_line(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    monkeypatch.setenv("ROUNDROUND_CACHE", place)
-    with pytest.raises(UserError, match="ROUNDROUND_CACHE"):
-        prepare(Listed(TEXTS), Bytes(), default_cache_dir())
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -329,17 +302,6 @@ def test_a_waiting_process_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert "another process is tokenising this corpus" in caplog.text
 
 
-def test_the_cache_moves_with_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("ROUNDROUND_CACHE", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert default_cache_dir() == tmp_path / ".cache" / "roundround"
-    monkeypatch.setenv("XDG_CACHE_HOME", "/shared/cache")
-    assert default_cache_dir() == Path("/shared/cache/roundround")
-    monkeypatch.setenv("ROUNDROUND_CACHE", "~/mine")
-    assert default_cache_dir() == tmp_path / "mine"
-
-
 @pytest.mark.parametrize(("chosen", "after"), [(None, "false"), ("true", "true"), ("0", "0")])
 def test_tokenizer_threads_stop_before_anyone_forks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chosen: str | None, after: str
@@ -350,11 +312,3 @@ def test_tokenizer_threads_stop_before_anyone_forks(
         monkeypatch.setenv("TOKENIZERS_PARALLELISM", chosen)
     prepare(Listed(TEXTS), Bytes(), tmp_path)
     assert os.environ["TOKENIZERS_PARALLELISM"] == after
-
-
-def test_token_data_cannot_be_changed(tmp_path: Path) -> None:
-    data: TokenData = prepare(Listed(TEXTS), Bytes(), tmp_path)
-    with pytest.raises(TypeError, match="item assignment"):
-        data.train[0] = 1  # type: ignore[index]
-    with pytest.raises(ValueError, match="read-only"):
-        data.train.read(0, 9)[0] = 1

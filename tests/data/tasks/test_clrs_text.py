@@ -170,27 +170,6 @@ def test_a_file_that_the_script_writes_is_read_back_whole(
             assert sorted(found) == [f"{name}:\nlength: {length}\n{seed} with hints\n\n" for seed in (7, 8, 9)]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], r"dm-clrs cannot be imported \(.*\): pip install dm-clrs==2.0.3"),
-        (["--algorithms", "bsf"], "no algorithm bsf; there are activity_selector"),
-        (["--lengths", "3,4"], "--lengths 3,4: train, test, or numbers from 4"),
-        (["--lengths", "4,x"], "--lengths 4,x: train, test, or numbers from 4"),
-    ],
-)
-def test_what_the_script_cannot_do_is_said_in_one_line(
-    options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "clrs", None)
-    monkeypatch.setenv("JAX_PLATFORMS", "")
-    monkeypatch.setattr(sys, "argv", ["clrs_text.py", str(tmp_path / "rows.jsonl"), *options])
-    with pytest.raises(SystemExit, match=message) as stopped:
-        clrs_text.main()
-    assert "\n" not in str(stopped.value)
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_identity_knows_the_rows_the_algorithms_and_the_lengths() -> None:
     one = of_files(GOLDEN, algorithms=["bfs", "dfs"])
     others = [of_files(GOLDEN, algorithms=["bfs"]), of_files(GOLDEN, algorithms=["bfs", "dfs"], lengths=[4])]
@@ -237,15 +216,3 @@ def test_what_a_file_lacks_is_said_in_one_line(rows: list[str], message: str, tm
     with pytest.raises(UserError, match=message) as told:
         Examples(task.with_vocabulary(BYTES), seed=0, split="train")
     assert "\n" not in str(told.value)
-
-
-def test_half_a_surrogate_pair_becomes_a_replacement_character(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(r'{"question": "\ud800", "answer": "a", "algo_name": "bfs", "length": 4}')
-    task = of_files(tmp_path / "rows.jsonl", test_path=[str(tmp_path / "rows.jsonl")], algorithms=["bfs"])
-    assert texts(Examples(task.with_vocabulary(BYTES), seed=0, split="test")) == ["\ufffda"]
-
-
-def test_a_text_file_is_no_table(tmp_path: Path) -> None:
-    (tmp_path / "rows.txt").write_text("bfs")
-    with pytest.raises(UserError, match=r"rows.txt: no table with the columns question, answer, algo_name"):
-        of_files(tmp_path / "rows.txt").context(4)
