@@ -1,7 +1,7 @@
-"""The Hugging Face hub: whether it answers, its data sets or their cached copies, and such a set as a corpus.
+"""The Hugging Face hub: whether it answers, its data sets or their cached copies, and a data set as a corpus.
 
-Without a network its libraries retry for 23 s (a data set) or 49 s (a tokenizer), as measured with huggingface_hub 2.4:
-so whether it answers is decided first, in seconds.
+Without a network its libraries retry for 23 s (a data set) or 49 s (a tokenizer), as measured with huggingface_hub 2.4.
+So the first question is whether it answers at all, which takes seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROWS_AT_ONCE = 256
 
 
 def hub_is_reachable() -> bool:
-    """Whether the hub answers; proxies, HF_ENDPOINT and HF_HUB_OFFLINE are heeded."""
+    """Whether the hub answers, with the proxies, HF_ENDPOINT and HF_HUB_OFFLINE of the environment."""
     from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:
@@ -38,7 +38,7 @@ def hub_is_reachable() -> bool:
 
 
 def is_cached(name: str) -> bool:
-    """Whether the weights of a model on the hub lie in the local cache, in safetensors."""
+    """Whether the local cache has the weights of a model on the hub, in safetensors."""
     from huggingface_hub import constants
 
     folder = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
@@ -46,7 +46,7 @@ def is_cached(name: str) -> bool:
 
 
 def cached_commit(name: str, revision: str | None) -> str | None:
-    """The commit of a data set that the local cache knows for a branch or tag, else the newest it has; or None."""
+    """The commit of a data set that the local cache has for a branch or tag, else its newest; or None."""
     from huggingface_hub import constants
 
     folder = Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}"
@@ -75,7 +75,7 @@ def offline() -> Iterator[None]:
 class HubRows:
     """One split of a data set. streaming: read without keeping a copy.
 
-    name_key, revision_key: the keys of the config that say which. without_network: what there is instead.
+    name_key, revision_key: the config keys of name and revision. without_network: what to use instead.
     """
 
     name: str
@@ -89,7 +89,7 @@ class HubRows:
     _commit: str | None = field(default=None, init=False)
 
     def commit(self) -> str:
-        """The commit that `revision` stands for: asked of the hub, or else of the local cache. UserError."""
+        """The commit that `revision` stands for, from the hub or else from the local cache. UserError."""
         if self._commit is None:
             self._commit = self._resolve()
         return self._commit
@@ -97,7 +97,7 @@ class HubRows:
     def open(self, columns: Sequence[str], *, copy_serves: bool = True) -> Any:
         """The `Dataset`, or `IterableDataset` when streaming. UserError where config, split or a column is wrong.
 
-        copy_serves: whether, without a network, the rows of a copy are as good as streamed ones.
+        copy_serves: whether a cached copy may replace streamed rows where there is no network.
         """
         import datasets
 
@@ -111,11 +111,11 @@ class HubRows:
                 rows: Any = datasets.load_dataset(
                     self.name, self.config, split=self.split, revision=commit, streaming=self.streaming and reachable
                 )
-        except Exception as error:  # the libraries' errors differ between versions; each has one telling line
+        except Exception as error:  # the libraries' errors differ between versions; the first line says what is wrong
             raise (
                 UserError(f"data set '{self.name}': {first_line(error)}") if reachable else self._unreachable()
             ) from None
-        if not reachable:  # the folder of a copy that an earlier run left is named by its commit
+        if not reachable:  # the folder of a cached copy is named after its commit
             cached = {Path(file["filename"]).parent.name for file in rows.cache_files}
             if cached != {commit}:
                 found = f"set {self.revision_key}={cached.pop()}"
@@ -158,9 +158,9 @@ class Hub(Corpus):
 
     `revision` (null: the newest) is resolved to a commit, which is part of the identity; a full commit id needs no
     network for that. `streaming` reads without keeping a copy. `document_start` (null: a row is a document) is a
-    regular expression: a row in which it is found begins a document and the rows up to the next one belong to it.
-    `shuffle_seed` (null: as stored) shuffles rows, or, when streaming, files and then rows within a small buffer.
-    `max_documents` (null: all) stops early.
+    regular expression: a row that it matches begins a document, which ends before the next such row. `shuffle_seed`
+    (null: as stored) shuffles rows or, when streaming, files and then rows within a small buffer. `max_documents`
+    (null: all) stops early.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Hub(Corpus):
         )
 
     def texts(self) -> Iterator[str]:
-        shuffled_stream = self.streaming and self.shuffle_seed is not None  # whose order a copy would not have
+        shuffled_stream = self.streaming and self.shuffle_seed is not None  # a cached copy has another order
         stored = self._hub.open(self.column, copy_serves=not shuffled_stream)
         if self.shuffle_seed is not None:
             stored = stored.shuffle(seed=self.shuffle_seed)
@@ -220,7 +220,7 @@ class Hub(Corpus):
 
 
 def join_rows(rows: Iterable[str], start: re.Pattern[str]) -> Iterator[str]:
-    """Documents made of the rows from one in which `start` is found up to the next, a line end between them."""
+    """Joins rows into documents, with line ends between them; a row that matches `start` begins a document."""
     document: list[str] = []
     for row in rows:
         if document and start.search(row):

@@ -1,4 +1,4 @@
-"""Minimal pairs: two sentences that differ in one point of grammar; a model should find the right one likelier.
+"""Minimal pairs: two sentences that differ in one detail of grammar; a model should find the right one likelier.
 
 Tested by tests/data/test_minimal_pairs.py.
 """
@@ -27,13 +27,13 @@ class Pair(NamedTuple):
 
 @final
 class MinimalPairs(Source):
-    """Pairs of sentences by phenomenon, from files, from the hub, or the sample of them that is in the package.
+    """Pairs of sentences by phenomenon, from files, from the hub, or the sample in the package.
 
     path: files and folders. Rows of jsonl, json, csv, tsv and parquet have the columns `UID` (the phenomenon),
-    `sentence_good` and `sentence_bad`, as BLiMP's. A txt file has its phenomenon's name, and in each two lines a wrong
-    sentence and then the right one, as Zorro's. name, revision: a data set of the hub with a configuration for each
-    phenomenon of the sample. Where both are null it is the `sample`. phenomena: some of them (null: all). pairs: so
-    many of each phenomenon, evenly spaced (null: all). before: text in front of every sentence.
+    `sentence_good` and `sentence_bad`, as in BLiMP. A txt file is named after its phenomenon, and every two lines are a
+    wrong sentence and then the right one, as in Zorro. name, revision: a data set of the hub with a configuration for
+    each phenomenon of the sample. Where path and name are null, the `sample` is read. phenomena: some of them (null:
+    all). pairs: how many of each phenomenon, evenly spaced (null: all). before: text in front of every sentence.
 
     Warstadt et al. 2020, arXiv:1912.00582.
     """
@@ -60,11 +60,11 @@ class MinimalPairs(Source):
 
     @property
     def of_package(self) -> bool:
-        """Whether these are of the sample in the package."""
+        """Whether the pairs are the sample in the package."""
         return self.path is None and self.name is None
 
     def files(self) -> list[Path]:
-        """Where the pairs are read from, but for those of the hub. UserError where there is nothing to read."""
+        """The files of the pairs, unless they are from the hub. UserError where there is nothing to read."""
         paths = [str(SAMPLES / self.sample)] if self.path is None else self.path
         return TextFiles(path=paths, column=list(COLUMNS), split_regex=None, max_chars=None, held_out=1).files()
 
@@ -77,7 +77,7 @@ class MinimalPairs(Source):
         return fingerprint(corpus="pairs", origin=origin, options=[self.phenomena, self.n_pairs, self.before])
 
     def by_phenomenon(self) -> dict[str, list[Pair]]:
-        """The pairs that are asked for. UserError, which names the file and the line, for what is no pair."""
+        """The pairs asked for. UserError, with the file and the line, for a row that is no pair."""
         found: dict[str, list[Pair]] = {}
         with reading("the pairs"):
             for pair in self.of_files() if self.name is None else self.of_hub():
@@ -120,7 +120,7 @@ class MinimalPairs(Source):
 
 
 def evenly_spaced(pairs: list[Pair], n: int) -> list[Pair]:
-    """n of the pairs, or all: neighbours in a file are often made alike."""
+    """n of the pairs, or all, evenly spaced: neighbours in a file are often similar."""
     return pairs if n >= len(pairs) else [pairs[i * len(pairs) // n] for i in range(n)]
 
 
@@ -133,11 +133,11 @@ def pair_of(row: Mapping[str, Any], where: str) -> Pair:
 
 
 def pairs_of_lines(file: Path) -> Iterator[Pair]:
-    """The pairs of a file with a wrong sentence and then the right one on each two lines. UserError where one lacks."""
+    """The pairs of a file in which every two lines are a wrong sentence and then the right one. UserError."""
     with text_file(file) as found:
         sentences = [line.rstrip("\n") for line in found]
     if len(sentences) % 2:
-        raise UserError(f"{file}, line {len(sentences)}: a wrong sentence without the right one, which is to follow it")
+        raise UserError(f"{file}, line {len(sentences)}: a wrong sentence without the right one, which must follow it")
     for number in range(0, len(sentences), 2):
         bad, good = sentences[number : number + 2]
         yield pair_of({PHENOMENON: file.stem, GOOD: good, BAD: bad}, f"{file}, lines {number + 1} and {number + 2}")

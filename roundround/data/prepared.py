@@ -1,4 +1,4 @@
-"""A corpus in tokens, as training and evaluation read it: one that is prepared, one that is made now, or a mixture.
+"""A corpus in tokens, as training and evaluation read it: prepared before, made now, or a mixture.
 
 Tested by tests/data/test_tokens.py, test_shards.py and tests/training/test_prepared_runs.py.
 """
@@ -45,8 +45,8 @@ from roundround.support.errors import UserError
 class Prepared(Corpus):
     """Tokens in shards, in a folder or behind an address that fsspec knows, with their tokenizer and held-out text.
 
-    cache_gb: of copies of its shards on the local disk, where it lies behind an address. Its identity is that of the
-    corpus that was prepared: the same tokens in the same order.
+    cache_gb: the most GB of local copies of shards from addresses. The identity is that of the prepared corpus, which
+    has the same tokens in the same order.
     """
 
     def __init__(self, *, path: str, cache_gb: float, separate_documents: bool = False) -> None:
@@ -59,7 +59,7 @@ class Prepared(Corpus):
         self._entry: Entry | None = None
 
     def entry(self) -> Entry:
-        """What lies there. UserError where that is no whole prepared corpus."""
+        """The prepared corpus at `path`. UserError where it is not whole."""
         if self._entry is None:
             store = open_store(self.path, "data.path")
             try:
@@ -75,7 +75,7 @@ class Prepared(Corpus):
         return str(self.entry().meta["corpus_hash"])
 
     def texts(self) -> Iterator[str]:
-        """The held-out documents, read back from their tokens."""
+        """The held-out documents, decoded from their tokens."""
         vocabulary, document = self.entry().vocabulary, list[int]()
         held_out = opened(self.entry(), default_cache_dir(), self.cache_bytes).held_out
         assert isinstance(held_out, TokenStream)
@@ -92,7 +92,7 @@ class Prepared(Corpus):
 
 __all__ = ["TokenData", "default_cache_dir", "make", "opened", "prepare"]
 
-SAMPLE = 2**20  # tokens, from the beginning of a split, among which unknown ones are counted
+SAMPLE = 2**20  # tokens from the beginning of a split, among which unknown tokens are counted
 MUCH_SHORTER = 0.25  # documents of this share of the context: three quarters of what a token could see is unrelated
 
 
@@ -102,7 +102,7 @@ class TokenData:
 
     train, held_out: [n_tokens], uint16 where the vocabulary fits, else uint32.
     held_out_bytes: [n_tokens], uint32, the UTF-8 bytes of text that each held-out token stands for, 0 for the end of a
-    document: the bytes of any stretch of tokens are a sum.
+    document, so that the bytes of any stretch of tokens are a sum.
     n_vocab: one more than the largest id. corpus_hash: `Corpus.identity`. tokenizer_hash: sha256 of tokenizer.json.
     n_groups: of shards that are shuffled together, on which the order of training depends; a list for a mixture.
     """
@@ -122,11 +122,11 @@ class TokenData:
 
     @property
     def joining_token(self) -> str:
-        """What `end_of_document` reads as."""
+        """The text of `end_of_document`."""
         return str(self.tokenizer.id_to_token(self.end_of_document))
 
     def bytes_of_targets(self, n: int) -> int:
-        """UTF-8 bytes of text that the first n held-out targets stand for, the tokens 1..n."""
+        """UTF-8 bytes of text that the first n held-out targets, the tokens 1..n, stand for."""
         return int(self.held_out_bytes[1 : n + 1].sum())
 
     def about_documents(self, split: str, length: int) -> str | None:
@@ -145,7 +145,7 @@ class TokenData:
 
 
 def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, needs: Sequence[str] = SPLITS) -> TokenData:
-    """The corpus in tokens, from where it lies prepared, from the cache, or tokenised now.
+    """The corpus in tokens: prepared before, from the cache, or tokenised now.
 
     UserError as `make`, and where a split that the caller needs has no document.
     """
@@ -184,7 +184,7 @@ def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, need
 
 
 def opened(entry: Entry, cache_dir: Path, most_bytes: int = CACHE_BYTES) -> TokenData:
-    """The tokens of a prepared corpus; copies of what lies at an address take at most so much of the disk."""
+    """The tokens of a prepared corpus. most_bytes: of all local copies of shards from addresses."""
     meta, shards, streams = entry.meta, Shards(cache_dir / "shards", most_bytes), {}
     for array in FILES:
         segments = [
@@ -208,7 +208,7 @@ def opened(entry: Entry, cache_dir: Path, most_bytes: int = CACHE_BYTES) -> Toke
 
 
 def shared_tokenizer(mixture: Mixture, recipe: TokenizerRecipe) -> TokenizerRecipe:
-    """One tokenizer for all sources: that of those that are prepared, else learnt from all in their shares."""
+    """One tokenizer for all sources: that of the prepared sources, else learnt from all sources in their shares."""
     for corpus in mixture.sources.values():
         if isinstance(corpus, Prepared):
             entry = corpus.entry()
@@ -221,7 +221,7 @@ def shared_tokenizer(mixture: Mixture, recipe: TokenizerRecipe) -> TokenizerReci
 
 
 def _mixed(mixture: Mixture, recipe: TokenizerRecipe, cache_dir: Path, needs: Sequence[str]) -> TokenData:
-    """The sources, in the tokens of one tokenizer."""
+    """The sources of a mixture, tokenised with one tokenizer."""
     tokenizer = shared_tokenizer(mixture, recipe)
     parts = [prepare(corpus, tokenizer, cache_dir, needs=needs) for corpus in mixture.sources.values()]
     first, trains = parts[0], [part.train for part in parts]

@@ -1,6 +1,6 @@
 """Tokens in shards: the folder or address where they lie, and their files read as one array.
 
-Addresses are those of fsspec (s3://, gs://, hf://, memory://). Credentials come from the usual variables and files of
+Addresses are in fsspec's form (s3://, gs://, hf://, memory://). Credentials come from the usual variables and files of
 each service; an address that holds one is refused, because addresses are recorded.
 
 Tested by tests/data/test_shards.py.

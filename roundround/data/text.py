@@ -1,8 +1,8 @@
 """Local files as a corpus, and their formats, read as streams: plain text of any size, rows of tables.
 
-json and csv are read with the standard library: the streaming builders of `datasets` infer a type for every column
-from the first block and then fail on a later one, even in columns nobody asked for, read "NA" as missing, and cannot
-name the line of an error. Parquet is read with pyarrow, which `datasets` would use as well, and log a second line.
+json and csv are read with the standard library. The streaming builders of `datasets` infer a type for every column
+from the first block and then fail on a later block, even for a column that is not used; they read "NA" as missing, and
+do not name the line of an error. Parquet is read with pyarrow, as in `datasets`.
 
 Tested by tests/data/test_text_files.py and test_formats.py.
 """
@@ -30,7 +30,7 @@ BLOCK = 1 << 22  # characters
 MARGIN = 1 << 16  # characters
 ROWS_AT_ONCE = 256  # of parquet
 LONGEST_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
-SHOWN = 40  # characters of a column's name in an error: of a file without a header the "names" are its first row
+SHOWN = 40  # characters of a column's name in an error: without a header the "names" are the first row
 PLAIN = (".txt", ".text", ".md")
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 ENDINGS = (*PLAIN, *TABLES)
@@ -51,32 +51,37 @@ def text_file(path: Path) -> Iterator[TextIO]:
 def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: int) -> Iterator[str]:
     """What lies between the separators, as `re.split` would cut the joined chunks, groups aside.
 
-    A separator is only accepted when `margin` characters after it have been read, so that text not yet read cannot
-    change it: exact as long as no decision (a look-ahead, the length of a run) hangs on more than that, and no
-    look-behind reaches further. Memory: the longest document, a chunk and the margin.
+    A separator is accepted only when `margin` characters after it have been read, so that unread text cannot change it.
+    The result is exact if no look-ahead, look-behind or run of the pattern reaches further. Memory: the longest
+    document, a chunk and the margin.
     """
-    text, begin, scan, used = "", 0, 0, -1  # begin: of the document; scan: settled up to here; used: an empty separator
+    text, begin, scan, used = (
+        "",
+        0,
+        0,
+        -1,
+    )  # begin: of the document; scan: searched up to here; used: an empty separator
     for chunk in itertools.chain(chunks, [None]):
         text += chunk or ""
-        settled, whole = len(text) - (margin if chunk is not None else 0), []
-        while (found := _first(separator, text, scan, used)) and found.end() <= settled:
+        certain, whole = len(text) - (margin if chunk is not None else 0), []
+        while (found := _first(separator, text, scan, used)) and found.end() <= certain:
             whole.append(text[begin : found.start()])
             begin = scan = found.end()
             used = scan if found.start() == scan else -1
         yield from whole
-        scan = max(scan, min(settled, found.start() if found else settled))
-        cut = max(0, begin - margin)  # what stays in front is for look-behind
+        scan = max(scan, min(certain, found.start() if found else certain))
+        cut = max(0, begin - margin)  # the text kept in front is for look-behind
         text, begin, scan, used = text[cut:], begin - cut, scan - cut, used - cut
     yield text[begin:]
 
 
 def _first(separator: re.Pattern[str], text: str, scan: int, used: int) -> re.Match[str] | None:
-    """The first match from `scan` on that is not the empty one already used there."""
+    """The first match from `scan` on, except the empty match that was used there already."""
     return next((found for found in separator.finditer(text, scan) if found.span() != (used, used)), None)
 
 
 def join_columns(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """The columns' texts joined by a newline, missing (null) ones left out."""
+    """The texts of the columns joined by a newline, without null values."""
     check_columns(where, list(row), columns)
     parts = []
     for name in columns:
@@ -89,7 +94,7 @@ def join_columns(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> 
 
 
 def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) -> None:
-    """UserError that lists the columns there are, where one is missing."""
+    """UserError, with the columns that exist, where one is missing."""
     for name in columns:
         if list(present).count(name) > 1:
             raise UserError(f"{where}: the column '{name}' is there twice; name each column once")
@@ -135,7 +140,7 @@ def _json(where: str, text: str) -> Any:
 
 
 def _table(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Rows by the header's names, or, where all columns asked for are whole numbers, by their place from 0.
+    """Rows by the names of the header, or, where all columns asked for are whole numbers, by number from 0.
 
     csv as in RFC 4180: quotes may hold line ends and commas. In tsv a quote is an ordinary character.
     """
@@ -161,7 +166,7 @@ def _table(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
-    """Some rows at a time, of the columns asked for alone."""
+    """Some rows at a time, with only the columns asked for."""
     import pyarrow.parquet
 
     try:
@@ -179,15 +184,14 @@ def _parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str]) -
 
 @final
 class TextFiles(Corpus):
-    """Files, folders (with all below them) and globs, in the order given, each one's files by path.
+    """Files, folders (with all below them) and globs, in the order given; within each, files by path.
 
-    Nothing is left out silently: a line counts the files whose ending is not read, and a link to nothing, a file or
-    folder that cannot be read, and a pipe or device with a supported ending are errors. Links are followed, each linked
-    folder once.
+    Nothing is left out silently: a line counts the files whose ending is not read. A file or folder that cannot be read
+    and a pipe or device with a supported ending are errors. Links are followed, each linked folder once.
 
     Plain text (txt, text, md) is cut into documents at `split_regex` (null: one document a file, which has to fit in
     memory). A row of jsonl, json, csv, tsv or parquet is a document: the texts of its columns, joined by a newline;
-    `split_regex` leaves rows whole. Columns that are whole numbers count, from 0, those of a csv or tsv file without
+    `split_regex` does not cut rows. Columns that are whole numbers count from 0, for a csv or tsv file without
     a header line. `keep_chars` keeps documents of [fewest, most] characters and leaves the others out (null: all);
     `max_chars` then keeps the first characters of each (null: all). The identity hashes the files' contents, not their
     names.
@@ -219,7 +223,7 @@ class TextFiles(Corpus):
 
     def identity(self) -> str:
         with reading("the corpus"):
-            contents = [[path.suffix.lower(), sha256(path)] for path in self.files(tell=True)]
+            contents = [[path.suffix.lower(), sha256(path)] for path in self.files(says=True)]
         options = [self.column, self.split_regex, self.max_chars, *([self.keep_chars] if self.keep_chars else [])]
         return fingerprint(corpus="text", held_out=self.held_out, options=options, contents=contents)
 
@@ -239,20 +243,20 @@ class TextFiles(Corpus):
             else:
                 yield from split_stream(iter(lambda: file.read(BLOCK), ""), self._separator, margin=MARGIN)
 
-    def files(self, *, tell: bool = False) -> list[Path]:
+    def files(self, *, says: bool = False) -> list[Path]:
         """Every file, once. UserError where there is nothing to read, or where something cannot be read.
 
-        tell: print which endings are left out.
+        says: print which endings are left out.
         """
         found = []
         for entry in self.path:
             with reading(entry):
-                found += _expand(entry, tell=tell)
+                found += _expand(entry, says=says)
         return list(dict.fromkeys(found))
 
 
-def _expand(entry: str, *, tell: bool) -> list[Path]:
-    """The files that one entry of `path` stands for; one that is named itself has to have a text. OSError."""
+def _expand(entry: str, *, says: bool) -> list[Path]:
+    """The files of one entry of `path`; an entry that is a file must not be empty. OSError."""
     path = home_expanded(entry, "data.path")
     if not path.is_dir() and os.path.lexists(path):
         if path.suffix.lower() not in ENDINGS:
@@ -268,16 +272,16 @@ def _expand(entry: str, *, tell: bool) -> list[Path]:
     if not usable:
         raise UserError(f"data.path: nothing to read in '{entry}' (supported, where not empty: {', '.join(ENDINGS)})")
     left_out = Counter(file.suffix or file.name for file in files if file.suffix.lower() not in ENDINGS)
-    if tell and left_out:
+    if says and left_out:
         endings = ", ".join(f"{ending} ({n:,})" for ending, n in left_out.most_common())
         print_status(f"{entry}: left out, because of the ending: {endings}; read are {', '.join(ENDINGS)}")
     return usable
 
 
 def _below(folder: Path) -> list[Path]:
-    """The files below a folder by path, hidden ones and those in hidden folders aside. OSError.
+    """The files below a folder by path, without hidden files and hidden folders. OSError.
 
-    A folder that links lead to again is entered under the first of its names alone.
+    A folder that links reach again is read once, under the first of its names.
     """
     found, entered = list[Path](), set()
     for parent, below, names in os.walk(folder, onerror=_raise, followlinks=True):

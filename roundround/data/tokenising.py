@@ -57,14 +57,14 @@ Numbered = tuple[int, list[Document]]  # a batch, and the shard that it lies in
 Ids = NDArray[np.unsignedinteger[Any]]
 Item = TypeVar("Item")
 
-FORMAT = 4  # of the files; raised with any change to them, so that old entries are not taken for new ones
+FORMAT = 4  # of the files; raised with any change, so that older entries are not read as new ones
 BATCH_CHARACTERS = 1 << 18
 SHARD_BYTES = 1 << 26  # UTF-8 bytes of text, in whole batches: a file of tokens is read in a fraction of a second
-FIRST_SHARD_BYTES = 1 << 20  # the next ones have twice as much each: of a small corpus a kill loses little as well
+FIRST_SHARD_BYTES = 1 << 20  # each next shard has twice as much, so that a kill loses little of a small corpus too
 SPLITS = ("train", "held_out")
 FILES = (*SPLITS, "held_out_bytes")
 COUNTS = ("documents", "tokens", "bytes")
-BYTES = np.dtype("uint32")  # of text that a token stands for; one for a whole unknown word can have many
+BYTES = np.dtype("uint32")  # of text that a token stands for; the token of an unknown word can stand for many
 BEGUN, META, TOKENIZER = "begun.json", "meta.json", "tokenizer.json"
 OURS = re.compile(
     r"((train|held_out|held_out_bytes)-\d{5,}\.bin|shard-\d{5,}\.json|(begun|meta|tokenizer|stamps)\.json)(\.tmp)?"
@@ -73,7 +73,7 @@ OURS = re.compile(
 
 
 class Damaged(Exception):
-    """The files are not those of a whole prepared corpus; says in what."""
+    """The files do not make a whole prepared corpus; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +142,10 @@ def _read_vocabulary(store: Store, about: dict[str, Any]) -> Vocabulary:
 def make(
     corpus: Corpus, recipe: TokenizerRecipe, to: Store | None, cache_dir: Path, *, n_processes: int | None = None
 ) -> Entry:
-    """The corpus prepared in `to`, None: an entry of the cache. What is there already is not made again.
+    """Prepares the corpus in `to` (None: an entry of the cache), unless it is there already.
 
-    Safe with many processes: one works, the others wait. n_processes: as `encoding` takes it. UserError where the
-    corpus cannot be read or has no text, the disk is full, or something else lies in `to`.
+    Safe with many processes: one works, the others wait. n_processes: as for `encoding`. UserError where the corpus
+    cannot be read or has no text, the disk is full, or `to` holds something else.
     """
     with reading("the corpus"):
         wanted = {"format": FORMAT, "corpus_hash": corpus.identity(), "tokenizer": recipe.identity()}
@@ -168,7 +168,7 @@ def make(
 
 
 def _refuse_others(to: Store, names: Iterable[str], wanted: dict[str, Any]) -> None:
-    """UserError where files of the user's, or another corpus, lie where this one is to be prepared."""
+    """UserError where `to` holds files of the user, or another corpus."""
     finished = {name for name in names if not name.startswith(".") and not name.endswith(".tmp")}
     if not all(map(OURS.fullmatch, names)) or (finished and not {BEGUN, META} & finished):
         raise UserError(f"to={to.address} holds other files; {to.way_out}, or an empty one")
@@ -182,8 +182,7 @@ def _refuse_others(to: Store, names: Iterable[str], wanted: dict[str, Any]) -> N
 def claimed(store: Store, cache_dir: Path) -> Iterator[None]:
     """Inside, no other process of this machine prepares a corpus there.
 
-    The lock is the system's: it ends with the process that holds it. It lies in a folder of the user's, and else in
-    the cache.
+    The system releases the lock when its process ends. Its file is in the folder `to`, else in the cache.
     """
     in_cache = store.path is None or store.path.parent == cache_dir
     path = cache_dir / f"{fingerprint(address=store.address)[:32]}.lock" if in_cache else Path(store.address, ".lock")
@@ -209,7 +208,7 @@ def _build(
     cache_dir: Path,
     n_processes: int | None,
 ) -> Entry:
-    """Tokenises what is not there yet; the store is claimed. Whole shards stay whatever stops it."""
+    """Tokenises the shards that are not there yet. Whole shards stay, whatever stops it."""
     sizes = store.sizes()
     if META in sizes:
         log.warning("the tokens in %s are damaged and are made again", store.address)
@@ -220,7 +219,7 @@ def _build(
         about, vocabulary = _begin(corpus, wanted, recipe, store)
 
         def missing() -> Iterator[Numbered]:
-            """The batches of shards that are not whole; the records of the others go to `whole`."""
+            """The batches of shards that are not whole; the records of whole shards go to `whole`."""
             for number, batches in groupby(_batches(_read(corpus.documents())), key=itemgetter(0)):
                 record = _record(store, about, number, sizes)
                 if record is None:
@@ -244,7 +243,7 @@ def _build(
 def _begin(
     corpus: Corpus, wanted: dict[str, Any], recipe: TokenizerRecipe, store: Store
 ) -> tuple[dict[str, Any], Vocabulary]:
-    """What begun.json holds, and the vocabulary: of a preparation that was stopped, or learnt now."""
+    """The content of begun.json, and the vocabulary: of a stopped preparation, or learnt now."""
     with suppress(Exception):  # not there, or damaged
         about = json.loads(store.read_text(BEGUN))
         if wanted.items() <= about.items():
@@ -264,7 +263,7 @@ def _begin(
 
 
 def _read(documents: Iterable[Item]) -> Iterator[Item]:
-    """The same; UserError where a file of the corpus cannot be read, so that it is not taken for one of the cache."""
+    """The same; UserError, not the OSError of a full disk, where a file of the corpus cannot be read."""
     with reading("the corpus"):
         yield from documents
 
@@ -287,7 +286,7 @@ def _batches(documents: Iterable[Document]) -> Iterator[Numbered]:
 
 
 def _record(store: Store, about: dict[str, Any], number: int, sizes: dict[str, int]) -> dict[str, Any] | None:
-    """The record of a shard whose files are there, each of the size that it says; else None."""
+    """The record of a shard whose files are there with the recorded sizes; else None."""
     if record_name(number) not in sizes:
         return None
     record: dict[str, Any] = json.loads(store.read_text(record_name(number)))
@@ -334,7 +333,7 @@ class Encoded:
 
 
 class Encoder:
-    """Documents to arrays: each document's ids, and the id that ends it after them."""
+    """Turns documents into arrays: each document's ids, then the id that ends it."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokenizer, self.end = vocabulary.tokenizer, vocabulary.end_of_document
@@ -365,7 +364,7 @@ class Encoder:
         return Encoded(arrays, counts)
 
     def _ids(self, texts: list[str]) -> Iterator[Sequence[int] | NDArray[np.uint8]]:
-        if self.of_bytes:  # a byte is its own id: a hundred times as fast
+        if self.of_bytes:  # a byte is its own id: this is a hundred times as fast
             return (np.frombuffer(text.encode(), np.uint8) for text in texts)
         return (encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False))
 
@@ -378,9 +377,9 @@ class Encoder:
 def bytes_of_tokens(text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.uint32]:
     """UTF-8 bytes of the text that each token stands for, and 0 for the end of the document: [n_tokens + 1].
 
-    offsets: (first, last + 1) character of each token, as `tokenizers` gives them. Characters that no token claims,
-    such as a dropped space, count with the next token, or the last one; of tokens that share a character the first has
-    all its bytes.
+    offsets: (first, last + 1) character of each token, as `tokenizers` gives them. Characters without a token, such as
+    a dropped space, count with the next token, or the last one; where tokens share a character, the first has all its
+    bytes.
     """
     codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     up_to = np.concatenate([[0], np.cumsum(1 + (codes > 0x7F) + (codes > 0x7FF) + (codes > 0xFFFF))])
@@ -401,10 +400,10 @@ def _bytes_of_bytes(values: NDArray[np.uint8]) -> NDArray[np.uint32]:
 def encoding(
     vocabulary: Vocabulary, n_processes: int | None
 ) -> Iterator[Callable[[Iterable[Numbered]], Iterator[tuple[int, Encoded]]]]:
-    """A function from numbered batches to what they become, in the same order.
+    """A function that encodes numbered batches, in the same order.
 
-    n_processes: 1 for this one, with one thread; more for as many beside this one, of one thread each; None for this
-    one and the threads of the tokenizer. `Failed` where the system ends one of them.
+    n_processes: 1 for this process with one thread; more for as many other processes of one thread each; None for this
+    process and the threads of the tokenizer. `Failed` where the system ends one of them.
     """
     if n_processes is None or n_processes == 1:
         with tokenizer_threads(n_processes is None):
@@ -424,7 +423,7 @@ def encoding(
 
 
 def _in_order(pool: ProcessPoolExecutor, batches: Iterable[Numbered], most: int) -> Iterator[tuple[int, Encoded]]:
-    """At most so many batches are on their way at once: memory does not grow with the corpus."""
+    """At most `most` batches wait at once, so that memory does not grow with the corpus."""
     waiting: deque[tuple[int, Future[Encoded]]] = deque()
     for number, batch in batches:
         waiting.append((number, pool.submit(_encode, batch)))
@@ -439,7 +438,7 @@ _encoder: list[Encoder] = []  # of a process that `encoding` started
 
 
 def _start(tokenizer_json: str, end_of_document: int, reads_special_tokens: bool) -> None:
-    """The first thing that such a process does. It ends with the one that started it, however that ends."""
+    """Sets up such a process. It ends with the process that started it, however that ends."""
     threading.Thread(target=_end_with_the_first, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer = Tokenizer.from_str(tokenizer_json)
@@ -459,7 +458,7 @@ def _encode(batch: list[Document]) -> Encoded:
 
 @contextmanager
 def tokenizer_threads(wanted: bool) -> Iterator[None]:
-    """Lets the tokenizer use threads inside or not, and never after it, unless the user decided: forks warn of them."""
+    """Inside, the tokenizer uses threads or not; afterwards never, unless the user chose: forks warn about them."""
     chosen = wanted and "TOKENIZERS_PARALLELISM" in os.environ
     before = os.environ.get("TOKENIZERS_PARALLELISM")
     if not chosen:

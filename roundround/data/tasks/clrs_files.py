@@ -1,6 +1,6 @@
-"""CLRS-Text: thirty textbook algorithms whose steps and results a model writes; examples are rows, here of files.
+"""CLRS-Text: a model writes the steps and results of thirty textbook algorithms. Examples are rows of files.
 
-Markeeva et al. 2024, arXiv:2406.04229; the lengths are those of its script generate_clrs_text.py.
+Markeeva et al. 2024, arXiv:2406.04229; the lengths are from its script generate_clrs_text.py.
 
 Shapes: N rows.
 
@@ -28,7 +28,7 @@ from roundround.support.errors import UserError, nearest
 from roundround.support.files import sha256
 
 QUESTION, ANSWER, ALGORITHM = COLUMNS = ("question", "answer", "algo_name")  # of the authors' data sets
-LENGTH = "length"  # which their training set does not have
+LENGTH = "length"  # a column that the authors' training set does not have
 UNKNOWN = -1
 TRAINED = (4, 5, 10, 11, 12, 15, 19, 23, 28, 31)  # the paper's lengths in training, up to the algorithm's longest
 LONGEST_TRAINED = {
@@ -63,7 +63,7 @@ LONGEST_TRAINED = {
     "task_scheduling": 31,
     "topological_sort": 23,
 }
-MEASURED = 64  # rows with the most bytes, among which are those with the most tokens
+MEASURED = 64  # rows with the most bytes; the longest in tokens are among them
 SHARES = 64  # of all rows, by the hash of the text
 OF_ONE_SET = {"validation": range(8), "test": range(8, 16), "train": range(16, SHARES)}
 OF_TRAINING_SET = {"validation": range(1), "train": range(1, SHARES)}  # where the test has a set of its own
@@ -73,7 +73,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rows:
-    """Texts by number, and of each, [N]: its algorithm's place in LONGEST_TRAINED, its length, hash and bytes."""
+    """Texts by number. For each, [N]: its algorithm's number in LONGEST_TRAINED, its length, hash and bytes."""
 
     where: str
     at: Callable[[int], Text]
@@ -83,7 +83,7 @@ class Rows:
     n_bytes: Numbers
 
     def of(self, algorithms: Sequence[str]) -> NDArray[np.bool_]:
-        """Which rows are of these algorithms, [N]."""
+        """Whether a row is of one of these algorithms, [N]."""
         return np.isin(self.algorithm, [list(LONGEST_TRAINED).index(name) for name in algorithms])
 
 
@@ -94,13 +94,13 @@ class StoredClrsText(TextTask):
 
     Markeeva et al. 2024, arXiv:2406.04229; Velickovic et al. 2025, arXiv:2410.01104, section 5.
 
-    algorithms: some of the thirty; None, all. lengths: those in training, of every algorithm; None, all rows. All of
-    the answer is scored, the trace too; `output_match` counts what follows the last " | " alone, given the right trace.
-    Each row comes once in an epoch, in an order that the seed decides.
+    algorithms: some of the thirty; None: all. lengths: the lengths in training, for every algorithm; None: all rows.
+    The whole answer is scored, the trace too; `output_match` scores only what follows the last " | ", given the right
+    trace. Each row comes once in an epoch, in an order that the seed decides.
 
-    Where one set serves for all, an eighth of its texts are for validation and another for the test, by their hash.
-    Where the test has a set of its own, validation has one in 64 of the others, and the two sets are taken as they are:
-    the authors' share examples of small lengths, which are few.
+    Where one set serves for everything, the hash of a text decides: an eighth is for validation and an eighth for the
+    test. Where the test has a set of its own, validation gets one in 64 of the other set, and both sets are taken as
+    they are: the authors' two sets share examples of small lengths, which are few.
     """
 
     def __init__(
@@ -125,11 +125,11 @@ class StoredClrsText(TextTask):
             train_examples=train_examples,
             validation_examples=validation_examples,
         )
-        self._sets: dict[str, Rows] = {}  # read when first asked for; the tasks of groups() have the same
+        self._sets: dict[str, Rows] = {}  # read when first needed; the tasks of groups() share it
 
     @abstractmethod
     def read(self, which: str) -> Rows | None:
-        """The rows of the set "train", or of "test", None where that has none of its own. UserError."""
+        """The rows of the set "train" or "test"; None where the test has no set of its own. UserError."""
 
     def set_of(self, which: str) -> Rows:
         if which not in self._sets:
@@ -139,7 +139,7 @@ class StoredClrsText(TextTask):
 
     @property
     def train_lengths(self) -> tuple[int, int]:
-        """Those that are asked for, or that the rows say they have; the paper's where neither is known."""
+        """The lengths asked for, or else of the rows, or else the paper's."""
         lengths = [length for _, length in self.pairs()]
         if self.lengths is None:
             rows = self.set_of("train")
@@ -147,7 +147,7 @@ class StoredClrsText(TextTask):
         return min(lengths), max(lengths)
 
     def pairs(self) -> list[tuple[str, int]]:
-        """The pairs of an algorithm and a length in training: the lengths that are asked for, or else the paper's."""
+        """The pairs of an algorithm and a length in training: the lengths asked for, or else the paper's."""
         return [(name, n) for name in self.algorithms for n in self.lengths or lengths_in_training(name)]
 
     def output_at(self, answer: str) -> int:
@@ -166,7 +166,7 @@ class StoredClrsText(TextTask):
     def shared_with_test(self) -> str | None:
         train, test = self.set_of("train"), self.set_of("test")
         if train is test:
-            return None  # the hash of a text says which of the two it is of
+            return None  # the hash of a text decides its split
         tested, trained = (rows.of(self.algorithms) for rows in (test, train))
         if self.lengths is not None:
             trained &= np.isin(train.length, self.lengths)
@@ -249,7 +249,7 @@ def text_of(row: Mapping[str, Any]) -> Text:
 class ClrsTextFiles(StoredClrsText):
     """Rows of jsonl, json, csv, tsv and parquet files with the columns of the authors' data sets, held in memory.
 
-    path: files, folders and globs; test_path: those with the test, where `path` has it not.
+    path: files, folders and globs. test_path: the same for the test, where it has files of its own.
 
     Markeeva et al. 2024, arXiv:2406.04229.
     """
@@ -270,7 +270,7 @@ class ClrsTextFiles(StoredClrsText):
             train_examples=train_examples,
             validation_examples=validation_examples,
         )
-        self.files = {  # as data=text expands paths, and finds what cannot be read
+        self.files = {  # expanded and checked as by data=text
             which: TextFiles(path=files, column=list(COLUMNS), split_regex=None, max_chars=None, held_out=1)
             for which, files in (("train", path), ("test", test_path))
             if files is not None

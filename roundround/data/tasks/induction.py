@@ -42,6 +42,6 @@ class Induction(Task):
         return Example(tokens, np.arange(len(tokens)) == length + 2)
 
     def guessing_nats(self, example: Example) -> float:
-        """One of the symbols that stand there."""
+        """One of the symbols in the sequence."""
         x = example.tokens[1:-2]
         return -math.log((x == example.tokens[-1]).sum() / (x != TRIGGER).sum())

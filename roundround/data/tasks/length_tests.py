@@ -1,6 +1,6 @@
 """Length tests of known form: numbers hidden in filler, chains of names, the most common words of a list.
 
-They are asked in the tokens of a model's own tokenizer. What a model writes is scored as in RULER (Hsieh et al. 2024,
+Lengths are in tokens of the model's own tokenizer. What a model writes is scored as in RULER (Hsieh et al. 2024,
 arXiv:2404.06654): by the share of the references that it contains. The sentences are this project's.
 
 Tested by tests/data/tasks/test_length_tests.py.
@@ -27,23 +27,23 @@ FILLER = (
 )  # fmt: skip
 HAYSTACKS = ("sentences", "words", "needles")
 ONSETS, VOWELS = "bdfgklmnprstvz", "aeiou"
-SYLLABLES = 3  # of a word that is made up: there are 343,000
-FEWEST_WORDS = 64  # of a vocabulary, below which all words are made up
-WORD = re.compile("[\u0120\u2581]([a-z]{3,})")  # a token that is a word, behind the mark of a space
+SYLLABLES = 3  # of a made-up word; 343,000 such words exist
+FEWEST_WORDS = 64  # that a vocabulary must have as single tokens; below it all words are made up
+WORD = re.compile("[\u0120\u2581]([a-z]{3,})")  # a token that is a word, after the mark of a space
 BETWEEN = ", "  # the references in an answer
-DRAWS = 200  # of a test, until one comes out that the length has room for
-DRAWS_OF_CHECK = 8  # half of which have to be such, or the length is refused
+DRAWS = 200  # until an example fits into the length
+DRAWS_OF_CHECK = 8  # half of them have to fit, or the length is refused
 Filled = tuple[Callable[[int], Text], Callable[[int], int]]  # the text with n units of filler; tokens of unit i
 
 
 class LengthTest(TextTask):
     """Base of tests whose length is all tokens: beginning, question, answer and end.
 
-    An example is as long as that allows, short of it by less than a unit of filler. Words are drawn from those that the
-    vocabulary has as one token each; where it has few they are made up of syllables.
+    An example is shorter than the length by less than a unit of filler. Words are drawn from the words that are one
+    token in the vocabulary; where it has few of them, words are made up of syllables.
 
     haystack: the filler around hidden sentences. sentences: five plain ones, over and over; words: sentences of drawn
-    words; needles: sentences like those that are hidden.
+    words; needles: sentences like the hidden ones.
 
     written: tokens that a model may write to be scored. sentences: what an example says, whose words are not drawn.
     """
@@ -72,7 +72,7 @@ class LengthTest(TextTask):
 
     @final
     def text(self, rng: np.random.Generator, length: int) -> Text:
-        """The first that is drawn of those that the length has room for: made-up words have more tokens or fewer."""
+        """The first drawn text that fits: made-up words differ in their number of tokens."""
         for _ in range(DRAWS):
             with_filler, cost = self.filled(rng, length)
             if (room := length - self.n_tokens(with_filler(0))) >= 0:
@@ -93,17 +93,17 @@ class LengthTest(TextTask):
 
     @final
     def n_tokens(self, text: Text) -> int:
-        """Tokens of a whole example; words where there is no vocabulary yet, as for a tokenizer that learns."""
+        """Tokens of a whole example; words where there is no vocabulary yet, as for a tokenizer that is learnt."""
         return len("".join(text).split()) if self._vocabulary is None else len(self.tokenised(text).tokens)
 
     @final
     def n_behind(self, text: str) -> int:
-        """Tokens of a text behind another, and as `n_tokens`."""
+        """Tokens of a text that follows another; words as in `n_tokens`."""
         return len(text.split()) if self._vocabulary is None else n_tokens_behind(self._vocabulary, text)
 
     @final
     def references(self, answer: str) -> list[str]:
-        """What a model has to write, in whatever order."""
+        """What a model has to write, in any order."""
         return answer.strip().split(BETWEEN)
 
     @final
@@ -134,7 +134,7 @@ class LengthTest(TextTask):
 
     @final
     def words(self, rng: np.random.Generator, n: int, but: Collection[str] = ()) -> list[str]:
-        """Different words, `but` these: of the vocabulary as far as it has so many."""
+        """n different words, none of `but`: from the vocabulary first, then made up."""
         most = min(n + len(but), len(self._words))
         own = [self._words[i] for i in rng.choice(len(self._words), most, replace=False)] if most else []
         found = dict.fromkeys([word for word in own if word not in but][:n])
@@ -153,9 +153,9 @@ class LengthTest(TextTask):
         around: tuple[str, str, str],
         another: Callable[[], str],
     ) -> Filled:
-        """Needles at these places, from 0, before all filler, to 1, after it.
+        """Needles at these positions, from 0, before all filler, to 1, after it.
 
-        around: opening, question and answer. another: draws a sentence like the needles, with other names.
+        around: opening, question and answer. another: draws a sentence like the needles, but with other names.
         """
         filler: list[str] = []
         opening, question, answer = around
@@ -191,8 +191,8 @@ class Needles(LengthTest):
     filler "The secret number of K is V." filler "What is the secret number of K? .." V, V; length is all tokens
 
     Hsieh et al. 2024, arXiv:2404.06654, whose tests of this kind differ in `n_keys`, `n_values` of each, `n_queries`
-    and haystack. Where one number is asked for, the test has so many examples at each of `depths`; elsewhere, and in
-    training, places are drawn evenly. Its opening and its words are others; keys are one word.
+    and haystack. Where one number is asked for, the test divides its examples among `depths`; elsewhere, and in
+    training, positions are drawn evenly. The opening and the words differ from the paper's; keys are one word.
     """
 
     written = 128
@@ -240,7 +240,7 @@ class Needles(LengthTest):
         return "depth"
 
     def at(self, depth: float) -> Self:
-        """This task with the sentence that matters at this place, from 0 to 1."""
+        """This task with the sentence that matters at this position, from 0 to 1."""
         one = copy.copy(self)
         one._depth = depth
         return one
@@ -281,8 +281,8 @@ class VariableTracking(LengthTest):
 
     filler "Let A be V." filler "Let B be A." filler "Which names stand for V? .." A, B; length is all tokens
 
-    Hsieh et al. 2024, arXiv:2404.06654: the sentences of a chain stand in its order, `n_hops` after the first; there no
-    other number is in the text where there is one chain. Names are words; no example of the task stands in front.
+    Hsieh et al. 2024, arXiv:2404.06654: the sentences of a chain stand in its order, `n_hops` after the first. With one
+    chain, the text has no other number there. Names are words; no example of the task stands in front.
     """
 
     written = 30
@@ -335,9 +335,9 @@ class CommonWords(LengthTest):
 
     w, w, w, .. "The 10 most common words of this list are" c, c, c; length is all tokens
 
-    Hsieh et al. 2024, arXiv:2404.06654: `n_common` words stand there `times[0]` times and all others `times[1]` times,
-    `short_times` below 4,096 tokens. The answer has them in the order in which they first stand there. The words of the
-    list have no numbers, and no example of the task stands in front.
+    Hsieh et al. 2024, arXiv:2404.06654: `n_common` words stand in the list `times[0]` times and all others `times[1]`
+    times; below 4,096 tokens `short_times` count. The answer has the common words in the order of their first
+    occurrence. The words of the list have no numbers, and no example of the task stands in front.
     """
 
     written = 120
@@ -366,7 +366,7 @@ class CommonWords(LengthTest):
     def filled(self, rng: np.random.Generator, length: int) -> Filled:
         often, seldom = self.short_times if length < self.SHORT else self.times
         words, seed = self.words(rng, self.n_common + length // seldom), int(rng.integers(2**32))
-        order = np.random.default_rng(seed).permutation(len(words))  # of a vocabulary those of its own come first
+        order = np.random.default_rng(seed).permutation(len(words))  # `words` gives the vocabulary's own first
         common, others = [words[i] for i in order[: self.n_common]], [words[i] for i in order[self.n_common :]]
 
         def with_filler(n: int) -> Text:

@@ -18,8 +18,8 @@ class Parity(Task):
 
     <bos> b_1 .. b_n <sep> even|odd, every b drawn evenly; length is n
 
-    Kazemnejad et al. 2023, arXiv:2305.19466, whose words around the bits are left out. There are 2^n examples: of 1 to
-    4 bits a split may have none of its own, and shares those of another, which is counted and reported.
+    Kazemnejad et al. 2023, arXiv:2305.19466, whose words around the bits are left out. There are 2^n examples: for 1 to
+    4 bits a split may have no example of its own and then uses another split's, which is counted and reported.
     """
 
     def __init__(self, *, train_lengths: Lengths, train_examples: int | None, validation_examples: int) -> None:

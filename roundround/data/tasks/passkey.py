@@ -25,9 +25,9 @@ class Passkey(Task):
 
     <bos> filler "the pass key is" D ". remember it ." D "is the pass key ." filler question D; length is all tokens
 
-    Mohtashami and Jaggi 2023, arXiv:2305.16300, whose words are these, a token each, without the opening that tells a
-    pretrained model what to do; the question is "what is the pass key ? the pass key is". D has `n_digits` digits,
-    drawn evenly, and is scored where it is asked for. The filler begins anew after it, as in the authors' code.
+    The words of Mohtashami and Jaggi 2023, arXiv:2305.16300, a token each, without the instruction to a pretrained
+    model; the question is "what is the pass key ? the pass key is". D has `n_digits` digits, drawn evenly, and is
+    scored where it is asked for. The filler starts again after the sentence, as in the authors' code.
     """
 
     def __init__(
@@ -55,5 +55,5 @@ class Passkey(Task):
         return Example(tokens, np.arange(length) >= length - self.n_digits)
 
     def guessing_nats(self, example: Example) -> float:
-        """One of the digits that have not been said again."""
+        """One of the digits that have not been repeated yet."""
         return nats_of_order(example.tokens[example.scored])

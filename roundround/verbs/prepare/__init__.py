@@ -1,4 +1,4 @@
-"""`roundround prepare`: a corpus tokenised once."""
+"""`roundround prepare`: a corpus tokenised once; its keys. Tested by tests/training/test_prepared_runs.py."""
 
 from __future__ import annotations
 
