@@ -73,7 +73,7 @@ class MinimalPairs(Source):
             with reading("the pairs"):
                 origin: object = [[file.suffix.lower(), sha256(file)] for file in self.files()]
         else:
-            origin = [self.name, self.rows_of(next(iter(self.sampled()))).commit()]
+            origin = [self.name, self.hub_rows(next(iter(self.sampled()))).commit()]
         return fingerprint(corpus="pairs", origin=origin, options=[self.phenomena, self.n_pairs, self.before])
 
     def by_phenomenon(self) -> dict[str, list[Pair]]:
@@ -86,7 +86,10 @@ class MinimalPairs(Source):
             if name not in found:
                 raise UserError(f"data.phenomena: there is no '{name}'{nearest(name, found)}")
         kept = found if self.phenomena is None else {name: found[name] for name in dict.fromkeys(self.phenomena)}
-        return {name: evenly_spaced(pairs, self.n_pairs or len(pairs)) for name, pairs in sorted(kept.items())}
+        for name, pairs in kept.items():  # evenly spaced, as neighbours in a file are often similar
+            n = min(self.n_pairs or len(pairs), len(pairs))
+            kept[name] = [pairs[i * len(pairs) // n] for i in range(n)]
+        return dict(sorted(kept.items()))
 
     def of_files(self) -> Iterator[Pair]:
         for file in self.files():
@@ -100,10 +103,10 @@ class MinimalPairs(Source):
         for phenomenon in names if self.phenomena is None else dict.fromkeys(self.phenomena):
             if phenomenon not in names:
                 raise UserError(f"data.phenomena: there is no '{phenomenon}'{nearest(phenomenon, names)}")
-            for number, row in enumerate(self.rows_of(phenomenon).open(COLUMNS), 1):
+            for number, row in enumerate(self.hub_rows(phenomenon).open(COLUMNS), 1):
                 yield pair_of(row, f"data set '{self.name}', {phenomenon}, row {number}")
 
-    def rows_of(self, phenomenon: str) -> HubRows:
+    def hub_rows(self, phenomenon: str) -> HubRows:
         return HubRows(
             name=str(self.name),
             config=phenomenon,
@@ -117,11 +120,6 @@ class MinimalPairs(Source):
         """The phenomena of the sample."""
         [file] = (SAMPLES / self.sample).glob("*.jsonl")
         return dict.fromkeys(str(row[PHENOMENON]) for _, row in rows_of(file, COLUMNS))
-
-
-def evenly_spaced(pairs: list[Pair], n: int) -> list[Pair]:
-    """n of the pairs, or all, evenly spaced: neighbours in a file are often similar."""
-    return pairs if n >= len(pairs) else [pairs[i * len(pairs) // n] for i in range(n)]
 
 
 def pair_of(row: Mapping[str, Any], where: str) -> Pair:

@@ -8,7 +8,6 @@ Tested by tests/data/test_shards.py.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import weakref
 from bisect import bisect_right
@@ -27,7 +26,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from roundround.data.corpora import first_line
 from roundround.support.errors import UserError, check_no_credentials
-from roundround.support.files import ADDRESS, home_expanded, is_full, read_text, write_atomically
+from roundround.support.files import ADDRESS, home_expanded, is_full, read_text, sha256, write_atomically
 
 Array = NDArray[np.unsignedinteger[Any]]
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # protocol: the extra of this package that reads it
@@ -142,16 +141,14 @@ class Store:
         except FileNotFoundError:
             raise
         except Exception as error:
-            raise UserError(f"{self.address}: {self._reason(error)}") from None
-
-    def _reason(self, error: Exception) -> str:
-        name, line, protocol = type(error).__name__, first_line(error), self.address.partition("://")[0]
-        if isinstance(error, ImportError):
-            extra = f": pip install 'roundround[{EXTRAS[protocol]}]'" if protocol in EXTRAS else f" ({line})"
-            return f"{protocol}:// needs a package that is not installed{extra}"
-        if isinstance(error, PermissionError) or "redential" in name or "redential" in str(error):
-            return f"not allowed there, or no credentials ({name}: {line}); they come from {VARIABLES}"
-        return f"cannot be reached ({name}: {line}); check the address and the network"
+            name, line, protocol = type(error).__name__, first_line(error), self.address.partition("://")[0]
+            reason = f"cannot be reached ({name}: {line}); check the address and the network"
+            if isinstance(error, ImportError):
+                extra = f": pip install 'roundround[{EXTRAS[protocol]}]'" if protocol in EXTRAS else f" ({line})"
+                reason = f"{protocol}:// needs a package that is not installed{extra}"
+            elif isinstance(error, PermissionError) or "redential" in name or "redential" in str(error):
+                reason = f"not allowed there, or no credentials ({name}: {line}); they come from {VARIABLES}"
+            raise UserError(f"{self.address}: {reason}") from None
 
 
 def open_store(address: str, option: str) -> Store:
@@ -240,7 +237,14 @@ class Shards:
             self.folder.mkdir(parents=True, exist_ok=True)
             with FileLock(self.folder / "lock"):
                 if not path.exists():
-                    self._fetch(file, path)
+                    temporary = path.with_suffix(".tmp")
+                    try:
+                        file.store.fetch(file.name, temporary)
+                    except FileNotFoundError as error:
+                        raise file.lost("it is gone") from error
+                    if sha256(temporary) != file.sha256:
+                        raise file.lost("it has other bytes than were written")
+                    os.replace(temporary, path)
                 os.utime(path)
                 opened = OpenFile(path)
                 copies = sorted(self.folder.glob("*.bin"), key=lambda copy: -copy.stat().st_mtime_ns)
@@ -249,17 +253,6 @@ class Shards:
                     if n_bytes > self.most_bytes:
                         copy.unlink()
         return opened
-
-    def _fetch(self, file: ShardFile, path: Path) -> None:
-        temporary = path.with_suffix(".tmp")
-        try:
-            file.store.fetch(file.name, temporary)
-        except FileNotFoundError as error:
-            raise file.lost("it is gone") from error
-        with temporary.open("rb") as copy:
-            if hashlib.file_digest(copy, "sha256").hexdigest() != file.sha256:
-                raise file.lost("it has other bytes than were written")
-        os.replace(temporary, path)
 
 
 @dataclass(frozen=True)

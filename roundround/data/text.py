@@ -55,16 +55,16 @@ def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: i
     The result is exact if no look-ahead, look-behind or run of the pattern reaches further. Memory: the longest
     document, a chunk and the margin.
     """
-    text, begin, scan, used = (
-        "",
-        0,
-        0,
-        -1,
-    )  # begin: of the document; scan: searched up to here; used: an empty separator
+    text, begin = "", 0  # begin: of the document
+    scan, used = 0, -1  # how far the text is searched; an empty separator that was used
     for chunk in itertools.chain(chunks, [None]):
         text += chunk or ""
         certain, whole = len(text) - (margin if chunk is not None else 0), []
-        while (found := _first(separator, text, scan, used)) and found.end() <= certain:
+        while True:
+            matches = separator.finditer(text, scan)  # but for the empty match that was used there already
+            found = next((match for match in matches if match.span() != (used, used)), None)
+            if found is None or found.end() > certain:
+                break
             whole.append(text[begin : found.start()])
             begin = scan = found.end()
             used = scan if found.start() == scan else -1
@@ -73,11 +73,6 @@ def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: i
         cut = max(0, begin - margin)  # the text kept in front is for look-behind
         text, begin, scan, used = text[cut:], begin - cut, scan - cut, used - cut
     yield text[begin:]
-
-
-def _first(separator: re.Pattern[str], text: str, scan: int, used: int) -> re.Match[str] | None:
-    """The first match from `scan` on, except the empty match that was used there already."""
-    return next((found for found in separator.finditer(text, scan) if found.span() != (used, used)), None)
 
 
 def join_columns(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> str:

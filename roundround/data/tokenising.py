@@ -221,11 +221,13 @@ def _build(
         def missing() -> Iterator[Numbered]:
             """The batches of shards that are not whole; the records of whole shards go to `whole`."""
             for number, batches in groupby(_batches(_read(corpus.documents())), key=itemgetter(0)):
-                record = _record(store, about, number, sizes)
-                if record is None:
-                    yield from batches
-                else:
-                    whole[number] = record
+                if record_name(number) in sizes:
+                    record = json.loads(store.read_text(record_name(number)))
+                    files = shard_files(store, about, number, record)
+                    if all(sizes.get(file.name) == file.n_bytes for file in files):
+                        whole[number] = record
+                        continue
+                yield from batches
 
         with encoding(vocabulary, n_processes) as encode:
             for number, parts in groupby(encode(missing()), key=itemgetter(0)):
@@ -283,15 +285,6 @@ def _batches(documents: Iterable[Document]) -> Iterator[Numbered]:
             batch, n_characters = [], 0
     if batch:
         yield number, batch
-
-
-def _record(store: Store, about: dict[str, Any], number: int, sizes: dict[str, int]) -> dict[str, Any] | None:
-    """The record of a shard whose files are there with the recorded sizes; else None."""
-    if record_name(number) not in sizes:
-        return None
-    record: dict[str, Any] = json.loads(store.read_text(record_name(number)))
-    whole = all(sizes.get(file.name) == file.n_bytes for file in shard_files(store, about, number, record))
-    return record if whole else None
 
 
 def _summed(shards: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
@@ -459,12 +452,9 @@ def _encode(batch: list[Document]) -> Encoded:
 @contextmanager
 def tokenizer_threads(wanted: bool) -> Iterator[None]:
     """Inside, the tokenizer uses threads or not; afterwards never, unless the user chose: forks warn about them."""
-    chosen = wanted and "TOKENIZERS_PARALLELISM" in os.environ
     before = os.environ.get("TOKENIZERS_PARALLELISM")
-    if not chosen:
-        os.environ["TOKENIZERS_PARALLELISM"] = "true" if wanted else "false"
+    os.environ["TOKENIZERS_PARALLELISM"] = (before or "true") if wanted else "false"
     try:
         yield
     finally:
-        if not chosen:
-            os.environ["TOKENIZERS_PARALLELISM"] = "false" if before is None or wanted else before
+        os.environ["TOKENIZERS_PARALLELISM"] = before or "false"

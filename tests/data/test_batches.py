@@ -154,18 +154,6 @@ def test_max_tokens_is_what_is_scored() -> None:
     assert validation_windows(TOKENS, length=16, max_tokens=200).shape == (12, 17)
 
 
-@pytest.mark.parametrize(
-    ("n_tokens", "numbers", "message"),
-    [
-        (64, {"length": 16, "longest": 64}, "64 tokens, fewer than the 65 of one longest window"),
-        (999, {"length": 16, "longest": 64, "max_tokens": 63}, "63 tokens to score are fewer than .* 64"),
-    ],
-)
-def test_an_evaluation_that_cannot_be_is_told(n_tokens: int, numbers: dict[str, int], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        evaluation_windows(TOKENS[:n_tokens], **numbers)
-
-
 def test_nothing_is_read_before_it_is_asked_for() -> None:
     huge = np.lib.stride_tricks.as_strided(TOKENS, shape=(10**11,), strides=(0,))  # 200 GB, were it copied
     found = evaluation_windows(huge, length=1000, longest=1000)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, final
@@ -162,21 +160,6 @@ def test_what_lies_at_a_place_is_never_overwritten(tmp_path: Path) -> None:
     assert contents(tmp_path / "letters") == {"aunt.txt": b"dear aunt"}
 
 
-def test_who_waits_for_another_corpus_at_the_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    claimed = tokenising.claimed
-
-    def after_the_other(place: Store, cache_dir: Path) -> AbstractContextManager[None]:
-        monkeypatch.setattr(tokenising, "claimed", claimed)
-        make(Listed(TEXTS[1:]), Bytes(), place, cache_dir)  # what the holder of the lock does meanwhile
-        return claimed(place, cache_dir)
-
-    for to in (Store(tmp_path / "mine"), open_store(ADDRESS, "to")):
-        monkeypatch.setattr(tokenising, "claimed", after_the_other)
-        with pytest.raises(UserError, match=r"holds another corpus, or this one in other tokens; give another to=DIR"):
-            make(Listed(TEXTS), Bytes(), to, tmp_path)
-        assert make(Listed(TEXTS[1:]), Bytes(), to, tmp_path).meta["corpus_hash"] == Listed(TEXTS[1:]).identity()
-
-
 def at_an_address(cache: Path, most_bytes: int = 10**9) -> tuple[TokenData, TokenData]:
     """A corpus prepared at an address and read from there, and the same from the cache."""
     make(Listed(TEXTS), Bytes(), open_store(ADDRESS, "to"), cache)
@@ -210,14 +193,6 @@ def test_copies_of_shards_take_no_more_of_the_disk_than_they_may(tmp_path: Path)
     assert len(there.train) * 2 > 40_000
     assert there.train.tolist() == here.train.tolist()
     assert sum(path.stat().st_size for path in (tmp_path / "shards").glob("*.bin")) <= 20_000
-    assert there.train.tolist() == here.train.tolist()
-
-
-def test_a_cache_that_is_deleted_while_it_is_read_is_filled_again(tmp_path: Path) -> None:
-    there, here = at_an_address(tmp_path, most_bytes=20_000)
-    first = there.train.read(0, 100).tolist()
-    shutil.rmtree(tmp_path / "shards")
-    assert there.train.read(0, 100).tolist() == first  # it was open
     assert there.train.tolist() == here.train.tolist()
 
 
@@ -325,13 +300,6 @@ def test_no_held_out_document_is_of_two_sources_where_documents_do_not_see_each_
     assert (len(of_two), len(documents) > 20) == (0, True)
 
 
-def test_a_source_of_weight_zero_is_left_out(tmp_path: Path) -> None:
-    with_it = mixture({"digits": 1, "letters": 1, "dots": 0})
-    assert with_it.identity() == mixture({"digits": 1, "letters": 1}).identity()
-    assert mixture({"digits": 2, "letters": 2}).identity() == with_it.identity()
-    assert mixture({"digits": 1, "letters": 2}).identity() != with_it.identity()
-
-
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
@@ -353,19 +321,12 @@ def test_weights_that_are_no_shares_are_refused(weights: dict[str, float], messa
             (address, f"address of {address.rpartition('://')[0].rpartition('::')[2]}:// with ")
             for address in (
                 "s3://key:secret@bucket/x",
-                "s3://key:sec/secret@bucket/x",
-                "https://key:secret%40bucket/x",
                 "https://host/x?X-Amz-Signature=secret",
-                "http://host/x#secret",
                 "simplecache::http://user:secret@127.0.0.1:9/mine",
-                "filecache::blockcache::HTTP://user:secret@127.0.0.1:9/mine",
-                "zip://x::https://user:secret@127.0.0.1:9/a.zip",
                 "dir::http://127.0.0.1:9/a?secret",
             )
         ],
         ("http:/host/x", "data.path=http:/host/x: an address has // after its colon"),
-        ("http:\\\\host", "an address has // after its colon"),
-        ("http://[::1", r"data.path|http"),
         ("s3://bucket/x", r"s3://bucket/x: s3:// needs .* pip install 'roundround\[s3\]'"),
         ("nope://bucket/x", r"nope://bucket/x: cannot be reached .*Protocol not known"),
         ("http://127.0.0.1:9/x", r"http://127.0.0.1:9/x: cannot be reached"),

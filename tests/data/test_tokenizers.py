@@ -25,7 +25,6 @@ from roundround.data.tokenizers import (
     Bytes,
     HuggingFace,
     Vocabulary,
-    byte_characters,
     check_known,
     unknown_token,
     vocabulary_of,
@@ -66,12 +65,6 @@ def test_a_byte_is_its_own_id() -> None:
     for text in random_texts():
         assert ids(vocabulary, text) == list(text.encode())
     assert (vocabulary.end_of_document, vocabulary.size) == (256, 257)
-
-
-def test_the_byte_table_is_that_of_the_library() -> None:
-    from tokenizers import pre_tokenizers
-
-    assert sorted(byte_characters()) == sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 def test_bpe_learns_the_most_frequent_pair_first() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import signal
@@ -21,8 +20,7 @@ from helpers_corpora import Listed
 
 from roundround.data.corpora import fingerprint, is_held_out
 from roundround.data.prepared import prepare
-from roundround.data.shards import Store
-from roundround.data.tokenising import bytes_of_tokens, claimed
+from roundround.data.tokenising import bytes_of_tokens
 from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes, TokenizerRecipe, Vocabulary, open_vocabulary
 from roundround.support.errors import UserError
 
@@ -113,16 +111,6 @@ def test_a_saved_tokenizer_gives_the_same_tokens_and_hash(tmp_path: Path) -> Non
         AlreadyOpen.from_file(tmp_path / "kept.json", 0)
 
 
-def test_meta_counts_documents_tokens_and_bytes(tmp_path: Path) -> None:
-    data = prepare(Listed(TEXTS), Bytes(), tmp_path)
-    meta = json.loads((entry(tmp_path) / "meta.json").read_text())
-    for split, stream in ("train", data.train), ("held_out", data.held_out):
-        texts = [text for text in TEXTS if is_held_out(text, 0.1) == (split == "held_out")]
-        n_bytes = sum(len(text.encode()) for text in texts)
-        assert meta[split] == {"documents": len(texts), "tokens": len(stream), "bytes": n_bytes}
-    assert meta["corpus_hash"] == Listed(TEXTS).identity()
-
-
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
@@ -174,12 +162,6 @@ def test_a_full_disk_names_the_way_out(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(UserError, match=rf"no space left for tokens in {tmp_path}.*: .*ROUNDROUND_CACHE=FOLDER"):
             prepare(Listed(TEXTS), Bytes(), tmp_path)
     assert len(prepare(Listed(TEXTS), Bytes(), tmp_path).train) > 0
-
-
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"tokens cannot be written in .*file/cache .*ROUNDROUND_CACHE=FOLDER"):
-        prepare(Listed(TEXTS), Bytes(), tmp_path / "file" / "cache")
 
 
 @pytest.mark.parametrize(
@@ -290,16 +272,6 @@ def test_a_killed_process_blocks_nobody_and_is_cleaned_up_after(tmp_path: Path) 
     assert after.communicate(timeout=20)[0]
     assert (tmp_path / "reads").read_text() == "xx"
     assert names(tmp_path / "cache") <= {"", ".lock"}
-
-
-def test_a_waiting_process_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    process = slowly(tmp_path, 0.05)
-    wait_for(tmp_path / "cache" / "*" / "begun.json")
-    folder = entry(tmp_path / "cache")
-    with caplog.at_level(logging.INFO, logger="roundround.data"), claimed(Store(folder), folder.parent):
-        assert (folder / "meta.json").exists()
-    process.communicate(timeout=20)
-    assert "another process is tokenising this corpus" in caplog.text
 
 
 @pytest.mark.parametrize(("chosen", "after"), [(None, "false"), ("true", "true"), ("0", "0")])

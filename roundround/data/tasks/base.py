@@ -204,15 +204,11 @@ class Examples:
         length = self.task.train_length(self._rng) if self.length is None else self.length
         for _ in range(MOST_DRAWS):  # all of one length: else lengths with few examples in this split would be rarer
             example = self.task.example(self._rng, length)
-            if share_of(example) in self.split:
+            digest = hashlib.blake2b(example.tokens.astype(np.int64).tobytes(), digest_size=1).digest()
+            if digest[0] % 8 in self.split:  # the eighth of all examples that it belongs to
                 return example
         self.n_shared += 1
         return example
-
-
-def share_of(example: Example) -> int:
-    """The number of the eighth of all examples that this one belongs to, by the hash of its tokens."""
-    return hashlib.blake2b(example.tokens.astype(np.int64).tobytes(), digest_size=1).digest()[0] % 8
 
 
 def distinct(examples: Iterable[Example]) -> list[tuple[Example, int]]:

@@ -14,7 +14,7 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,13 +155,11 @@ class StoredClrsText(TextTask):
 
     def groups(self) -> dict[str, Task]:
         """One task for each algorithm."""
-        return {name: self.only(name) for name in self.algorithms}
-
-    def only(self, algorithm: str) -> Self:
-        """This task with one of its algorithms."""
-        one = copy.copy(self)
-        one.algorithms = [algorithm]
-        return one
+        found: dict[str, Task] = {}
+        for name in self.algorithms:
+            found[name] = one = copy.copy(self)
+            one.algorithms = [name]
+        return found
 
     def shared_with_test(self) -> str | None:
         train, test = self.set_of("train"), self.set_of("test")

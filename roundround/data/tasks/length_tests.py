@@ -233,17 +233,15 @@ class Needles(LengthTest):
         self._depth: float | None = None
 
     def groups(self) -> dict[str, Task]:
-        """A task for each depth, where one number is asked for."""
-        return {f"{d:g}": self.at(d) for d in self.depths} if self.n_queries * self.n_values == 1 else {}
+        """A task for each depth, the position of the sentence from 0 to 1, where one number is asked for."""
+        found: dict[str, Task] = {}
+        for depth in self.depths if self.n_queries * self.n_values == 1 else []:
+            found[f"{depth:g}"] = one = copy.copy(self)
+            one._depth = depth
+        return found
 
     def part(self) -> str:
         return "depth"
-
-    def at(self, depth: float) -> Self:
-        """This task with the sentence that matters at this position, from 0 to 1."""
-        one = copy.copy(self)
-        one._depth = depth
-        return one
 
     def number(self, rng: np.random.Generator) -> str:
         return str(rng.integers(10 ** (self.n_digits - 1), 10**self.n_digits))

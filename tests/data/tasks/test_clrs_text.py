@@ -142,18 +142,6 @@ def test_examples_of_the_test_that_are_in_training_are_counted(tmp_path: Path) -
     assert of_files(train).shared_with_test() is None, "one set, which is split by hash"
 
 
-def test_the_papers_lengths() -> None:
-    assert (
-        sum(len(lengths_in_training(name)) for name in LONGEST_TRAINED) * 10_000 == 2_150_000
-    )  # rows of the training set
-    assert sum(len(clrs_text.lengths_of(name, "test")) for name in LONGEST_TRAINED) * 125 * 5 == 514_375
-    assert lengths_in_training("mst_prim") == [4, 5, 10, 11, 12, 15, 19, 23, 28]
-    assert clrs_text.lengths_of("bridges", "test") == [4, 5, 6, 7]
-    assert list(clrs_text.SIZES) == list(LONGEST_TRAINED)
-    for name in LONGEST_TRAINED:
-        assert clrs_text.lengths_of(name, "train") == lengths_in_training(name)
-
-
 def test_a_file_that_the_script_writes_is_read_back_whole(
     stand_in: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,21 +163,6 @@ def test_the_identity_knows_the_rows_the_algorithms_and_the_lengths() -> None:
     others = [of_files(GOLDEN, algorithms=["bfs"]), of_files(GOLDEN, algorithms=["bfs", "dfs"], lengths=[4])]
     assert one.identity() == of_files(GOLDEN, algorithms=["dfs", "bfs"]).identity()
     assert len({task.identity() for task in (one, *others)}) == 3
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"algorithms": ["insertionsort"]}, r"algorithms has 'insertionsort'; did you mean 'insertion_sort'\?"),
-        ({"algorithms": []}, r"algorithms is \[\]: at least one name, or null"),
-        ({"lengths": [0, 5]}, r"lengths is \[0, 5\]: some from 1 to 1,048,576, or null"),
-        ({"lengths": []}, r"lengths is \[\]: some from 1 to 1,048,576, or null"),
-        ({"validation_examples": 0}, r"validation_examples is 0"),
-    ],
-)
-def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        of_files(GOLDEN, **changes)
 
 
 def test_a_length_that_a_file_has_not_is_refused_with_those_that_it_has() -> None:

@@ -60,18 +60,6 @@ def test_each_key_is_asked_for_once_and_the_rest_is_filler() -> None:
         assert Counter(words[8:]) == Counter({"_": 48, **dict.fromkeys(keys + values, 1)})
 
 
-def test_half_of_the_vocabulary_is_for_keys_and_half_for_values() -> None:
-    task = build("mqar")
-    assert len(task.symbols) == 8192
-    assert (task.symbols[0], task.symbols[1], task.symbols[4095], task.symbols[4096]) == ("_", "k0", "k4094", "v0")
-    words = texts(build("mqar", n_symbols=10), 100, length=64)
-    assert {word for text in words for word in text} == {
-        "_",
-        *(f"k{i}" for i in range(4)),
-        *(f"v{i}" for i in range(5)),
-    }
-
-
 @pytest.mark.parametrize("power_a", [0.01, 0.5, 1.0])
 def test_places_are_drawn_one_by_one_with_weights_by_the_power_law(power_a: float) -> None:
     task = build("mqar", n_pairs=2, power_a=power_a, train_lengths=[12, 12])
