@@ -51,8 +51,6 @@ class Prepared(Corpus):
 
     def __init__(self, *, path: str, cache_gb: float, separate_documents: bool = False) -> None:
         super().__init__(held_out=None, separate_documents=separate_documents)
-        if not path.strip():
-            raise ValueError("path is empty; give the folder or the address that roundround prepare named")
         if not 0 < cache_gb < 1e6:
             raise ValueError(f"cache_gb is {cache_gb}: a number of GB above 0 is allowed")
         self.path, self.cache_bytes = path, int(cache_gb * 1e9)

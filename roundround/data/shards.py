@@ -71,7 +71,7 @@ class Store:
     """
 
     def __init__(self, address: str | Path, *, way_out: str = OTHER) -> None:
-        self.address, self.way_out = str(address).rstrip("/"), way_out
+        self.address, self.way_out = str(address).rstrip("/") or "/", way_out
         self.path = None if ADDRESS.match(self.address) else Path(self.address)
         if self.path is None:
             with self._reaching():

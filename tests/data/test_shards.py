@@ -177,6 +177,13 @@ def test_a_corpus_at_an_address_is_read_as_one_on_the_disk(tmp_path: Path) -> No
         assert torch.equal(a, b)
 
 
+def test_an_address_that_lists_no_files_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_an_address(tmp_path)
+    monkeypatch.setattr(Store, "sizes", Mock(side_effect=AssertionError))  # as of http
+    there = opened(Prepared(path=ADDRESS, cache_gb=1).entry(), tmp_path)
+    assert len(there.train.read(0, 99)) == 99
+
+
 def test_the_tokenizer_is_the_one_that_it_was_prepared_with(tmp_path: Path) -> None:
     make(Listed(TEXTS), BPE_RECIPE, open_store(ADDRESS, "to"), tmp_path)
     corpus = Prepared(path=ADDRESS, cache_gb=1)
