@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from roundround.data.store import Folder, open_store
+from roundround.data.shards import Store, open_store
 from roundround.data.text import TextFiles
 from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes
 
@@ -58,7 +58,7 @@ def prepare(paths: list[Path], megabytes: int, rounds: int) -> None:
         encode = vocabulary.tokenizer.encode_batch_fast
         for turn in range(rounds):
             for n, way in (1, "1 process"), (2, "2 processes"):
-                to = Folder(folder / f"{turn}-{n}")
+                to = Store(folder / f"{turn}-{n}")
                 ways[way].append(costs_of(lambda to=to, n=n: make(corpus, recipe, to, folder, n_processes=n)))
             os.environ["TOKENIZERS_PARALLELISM"] = "true"
             ways["tokenizers, 2 threads"].append(costs_of(lambda: encode(texts, add_special_tokens=False)))
@@ -85,9 +85,9 @@ def cpu_seconds() -> float:
 
 
 def entry_tokens(folder: Path) -> list[int]:
-    from roundround.data.entry import SPLITS, read_entry
+    from roundround.data.tokenising import SPLITS, read_entry
 
-    meta = read_entry(Folder(folder)).meta
+    meta = read_entry(Store(folder)).meta
     return [meta[split]["tokens"] for split in SPLITS]
 
 
@@ -126,7 +126,7 @@ def one(path: Path, megabytes: int) -> None:
         folder = Path(name)
         write_text(path, folder / "text.txt", megabytes * 10**6)
         began = time.perf_counter()
-        entry = make(corpus_of(folder / "text.txt"), Bytes(), Folder(folder / "mine"), folder, n_processes=1)
+        entry = make(corpus_of(folder / "text.txt"), Bytes(), Store(folder / "mine"), folder, n_processes=1)
         seconds, prepared = time.perf_counter() - began, peak()
         (folder / "text.txt").unlink()
         data = opened(entry, folder)

@@ -24,10 +24,10 @@ from roundround.config.build import build
 from roundround.config.recorded import overridden
 from roundround.data.batches import DocumentWindows, EvaluationWindows, Tokens, check_one_window, evaluation_windows
 from roundround.data.corpora import Corpus
-from roundround.data.encoding import Encoder
 from roundround.data.prepared import TokenData
-from roundround.data.stream import Mix
+from roundround.data.shards import Mix
 from roundround.data.tasks.base import FIRST, SPECIAL, Examples, Task
+from roundround.data.tokenising import Encoder
 from roundround.data.tokenizers import Vocabulary, check_known, content_hash, unknown_token
 from roundround.distributed.peers import Peers
 from roundround.model.decoder import Decoder

@@ -1,7 +1,7 @@
 """Batches: for training a pure function of (seed, step), for evaluation the held-out stream in order.
 
-Which windows a training run reads is a pure function of the seed and the number of the window in the run.
-B batch, T tokens. A window holds length + 1 tokens: T inputs and, one further, their T targets.
+Which windows a training run reads depends on the seed and the number of the window in the run alone.
+B batch, T tokens. A window holds length + 1 tokens: T inputs and, one token later, their T targets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from roundround.data.stream import GROUP, Mix, TokenStream
+from roundround.data.shards import GROUP, Mix, TokenStream
 from roundround.support.errors import UserError
 
 Items = NDArray[np.int64]
@@ -25,7 +25,7 @@ Items = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Group:
-    """Shards that are shuffled together. first: the item of the training run that is its first window."""
+    """Shards that are shuffled together. first: the number of its first window in the training run."""
 
     epoch: int
     number: int
@@ -36,25 +36,22 @@ class Group:
 
 
 class WindowSampler:
-    """Where the windows of a global batch begin: one permutation of disjoint windows after another.
+    """Where the windows of a training run begin: one permutation of disjoint windows after another.
 
-    In epoch e the stream is cut, from an offset drawn below `length`, into n_windows windows whose inputs are
-    disjoint, and these are visited in the order of a permutation; both are drawn from `default_rng([seed, e])`. Item i
-    of the training run is window i % n_windows of epoch i // n_windows, so nothing but (seed, i) decides it.
+    In epoch e the stream is cut, from an offset drawn below `length`, into n_windows windows with disjoint inputs. They
+    are visited in the order of a permutation; offset and permutation are drawn from `default_rng([seed, e])`. Item i of
+    the training run is window i % n_windows of epoch i // n_windows, so (seed, i) alone decides it.
 
-    A corpus of more than `GROUP` shards is visited in groups: the shards in an order drawn for the epoch, and those of
-    group g one after another as a stream of its own, drawn from `default_rng([seed, e, g])`, which for g = 0 is the
-    generator above. So memory and the files at hand are those of a group, however large the corpus. The permutations
-    used last are kept here.
+    A corpus of more than `GROUP` shards is visited in groups. The order of the shards is drawn for the epoch. The
+    shards of a group g are one stream, cut and permuted by `default_rng([seed, e, g])`, which for g = 0 is the
+    generator above. So a run needs the memory and the files of one group. The last two permutations are kept.
     """
 
     def __init__(self, n_tokens: int | Sequence[int], *, seed: int, length: int) -> None:
-        if length < 1 or seed < 0:
-            raise ValueError(f"length is {length} and seed is {seed}: whole numbers from 1 and from 0 are allowed")
         self.sizes = [n_tokens] if isinstance(n_tokens, int) else list(n_tokens)
         self.seed, self.length = seed, length
         self.n_groups = max(1, -(-len(self.sizes) // GROUP))
-        self._groups: list[Group] = []  # of the epochs so far, one after another
+        self._groups: list[Group] = []  # of all epochs so far, in order
         if self.group_of(0).n_windows == 0:
             raise UserError(
                 f"the training documents make {sum(self.sizes):,} tokens, fewer than the {length + 1:,} of one window; "
@@ -63,7 +60,7 @@ class WindowSampler:
         self._permutations: dict[tuple[int, int], tuple[int, NDArray[np.uint32]]] = {}
 
     def locate(self, items: Items) -> Iterator[tuple[NDArray[np.int64], Group, NDArray[np.int64]]]:
-        """Where items of the training run lie: for each group, which of them, and their first tokens in its stream."""
+        """For each group: which of the items lie in it, and the first token of each in the stream of the group."""
         groups = [self.group_of(int(item)) for item in items]
         for group in dict.fromkeys(groups):
             rows = np.asarray([row for row, other in enumerate(groups) if other == group])
@@ -92,7 +89,7 @@ class WindowSampler:
         return self._groups[bisect_right(self._groups, item, key=lambda group: group.first) - 1]
 
     def n_windows(self) -> int:
-        """Windows of the first epoch; others have as many but for a few."""
+        """Windows of the first epoch; other epochs have about as many."""
         first = self.group_of(0)
         return sum(group.n_windows for group in self._groups[: self.n_groups] or [first])
 
@@ -103,12 +100,13 @@ class WindowSampler:
 
 
 class Mixer:
-    """Which source an item of the training run comes from, and which of its items it is.
+    """The source of an item of the training run, and the number of the item within its source.
 
-    In every aligned 1,000 items a source has its share, rounded down or up. Down or up is decided by systematic
-    sampling (Madow 1949): the fractional parts of the shares of 1,000, laid end to end, are met by the points
-    u, u + 1, ... where u of the thousands is a sequence spread evenly over [0, 1) (Weyl's, of the golden ratio), so
-    that the mean over many is the share itself. The order within a thousand is drawn from (seed, thousand).
+    In every aligned 1,000 items a source has its share, rounded down or up by systematic sampling (Madow 1949): the
+    fractional parts of the shares of 1,000 are laid end to end, and a source gets one more item for each of the numbers
+    u, u + 1, ... that falls into its part. u is Weyl's sequence of the golden ratio over the thousands, which covers
+    [0, 1) evenly, so that the mean over many thousands is the share. The order within a thousand is drawn from (seed,
+    thousand).
     """
 
     BLOCK = 1000
@@ -121,10 +119,10 @@ class Mixer:
         ends = np.cumsum(np.maximum(0, wanted - self.whole))
         ends[-1] = self.BLOCK - self.whole.sum()  # a whole number, whatever the rounding of the sum
         self._ends = np.concatenate([[0], ends])
-        self._before = 0, np.zeros(len(wanted), np.int64)  # a block, and the items of each source before it
+        self._before = 0, np.zeros(len(wanted), np.int64)  # a block, and the number of items of each source before it
 
     def items(self, items: Items) -> tuple[NDArray[np.int64], Items]:
-        """(the source, the number among its own items) of each item."""
+        """(the source, the number within the source) of each item."""
         sources, numbers = np.empty_like(items), np.empty_like(items)
         for block in np.unique(items // self.BLOCK).tolist():
             rows = np.flatnonzero(items // self.BLOCK == block)
@@ -154,10 +152,7 @@ Tokens = NDArray[np.unsignedinteger[Any]] | TokenStream
 
 
 class Windows:
-    """The windows of a corpus, or of a mixture of several, by the number of the item: a pure function of (seed, item).
-
-    What lies in shards is fetched before it is needed: the group at hand and the one after it.
-    """
+    """The windows of a corpus or a mixture by the number of the item: a pure function of (seed, item)."""
 
     def __init__(self, tokens: Tokens | Mix, *, seed: int, length: int) -> None:
         self.length = length
@@ -167,7 +162,6 @@ class Windows:
             WindowSampler(found.sizes() if isinstance(found, TokenStream) else len(found), seed=seed, length=length)
             for found in self.tokens
         ]
-        self._at_hand: dict[int, Group] = {}
 
     def read(self, items: Items) -> Tensor:
         """[len(items), length + 1], int64."""
@@ -178,24 +172,18 @@ class Windows:
             for chosen, group, starts in self.samplers[source].locate(numbers[rows]):
                 stream = self.tokens[source]
                 if isinstance(stream, TokenStream):
-                    if self._at_hand.get(source) != group:
-                        self._at_hand[source] = group
-                        stream.only(group.shards).ahead()
-                        if self.samplers[source].n_groups > 1:
-                            following = self.samplers[source].group_of(group.first + group.n_windows)
-                            stream.only(following.shards).ahead()
                     stream = stream.only(group.shards)
                 windows[torch.from_numpy(rows[chosen])] = gather(stream, starts, self.length + 1)
         return windows
 
 
 def global_batch(tokens: Tokens | Mix, *, seed: int, step: int, batch_size: int, length: int) -> Tensor:
-    """The batch of a step, over all ranks: [batch_size, length + 1], int64. UserError where the corpus is too short."""
+    """The batch of a step over all ranks: [batch_size, length + 1], int64. UserError where the corpus is too short."""
     return Windows(tokens, seed=seed, length=length).read(np.arange(step * batch_size, (step + 1) * batch_size))
 
 
 def gather(tokens: Tokens, starts: NDArray[np.int64], n: int) -> Tensor:
-    """The n tokens from each start on: [len(starts), n], int64, a copy."""
+    """A copy of the n tokens from each start on: [len(starts), n], int64."""
     if isinstance(tokens, TokenStream):
         rows = [tokens.read(int(start), int(start) + n).astype(np.int64) for start in starts]
         return torch.from_numpy(np.stack(rows) if rows else np.empty((0, n), np.int64))
@@ -204,11 +192,10 @@ def gather(tokens: Tokens, starts: NDArray[np.int64], n: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """Which rows of each global batch one process reads: those of its micro-batches, for some steps on end.
+    """The rows of each global batch that one process reads, for some steps in a row.
 
     The global batch is rank 0's micro-batches in order, then rank 1's, and so on, so results do not depend on how a
-    batch is spread over ranks and micro-batches. Raises UserError where it cannot be spread evenly, ValueError for a
-    rank that there is not.
+    batch is divided among ranks and micro-batches. Raises UserError where it cannot be divided evenly.
     """
 
     batch_size: int
@@ -226,8 +213,6 @@ class Shares:
                 f"batch_size={self.batch_size} must be a multiple of {self.n_parts} = {self.world_size} ranks x "
                 f"{self.n_micro_batches} micro-batches; the nearest: {' and '.join(nearest)}"
             )
-        if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank is {self.rank}: 0 to {self.world_size - 1} is allowed with {self.world_size} ranks")
 
     @property
     def n_parts(self) -> int:
@@ -237,7 +222,7 @@ class Shares:
         return self.n_steps * self.n_micro_batches
 
     def __getitem__(self, index: int) -> tuple[int, slice]:
-        """The step of a micro-batch by number, and its rows in the global batch of that step."""
+        """The step of a micro-batch, and its rows in the global batch of that step."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         step, micro_batch = divmod(index, self.n_micro_batches)
@@ -247,7 +232,7 @@ class Shares:
 
 
 class TrainingWindows(Dataset[Tensor]):
-    """One rank's micro-batches of windows, in order: each its share of a `global_batch`, [rows, length + 1].
+    """One rank's micro-batches of windows, in order: each is some rows of a `global_batch`, [rows, length + 1].
 
     Use a DataLoader with batch_size=None, which keeps the order with any number of workers.
     """
@@ -268,20 +253,16 @@ class TrainingWindows(Dataset[Tensor]):
 class EvaluationWindows(Dataset[Tensor]):
     """Windows [length + 1] over a stream in which every token after the first is a target once.
 
-    Each window begins `stride` tokens after the one before it, and its targets count from position `first_scored` on:
-    those before it have been counted, and are there as context. With stride = length the windows meet: each begins with
-    the token that was the last target before it. The last window is moved back so that it ends with the stream. A slice
-    gives [n, length + 1], int64; nothing is copied until it is asked for.
+    Each window begins `stride` tokens after the window before it. Its targets count from position `first_scored` on;
+    earlier ones were counted before and serve as context. With stride = length each window begins with the token that
+    was the last target of the window before. The last window is moved back so that it ends with the stream. A slice
+    gives [n, length + 1], int64; nothing is copied before.
 
     A stride below the length is the sliding window of the Hugging Face documentation on perplexity: every target but
     the first `length` has at least length - stride + 1 tokens of context, and the text is read length / stride times.
     """
 
     def __init__(self, tokens: Tokens, *, length: int, stride: int) -> None:
-        if not 1 <= stride <= length < len(tokens):
-            raise ValueError(
-                f"length is {length} and stride {stride}: 1 <= stride <= length < {len(tokens)}, the tokens, is allowed"
-            )
         self.tokens, self.length, self.stride = tokens, length, stride
         self.last_start = len(tokens) - 1 - length
 
@@ -294,7 +275,7 @@ class EvaluationWindows(Dataset[Tensor]):
         return rows if isinstance(index, slice) else rows[0]
 
     def starts(self, windows_N: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The first token of windows by number."""
+        """The first token of each of these windows."""
         return np.minimum(windows_N * self.stride, self.last_start)
 
     def first_scored(self, windows: slice) -> Tensor:
@@ -309,14 +290,14 @@ class EvaluationWindows(Dataset[Tensor]):
 
 
 class DocumentWindows:
-    """Windows over documents one by one, each read from its own beginning, the longest window first.
+    """Windows over single documents, each read from its own beginning, the longest window first.
 
-    is_joint: [len(tokens)], bool, the tokens between documents, which stand in no window. first: the token with which
-    a text begins; it stands in front of a document, and in a later window of a long one in the place of the token that
-    was the last target before it. None where nothing begins a text: the first token of a document is then no target.
+    is_joint: [len(tokens)], bool, the tokens between documents, which are in no window. first: the token before a text.
+    It stands in front of a document; in a later window of a long document it replaces the token that was the last
+    target before. None where no token begins a text: the first token of a document is then no target.
 
     A document of more than `length` targets is cut as `EvaluationWindows` cuts a stream. A slice gives [n, longest of
-    these + 1], int64; shorter windows are filled up with their last token.
+    these + 1], int64; shorter windows are padded with their last token.
     """
 
     def __init__(
@@ -347,14 +328,14 @@ class DocumentWindows:
         return torch.tensor([[*row, *row[-1:] * (longest - len(row))] for row in found]).view(len(found), longest)
 
     def window(self, number: int) -> list[int]:
-        """The tokens of one window, not filled up."""
+        """The tokens of one window, without padding."""
         a, b, _ = self.rows[number].tolist()
         head = [] if self.first is None else [self.first]
         text: list[int] = np.asarray(self.tokens[a + len(head) : b]).tolist()
         return head + text
 
     def scored(self, windows: slice) -> Tensor:
-        """Whether a target counts, of each of these windows: [n, longest], bool; False where a window is filled up."""
+        """Whether a target counts, of each of these windows: [n, longest], bool; False for padding."""
         rows = torch.from_numpy(self.rows[windows])
         n_targets = rows[:, 1] - rows[:, 0] - 1
         position_T = torch.arange(int(n_targets.max()) if len(rows) else 0)
@@ -364,10 +345,10 @@ class DocumentWindows:
 def evaluation_windows(
     tokens: Tokens, *, length: int, longest: int, stride: int | None = None, max_tokens: int | None = None
 ) -> EvaluationWindows:
-    """The held-out stream in windows of `length` inputs, `stride` tokens apart (None: length, so that they meet).
+    """The held-out stream in windows of `length` inputs, `stride` tokens apart (None: length).
 
-    All its targets are scored, or the first `max_tokens`: the same ones at every length up to `longest`. UserError
-    where there are fewer than one window of `longest`: these numbers come from the command line.
+    All targets are scored, or the first `max_tokens`: the same targets at every length up to `longest`. UserError where
+    the stream is shorter than one window of `longest`.
     """
     check_one_window(tokens, longest, max_tokens)
     n_targets = len(tokens) - 1 if max_tokens is None else min(max_tokens, len(tokens) - 1)
@@ -375,7 +356,7 @@ def evaluation_windows(
 
 
 def validation_windows(tokens: Tokens, *, length: int, max_tokens: int) -> Tensor:
-    """The held-out stream in whole windows that meet, [n, length + 1], at most max_tokens targets: training's own.
+    """The held-out stream in whole windows, `length` apart, [n, length + 1], with at most max_tokens targets.
 
     The tokens after the last whole window are left out. UserError as `evaluation_windows`.
     """
@@ -385,7 +366,7 @@ def validation_windows(tokens: Tokens, *, length: int, max_tokens: int) -> Tenso
 
 
 def check_one_window(tokens: Tokens, length: int, max_tokens: int | None) -> None:
-    """Raises UserError where there is not one window of `length` to score."""
+    """Raises UserError where the tokens are fewer than one window of `length`."""
     if max_tokens is not None and max_tokens < length:
         raise UserError(
             f"{max_tokens} tokens to score are fewer than one window of {length}; raise max_tokens (validation_tokens "

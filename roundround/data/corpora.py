@@ -15,20 +15,20 @@ from roundround.support.errors import UserError
 
 
 class Source(FinalVariants, ABC):
-    """What a node `data` describes: where the sequences come from that a decoder learns, a corpus or a task."""
+    """What a node `data` describes: the sequences that a decoder learns from, of a corpus or a task."""
 
     @abstractmethod
     def identity(self) -> str:
-        """sha256 (hex) of everything that decides the sequences: equal identities give equal ones."""
+        """sha256 (hex) of everything that decides the sequences: equal identities give equal sequences."""
 
 
 class Corpus(Source):
     """A fixed sequence of documents, a fraction of which, or all, is held out for evaluation.
 
-    A document is held out where the sha256 of its text, read as a number in [0, 1), is below `held_out`. So a text is
-    on the same side wherever and however often it appears, and one pass over a corpus larger than memory is enough.
+    A document is held out where the sha256 of its text, read as a number in [0, 1), is below `held_out`. So copies of a
+    text are always in the same split, and one pass over a corpus larger than memory is enough.
 
-    separate_documents: whether documents in one window do not see each other; the tokens are the same.
+    separate_documents: whether tokens attend only within their document; the tokens are the same.
     """
 
     def __init__(self, *, held_out: float | None, separate_documents: bool = False) -> None:
@@ -61,7 +61,7 @@ def is_held_out(text: str, fraction: float) -> bool:
 
 
 def well_formed(text: str) -> str:
-    """The text with half surrogate pairs, which json can carry and UTF-8 cannot, replaced by U+FFFD."""
+    """The text with half surrogate pairs, which json can hold and UTF-8 cannot, replaced by U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -70,20 +70,19 @@ def well_formed(text: str) -> str:
 
 
 def fingerprint(**fields: object) -> str:
-    """sha256 (hex) of named values that json can write; the order in which they are named does not matter."""
+    """sha256 (hex) of named values that json can write, in any order."""
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager
 def reading(what: object) -> Iterator[None]:
-    """Makes a file or folder of a corpus that cannot be read the user's error, which names it."""
+    """Turns an OSError of reading a corpus into a UserError that names the file or folder."""
     try:
         yield
     except OSError as error:
         path = what if error.filename is None else os.fsdecode(error.filename)
-        name = f"{path} -> {os.readlink(path)}" if isinstance(path, str) and os.path.islink(path) else f"{path}"
         reason = error.strerror or first_line(error)
-        raise UserError(f"{name}: cannot be read ({reason}); mend it, or choose other text") from error
+        raise UserError(f"{path}: cannot be read ({reason}); repair it, or choose other text") from error
 
 
 def first_line(error: Exception) -> str:

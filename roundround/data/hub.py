@@ -1,7 +1,7 @@
-"""The Hugging Face hub: whether it answers, its data sets or their cached copies, and such a set as a corpus.
+"""The Hugging Face hub: whether it answers, its data sets or their cached copies, and a data set as a corpus.
 
-Without a network its libraries retry for 23 s (a data set) or 49 s (a tokenizer), as measured with huggingface_hub 2.4:
-so whether it answers is decided first, in seconds.
+Without a network its libraries retry for 23 s (a data set) or 49 s (a tokenizer), as measured with huggingface_hub 2.4.
+So the first question is whether it answers at all, which takes seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -25,7 +25,7 @@ ROWS_AT_ONCE = 256
 
 
 def hub_is_reachable() -> bool:
-    """Whether the hub answers; proxies, HF_ENDPOINT and HF_HUB_OFFLINE are heeded."""
+    """Whether the hub answers, with the proxies, HF_ENDPOINT and HF_HUB_OFFLINE of the environment."""
     from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:
@@ -38,7 +38,7 @@ def hub_is_reachable() -> bool:
 
 
 def is_cached(name: str) -> bool:
-    """Whether the weights of a model on the hub lie in the local cache, in safetensors."""
+    """Whether the local cache has the weights of a model on the hub, in safetensors."""
     from huggingface_hub import constants
 
     folder = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
@@ -46,7 +46,7 @@ def is_cached(name: str) -> bool:
 
 
 def cached_commit(name: str, revision: str | None) -> str | None:
-    """The commit of a data set that the local cache knows for a branch or tag, else the newest it has; or None."""
+    """The commit of a data set that the local cache has for a branch or tag, else its newest; or None."""
     from huggingface_hub import constants
 
     folder = Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}"
@@ -75,7 +75,7 @@ def offline() -> Iterator[None]:
 class HubRows:
     """One split of a data set. streaming: read without keeping a copy.
 
-    name_key, revision_key: the keys of the config that say which. without_network: what there is instead.
+    name_key, revision_key: the config keys of name and revision. without_network: what to use instead.
     """
 
     name: str
@@ -89,50 +89,45 @@ class HubRows:
     _commit: str | None = field(default=None, init=False)
 
     def commit(self) -> str:
-        """The commit that `revision` stands for: asked of the hub, or else of the local cache. UserError."""
+        """The commit that `revision` stands for, from the hub or else from the local cache. UserError."""
         if self._commit is None:
-            fixed = self.revision is not None and COMMIT.fullmatch(self.revision)
-            self._commit = self.revision if fixed else self._resolve()
-        assert self._commit is not None
+            self._commit = self._resolve()
         return self._commit
 
     def open(self, columns: Sequence[str], *, copy_serves: bool = True) -> Any:
         """The `Dataset`, or `IterableDataset` when streaming. UserError where config, split or a column is wrong.
 
-        copy_serves: whether, without a network, the rows of a copy are as good as streamed ones.
+        copy_serves: whether a cached copy may replace streamed rows where there is no network.
         """
         import datasets
 
-        commit = self.commit()
+        commit, reachable = self.commit(), hub_is_reachable()
         if not sys.stderr.isatty():
             datasets.disable_progress_bars()
+        if not reachable and not copy_serves:
+            raise self._unreachable()
         try:
-            if hub_is_reachable():
-                rows = self._load(commit, streaming=self.streaming)
-            elif not copy_serves:
-                raise self._unreachable()
-            else:  # what an earlier run without streaming left; its folder is named by the commit
-                try:
-                    with offline():
-                        rows = self._load(commit, streaming=False)
-                except (OSError, ValueError):
-                    raise self._unreachable() from None
-                cached = {Path(file["filename"]).parent.name for file in rows.cache_files}
-                if cached != {commit}:
-                    raise UserError(
-                        f"data set '{self.name}': the cached copy is of another commit; set "
-                        f"{self.revision_key}={cached.pop()}"
-                    )
-        except UserError:
-            raise
-        except Exception as error:  # the libraries' errors differ between versions; each has one telling line
-            raise UserError(f"data set '{self.name}': {first_line(error)}") from None
+            with nullcontext() if reachable else offline():
+                rows: Any = datasets.load_dataset(
+                    self.name, self.config, split=self.split, revision=commit, streaming=self.streaming and reachable
+                )
+        except Exception as error:  # the libraries' errors differ between versions; the first line says what is wrong
+            raise (
+                UserError(f"data set '{self.name}': {first_line(error)}") if reachable else self._unreachable()
+            ) from None
+        if not reachable:  # the folder of a cached copy is named after its commit
+            cached = {Path(file["filename"]).parent.name for file in rows.cache_files}
+            if cached != {commit}:
+                found = f"set {self.revision_key}={cached.pop()}"
+                raise UserError(f"data set '{self.name}': the cached copy is of another commit; {found}")
         check_columns(f"data set '{self.name}'", rows.column_names or list(next(iter(rows))), columns)
         return rows
 
     def _resolve(self) -> str:
         from huggingface_hub import HfApi, errors
 
+        if self.revision is not None and COMMIT.fullmatch(self.revision):
+            return self.revision
         if not hub_is_reachable():
             cached = cached_commit(self.name, self.revision)
             if cached is None:
@@ -144,23 +139,17 @@ class HubRows:
             raise UserError(
                 f"data set '{self.name}' has no revision '{self.revision}'; set {self.revision_key}"
             ) from None
-        except (errors.RepositoryNotFoundError, errors.HFValidationError):
+        except (errors.HfHubHTTPError, errors.HFValidationError) as error:
             raise UserError(
-                f"no data set '{self.name}' on the Hugging Face hub, or it is private: check {self.name_key}, or log in"
+                f"no data set '{self.name}' on the Hugging Face hub, or it is private ({first_line(error)}): check "
+                f"{self.name_key}, or log in"
             ) from None
-        except errors.HfHubHTTPError as error:
-            raise UserError(f"data set '{self.name}': the hub refuses ({first_line(error)})") from None
 
     def _unreachable(self) -> UserError:
         return UserError(
             f"data set '{self.name}': the Hugging Face hub cannot be reached and no copy is cached here; without a "
             f"network use {self.without_network}, or a copy cached by an earlier run"
         )
-
-    def _load(self, commit: str, *, streaming: bool) -> Any:
-        import datasets
-
-        return datasets.load_dataset(self.name, self.config, split=self.split, revision=commit, streaming=streaming)
 
 
 @final
@@ -169,9 +158,9 @@ class Hub(Corpus):
 
     `revision` (null: the newest) is resolved to a commit, which is part of the identity; a full commit id needs no
     network for that. `streaming` reads without keeping a copy. `document_start` (null: a row is a document) is a
-    regular expression: a row in which it is found begins a document and the rows up to the next one belong to it.
-    `shuffle_seed` (null: as stored) shuffles rows, or, when streaming, files and then rows within a small buffer.
-    `max_documents` (null: all) stops early.
+    regular expression: a row that it matches begins a document, which ends before the next such row. `shuffle_seed`
+    (null: as stored) shuffles rows or, when streaming, files and then rows within a small buffer. `max_documents`
+    (null: all) stops early.
     """
 
     def __init__(
@@ -217,7 +206,7 @@ class Hub(Corpus):
         )
 
     def texts(self) -> Iterator[str]:
-        shuffled_stream = self.streaming and self.shuffle_seed is not None  # whose order a copy would not have
+        shuffled_stream = self.streaming and self.shuffle_seed is not None  # a cached copy has another order
         stored = self._hub.open(self.column, copy_serves=not shuffled_stream)
         if self.shuffle_seed is not None:
             stored = stored.shuffle(seed=self.shuffle_seed)
@@ -231,7 +220,7 @@ class Hub(Corpus):
 
 
 def join_rows(rows: Iterable[str], start: re.Pattern[str]) -> Iterator[str]:
-    """Documents made of the rows from one in which `start` is found up to the next, a line end between them."""
+    """Joins rows into documents, with line ends between them; a row that matches `start` begins a document."""
     document: list[str] = []
     for row in rows:
         if document and start.search(row):

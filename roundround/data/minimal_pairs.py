@@ -1,4 +1,4 @@
-"""Minimal pairs: two sentences that differ in one point of grammar; a model should find the right one likelier.
+"""Minimal pairs: two sentences that differ in one detail of grammar; a model should find the right one likelier.
 
 Tested by tests/data/test_minimal_pairs.py.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from roundround.data.corpora import Source, fingerprint, reading, well_formed
 from roundround.data.hub import HubRows
-from roundround.data.text import READERS, TextFiles, check_columns, decoded, lines
+from roundround.data.text import TABLES, TextFiles, rows_of, text_file
 from roundround.support.errors import UserError, nearest
 from roundround.support.files import sha256
 
@@ -27,13 +27,13 @@ class Pair(NamedTuple):
 
 @final
 class MinimalPairs(Source):
-    """Pairs of sentences by phenomenon, from files, from the hub, or the sample of them that is in the package.
+    """Pairs of sentences by phenomenon, from files, from the hub, or the sample in the package.
 
     path: files and folders. Rows of jsonl, json, csv, tsv and parquet have the columns `UID` (the phenomenon),
-    `sentence_good` and `sentence_bad`, as BLiMP's. A txt file has its phenomenon's name, and in each two lines a wrong
-    sentence and then the right one, as Zorro's. name, revision: a data set of the hub with a configuration for each
-    phenomenon of the sample. Where both are null it is the `sample`. phenomena: some of them (null: all). pairs: so
-    many of each phenomenon, evenly spaced (null: all). before: text in front of every sentence.
+    `sentence_good` and `sentence_bad`, as in BLiMP. A txt file is named after its phenomenon, and every two lines are a
+    wrong sentence and then the right one, as in Zorro. name, revision: a data set of the hub with a configuration for
+    each phenomenon of the sample. Where path and name are null, the `sample` is read. phenomena: some of them (null:
+    all). pairs: how many of each phenomenon, evenly spaced (null: all). before: text in front of every sentence.
 
     Warstadt et al. 2020, arXiv:1912.00582.
     """
@@ -60,11 +60,11 @@ class MinimalPairs(Source):
 
     @property
     def of_package(self) -> bool:
-        """Whether these are of the sample in the package."""
+        """Whether the pairs are the sample in the package."""
         return self.path is None and self.name is None
 
     def files(self) -> list[Path]:
-        """Where the pairs are read from, but for those of the hub. UserError where there is nothing to read."""
+        """The files of the pairs, unless they are from the hub. UserError where there is nothing to read."""
         paths = [str(SAMPLES / self.sample)] if self.path is None else self.path
         return TextFiles(path=paths, column=list(COLUMNS), split_regex=None, max_chars=None, held_out=1).files()
 
@@ -73,11 +73,11 @@ class MinimalPairs(Source):
             with reading("the pairs"):
                 origin: object = [[file.suffix.lower(), sha256(file)] for file in self.files()]
         else:
-            origin = [self.name, self.rows_of(next(iter(self.sampled()))).commit()]
+            origin = [self.name, self.hub_rows(next(iter(self.sampled()))).commit()]
         return fingerprint(corpus="pairs", origin=origin, options=[self.phenomena, self.n_pairs, self.before])
 
     def by_phenomenon(self) -> dict[str, list[Pair]]:
-        """The pairs that are asked for. UserError, which names the file and the line, for what is no pair."""
+        """The pairs asked for. UserError, with the file and the line, for a row that is no pair."""
         found: dict[str, list[Pair]] = {}
         with reading("the pairs"):
             for pair in self.of_files() if self.name is None else self.of_hub():
@@ -86,14 +86,15 @@ class MinimalPairs(Source):
             if name not in found:
                 raise UserError(f"data.phenomena: there is no '{name}'{nearest(name, found)}")
         kept = found if self.phenomena is None else {name: found[name] for name in dict.fromkeys(self.phenomena)}
-        return {name: evenly_spaced(pairs, self.n_pairs or len(pairs)) for name, pairs in sorted(kept.items())}
+        for name, pairs in kept.items():  # evenly spaced, as neighbours in a file are often similar
+            n = min(self.n_pairs or len(pairs), len(pairs))
+            kept[name] = [pairs[i * len(pairs) // n] for i in range(n)]
+        return dict(sorted(kept.items()))
 
     def of_files(self) -> Iterator[Pair]:
         for file in self.files():
-            ending = file.suffix.lower()
-            if ending in READERS:
-                rows = ((f"{file}{where}", row) for where, row in READERS[ending](file, COLUMNS))
-                yield from (pair_of(row, where) for where, row in rows)
+            if file.suffix.lower() in TABLES:
+                yield from (pair_of(row, where) for where, row in rows_of(file, COLUMNS))
             else:
                 yield from pairs_of_lines(file)
 
@@ -102,10 +103,10 @@ class MinimalPairs(Source):
         for phenomenon in names if self.phenomena is None else dict.fromkeys(self.phenomena):
             if phenomenon not in names:
                 raise UserError(f"data.phenomena: there is no '{phenomenon}'{nearest(phenomenon, names)}")
-            for number, row in enumerate(self.rows_of(phenomenon).open(COLUMNS), 1):
+            for number, row in enumerate(self.hub_rows(phenomenon).open(COLUMNS), 1):
                 yield pair_of(row, f"data set '{self.name}', {phenomenon}, row {number}")
 
-    def rows_of(self, phenomenon: str) -> HubRows:
+    def hub_rows(self, phenomenon: str) -> HubRows:
         return HubRows(
             name=str(self.name),
             config=phenomenon,
@@ -118,38 +119,23 @@ class MinimalPairs(Source):
     def sampled(self) -> dict[str, None]:
         """The phenomena of the sample."""
         [file] = (SAMPLES / self.sample).glob("*.jsonl")
-        return dict.fromkeys(str(row[PHENOMENON]) for _, row in READERS[".jsonl"](file, COLUMNS))
+        return dict.fromkeys(str(row[PHENOMENON]) for _, row in rows_of(file, COLUMNS))
 
 
-def evenly_spaced(pairs: list[Pair], n: int) -> list[Pair]:
-    """n of the pairs, or all: neighbours in a file are often made alike."""
-    return pairs if n >= len(pairs) else [pairs[i * len(pairs) // n] for i in range(n)]
-
-
-def pair_of(row: Mapping[str, object], where: str) -> Pair:
-    """The pair of a row. UserError where it is none."""
-    check_columns(where, list(row), COLUMNS)
-    for name in COLUMNS:
-        value = row[name]
-        if not isinstance(value, str) or not value.strip():
-            raise UserError(f"{where}: {name} has no text; each row needs {', '.join(COLUMNS)}")
-    return Pair(*(well_formed(str(row[name])) for name in COLUMNS))
+def pair_of(row: Mapping[str, Any], where: str) -> Pair:
+    """The pair of a row. UserError where one of the texts is missing."""
+    texts = [row[name] for name in COLUMNS]
+    if not all(isinstance(text, str) and text.strip() for text in texts):
+        raise UserError(f"{where}: each row needs a text in {', '.join(COLUMNS)}")
+    return Pair(*map(well_formed, texts))
 
 
 def pairs_of_lines(file: Path) -> Iterator[Pair]:
-    """The pairs of a file with a wrong sentence and then the right one on each two lines. UserError where one lacks."""
-    bad = None
-    number = 0
-    for number, line in enumerate(lines(decoded(file)), 1):
-        sentence = line.rstrip("\r\n")
-        if not sentence.strip():
-            raise UserError(
-                f"{file}, line {number}: it is empty; each two lines are a wrong sentence and the right one"
-            )
-        if bad is None:
-            bad = sentence
-        else:
-            yield pair_of({PHENOMENON: file.stem, GOOD: sentence, BAD: bad}, f"{file}, line {number}")
-            bad = None
-    if bad is not None:
-        raise UserError(f"{file}, line {number}: a wrong sentence without the right one, which is to follow it")
+    """The pairs of a file in which every two lines are a wrong sentence and then the right one. UserError."""
+    with text_file(file) as found:
+        sentences = [line.rstrip("\n") for line in found]
+    if len(sentences) % 2:
+        raise UserError(f"{file}, line {len(sentences)}: a wrong sentence without the right one, which must follow it")
+    for number in range(0, len(sentences), 2):
+        bad, good = sentences[number : number + 2]
+        yield pair_of({PHENOMENON: file.stem, GOOD: good, BAD: bad}, f"{file}, lines {number + 1} and {number + 2}")

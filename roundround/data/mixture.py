@@ -12,7 +12,7 @@ from typing import final
 import numpy as np
 
 from roundround.data.corpora import Corpus, fingerprint
-from roundround.data.stream import TokenStream, joined
+from roundround.data.shards import TokenStream, joined
 
 CYCLE = 1 << 16  # held-out tokens in which every source has its share
 MOST_HELD_OUT = 1 << 24  # tokens
@@ -20,10 +20,10 @@ MOST_HELD_OUT = 1 << 24  # tokens
 
 @final
 class Mixture(Corpus):
-    """Windows of several corpora: of every aligned 1,000 each has its weight's share, to within one window.
+    """Windows of several corpora: in every aligned 1,000 each has the share of its weight, to within one window.
 
-    A window is of one source. There is one tokenizer; one that learns does so from all sources, in their shares.
-    Held-out text is in the same shares: `CYCLE` tokens at a time, as long as every source has some, and up to
+    A window comes from one source. There is one tokenizer; where it is learnt, it learns from all sources in their
+    shares. Held-out text is in the same shares: `CYCLE` tokens at a time, as long as every source has some, and up to
     `MOST_HELD_OUT` tokens.
     """
 
@@ -32,7 +32,9 @@ class Mixture(Corpus):
     ) -> None:
         super().__init__(held_out=None, separate_documents=separate_documents)
         if not sources or weights.keys() != sources.keys():
-            raise ValueError(f"weights are of {sorted(weights)} and sources of {sorted(sources)}: give each source one")
+            raise ValueError(
+                f"weights are for {sorted(weights)} and sources are {sorted(sources)}: give each source a weight"
+            )
         wrong = {name: weight for name, weight in weights.items() if not 0 <= weight < math.inf}
         if wrong:
             raise ValueError(f"weights.{next(iter(wrong))} is {next(iter(wrong.values()))}: numbers from 0 are allowed")
@@ -45,8 +47,6 @@ class Mixture(Corpus):
         total = sum(weights.values())
         self.sources = {name: source for name, source in sources.items() if weights[name] > 0}
         self.shares = [weights[name] / total for name in self.sources]
-        if not all(self.shares):  # the sum is infinite, or one is nothing beside another
-            raise ValueError(f"weights make no shares: {list(weights.values())} are too large, or too far apart")
 
     def identity(self) -> str:
         sources = [[share, source.identity()] for share, source in zip(self.shares, self.sources.values(), strict=True)]
@@ -56,7 +56,7 @@ class Mixture(Corpus):
         return (text for _, text in self.documents())
 
     def documents(self) -> Iterator[tuple[bool, str]]:
-        """The next document is of the source that has given the fewest bytes for its share, until one has no more."""
+        """The next document comes from the source with the fewest bytes for its share, until a source has no more."""
         iterators = [source.documents() for source in self.sources.values()]
         given = [0.0] * len(iterators)
         while True:
@@ -70,9 +70,9 @@ class Mixture(Corpus):
     def held_out_streams(
         self, parts: Sequence[tuple[TokenStream, TokenStream]], end: int
     ) -> tuple[TokenStream, TokenStream]:
-        """The held-out tokens of the sources, and their bytes, each given as a pair, in their shares.
+        """The held-out tokens and bytes of all sources in their shares. parts: (tokens, bytes) of each source.
 
-        end: the token that ends a document, with which each piece ends where documents do not see each other.
+        end: the token that ends a document; where documents are separate, each piece ends with it.
         """
         ends = [round(sum(self.shares[: n + 1]) * CYCLE) for n in range(len(parts))]
         sizes = [last - first for first, last in zip([0, *ends], ends, strict=False)]
@@ -94,6 +94,6 @@ class Mixture(Corpus):
 
 
 def up_to_last(end: int, ids: TokenStream, piece: slice) -> slice:
-    """The piece up to its last end of a document; all of it where it has none."""
+    """The piece up to its last end of a document; the whole piece where it has none."""
     (places,) = np.nonzero(np.asarray(ids[piece]) == end)
     return slice(piece.start, piece.start + int(places[-1]) + 1) if len(places) else piece

@@ -1,4 +1,4 @@
-"""A corpus in tokens, as training and evaluation read it: one that is prepared, one that is made now, or a mixture.
+"""A corpus in tokens, as training and evaluation read it: prepared before, made now, or a mixture.
 
 Tested by tests/data/test_tokens.py, test_shards.py and tests/training/test_prepared_runs.py.
 """
@@ -14,11 +14,29 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from roundround.data.corpora import Corpus, reading
-from roundround.data.entry import SPLITS, Damaged, Entry, read_entry
 from roundround.data.mixture import Mixture
-from roundround.data.store import default_cache_dir, open_store
-from roundround.data.stream import CACHE_BYTES, GROUP, Array, Mix, TokenStream, streams_of
-from roundround.data.tokenising import make
+from roundround.data.shards import (
+    CACHE_BYTES,
+    GROUP,
+    Array,
+    Mix,
+    Segment,
+    Shards,
+    TokenStream,
+    default_cache_dir,
+    open_store,
+)
+from roundround.data.tokenising import (
+    BYTES,
+    FILES,
+    SPLITS,
+    Damaged,
+    Entry,
+    dtype_of_ids,
+    make,
+    read_entry,
+    shard_files,
+)
 from roundround.data.tokenizers import AlreadyOpen, OfCorpus, TokenizerRecipe, check_known, unknown_token
 from roundround.support.errors import UserError
 
@@ -27,21 +45,19 @@ from roundround.support.errors import UserError
 class Prepared(Corpus):
     """Tokens in shards, in a folder or behind an address that fsspec knows, with their tokenizer and held-out text.
 
-    cache_gb: of copies of its shards on the local disk, where it lies behind an address. Its identity is that of the
-    corpus that was prepared: the same tokens in the same order.
+    cache_gb: the most GB of local copies of shards from addresses. The identity is that of the prepared corpus, which
+    has the same tokens in the same order.
     """
 
     def __init__(self, *, path: str, cache_gb: float, separate_documents: bool = False) -> None:
         super().__init__(held_out=None, separate_documents=separate_documents)
-        if not path.strip():
-            raise ValueError("path is empty; give the folder or the address that roundround prepare named")
         if not 0 < cache_gb < 1e6:
             raise ValueError(f"cache_gb is {cache_gb}: a number of GB above 0 is allowed")
         self.path, self.cache_bytes = path, int(cache_gb * 1e9)
         self._entry: Entry | None = None
 
     def entry(self) -> Entry:
-        """What lies there. UserError where that is no whole prepared corpus."""
+        """The prepared corpus at `path`. UserError where it is not whole."""
         if self._entry is None:
             store = open_store(self.path, "data.path")
             try:
@@ -57,14 +73,15 @@ class Prepared(Corpus):
         return str(self.entry().meta["corpus_hash"])
 
     def texts(self) -> Iterator[str]:
-        """The held-out documents, read back from their tokens."""
-        entry = self.entry()
-        document: list[int] = []
-        for token in streams_of(entry, default_cache_dir(), self.cache_bytes)["held_out"]:
-            if token != entry.vocabulary.end_of_document:
+        """The held-out documents, decoded from their tokens."""
+        vocabulary, document = self.entry().vocabulary, list[int]()
+        held_out = opened(self.entry(), default_cache_dir(), self.cache_bytes).held_out
+        assert isinstance(held_out, TokenStream)
+        for token in (token for block in held_out.blocks() for token in block.tolist()):
+            if token != vocabulary.end_of_document:
                 document.append(token)
             else:
-                yield entry.vocabulary.decode(document)
+                yield vocabulary.decode(document)
                 document = []
 
     def documents(self) -> Iterator[tuple[bool, str]]:
@@ -73,7 +90,7 @@ class Prepared(Corpus):
 
 __all__ = ["TokenData", "default_cache_dir", "make", "opened", "prepare"]
 
-SAMPLE = 2**20  # tokens, from the beginning of a split, among which unknown ones are counted
+SAMPLE = 2**20  # tokens from the beginning of a split, among which unknown tokens are counted
 MUCH_SHORTER = 0.25  # documents of this share of the context: three quarters of what a token could see is unrelated
 
 
@@ -83,7 +100,7 @@ class TokenData:
 
     train, held_out: [n_tokens], uint16 where the vocabulary fits, else uint32.
     held_out_bytes: [n_tokens], uint32, the UTF-8 bytes of text that each held-out token stands for, 0 for the end of a
-    document: the bytes of any stretch of tokens are a sum.
+    document, so that the bytes of any stretch of tokens are a sum.
     n_vocab: one more than the largest id. corpus_hash: `Corpus.identity`. tokenizer_hash: sha256 of tokenizer.json.
     n_groups: of shards that are shuffled together, on which the order of training depends; a list for a mixture.
     """
@@ -103,11 +120,11 @@ class TokenData:
 
     @property
     def joining_token(self) -> str:
-        """What `end_of_document` reads as."""
+        """The text of `end_of_document`."""
         return str(self.tokenizer.id_to_token(self.end_of_document))
 
     def bytes_of_targets(self, n: int) -> int:
-        """UTF-8 bytes of text that the first n held-out targets stand for, the tokens 1..n."""
+        """UTF-8 bytes of text that the first n held-out targets, the tokens 1..n, stand for."""
         return int(self.held_out_bytes[1 : n + 1].sum())
 
     def about_documents(self, split: str, length: int) -> str | None:
@@ -126,7 +143,7 @@ class TokenData:
 
 
 def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, needs: Sequence[str] = SPLITS) -> TokenData:
-    """The corpus in tokens, from where it lies prepared, from the cache, or tokenised now.
+    """The corpus in tokens: prepared before, from the cache, or tokenised now.
 
     UserError as `make`, and where a split that the caller needs has no document.
     """
@@ -165,8 +182,15 @@ def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, need
 
 
 def opened(entry: Entry, cache_dir: Path, most_bytes: int = CACHE_BYTES) -> TokenData:
-    """The tokens of a prepared corpus; copies of what lies at an address take at most so much of the disk."""
-    meta, streams = entry.meta, streams_of(entry, cache_dir, most_bytes)
+    """The tokens of a prepared corpus. most_bytes: of all local copies of shards from addresses."""
+    meta, shards, streams = entry.meta, Shards(cache_dir / "shards", most_bytes), {}
+    for array in FILES:
+        segments = [
+            Segment(file, 0, file.n_values)
+            for number, record in enumerate(meta["shards"])
+            for file in shard_files(entry.store, meta, number, record, [array])
+        ]
+        streams[array] = TokenStream(segments, dtype_of_ids(meta["n_vocab"]) if array in SPLITS else BYTES, shards)
     return TokenData(
         **streams,
         n_train_documents=meta["train"]["documents"],
@@ -182,7 +206,7 @@ def opened(entry: Entry, cache_dir: Path, most_bytes: int = CACHE_BYTES) -> Toke
 
 
 def shared_tokenizer(mixture: Mixture, recipe: TokenizerRecipe) -> TokenizerRecipe:
-    """One tokenizer for all sources: that of those that are prepared, else learnt from all in their shares."""
+    """One tokenizer for all sources: that of the prepared sources, else learnt from all sources in their shares."""
     for corpus in mixture.sources.values():
         if isinstance(corpus, Prepared):
             entry = corpus.entry()
@@ -195,7 +219,7 @@ def shared_tokenizer(mixture: Mixture, recipe: TokenizerRecipe) -> TokenizerReci
 
 
 def _mixed(mixture: Mixture, recipe: TokenizerRecipe, cache_dir: Path, needs: Sequence[str]) -> TokenData:
-    """The sources, in the tokens of one tokenizer."""
+    """The sources of a mixture, tokenised with one tokenizer."""
     tokenizer = shared_tokenizer(mixture, recipe)
     parts = [prepare(corpus, tokenizer, cache_dir, needs=needs) for corpus in mixture.sources.values()]
     first, trains = parts[0], [part.train for part in parts]

@@ -14,18 +14,18 @@ from typing import final
 from roundround.data.corpora import Corpus, fingerprint
 from roundround.support.errors import UserError
 
-# Test suites, vendored packages, and what some distributions leave out; site-packages and dist-packages go as well.
+# Test suites, vendored packages, and what some distributions leave out; names that end in -packages are skipped too.
 SKIPPED = {"test", "tests", "idle_test", "idlelib", "turtledemo", "lib2to3", "ensurepip", "_vendor", "__pycache__"}
 TOPICS = "pydoc_data"
 
 
 @final
 class PyDoc(Corpus):
-    """About 2 MB of technical English on every machine, with no network: the default corpus.
+    """About 2 MB of technical English on every machine, without a network: the default corpus.
 
     Documents: each of `pydoc_data.topics` by name, then for each module of the standard library, by path, its
-    docstrings in source order. Source is parsed, never imported. It differs a little between Python versions, and so
-    does the identity, which hashes the source files (0.1 s); parsing takes seconds and waits until texts are asked for.
+    docstrings in source order. Source is parsed, never imported. Text and identity differ a little between Python
+    versions. The identity hashes the source files (0.1 s); parsing takes seconds and happens when texts are read.
     """
 
     def __init__(self, *, held_out: float, separate_documents: bool = False) -> None:
@@ -45,19 +45,19 @@ class PyDoc(Corpus):
 
 
 def _docstrings() -> Iterator[str]:
-    """One text a module: its docstring, then those of its classes and functions, joined by blank lines."""
+    """For each module its docstring and the docstrings of its classes and functions, joined by blank lines."""
     for name, path in _sources():
         if name.split("/")[0] == TOPICS:
             continue
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in old modules are not ours to report
+            warnings.simplefilter("ignore")  # invalid escapes in old modules are no concern of the user
             tree = ast.parse(path.read_bytes())
         docstrings = [ast.get_docstring(node) for node in (tree, *_definitions(tree))]
         yield "\n\n".join(text for text in docstrings if text)
 
 
 def _definitions(node: ast.AST) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The classes and functions below a node, in source order; expressions, which hold none, are not entered."""
+    """The classes and functions below a node, in source order; expressions are skipped, as they have none."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield child

@@ -1,4 +1,4 @@
-"""Texts that travel with the package, byte for byte the same everywhere.
+"""Texts that are part of the package, the same bytes everywhere.
 
 Tested by tests/data/test_stories.py.
 """
@@ -20,7 +20,7 @@ KING_JAMES = Path(__file__).with_name("king_james.txt.bz2")
 
 @final
 class Stories(Corpus):
-    """18 kB of stories by model=stories260k itself: its perplexity on them is its own entropy, and so flatters it."""
+    """18 kB of stories that model=stories260k wrote: its perplexity on them is its own entropy, not its quality."""
 
     def identity(self) -> str:
         return fingerprint(corpus="stories", held_out=self.held_out, contents=sha256(STORIES))
@@ -31,9 +31,9 @@ class Stories(Corpus):
 
 @final
 class KingJames(Corpus):
-    """The King James Bible of 1611, 4.1 MB of English in the public domain: a document a chapter, a line a verse.
+    """The King James Bible of 1611, 4.1 MB of English in the public domain: a chapter is a document, a verse a line.
 
-    The text is that of Debian's package bible-kjv-text, without the numbers of the verses.
+    The text is from Debian's package bible-kjv-text, without the numbers of the verses.
     """
 
     def identity(self) -> str:

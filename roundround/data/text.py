@@ -1,104 +1,82 @@
 """Local files as a corpus, and their formats, read as streams: plain text of any size, rows of tables.
 
-json and csv are read with the standard library: the streaming builders of `datasets` infer a type for every column
-from the first block and then fail on a later one, even in columns nobody asked for, read "NA" as missing, and cannot
-name the line of an error. Parquet is read with pyarrow, which `datasets` would use as well, and log a second line.
+json and csv are read with the standard library. The streaming builders of `datasets` infer a type for every column
+from the first block and then fail on a later block, even for a column that is not used; they read "NA" as missing, and
+do not name the line of an error. Parquet is read with pyarrow, as in `datasets`.
 
 Tested by tests/data/test_text_files.py and test_formats.py.
 """
 
 from __future__ import annotations
 
-import codecs
 import csv
 import glob
-import io
 import itertools
-import json
+import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, TextIO, final
 
 from roundround.data.corpora import Corpus, compiled, fingerprint, first_line, reading
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
 from roundround.support.files import check_is_file, home_expanded, parse_json, sha256
 
-BLOCK_BYTES = 1 << 22
+BLOCK = 1 << 22  # characters
 MARGIN = 1 << 16  # characters
-UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # how such a file begins; one without has a NUL in most characters
-Row = tuple[str, Mapping[str, object]]  # where it stands in the file, for errors; its values by column
 ROWS_AT_ONCE = 256  # of parquet
 LONGEST_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
-SHOWN = 40  # characters of a column's name in an error: of a file without a header the "names" are its first row
+SHOWN = 40  # characters of a column's name in an error: without a header the "names" are the first row
+PLAIN = (".txt", ".text", ".md")
+TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+ENDINGS = (*PLAIN, *TABLES)
+Row = tuple[str, Mapping[str, Any]]  # where it stands, for errors; its values by column
 
 
-def decoded(path: Path) -> Iterator[str]:
-    """A UTF-8 file in pieces, line ends made `\\n`, a byte order mark dropped. UserError names file and byte offset."""
-    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
-    n_read = 0
-    with path.open("rb") as file:
-        block = b"start"
-        while block:
-            block = file.read(BLOCK_BYTES)
-            if 3 * block.count(0) > len(block) or (n_read == 0 and block.startswith(UTF_16)):
-                raise UserError(f"{path}: UTF-16, or no text; re-encode the file, e.g. iconv -f utf-16 -t utf-8")
-            n_read += len(block)
-            try:
-                text = decoder.decode(block, final=not block)
-            except UnicodeDecodeError as error:
-                offset = n_read - len(error.object) + error.start
-                raise UserError(
-                    f"{path}: byte {offset} (0x{error.object[error.start]:02x}) is not UTF-8; re-encode the file, "
-                    f"e.g. iconv -f latin1 -t utf-8"
-                ) from None
-            yield text
-
-
-def lines(chunks: Iterable[str]) -> Iterator[str]:
-    """Lines with their `\\n`, cut at that character alone (str.splitlines would cut at ten others too)."""
-    rest = ""
-    for chunk in chunks:
-        *whole, rest = (rest + chunk).split("\n")
-        for line in whole:
-            yield line + "\n"
-    if rest:
-        yield rest
+@contextmanager
+def text_file(path: Path) -> Iterator[TextIO]:
+    """A UTF-8 file, line ends made `\\n`, a byte order mark dropped. UserError where it is not UTF-8."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            yield file
+    except UnicodeDecodeError as error:
+        byte = f"0x{error.object[error.start]:02x}"
+        raise UserError(f"{path}: not UTF-8 ({byte}); re-encode the file, e.g. iconv -f latin1 -t utf-8") from None
 
 
 def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: int) -> Iterator[str]:
     """What lies between the separators, as `re.split` would cut the joined chunks, groups aside.
 
-    A separator is only accepted when `margin` characters after it have been read, so that text not yet read cannot
-    change it: exact as long as no decision (a look-ahead, the length of a run) hangs on more than that, and no
-    look-behind reaches further. Memory: the longest document, a chunk and the margin.
+    A separator is accepted only when `margin` characters after it have been read, so that unread text cannot change it.
+    The result is exact if no look-ahead, look-behind or run of the pattern reaches further. Memory: the longest
+    document, a chunk and the margin.
     """
-    text, begin, scan, used = "", 0, 0, -1  # begin: of the document; scan: settled up to here; used: an empty separator
+    text, begin = "", 0  # begin: of the document
+    scan, used = 0, -1  # how far the text is searched; an empty separator that was used
     for chunk in itertools.chain(chunks, [None]):
         text += chunk or ""
-        settled, whole = len(text) - (margin if chunk is not None else 0), []
-        while (found := _first(separator, text, scan, used)) and found.end() <= settled:
+        certain, whole = len(text) - (margin if chunk is not None else 0), []
+        while True:
+            matches = separator.finditer(text, scan)  # but for the empty match that was used there already
+            found = next((match for match in matches if match.span() != (used, used)), None)
+            if found is None or found.end() > certain:
+                break
             whole.append(text[begin : found.start()])
             begin = scan = found.end()
             used = scan if found.start() == scan else -1
         yield from whole
-        scan = max(scan, min(settled, found.start() if found else settled))
-        cut = max(0, begin - margin)  # what stays in front is for look-behind
+        scan = max(scan, min(certain, found.start() if found else certain))
+        cut = max(0, begin - margin)  # the text kept in front is for look-behind
         text, begin, scan, used = text[cut:], begin - cut, scan - cut, used - cut
     yield text[begin:]
 
 
-def _first(separator: re.Pattern[str], text: str, scan: int, used: int) -> re.Match[str] | None:
-    """The first match from `scan` on that is not the empty one already used there."""
-    return next((found for found in separator.finditer(text, scan) if found.span() != (used, used)), None)
-
-
-def join_columns(where: str, row: Mapping[str, object], columns: Sequence[str]) -> str:
-    """The columns' texts joined by a newline, missing (null) ones left out."""
+def join_columns(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> str:
+    """The texts of the columns joined by a newline, without null values."""
     check_columns(where, list(row), columns)
     parts = []
     for name in columns:
@@ -111,7 +89,7 @@ def join_columns(where: str, row: Mapping[str, object], columns: Sequence[str]) 
 
 
 def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) -> None:
-    """UserError that lists the columns there are, where one is missing."""
+    """UserError, with the columns that exist, where one is missing."""
     for name in columns:
         if list(present).count(name) > 1:
             raise UserError(f"{where}: the column '{name}' is there twice; name each column once")
@@ -121,118 +99,94 @@ def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) ->
             raise UserError(f"{where}: no column '{name}'; choose with data.column (there are: {names}{numbers})")
 
 
+def rows_of(path: Path, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Iterator[Row]:
+    """The rows of a table, which have these columns and perhaps others, the optional ones where they are there."""
+    ending = path.suffix.lower()
+    if ending not in TABLES:
+        raise UserError(f"{path}: no table with the columns {', '.join(columns)} ({', '.join(TABLES)})")
+    if ending == ".parquet":
+        return _parquet_rows(path, columns, optional)
+    return _json_rows(path, columns) if ending in (".json", ".jsonl") else _table(path, columns)
+
+
 def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     """One object a line; or one object or array of objects over several lines, which has to fit in memory."""
-    numbered = ((n, line) for n, line in enumerate(lines(decoded(path)), 1) if not line.isspace())
-    first = next(numbered, None)
-    if first is None:
-        return
-    if first[1].lstrip().startswith("[") or not first[1].rstrip().endswith("}"):
-        whole = _json(path, first[0], first[1] + "".join(line for _, line in numbered))
-        items = ((f", item {n}", item) for n, item in enumerate(whole if isinstance(whole, list) else [whole], 1))
-    else:
-        items = ((f", line {n}", _json(path, n, line)) for n, line in itertools.chain([first], numbered))
-    for where, item in items:
-        if not isinstance(item, dict):
-            raise UserError(f"{path}{where}: {type(item).__name__}, where an object with named columns is expected")
-        yield where, item
+    with text_file(path) as file:
+        numbered = ((f"{path}, line {n}", line) for n, line in enumerate(file, 1) if not line.isspace())
+        where, first = next(numbered, ("", "[]"))
+        if first.lstrip().startswith("[") or not first.rstrip().endswith("}"):
+            whole = _json(where, first + "".join(line for _, line in numbered))
+            items = enumerate(whole if isinstance(whole, list) else [whole], 1)
+            rows = ((f"{path}, item {n}", item) for n, item in items)
+        else:
+            rows = ((where, _json(where, line)) for where, line in itertools.chain([(where, first)], numbered))
+        for where, row in rows:
+            if not isinstance(row, dict):
+                raise UserError(f"{where}: {type(row).__name__}, where an object with named columns is expected")
+            check_columns(where, list(row), columns)
+            yield where, row
 
 
-def _json(path: Path, line: int, text: str) -> Any:
+def _json(where: str, text: str) -> Any:
     try:
-        return parse_json(text.rstrip())
+        return parse_json(text)
     except ValueError as error:
-        further, what = (error.lineno - 1, error.msg) if isinstance(error, json.JSONDecodeError) else (0, error)
-        raise UserError(f"{path}, line {line + further}: not valid JSON ({what})") from None
+        raise UserError(f"{where}: not valid JSON ({error})") from None
 
 
-def _table(path: Path, columns: Sequence[str], *, delimiter: str, quoted: bool) -> Iterator[Row]:
-    """Rows by the header's names, or, where all columns asked for are whole numbers, by their place from 0."""
-    records = _records(path, delimiter=delimiter, quoted=quoted)
-    first = next(records, None)
-    if first is None:
-        return
-    if all(name.isdecimal() for name in columns):
-        header = [str(place) for place in range(len(first[1]))]
-        records = itertools.chain([first], records)
-    else:
-        header = first[1]
-    check_columns(str(path), header, columns)
-    for line, fields in records:
-        if len(fields) != len(header):
-            raise UserError(f"{path}, line {line}: {len(fields)} fields, where the first row has {len(header)}")
-        yield f", line {line}", dict(zip(header, fields, strict=True))
+def _table(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    """Rows by the names of the header, or, where all columns asked for are whole numbers, by number from 0.
 
-
-def _records(path: Path, *, delimiter: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
-    """(line it ends on, fields) of each record that is not empty."""
+    csv as in RFC 4180: quotes may hold line ends and commas. In tsv a quote is an ordinary character.
+    """
+    is_csv, header = path.suffix.lower() == ".csv", list[str]()
     csv.field_size_limit(LONGEST_FIELD)
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    reader = csv.reader(lines(decoded(path)), delimiter=delimiter, quoting=quoting, strict=True)
-    try:
-        for fields in reader:
-            if fields:
-                yield reader.line_num, fields
-    except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: not a valid table ({error})") from None
+    with text_file(path) as file:
+        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if is_csv else csv.QUOTE_NONE
+        reader = csv.reader(file, delimiter="," if is_csv else "\t", quoting=quoting, strict=True)
+        try:
+            for fields in filter(None, reader):
+                where = f"{path}, line {reader.line_num}"
+                if not header:
+                    by_place = all(name.isdecimal() for name in columns)
+                    header = [str(place) for place in range(len(fields))] if by_place else fields
+                    check_columns(str(path), header, columns)
+                    if not by_place:
+                        continue
+                if len(fields) != len(header):
+                    raise UserError(f"{where}: {len(fields)} fields, where the first row has {len(header)}")
+                yield where, dict(zip(header, fields, strict=True))
+        except csv.Error as error:
+            raise UserError(f"{path}, line {reader.line_num}: not a valid table ({error})") from None
 
 
-def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Some rows at a time, of the columns asked for alone."""
+def _parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+    """Some rows at a time, with only the columns asked for."""
     import pyarrow.parquet
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            check_columns(str(path), file.schema_arrow.names, columns)
+            names = file.schema_arrow.names
+            check_columns(str(path), names, columns)
+            wanted = [*columns, *(name for name in optional if name in names)]
             numbers = itertools.count(1)
-            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=list(columns)):
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted):
                 for row in batch.to_pylist():
-                    yield f", row {next(numbers)}", row
-    except UserError:
-        raise
-    except Exception as error:
-        raise _not_parquet(path, error) from None
-
-
-def columns_of_parquet(path: Path) -> list[str]:
-    """The names of a parquet file's columns. UserError where it is none."""
-    import pyarrow.parquet
-
-    try:
-        return list(pyarrow.parquet.read_schema(path).names)
-    except Exception as error:
-        raise _not_parquet(path, error) from None
-
-
-def _not_parquet(path: Path, error: Exception) -> UserError:
-    """The error for a file that pyarrow cannot read."""
-    return UserError(f"{path}: not a readable parquet file ({first_line(error)})")
-
-
-READERS: Mapping[str, Callable[[Path, Sequence[str]], Iterator[Row]]] = {
-    ".jsonl": _json_rows,
-    ".json": _json_rows,
-    ".csv": partial(_table, delimiter=",", quoted=True),  # as RFC 4180: quotes may hold line ends and commas
-    ".tsv": partial(_table, delimiter="\t", quoted=False),  # where a quote is an ordinary character
-    ".parquet": _parquet_rows,
-}
-
-
-PLAIN = (".txt", ".text", ".md")
-ENDINGS = (*PLAIN, *READERS)
+                    yield f"{path}, row {next(numbers)}", row
+    except pyarrow.ArrowException as error:
+        raise UserError(f"{path}: not a readable parquet file ({first_line(error)})") from None
 
 
 @final
 class TextFiles(Corpus):
-    """Files, folders (with all below them) and globs, in the order given, each one's files by path.
+    """Files, folders (with all below them) and globs, in the order given; within each, files by path.
 
-    Nothing is left out silently: a line counts the files whose ending is not read, and a link to nothing, a file or
-    folder that cannot be read, and a pipe or device with a supported ending are errors. Links are followed, each linked
-    folder once.
+    Nothing is left out silently: a line counts the files whose ending is not read. A file or folder that cannot be read
+    and a pipe or device with a supported ending are errors. Links are followed, each linked folder once.
 
     Plain text (txt, text, md) is cut into documents at `split_regex` (null: one document a file, which has to fit in
     memory). A row of jsonl, json, csv, tsv or parquet is a document: the texts of its columns, joined by a newline;
-    `split_regex` leaves rows whole. Columns that are whole numbers count, from 0, those of a csv or tsv file without
+    `split_regex` does not cut rows. Columns that are whole numbers count from 0, for a csv or tsv file without
     a header line. `keep_chars` keeps documents of [fewest, most] characters and leaves the others out (null: all);
     `max_chars` then keeps the first characters of each (null: all). The identity hashes the files' contents, not their
     names.
@@ -264,39 +218,40 @@ class TextFiles(Corpus):
 
     def identity(self) -> str:
         with reading("the corpus"):
-            contents = [[path.suffix.lower(), sha256(path)] for path in self.files(tell=True)]
+            contents = [[path.suffix.lower(), sha256(path)] for path in self.files(says=True)]
         options = [self.column, self.split_regex, self.max_chars, *([self.keep_chars] if self.keep_chars else [])]
         return fingerprint(corpus="text", held_out=self.held_out, options=options, contents=contents)
 
     def texts(self) -> Iterator[str]:
-        for path in self.files():
-            texts: Iterable[str]
-            if path.suffix.lower() in READERS:
-                rows = READERS[path.suffix.lower()](path, self.column)
-                texts = (join_columns(f"{path}{where}", row, self.column) for where, row in rows)
-            elif self._separator is None:
-                texts = ["".join(decoded(path))]
-            else:
-                texts = split_stream(decoded(path), self._separator, margin=MARGIN)
-            for text in texts:
-                if self.keep_chars is not None and not self.keep_chars[0] <= len(text) <= self.keep_chars[1]:
-                    continue
-                yield text if self.max_chars is None else text[: self.max_chars]
+        fewest, most = self.keep_chars or (0, math.inf)
+        for text in (text for path in self.files() for text in self._texts_of(path)):
+            if fewest <= len(text) <= most:
+                yield text[: self.max_chars]
 
-    def files(self, *, tell: bool = False) -> list[Path]:
+    def _texts_of(self, path: Path) -> Iterator[str]:
+        if path.suffix.lower() in TABLES:
+            yield from (join_columns(where, row, self.column) for where, row in rows_of(path, self.column))
+            return
+        with text_file(path) as file:
+            if self._separator is None:
+                yield file.read()
+            else:
+                yield from split_stream(iter(lambda: file.read(BLOCK), ""), self._separator, margin=MARGIN)
+
+    def files(self, *, says: bool = False) -> list[Path]:
         """Every file, once. UserError where there is nothing to read, or where something cannot be read.
 
-        tell: print which endings are left out.
+        says: print which endings are left out.
         """
         found = []
         for entry in self.path:
             with reading(entry):
-                found += _expand(entry, tell=tell)
+                found += _expand(entry, says=says)
         return list(dict.fromkeys(found))
 
 
-def _expand(entry: str, *, tell: bool) -> list[Path]:
-    """The files that one entry of `path` stands for; one that is named itself has to have a text. OSError."""
+def _expand(entry: str, *, says: bool) -> list[Path]:
+    """The files of one entry of `path`; an entry that is a file must not be empty. OSError."""
     path = home_expanded(entry, "data.path")
     if not path.is_dir() and os.path.lexists(path):
         if path.suffix.lower() not in ENDINGS:
@@ -312,27 +267,24 @@ def _expand(entry: str, *, tell: bool) -> list[Path]:
     if not usable:
         raise UserError(f"data.path: nothing to read in '{entry}' (supported, where not empty: {', '.join(ENDINGS)})")
     left_out = Counter(file.suffix or file.name for file in files if file.suffix.lower() not in ENDINGS)
-    if tell and left_out:
+    if says and left_out:
         endings = ", ".join(f"{ending} ({n:,})" for ending, n in left_out.most_common())
         print_status(f"{entry}: left out, because of the ending: {endings}; read are {', '.join(ENDINGS)}")
     return usable
 
 
 def _below(folder: Path) -> list[Path]:
-    """The files below a folder by path, hidden ones and those in hidden folders aside. OSError.
+    """The files below a folder by path, without hidden files and hidden folders. OSError.
 
-    A folder that links lead to again is entered under the first of its names alone.
+    A folder that links reach again is read once, under the first of its names.
     """
-    found, entered = [], set()
+    found, entered = list[Path](), set()
     for parent, below, names in os.walk(folder, onerror=_raise, followlinks=True):
         real = os.path.realpath(parent)
         below[:] = [] if real in entered else sorted(name for name in below if not name.startswith("."))
         if real not in entered:
             found += [Path(parent, name) for name in names if not name.startswith(".")]
         entered.add(real)
-    for path in found:
-        if path.is_symlink():
-            path.stat()  # a link to nothing may have stood for a folder of texts
     return sorted(found)
 
 

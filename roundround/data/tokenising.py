@@ -1,235 +1,276 @@
-"""A corpus becomes a prepared one: shard after shard, in memory that does not grow with it, and once.
+"""A corpus becomes tokens in shards: once, in this process or in several, in memory that does not grow with it.
 
-It goes to an entry of the token cache, a folder named by the hash of corpus and tokenizer, or wherever a user wants it.
-Where shards begin and end depends on the corpus alone, so that a stopped preparation is resumed behind its whole
-shards, and any number of processes writes the same bytes. A document's tokens are followed by the end-of-document
-token.
+    begun.json  tokenizer.json  train-00000.bin  held_out-00000.bin  held_out_bytes-00000.bin  shard-00000.json  ...
+    meta.json
 
-Tested by tests/data/test_tokens.py and tests/data/test_shards.py.
+A shard is a stretch of the corpus: the tokens of its training documents, and of its held-out ones with the bytes of
+text that each token stands for. An array without a value has no file. shard-NNNNN.json is written after the arrays of a
+shard, and meta.json last of all. Where shards begin and end depends on the corpus alone, so a stopped preparation
+is resumed behind its whole shards, and any number of processes writes the same bytes.
+
+Tested by tests/data/test_tokens.py, test_shards.py and test_tokenizers.py.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from itertools import groupby
+from multiprocessing import get_context, parent_process
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
 from roundround.data.corpora import Corpus, fingerprint, reading
-from roundround.data.encoding import Document, Encoded, encoding, tokenizer_threads
-from roundround.data.entry import (
-    BEGUN,
-    COUNTS,
-    FILES,
-    META,
-    OF_A_SHARD,
-    SPLITS,
-    STAMPS,
-    TOKENIZER,
-    Damaged,
-    Entry,
-    checking,
-    file_name,
-    read_entry,
-    read_sealed,
-    read_vocabulary,
-    record_name,
-    shard_file,
-    summed,
-    write_sealed,
+from roundround.data.shards import MOVE, ShardFile, Store, writing
+from roundround.data.tokenizers import (
+    Bytes,
+    TokenizerRecipe,
+    Vocabulary,
+    check_end,
+    content_hash,
+    content_identity,
+    open_vocabulary,
 )
-from roundround.data.store import MOVE, Folder, Store, claimed, writing
-from roundround.data.tokenizers import TokenizerRecipe, Vocabulary, content_hash, content_identity
-from roundround.support.errors import UserError
-from roundround.support.files import TEMPORARY
+from roundround.distributed.interruption import interrupts_blocked
+from roundround.support.errors import Failed, UserError, one_line
 
 log = logging.getLogger(__name__)
 
+Document = tuple[bool, str]  # is held out, text
+Numbered = tuple[int, list[Document]]  # a batch, and the shard that it lies in
+Ids = NDArray[np.unsignedinteger[Any]]
 Item = TypeVar("Item")
-FORMAT = 4  # of the files; raised with any change to them, so that old entries are not taken for new ones
+
+FORMAT = 4  # of the files; raised with any change, so that older entries are not read as new ones
 BATCH_CHARACTERS = 1 << 18
 SHARD_BYTES = 1 << 26  # UTF-8 bytes of text, in whole batches: a file of tokens is read in a fraction of a second
-FIRST_SHARD_BYTES = 1 << 20  # the next ones have twice as much each: of a small corpus a kill loses little as well
+FIRST_SHARD_BYTES = 1 << 20  # each next shard has twice as much, so that a kill loses little of a small corpus too
+SPLITS = ("train", "held_out")
+FILES = (*SPLITS, "held_out_bytes")
+COUNTS = ("documents", "tokens", "bytes")
+BYTES = np.dtype("uint32")  # of text that a token stands for; the token of an unknown word can stand for many
+BEGUN, META, TOKENIZER = "begun.json", "meta.json", "tokenizer.json"
+OURS = re.compile(
+    r"((train|held_out|held_out_bytes)-\d{5,}\.bin|shard-\d{5,}\.json|(begun|meta|tokenizer|stamps)\.json)(\.tmp)?"
+    r"|\.lock|\..+\.json\.[a-z0-9_]{8}"
+)
+
+
+class Damaged(Exception):
+    """The files do not make a whole prepared corpus; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A whole prepared corpus. meta: the counts and hashes of meta.json."""
+
+    store: Store
+    meta: dict[str, Any]
+    vocabulary: Vocabulary
+
+
+def file_name(array: str, number: int) -> str:
+    return f"{array}-{number:05d}.bin"
+
+
+def record_name(number: int) -> str:
+    """The file that says that a shard is whole."""
+    return f"shard-{number:05d}.json"
+
+
+def dtype_of_ids(n_vocab: int) -> np.dtype[Any]:
+    """Two bytes an id as long as they suffice."""
+    return np.dtype("uint16" if n_vocab <= 2**16 else "uint32")
+
+
+def shard_files(
+    store: Store, about: dict[str, Any], number: int, record: dict[str, Any], arrays: Sequence[str] = FILES
+) -> list[ShardFile]:
+    """The files of a shard, as begun.json or meta.json and its record describe them."""
+    return [
+        ShardFile(
+            store=store,
+            name=file_name(array, number),
+            n_values=record[array.removesuffix("_bytes")]["tokens"],
+            dtype=dtype_of_ids(about["n_vocab"]) if array in SPLITS else BYTES,
+            sha256=record["sha256"][array],
+        )
+        for array in arrays
+        if record[array.removesuffix("_bytes")]["tokens"]
+    ]
+
+
+def read_entry(store: Store) -> Entry:
+    """The prepared corpus that lies there; Damaged where it is not whole."""
+    try:
+        meta = json.loads(store.read_text(META))
+        sizes = {} if store.path is None else store.sizes()  # what an address has is checked when it arrives
+        for number, record in enumerate(meta["shards"]):
+            for file in shard_files(store, meta, number, record):
+                if store.path is not None and sizes.get(file.name) != file.n_bytes:
+                    raise Damaged(f"{file.name} does not have the {file.n_bytes:,} bytes that were written")
+        return Entry(store=store, meta=meta, vocabulary=_read_vocabulary(store, meta))
+    except (Damaged, UserError):
+        raise
+    except Exception as error:  # OSError, a key or type that is not there, the plain Exception of tokenizers
+        raise Damaged(one_line(error)) from error
+
+
+def _read_vocabulary(store: Store, about: dict[str, Any]) -> Vocabulary:
+    """The tokenizer that lies there, as begun.json or meta.json describes it."""
+    tokenizer, end = Tokenizer.from_str(store.read_text(TOKENIZER)), about["end_of_document"]
+    check_end(tokenizer, end)
+    return open_vocabulary(tokenizer, end, reads_special_tokens=about.get("reads_special_tokens", False))
 
 
 def make(
     corpus: Corpus, recipe: TokenizerRecipe, to: Store | None, cache_dir: Path, *, n_processes: int | None = None
 ) -> Entry:
-    """The corpus prepared in `to`, None: an entry of the cache. What is there already is not made again.
+    """Prepares the corpus in `to` (None: an entry of the cache), unless it is there already.
 
-    Safe with many processes: one works, the others wait. n_processes: as `encoding` takes it. UserError where the
-    corpus cannot be read or has no text, the disk is full, or something else lies in `to`.
+    Safe with many processes: one works, the others wait. n_processes: as for `encoding`. UserError where the corpus
+    cannot be read or has no text, the disk is full, or `to` holds something else.
     """
     with reading("the corpus"):
-        corpus_hash = corpus.identity()
-    name = fingerprint(format=FORMAT, corpus=corpus_hash, tokenizer=recipe.identity())[:32]
-    store = to or Folder(cache_dir / name, disk=cache_dir, way_out=MOVE)
+        wanted = {"format": FORMAT, "corpus_hash": corpus.identity(), "tokenizer": recipe.identity()}
+    name = fingerprint(format=FORMAT, corpus=wanted["corpus_hash"], tokenizer=wanted["tokenizer"])[:32]
+    store = to or Store(cache_dir / name, way_out=MOVE)
 
-    def there(*, warn: bool) -> Entry | None:
-        ready = _load(store, warn=warn)
+    def whole() -> Entry | None:
+        names = store.sizes()
         if to is not None:
-            _refuse_others(to, ready, corpus_hash, recipe)
-        return ready
-
-    ready = there(warn=False)
-    if ready is None:
-        with claimed(store, cache_dir):  # perhaps after another process has prepared another corpus there
-            ready = there(warn=True) or _build(corpus, corpus_hash, recipe, store, cache_dir, n_processes)
-    return ready
-
-
-def _load(store: Store, *, warn: bool = False) -> Entry | None:
-    """A whole prepared corpus, or None where there is none or it is damaged, which `warn` reports in a line."""
-    if META not in store.names() and not _is_no_folder(store):
-        return None  # not there, or begun and not ended
-    try:
-        return read_entry(store)
-    except Damaged as damage:
-        if warn:
-            log.warning("the tokens in %s are damaged (%s) and are made again", store.address, damage)
+            _refuse_others(to, names, wanted)
+        with suppress(Damaged):
+            return read_entry(store) if META in names else None
         return None
 
+    entry = whole()
+    if entry is None:
+        with claimed(store, cache_dir):  # perhaps after another process has prepared another corpus there
+            entry = whole() or _build(corpus, wanted, recipe, store, cache_dir, n_processes)
+    return entry
 
-def _is_no_folder(store: Store) -> bool:
-    """Whether something else lies where the folder is to be."""
-    return isinstance(store, Folder) and os.path.lexists(store.path) and not os.path.isdir(store.path)
 
-
-def _refuse_others(to: Store, ready: Entry | None, corpus_hash: str, recipe: TokenizerRecipe) -> None:
-    """UserError where files of the user's, or another corpus, lie where this one is to be prepared."""
-    if _is_no_folder(to):
-        raise UserError(f"to={to.address} is no folder; {to.way_out}")
-    names = [name for name in to.names() if name != ".lock"]
-    is_begun = not {BEGUN, META}.isdisjoint(names) or all(map(is_unfinished, names))  # begun.json is the first of all
-    folders = [name for name in names if isinstance(to, Folder) and (to.path / name).is_dir()]
-    if not is_begun or folders or not all(map(is_ours, names)):
+def _refuse_others(to: Store, names: Iterable[str], wanted: dict[str, Any]) -> None:
+    """UserError where `to` holds files of the user, or another corpus."""
+    finished = {name for name in names if not name.startswith(".") and not name.endswith(".tmp")}
+    if not all(map(OURS.fullmatch, names)) or (finished and not {BEGUN, META} & finished):
         raise UserError(f"to={to.address} holds other files; {to.way_out}, or an empty one")
-    if not names:
-        return
-    with suppress(Damaged):
-        begun = read_sealed(to, BEGUN) if ready is None else ready.meta
-        if begun.get("corpus_hash") != corpus_hash or begun.get("tokenizer") != recipe.identity():
+    if any(name == META or name.startswith("shard-") for name in finished):
+        about = json.loads(to.read_text(BEGUN if BEGUN in finished else META))
+        if any(about[key] != wanted[key] for key in ("corpus_hash", "tokenizer")):
             raise UserError(f"to={to.address} holds another corpus, or this one in other tokens; {to.way_out}")
+
+
+@contextmanager
+def claimed(store: Store, cache_dir: Path) -> Iterator[None]:
+    """Inside, no other process of this machine prepares a corpus there.
+
+    The system releases the lock when its process ends. Its file is in the folder `to`, else in the cache.
+    """
+    in_cache = store.path is None or store.path.parent == cache_dir
+    path = cache_dir / f"{fingerprint(address=store.address)[:32]}.lock" if in_cache else Path(store.address, ".lock")
+    with writing(path.parent, store.way_out):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            log.info("another process is tokenising this corpus; waiting for %s", store.address)
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _build(
     corpus: Corpus,
-    corpus_hash: str,
+    wanted: dict[str, Any],
     recipe: TokenizerRecipe,
     store: Store,
     cache_dir: Path,
     n_processes: int | None,
 ) -> Entry:
-    """Tokenises what is not there yet; the store is claimed. Whole shards stay whatever stops it, and nothing else."""
-    kept = "cached" if store.address.startswith(f"{cache_dir}") else "kept"
+    """Tokenises the shards that are not there yet. Whole shards stay, whatever stops it."""
+    sizes = store.sizes()
+    if META in sizes:
+        log.warning("the tokens in %s are damaged and are made again", store.address)
+    kept = "cached" if store.way_out == MOVE else "kept"
     log.info("tokenising the corpus once; %s in %s", kept, store.address)
-    if isinstance(store, Folder) and _is_no_folder(store):
-        store.path.unlink()  # a file where the entry was
-    with writing(store.disk, store.way_out):
-        try:
-            meta = _write_corpus(corpus, corpus_hash, recipe, store, cache_dir, n_processes)
-        except BaseException:
-            with suppress(Exception):  # what the next preparation can resume from stays, where there is a whole shard
-                names = store.names()
-                some = any(name.startswith("shard-") for name in names)
-                for name in names:
-                    if is_ours(name) and (not some or is_unfinished(name)):
-                        store.remove(name)
-                if isinstance(store, Folder) and not some:
-                    (store.path / ".lock").unlink(missing_ok=True)
-                    store.path.rmdir()
-            raise
+    whole: dict[int, dict[str, Any]] = {}
+    with writing(store.address, store.way_out), store.scratch(cache_dir) as scratch:
+        about, vocabulary = _begin(corpus, wanted, recipe, store)
+
+        def missing() -> Iterator[Numbered]:
+            """The batches of shards that are not whole; the records of whole shards go to `whole`."""
+            for number, batches in groupby(_batches(_read(corpus.documents())), key=itemgetter(0)):
+                if record_name(number) in sizes:
+                    record = json.loads(store.read_text(record_name(number)))
+                    files = shard_files(store, about, number, record)
+                    if all(sizes.get(file.name) == file.n_bytes for file in files):
+                        whole[number] = record
+                        continue
+                yield from batches
+
+        with encoding(vocabulary, n_processes) as encode:
+            for number, parts in groupby(encode(missing()), key=itemgetter(0)):
+                whole[number] = _write_shard((part for _, part in parts), number, store, scratch)
+        if not whole:
+            raise UserError("the corpus has no text: check data.path, data.column and what data.keep_chars leaves out")
+        shards = [whole[number] for number in sorted(whole)]
+        meta = about | _summed(shards) | {"shards": shards}
+        store.write_text(META, json.dumps(meta, indent=1))
     found = (f"{split} {', '.join(f'{meta[split][count]:,} {count}' for count in COUNTS)}" for split in SPLITS)
     log.info("tokenised: %s", "; ".join(found))
-    ready = _load(store)
-    if ready is None:
-        raise UserError(f"the tokens just written in {store.address} read back otherwise; does the disk fail? {MOVE}")
-    return ready
-
-
-def is_ours(name: str) -> bool:
-    """Whether a file of a store is one of a prepared corpus, or what a killed preparation left of one."""
-    temporary = TEMPORARY.fullmatch(name)
-    stem = temporary["name"] if temporary else name.removesuffix(".tmp")
-    return stem in (BEGUN, META, TOKENIZER, STAMPS) or OF_A_SHARD.fullmatch(stem) is not None
-
-
-def is_unfinished(name: str) -> bool:
-    return name.endswith(".tmp") or TEMPORARY.fullmatch(name) is not None
-
-
-def _write_corpus(
-    corpus: Corpus, corpus_hash: str, recipe: TokenizerRecipe, store: Store, cache_dir: Path, n_processes: int | None
-) -> dict[str, Any]:
-    """Writes what is not there yet; returns what meta.json holds. UserError without text."""
-    scratch = store.scratch(cache_dir)
-    for name in store.names():
-        if is_ours(name) and is_unfinished(name):
-            store.remove(name)  # of a killed preparation
-    begun, vocabulary = _begin(corpus, corpus_hash, recipe, store)
-    whole: dict[int, dict[str, Any]] = {}
-
-    def missing() -> Iterator[tuple[int, list[Document]]]:
-        """The batches of shards that are not whole; the records of the others go to `whole`."""
-        for number, batches in groupby(_batches(_read(corpus.documents())), key=itemgetter(0)):
-            record = _record(store, begun, number)
-            if record is None:
-                yield from batches
-            else:
-                whole[number] = record
-
-    with encoding(vocabulary, n_processes) as encode:
-        for number, parts in groupby(encode(missing()), key=itemgetter(0)):
-            whole[number] = _write_shard((part for _, part in parts), number, store, scratch)
-    shards = [whole[number] for number in sorted(whole)]
-    if not shards:
-        raise UserError("the corpus holds no text: check data.path, data.column and what data.keep_chars leaves out")
-    meta = begun | summed(shards) | {"shards": shards}
-    write_sealed(store, META, meta)
-    return meta
+    return read_entry(store)
 
 
 def _begin(
-    corpus: Corpus, corpus_hash: str, recipe: TokenizerRecipe, store: Store
+    corpus: Corpus, wanted: dict[str, Any], recipe: TokenizerRecipe, store: Store
 ) -> tuple[dict[str, Any], Vocabulary]:
-    """What begun.json holds, and the vocabulary: of an earlier beginning, or learnt now."""
-    wanted = {"format": FORMAT, "corpus_hash": corpus_hash, "tokenizer": recipe.identity()}
-    with suppress(Damaged), checking():
-        begun = read_sealed(store, BEGUN)
-        if wanted.items() <= begun.items():
-            vocabulary = read_vocabulary(store, begun)
-            for name in (META, STAMPS):
-                store.remove(name)  # where the corpus was there and a shard of it is not
-            return begun, vocabulary
-    for name in store.names():
-        if is_ours(name):
-            store.remove(name)
+    """The content of begun.json, and the vocabulary: of a stopped preparation, or learnt now."""
+    with suppress(Exception):  # not there, or damaged
+        about = json.loads(store.read_text(BEGUN))
+        if wanted.items() <= about.items():
+            return about, _read_vocabulary(store, about)
     with tokenizer_threads(True):
         vocabulary = recipe.build(_read(corpus.training_texts()))
-    begun = wanted | {
+    about = wanted | {
         "n_vocab": vocabulary.size,
         "end_of_document": vocabulary.end_of_document,
         "tokenizer_hash": content_hash(vocabulary.tokenizer),
         "tokenizer_content": content_identity(vocabulary),
         **({"reads_special_tokens": True} if vocabulary.reads_special_tokens else {}),
     }
-    write_sealed(store, BEGUN, begun)  # first: by it a folder is known as ours
+    store.write_text(BEGUN, json.dumps(about, indent=1))  # first: by it a folder is known as ours
     store.write_text(TOKENIZER, vocabulary.tokenizer.to_str())
-    return begun, vocabulary
+    return about, vocabulary
 
 
 def _read(documents: Iterable[Item]) -> Iterator[Item]:
-    """The same; UserError where a file of the corpus cannot be read, so that it is not taken for one of the cache."""
+    """The same; UserError, not the OSError of a full disk, where a file of the corpus cannot be read."""
     with reading("the corpus"):
         yield from documents
 
 
-def _batches(documents: Iterable[Document]) -> Iterator[tuple[int, list[Document]]]:
+def _batches(documents: Iterable[Document]) -> Iterator[Numbered]:
     """(number of the shard, documents) of each batch. A batch lies in one shard."""
     batch: list[Document] = []
     number = n_characters = n_bytes = 0
@@ -246,42 +287,174 @@ def _batches(documents: Iterable[Document]) -> Iterator[tuple[int, list[Document
         yield number, batch
 
 
-def _record(store: Store, begun: dict[str, Any], number: int) -> dict[str, Any] | None:
-    """The record of a shard where its files are as it says: read in a folder, their sizes at an address. Else None."""
-    with suppress(Damaged), checking():
-        record = read_sealed(store, record_name(number))
-        for file in (shard_file(store, begun, record, number, array) for array in FILES):
-            if file.n_values and isinstance(store, Folder):
-                file.check(store.path / file.name)
-            elif file.n_values and store.size(file.name) != file.n_bytes:
-                return None
-        return record
-    return None
+def _summed(shards: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """The counts of each split over all shards."""
+    return {split: {count: sum(shard[split][count] for shard in shards) for count in COUNTS} for split in SPLITS}
 
 
 def _write_shard(parts: Iterable[Encoded], number: int, store: Store, scratch: Path) -> dict[str, Any]:
     """Writes the arrays of a shard and then its record, which it returns."""
-    for name in (record_name(number), *(file_name(array, number) for array in FILES)):
-        store.remove(name)  # of a damaged one
+    digests, counts = {name: hashlib.sha256() for name in FILES}, []
+    paths = {name: scratch / f"{file_name(name, number)}.tmp" for name in FILES}
     with ExitStack() as stack:
-        paths = {name: scratch / f"{file_name(name, number)}.tmp" for name in FILES}
-        for path in paths.values():
-            stack.callback(path.unlink, missing_ok=True)
         files = {name: stack.enter_context(path.open("wb")) for name, path in paths.items()}
-        digests, counts = {name: hashlib.sha256() for name in FILES}, []
         for part in parts:
             for name, file in files.items():
                 content = part.arrays[name].tobytes()
                 file.write(content)
                 digests[name].update(content)
             counts.append(part.counts)
-        record: dict[str, Any] = {**summed(counts)}
-        for name, file in files.items():
+        for file in files.values():
             file.flush()
             os.fsync(file.fileno())
-            file.close()
-            if record[name.removesuffix("_bytes")]["tokens"]:
-                store.put(paths[name], file_name(name, number))
+    record: dict[str, Any] = _summed(counts)
+    for name, path in paths.items():
+        if path.stat().st_size:
+            store.put(path, file_name(name, number))
+        path.unlink(missing_ok=True)
     record["sha256"] = {name: digest.hexdigest() for name, digest in digests.items()}
-    write_sealed(store, record_name(number), record)
+    store.write_text(record_name(number), json.dumps(record, indent=1))
     return record
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """The arrays of some documents, by the names of `FILES`, and the counts of each split."""
+
+    arrays: dict[str, NDArray[Any]]
+    counts: dict[str, dict[str, int]]
+
+
+class Encoder:
+    """Turns documents into arrays: each document's ids, then the id that ends it."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.tokenizer, self.end = vocabulary.tokenizer, vocabulary.end_of_document
+        self.dtype = dtype_of_ids(vocabulary.size)
+        same = self.tokenizer.to_str() == Bytes().build([]).tokenizer.to_str()
+        self.of_bytes = same and not vocabulary.reads_special_tokens
+
+    def __call__(self, documents: Sequence[Document]) -> Encoded:
+        train = [text for is_held_out, text in documents if not is_held_out]
+        held_out = [text for is_held_out, text in documents if is_held_out]
+        if self.of_bytes:
+            ids: list[Any] = list(self._ids(held_out))
+            parts = [_bytes_of_bytes(values) for values in ids]
+        else:
+            encodings = self.tokenizer.encode_batch(held_out, add_special_tokens=False)
+            ids = [encoding.ids for encoding in encodings]
+            parts = [bytes_of_tokens(text, found.offsets) for text, found in zip(held_out, encodings, strict=True)]
+        n_bytes = np.concatenate([np.empty(0, BYTES), *parts])
+        arrays = {"train": self._joined(self._ids(train)), "held_out": self._joined(ids), "held_out_bytes": n_bytes}
+        counts = {
+            split: {
+                "documents": len(texts),
+                "tokens": len(arrays[split]),
+                "bytes": sum(len(text.encode()) for text in texts),
+            }
+            for split, texts in zip(SPLITS, (train, held_out), strict=True)
+        }
+        return Encoded(arrays, counts)
+
+    def _ids(self, texts: list[str]) -> Iterator[Sequence[int] | NDArray[np.uint8]]:
+        if self.of_bytes:  # a byte is its own id: this is a hundred times as fast
+            return (np.frombuffer(text.encode(), np.uint8) for text in texts)
+        return (encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False))
+
+    def _joined(self, documents: Iterable[Sequence[int] | NDArray[Any]]) -> Ids:
+        end = np.asarray([self.end], self.dtype)
+        parts = [part for ids in documents for part in (np.asarray(ids, self.dtype), end)]
+        return np.concatenate([np.empty(0, self.dtype), *parts])
+
+
+def bytes_of_tokens(text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.uint32]:
+    """UTF-8 bytes of the text that each token stands for, and 0 for the end of the document: [n_tokens + 1].
+
+    offsets: (first, last + 1) character of each token, as `tokenizers` gives them. Characters without a token, such as
+    a dropped space, count with the next token, or the last one; where tokens share a character, the first has all its
+    bytes.
+    """
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    up_to = np.concatenate([[0], np.cumsum(1 + (codes > 0x7F) + (codes > 0x7FF) + (codes > 0xFFFF))])
+    reached = np.maximum.accumulate(up_to[[last for _, last in offsets]]) if offsets else np.empty(0, up_to.dtype)
+    reached[-1:] = up_to[-1]
+    return np.append(np.diff(reached, prepend=0), 0).astype(BYTES)
+
+
+def _bytes_of_bytes(values: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """`bytes_of_tokens` where every byte is a token: the first byte of a character has all its bytes."""
+    begins = np.flatnonzero((values & 0xC0) != 0x80)
+    found = np.zeros(len(values) + 1, BYTES)
+    found[begins] = np.diff(begins, append=len(values))
+    return found
+
+
+@contextmanager
+def encoding(
+    vocabulary: Vocabulary, n_processes: int | None
+) -> Iterator[Callable[[Iterable[Numbered]], Iterator[tuple[int, Encoded]]]]:
+    """A function that encodes numbered batches, in the same order.
+
+    n_processes: 1 for this process with one thread; more for as many other processes of one thread each; None for this
+    process and the threads of the tokenizer. `Failed` where the system ends one of them.
+    """
+    if n_processes is None or n_processes == 1:
+        with tokenizer_threads(n_processes is None):
+            encoder = Encoder(vocabulary)
+            yield lambda batches: ((number, encoder(batch)) for number, batch in batches)
+        return
+    start = (vocabulary.tokenizer.to_str(), vocabulary.end_of_document, vocabulary.reads_special_tokens)
+    pool = ProcessPoolExecutor(n_processes, get_context("spawn"), initializer=_start, initargs=start)
+    try:
+        with interrupts_blocked():  # Ctrl-C reaches all processes of a terminal: this one ends the others
+            pool.submit(os.getpid)
+        yield lambda batches: _in_order(pool, batches, 2 * n_processes)
+    except BrokenProcessPool as error:
+        raise Failed("a process that tokenises was ended by the system (is the memory full?); start again") from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _in_order(pool: ProcessPoolExecutor, batches: Iterable[Numbered], most: int) -> Iterator[tuple[int, Encoded]]:
+    """At most `most` batches wait at once, so that memory does not grow with the corpus."""
+    waiting: deque[tuple[int, Future[Encoded]]] = deque()
+    for number, batch in batches:
+        waiting.append((number, pool.submit(_encode, batch)))
+        if len(waiting) > most:
+            first, found = waiting.popleft()
+            yield first, found.result()
+    for number, found in waiting:
+        yield number, found.result()
+
+
+_encoder: list[Encoder] = []  # of a process that `encoding` started
+
+
+def _start(tokenizer_json: str, end_of_document: int, reads_special_tokens: bool) -> None:
+    """Sets up such a process. It ends with the process that started it, however that ends."""
+    threading.Thread(target=_end_with_the_first, daemon=True).start()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    tokenizer = Tokenizer.from_str(tokenizer_json)
+    _encoder.append(Encoder(open_vocabulary(tokenizer, end_of_document, reads_special_tokens=reads_special_tokens)))
+
+
+def _end_with_the_first() -> None:
+    first = parent_process()
+    if first is not None:
+        first.join()
+        os._exit(1)
+
+
+def _encode(batch: list[Document]) -> Encoded:
+    return _encoder[0](batch)
+
+
+@contextmanager
+def tokenizer_threads(wanted: bool) -> Iterator[None]:
+    """Inside, the tokenizer uses threads or not; afterwards never, unless the user chose: forks warn about them."""
+    before = os.environ.get("TOKENIZERS_PARALLELISM")
+    os.environ["TOKENIZERS_PARALLELISM"] = (before or "true") if wanted else "false"
+    try:
+        yield
+    finally:
+        os.environ["TOKENIZERS_PARALLELISM"] = before or "false"

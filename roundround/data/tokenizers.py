@@ -38,11 +38,11 @@ LARGEST_VOCABULARY = 2**20  # tokens; the largest in use have 250 thousand to a 
 class Vocabulary:
     """A tokenizer with the id of the token that closes every document.
 
-    first: the id of the token with which a text begins; None where that is the one that closes the text before it.
-    documents_apart: of a model trained on documents that do not see each other, so that nothing stands before a text.
+    first: the id of the token before a text; None where it is the token that closes the text before.
+    documents_apart: whether the model was trained on separate documents, so that no token stands before a text.
 
-    Special tokens are not read out of a text: in a document "<|endoftext|>" is thirteen ordinary characters. With
-    `reads_special_tokens` such text is the token that it spells, as transformers' `tokenizer(text)` reads it.
+    Special tokens in a text are ordinary characters: "<|endoftext|>" in a document is thirteen of them. With
+    `reads_special_tokens` such text is the token that it spells, as in transformers' `tokenizer(text)`.
     """
 
     tokenizer: Tokenizer = field(repr=False)  # which would print its whole vocabulary
@@ -74,16 +74,16 @@ class TokenizerRecipe(FinalVariants, ABC):
 
     @abstractmethod
     def identity(self) -> str:
-        """sha256 (hex) of everything, the corpus aside, that decides what `build` returns."""
+        """sha256 (hex) of everything but the corpus that decides what `build` returns."""
 
     @abstractmethod
     def build(self, texts: Iterable[str]) -> Vocabulary:
-        """The tokenizer; `texts`, the training documents, are only read by one that learns."""
+        """The tokenizer. texts: the training documents, which only a tokenizer that is learnt reads."""
 
 
 @final
 class Bytes(TokenizerRecipe):
-    """Every UTF-8 byte is a token with its value as id; 256 ends a document. Lossless; nothing is learnt."""
+    """Every UTF-8 byte is a token, with its value as id; 256 ends a document. Lossless; nothing is learnt."""
 
     def identity(self) -> str:
         return fingerprint(tokenizer="bytes")
@@ -99,17 +99,13 @@ class Bytes(TokenizerRecipe):
 class BPE(TokenizerRecipe):
     """Byte-level byte-pair encoding learnt from the first `max_train_bytes` of the training documents. Lossless.
 
-    These are held in memory while it learns.
+    These documents are held in memory while it learns.
     Sennrich et al. 2016, arXiv:1508.07909; on bytes: Radford et al. 2019 (GPT-2), whose splitting pattern it uses.
     """
 
     def __init__(self, *, vocab_size: int, max_train_bytes: int) -> None:
-        if vocab_size <= N_BYTES:
-            raise ValueError(f"vocab_size is {vocab_size}: at least {N_BYTES + 1} is allowed (bytes, end of document)")
-        if vocab_size > LARGEST_VOCABULARY:  # the trainer takes memory for all of them before it reads a text
-            raise ValueError(
-                f"vocab_size is {vocab_size}: up to {LARGEST_VOCABULARY:,} is allowed, for which memory is taken"
-            )
+        if not N_BYTES < vocab_size <= LARGEST_VOCABULARY:  # the trainer takes memory for all of them first
+            raise ValueError(f"vocab_size is {vocab_size}: {N_BYTES + 1} to {LARGEST_VOCABULARY:,} is allowed")
         if max_train_bytes < 1:
             raise ValueError(f"max_train_bytes is {max_train_bytes}: a whole number from 1 is allowed")
         self.vocab_size, self.max_train_bytes = vocab_size, max_train_bytes
@@ -125,7 +121,7 @@ class BPE(TokenizerRecipe):
             initial_alphabet=byte_characters(),
             show_progress=False,
         )
-        # A list, because the library would read on from a thread of its own, where no signal ends a slow corpus.
+        # A list, because the library would read an iterator in a thread of its own, where no signal stops it.
         tokenizer.train_from_iterator(list(_first_bytes(texts, self.max_train_bytes)), trainer=trainer)
         return open_vocabulary(tokenizer, tokenizer.get_vocab()[END_OF_DOCUMENT])
 
@@ -183,7 +179,7 @@ class HuggingFace(TokenizerRecipe):
 
 @final
 class OfCorpus(TokenizerRecipe):
-    """The tokenizer that a corpus was prepared with, which lies beside its tokens."""
+    """The tokenizer that a corpus was prepared with, which is stored beside its tokens."""
 
     def identity(self) -> str:
         return fingerprint(tokenizer="of the corpus")
@@ -194,17 +190,17 @@ class OfCorpus(TokenizerRecipe):
 
 @final
 class AlreadyOpen(TokenizerRecipe):
-    """A vocabulary that is there already: of a loaded model, a run, or a mixture's other sources."""
+    """A vocabulary that exists already: of a loaded model, a run, or the other sources of a mixture."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
 
     @classmethod
     def from_file(cls, path: Path, end_of_document: int) -> AlreadyOpen:
-        """The tokenizer.json that a run kept, with the id of its end-of-document token. UserError if broken."""
+        """The tokenizer.json of a run, with the id of its end-of-document token. UserError if broken."""
         try:
             tokenizer = Tokenizer.from_str(read_text(path))
-            check_ids(tokenizer, end_of_document)
+            check_end(tokenizer, end_of_document)
             return cls(open_vocabulary(tokenizer, end_of_document))
         except Exception as error:  # OSError, ValueError, or the library's plain Exception where it is no tokenizer
             raise UserError(f"{path}: not a readable tokenizer ({first_line(error)})") from None
@@ -217,14 +213,14 @@ class AlreadyOpen(TokenizerRecipe):
 
 
 def byte_characters() -> list[str]:
-    """The printable character that byte-level models write for each byte, in the order of the bytes (GPT-2's table)."""
+    """The printable character that byte-level models use for each byte, in the order of the bytes (GPT-2's table)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = itertools.count(N_BYTES)
     return [chr(value) if value in printable else chr(next(others)) for value in range(N_BYTES)]
 
 
 def _byte_level(model: Any, *, words: bool) -> Tokenizer:
-    """A tokenizer of UTF-8 bytes; `words`: merges stay within what GPT-2's pattern calls a word."""
+    """A tokenizer of UTF-8 bytes. words: merges stay within a word of GPT-2's pattern."""
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
     tokenizer.decoder = decoders.ByteLevel()
@@ -232,7 +228,7 @@ def _byte_level(model: Any, *, words: bool) -> Tokenizer:
 
 
 def _first_bytes(texts: Iterable[str], n_bytes: int) -> Iterator[str]:
-    """Texts up to and with the one that reaches the number of UTF-8 bytes."""
+    """Texts up to the one that reaches the number of UTF-8 bytes, inclusive."""
     for text in texts:
         yield text
         n_bytes -= len(text.encode())
@@ -243,9 +239,9 @@ def _first_bytes(texts: Iterable[str], n_bytes: int) -> Iterator[str]:
 def vocabulary_of(
     tokenizer: Any, name: str, end_of_document: int | None = None, *, reads_special_tokens: bool = False
 ) -> Vocabulary:
-    """A tokenizer of transformers as it is used here; its end-of-sequence token ends a document, or the one given.
+    """The vocabulary of a tokenizer of transformers. Its end-of-sequence token ends a document, or the token given.
 
-    Raises UserError where it has no fast form, or none of these tokens.
+    Raises UserError where it has no fast form or no such token.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -255,7 +251,7 @@ def vocabulary_of(
     if end is None:
         raise UserError(f"tokenizer '{name}' has no end-of-sequence token; choose another tokenizer.name")
     try:
-        check_ids(tokenizer.backend_tokenizer, end)
+        check_end(tokenizer.backend_tokenizer, end)
     except ValueError as error:
         raise UserError(f"tokenizer '{name}': {error}; choose another tokenizer.name") from None
     return open_vocabulary(
@@ -263,30 +259,24 @@ def vocabulary_of(
     )
 
 
-def check_ids(tokenizer: Tokenizer, end_of_document: int) -> None:
-    """ValueError where an id is far beyond the number of tokens, or no token ends a document.
-
-    The library writes a tokenizer as json by going through all ids up to the largest, with a list as long: an id of
-    4,000,000,000 in a file of a kilobyte takes 16 GiB and ends the process. An embedding has as many rows.
-    """
-    ids = tokenizer.get_vocab(with_added_tokens=True).values()
-    allowed = max(LARGEST_VOCABULARY, 2 * len(ids))
-    if max(ids, default=0) >= allowed:
-        raise ValueError(f"it has the id {max(ids):,} with {len(ids):,} tokens; ids below {allowed:,} are allowed")
+def check_end(tokenizer: Tokenizer, end_of_document: int) -> None:
+    """ValueError where the vocabulary has no token that could end a document."""
     if tokenizer.id_to_token(end_of_document) is None:
         raise ValueError(f"it has no token {end_of_document}, which is to end a document")
 
 
 def open_vocabulary(tokenizer: Tokenizer, end_of_document: int, *, reads_special_tokens: bool = False) -> Vocabulary:
-    """The vocabulary as it is used: nothing cut, nothing padded, special tokens read out of a text or not."""
+    """The vocabulary without truncation and padding; special tokens in a text are read or not."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    tokenizer.encode_special_tokens = not reads_special_tokens  # not saved in tokenizer.json, so set at each loading
+    tokenizer.encode_special_tokens = (
+        not reads_special_tokens
+    )  # tokenizer.json does not have it, so it is set at each loading
     return Vocabulary(tokenizer, end_of_document, reads_special_tokens=reads_special_tokens)
 
 
 def unknown_token(tokenizer: Tokenizer, *others: int | None) -> int | None:
-    """The id of what a tokenizer cannot read; None where there is none, or where it is one of `others` as well."""
+    """The id of the unknown token; None where there is none, or where it is one of `others` too."""
     model = json.loads(tokenizer.to_str())["model"]
     name = model.get("unk_token")  # Unigram has the id
     unknown: int | None = model.get("unk_id") if name is None else tokenizer.token_to_id(name)
@@ -294,9 +284,9 @@ def unknown_token(tokenizer: Tokenizer, *others: int | None) -> int | None:
 
 
 def check_known(ids: Sequence[int] | NDArray[Any], unknown: int | None, what: str) -> None:
-    """Say the share of tokens that the tokenizer could not read where it is above MANY_UNKNOWN.
+    """Prints the share of tokens that the tokenizer could not read where it is above MANY_UNKNOWN.
 
-    Raises UserError above half. unknown: their id; None where there is none.
+    Raises UserError above half. unknown: the id of such tokens; None where there is none.
     """
     share = float(np.mean(np.asarray(ids) == unknown)) if unknown is not None and len(ids) else 0.0
     line = f"the tokenizer cannot read {share:.0%} of the tokens of {what}"
@@ -312,6 +302,6 @@ def content_hash(tokenizer: Tokenizer) -> str:
 
 
 def content_identity(vocabulary: Vocabulary) -> str:
-    """The identity of a tokenizer that is there already: where it came from does not matter."""
+    """The identity of a tokenizer by its content, wherever it came from."""
     reading = {"special_tokens": "read"} if vocabulary.reads_special_tokens else {}
     return fingerprint(json=content_hash(vocabulary.tokenizer), end_of_document=vocabulary.end_of_document, **reading)

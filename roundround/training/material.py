@@ -20,7 +20,7 @@ from roundround.config.build import build
 from roundround.data.batches import Shares, TrainingWindows, WindowSampler, validation_windows
 from roundround.data.corpora import Corpus, Source
 from roundround.data.prepared import TokenData, default_cache_dir, prepare
-from roundround.data.stream import Mix
+from roundround.data.shards import Mix
 from roundround.data.tasks.base import Example, Examples, Task, distinct
 from roundround.data.tasks.batches import TaskBatch, TaskData, TrainingExamples, same_length_batches, task_data
 from roundround.data.tasks.text_task import TextTask

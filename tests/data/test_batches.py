@@ -63,17 +63,6 @@ def test_epochs_start_at_different_offsets() -> None:
     assert len({int(batch[0, 0]) % LENGTH for batch in batches}) > 3
 
 
-def test_seeds_differ_and_repeat() -> None:
-    one, again, other = (global_batch(TOKENS, seed=s, step=2, batch_size=BATCH, length=LENGTH) for s in (1, 1, 2))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
-
-
-def test_a_batch_larger_than_the_corpus_goes_round() -> None:
-    batch = global_batch(TOKENS, seed=5, step=1, batch_size=200, length=LENGTH)
-    assert batch[:, 0].tolist() == naive_windows(5, 400)[200:]
-
-
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize("n_micro_batches", [1, 2])
 def test_ranks_and_micro_batches_in_order_are_the_global_batch(world_size: int, n_micro_batches: int) -> None:
@@ -124,9 +113,6 @@ def test_fewer_tokens_than_a_window_are_counted_in_the_error() -> None:
         ({"world_size": 5}, "batch_size=12 must be a multiple of 5 = 5 ranks x 1 micro-batches"),
         ({"world_size": 2, "n_micro_batches": 4}, "batch_size=12 must be a multiple of 8 = 2 ranks x 4"),
         ({"batch_size": 0}, "batch_size=0"),
-        ({"rank": 2, "world_size": 2}, "rank is 2: 0 to 1"),
-        ({"length": 0}, "length is 0"),
-        ({"seed": -1}, "seed is -1"),
     ],
 )
 def test_numbers_that_do_not_go_together_are_named(changes: dict[str, int], message: str) -> None:
@@ -155,13 +141,6 @@ def scored(windows: EvaluationWindows) -> list[int]:
     return [target for row, first in rows for target in row[1 + first :]]
 
 
-def test_evaluation_windows_can_be_sliced_indexed_and_loaded() -> None:
-    found = evaluation_windows(TOKENS, length=16, longest=64)
-    assert torch.equal(found[3:5], found[:][3:5])
-    assert torch.equal(found[3], found[:][3])
-    assert torch.equal(torch.cat(list(DataLoader(found, batch_size=7))), found[:])
-
-
 def test_the_last_token_can_be_the_last_target() -> None:
     assert len(evaluation_windows(TOKENS[:129], length=64, longest=64)) == 2
     assert scored(evaluation_windows(TOKENS[:128], length=64, longest=64)) == list(range(1, 128))
@@ -173,18 +152,6 @@ def test_max_tokens_is_what_is_scored() -> None:
     assert scored(evaluation_windows(TOKENS, length=16, longest=64, max_tokens=200)) == list(range(1, 201))
     assert scored(evaluation_windows(TOKENS, length=16, longest=64, max_tokens=10**9)) == list(range(1, 1003))
     assert validation_windows(TOKENS, length=16, max_tokens=200).shape == (12, 17)
-
-
-@pytest.mark.parametrize(
-    ("n_tokens", "numbers", "message"),
-    [
-        (64, {"length": 16, "longest": 64}, "64 tokens, fewer than the 65 of one longest window"),
-        (999, {"length": 16, "longest": 64, "max_tokens": 63}, "63 tokens to score are fewer than .* 64"),
-    ],
-)
-def test_an_evaluation_that_cannot_be_is_told(n_tokens: int, numbers: dict[str, int], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        evaluation_windows(TOKENS[:n_tokens], **numbers)
 
 
 def test_nothing_is_read_before_it_is_asked_for() -> None:

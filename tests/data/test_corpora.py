@@ -26,23 +26,6 @@ def test_held_out_is_the_hash_read_as_a_fraction() -> None:
         assert not is_held_out(text, as_fraction - 1e-12)
 
 
-def test_order_and_repetition_do_not_move_a_document_across() -> None:
-    sides = {text: held_out for held_out, text in Listed(TEXTS, held_out=0.1).documents()}
-    again = list(Listed(TEXTS[::-1] + TEXTS, held_out=0.1).documents())
-    assert len(again) == 2 * len(TEXTS)
-    assert all(sides[text] == held_out for held_out, text in again)
-
-
-def test_all_documents_can_be_held_out() -> None:
-    assert [text for held_out, text in Listed(TEXTS, held_out=1).documents() if held_out] == TEXTS
-
-
-def test_a_larger_fraction_only_adds_to_what_is_held_out() -> None:
-    small = {text for held_out, text in Listed(TEXTS, held_out=0.1).documents() if held_out}
-    large = {text for held_out, text in Listed(TEXTS, held_out=0.2).documents() if held_out}
-    assert small < large
-
-
 def test_training_texts_are_exactly_those_not_held_out() -> None:
     corpus = Listed(TEXTS, held_out=0.3)
     held_out = {text for side, text in corpus.documents() if side}

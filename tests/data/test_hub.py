@@ -16,7 +16,6 @@ from hub_server import COMMIT, NAME, STORY_ROWS, hub
 
 from roundround.data import hub as data_hub
 from roundround.data.hub import Hub, join_rows
-from roundround.support.errors import UserError
 
 TITLE = r"^ = [^=].* = $"
 SETTINGS: dict[str, Any] = {
@@ -167,39 +166,6 @@ def test_rows_before_the_first_beginning_are_a_document() -> None:
 def test_a_commit_needs_no_network_and_is_part_of_the_identity() -> None:
     one, same, other = (Hub(**SETTINGS | {"revision": letter * 40}).identity() for letter in "aab")
     assert one == same != other
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"column": []}, r"column is \[\]"),
-        ({"max_documents": 1}, r"max_documents is 1: .* from 2"),
-        ({"document_start": "#", "shuffle_seed": 0}, r"shuffle_seed is 0: null is needed"),
-        ({"held_out": 1.5}, r"held_out is 1.5"),
-    ],
-)
-def test_impossible_settings_are_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Hub(**SETTINGS | change)
-
-
-def test_a_bad_document_start_is_the_users_error() -> None:
-    with pytest.raises(UserError, match=r"data.document_start '\(' is not a regular expression"):
-        Hub(**SETTINGS | {"document_start": "("})
-
-
-def test_offline_is_left_as_it_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from datasets import config
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(config, "HF_HUB_OFFLINE", False)
-    with data_hub.offline():
-        assert constants.HF_HUB_OFFLINE
-        assert config.HF_HUB_OFFLINE
-        assert not data_hub.hub_is_reachable()
-    assert not constants.HF_HUB_OFFLINE
-    assert not config.HF_HUB_OFFLINE
 
 
 def test_a_branch_is_looked_up_in_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,19 +21,6 @@ def corpus() -> PyDoc:
     return PyDoc(held_out=0.1)
 
 
-@pytest.mark.slow  # the whole library is parsed, in five seconds
-def test_it_is_about_two_million_characters_in_hundreds_of_documents(corpus: PyDoc) -> None:
-    texts = [text for _, text in corpus.documents()]
-    assert 1.5e6 < sum(map(len, texts)) < 4e6
-    assert 400 < len(texts) < 1200
-
-
-@pytest.mark.slow
-def test_a_tenth_of_the_documents_is_held_out(corpus: PyDoc) -> None:
-    sides = [held_out for held_out, _ in corpus.documents()]
-    assert 0.05 < sum(sides) / len(sides) < 0.15
-
-
 def test_it_holds_a_topic_and_the_docstrings_python_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     some = [source for source in pydoc._sources() if source[0][0] in "st"]  # not the whole library
     monkeypatch.setattr(pydoc, "_sources", lambda: some)

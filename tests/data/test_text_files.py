@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
 import re
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,29 +38,11 @@ def test_blank_lines_separate_documents_by_default(tmp_path: Path) -> None:
     assert texts(path, split_regex=None) == ["one\nstill one\n\n \n\ntwo\n\nthree\n"]
 
 
-def test_max_chars_keeps_the_beginning_of_each_document(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", "abcdef\n\ngh")
-    assert texts(path, max_chars=3) == ["abc", "gh"]
-
-
 def test_stories_are_cut_at_their_openings() -> None:
     path, opening = STORIES / "stories.txt", r"\n\n(?=Once upon a time|One day,)"
     found = list(corpus(path, split_regex=opening, max_chars=230).texts())
     assert found == [story[:230] for story in re.split(opening, path.read_text(encoding="utf-8"))]
     assert len(found) == 22  # two of the 24 stories begin otherwise
-
-
-ARTICLES = [
-    "= First article =", "A sentence with a sum , 1 + 1 = 2 , in it .", "= = A section = =", "= = = Below it = = =",
-    "More .", "= Second article =", "Its text .",
-]  # fmt: skip
-
-
-def test_articles_of_wikitext_begin_at_their_titles(tmp_path: Path) -> None:
-    path = write(tmp_path / "wiki.txt", "".join(f" \n {line} \n" for line in ARTICLES))  # spaces as WikiText has them
-    found = texts(path, split_regex=r"\n(?= = [^=\n]+ = \n)")
-    assert [text.strip().split("\n")[0].strip() for text in found] == ["= First article =", "= Second article ="]
-    assert "Below it" in found[0]
 
 
 def test_folders_globs_and_files_come_in_the_order_given_and_by_path_within(tmp_path: Path) -> None:
@@ -73,16 +52,6 @@ def test_folders_globs_and_files_come_in_the_order_given_and_by_path_within(tmp_
     assert texts(tmp_path / "b.txt", tmp_path) == ["b.txt", "a.md", "sub/c.text"]
     assert texts(tmp_path / "*.t*") == ["b.txt"]
     assert texts(tmp_path / "**" / "*.text") == ["sub/c.text"]
-
-
-def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: Path) -> None:
-    assert texts(write(tmp_path / "a[1].txt", "here")) == ["here"]
-
-
-def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    write(tmp_path / "a.txt", "at home")
-    assert texts("~/a.txt") == texts("~/*.txt") == ["at home"]
 
 
 def test_json_lines_may_vary_in_the_columns_nobody_asked_for(tmp_path: Path) -> None:
@@ -96,10 +65,6 @@ def test_json_may_be_one_array(tmp_path: Path) -> None:
     assert texts(path) == ["p\n\nq", "r"]  # rows stay whole: split_regex is for plain text
 
 
-def test_json_may_be_one_object_over_several_lines(tmp_path: Path) -> None:
-    assert texts(write(tmp_path / "a.json", json.dumps({"text": "p\n\nq"}, indent=1))) == ["p\n\nq"]
-
-
 def test_columns_are_joined_by_a_newline_and_missing_values_left_out(tmp_path: Path) -> None:
     rows = [{"q": "why", "a": "so"}, {"q": None, "a": "alone"}]
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
@@ -109,11 +74,6 @@ def test_columns_are_joined_by_a_newline_and_missing_values_left_out(tmp_path: P
 def test_csv_keeps_quotes_commas_line_ends_and_na(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", '\ufeffn,text\r\n1,"a, ""b"""\r\n2,NA\r\n3,"x\n\ny"\r\n')
     assert texts(path) == ['a, "b"', "NA", "x\n\ny"]
-
-
-def test_csv_fields_may_be_long(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", "text\n" + "x" * 300_000 + "\n")
-    assert [len(text) for text in texts(path)] == [300_000]
 
 
 QUESTIONS = """Claim: "A hare is no rabbit." Is that so?\\nOptions:\\n- yes\\n- no\tyes\tHares are born with "open eyes.
@@ -170,33 +130,16 @@ def test_the_identity_follows_every_byte_and_option_but_no_name(tmp_path: Path) 
     ("name", "content", "message"),
     [
         ("a.jsonl", '{"text": "a"}\n{"text": "b"\n', r"a.jsonl, line 2: not valid JSON \(Expecting"),
-        ("a.json", '[{"text": "a"},\n {"text" "b"}]', r"a.json, line 2: not valid JSON"),
+        ("a.json", '[{"text": "a"},\n {"text" "b"}]', r"a.json, line 1: not valid JSON \(Expecting .* line 2"),
         ("a.jsonl", '{"text": "a"}\n["b"]\n', r"a.jsonl, line 2: list, where an object"),
         ("a.jsonl", '{"text": "a"}\n{"tex": "b", "n": 1}\n', r"a.jsonl, line 2: no column 'text'.*: tex, n\)"),
-        ("a.jsonl", '{"text": ["a"]}\n', r"a.jsonl, line 1: column 'text' holds list, not text"),
-        ("a.jsonl", b'{"text": "caf\xe9"}\n', r"a.jsonl: byte 13 \(0xe9\) is not UTF-8"),
-        (
-            "a.jsonl",
-            '{"text": "a"}\n{"text": ' + "[" * 100_000,
-            r"a.jsonl, line 2: not valid JSON \(it is nested too deeply",
-        ),
-        ("a.json", "[" * 100_000, r"a.json, line 1: not valid JSON \(it is nested too deeply"),
-        (
-            "a.jsonl",
-            '{"n": ' + "9" * 5000 + "}",
-            r"a.jsonl, line 1: not valid JSON \(a number has more than 308 digits",
-        ),
+        ("a.jsonl", b'{"text": "caf\xe9"}\n', r"a.jsonl: not UTF-8 \(0xe9\); re-encode"),
         ("a.csv", "text,n\na,1\nb,2,3\n", r"a.csv, line 3: 3 fields, where the first row has 2"),
-        ("a.csv", 'text\n"a\n', r"a.csv, line 2: not a valid table \(unexpected end of data\)"),
         ("a.csv", "text,n,text\na,1,b\n", r"a.csv: the column 'text' is there twice"),
         ("a.csv", "txt\na\n", r"a.csv: no column 'text'.*: txt; where"),
         ("a.parquet", b"PAR1 nonsense", r"a.parquet: not a readable parquet file \(Parquet magic bytes"),
-        ("a.txt", b"ok\xff", r"a.txt: byte 2 \(0xff\) is not UTF-8"),
-        ("a.txt", "little end".encode("utf-16"), r"a.txt: UTF-16, .*iconv -f utf-16 -t utf-8"),
-        ("a.txt", b"\xfe\xff" + "big end".encode("utf-16-be"), r"a.txt: UTF-16"),
-        ("a.md", "no mark".encode("utf-16-le"), r"a.md: UTF-16"),
-        ("a.csv", "text\nno mark\n".encode("utf-16-be"), r"a.csv: UTF-16"),
-        ("a.jsonl", '{"text": "four bytes"}'.encode("utf-32-le"), r"a.jsonl: UTF-16"),
+        ("a.txt", b"ok\xff", r"a.txt: not UTF-8 \(0xff\)"),
+        ("a.txt", "little end".encode("utf-16"), r"a.txt: not UTF-8"),
         ("a.txt", "", r"a.txt is empty"),
         ("a.pdf", "x", r"a.pdf: ending '.pdf' is not supported \(supported: .txt, .text, .md, .jsonl"),
     ],
@@ -205,10 +148,6 @@ def test_broken_files_are_named_in_one_line(tmp_path: Path, name: str, content: 
     with pytest.raises(UserError, match=message) as error:
         texts(write(tmp_path / name, content))
     assert "\n" not in str(error.value)
-
-
-def test_a_text_may_have_some_nuls(tmp_path: Path) -> None:
-    assert texts(write(tmp_path / "a.txt", "one\0two")) == ["one\0two"]
 
 
 def test_a_line_counts_what_a_folder_has_beside_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,19 +182,11 @@ def test_an_empty_path_is_not_the_current_folder(
         texts(*path)
 
 
-def socket_file(path: Path) -> None:
-    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path.name)
-
-
 @pytest.mark.parametrize(
     "make",
     [
-        lambda path: path.symlink_to(path.name),
         lambda path: path.symlink_to("gone"),
         os.mkfifo,
-        socket_file,
-        lambda path: path.symlink_to("/dev/zero"),
     ],
 )
 def test_what_is_no_file_is_named_and_never_waited_for_nor_left_out(
@@ -268,28 +199,6 @@ def test_what_is_no_file_is_named_and_never_waited_for_nor_left_out(
             corpus(tmp_path / path).identity()
 
 
-def test_a_link_to_nothing_may_have_been_a_folder_of_texts(tmp_path: Path) -> None:
-    write(tmp_path / "a.txt", "a text")
-    (tmp_path / "more").symlink_to("gone")
-    with pytest.raises(UserError, match=r"more -> gone: cannot be read \(No such file or directory\)"):
-        texts(tmp_path)
-
-
-def test_folders_that_cannot_be_listed_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "a.txt", "a text")
-    write(tmp_path / "closed" / "b.txt", "another")
-    real = os.scandir
-
-    def scandir(path: Any) -> Any:
-        if Path(path).name == "closed":
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return real(path)
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(UserError, match=r"closed: cannot be read \(Permission denied\)"):
-        texts(tmp_path)
-
-
 def test_linked_folders_are_read_once_whatever_they_lead_to(tmp_path: Path) -> None:
     write(tmp_path / "corpus" / "a.txt", "a")
     write(tmp_path / "elsewhere" / "b.txt", "b")
@@ -297,15 +206,6 @@ def test_linked_folders_are_read_once_whatever_they_lead_to(tmp_path: Path) -> N
     (tmp_path / "corpus" / "one").symlink_to("../elsewhere")
     (tmp_path / "corpus" / "two").symlink_to("../elsewhere")
     assert texts(tmp_path / "corpus") == ["a", "b"]
-
-
-def test_impossible_paths_are_one_line(tmp_path: Path) -> None:
-    for path, message in (
-        ("~nobody-here/x.txt", "data.path: no home folder"),
-        (tmp_path / ("x" * 300), "File name too"),
-    ):
-        with pytest.raises(UserError, match=message):
-            texts(path)
 
 
 def test_wrong_options_are_named(tmp_path: Path) -> None:

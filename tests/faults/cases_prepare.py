@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from case import SECRET, Case
-from damage import changed, one_bit, put, replaced, values
+from damage import changed, put, replaced
 from originals import ON_PLAIN_TEXT, PLAIN_TEXT, SMALL, Originals
 
 PREPARE = ["prepare", *ON_PLAIN_TEXT, "tokenizer=bytes", "n_processes=1"]
@@ -48,7 +48,6 @@ WORDS: dict[str, list[str]] = {
             "{wikipedia:0,flan_v2:0}",
             "{wikipedia:nan,flan_v2:1}",
             "{wikipedia:1}",
-            "{wikipedia:1e308,flan_v2:1e308}",
         )
     },
     "weights of nobody": [*MIXTURE, "+data.weights.mine=1"],
@@ -69,12 +68,10 @@ def prepared_then(change: Callable[[Path], object]) -> Callable[[Path], None]:
 
 SHARD = "train-00000.bin"
 DAMAGES: dict[str, Callable[[Path], object]] = {
-    "a shard of one bit": changed(SHARD, one_bit),
     "a shard cut": changed(SHARD, lambda data: data[:-2]),
     "a shard gone": replaced(SHARD),
     "no meta.json": replaced("meta.json"),
     "no tokenizer": replaced("tokenizer.json"),
-    "other counts": values("meta.json", train__tokens=7),
 }
 
 

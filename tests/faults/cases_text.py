@@ -36,7 +36,6 @@ FILES: dict[str, str | bytes] = {
     "noise: a.txt": NOISE,
     "latin-1: a.txt": STORIES.replace("dog", "\u00e9").encode("latin-1"),
     "utf-16: a.txt": STORIES.encode("utf-16"),
-    "utf-32: a.txt": STORIES.encode("utf-32-le"),
     "cut inside a character: a.txt": STORIES.encode() + b"\xc3",
     "a surrogate in utf-8: a.txt": STORIES.encode() + b"\xed\xa0\x80",
     "an executable: a.txt": Path(sys.executable).read_bytes()[:200_000],
@@ -95,6 +94,7 @@ GOOD: dict[str, str | bytes] = {
 }  # fmt: skip
 # text all the same, or refused: the formats do not say
 EITHER: dict[str, str | bytes] = {
+    "utf-32 without a mark: a.txt": STORIES.encode("utf-32-le"),
     "NUL: a.txt": STORIES.replace("dog", "\0"),
     "csv with NUL: a.csv": "text\n" + rows("N a\0b " + STORY),
 }

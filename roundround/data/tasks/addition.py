@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import FIRST, Example, Ids, Task, asked, numbered
+from roundround.data.tasks.base import FIRST, Example, Ids, Lengths, Task, asked, numbered
 
 PLUS = FIRST + 10
 
@@ -19,8 +18,8 @@ class Addition(Task):
     <bos> a + b <sep> (a + b) <eos>, a token each digit; length is the digits of the longer number
 
     Kazemnejad et al. 2023, arXiv:2305.19466, whose words around the numbers are left out. The shorter number
-    has one digit to as many as the longer, each as likely; which of them comes first is drawn too, and none begins with
-    0 but 0 itself. reverse_answer: the sum begins with its last digit (Lee et al. 2023, arXiv:2307.03381);
+    has from one digit to as many as the longer, each as likely; the order of the two is drawn too, and only 0 itself
+    begins with 0. reverse_answer: the sum begins with its last digit (Lee et al. 2023, arXiv:2307.03381);
     reverse_operands: so do the two numbers (Zhou et al. 2024, arXiv:2402.09371, do both).
     """
 
@@ -29,7 +28,7 @@ class Addition(Task):
         *,
         reverse_answer: bool,
         reverse_operands: bool,
-        train_lengths: Sequence[int],
+        train_lengths: Lengths,
         train_examples: int | None,
         validation_examples: int,
     ) -> None:
@@ -64,8 +63,8 @@ def drawn(rng: np.random.Generator, n_digits: int) -> Ids:
 def added(longer: Ids, shorter: Ids) -> Ids:
     """The digits of a sum, of numbers whose last digit is first.
 
-    A place carries where the nearest place from it downwards whose sum is not 9, and so does not pass a carry on, has
-    at least 10.
+    A digit carries where the nearest digit from it downwards whose sum is not 9 has a sum of at least 10: a sum of 9
+    passes a carry on.
     """
     sums = longer.copy()
     sums[: len(shorter)] += shorter

@@ -1,7 +1,7 @@
 """A task: sequences whose right continuation is known, drawn as they are needed.
 
-Example i of a split is a pure function of (seed, split, i), and of the length asked for. No example is of two splits:
-the hash of its tokens says which one it belongs to, and the others are drawn again.
+Example i of a split is a pure function of (seed, split, i), and of the length asked for. No example is in two splits:
+the hash of its tokens decides the split, and an example of another split is drawn again.
 
 Shapes: L tokens of an example.
 
@@ -24,27 +24,28 @@ from roundround.data.corpora import Source, fingerprint
 from roundround.data.tokenizers import LARGEST_VOCABULARY, Vocabulary, open_vocabulary
 from roundround.support.errors import UserError
 
-SPECIAL = ("<bos>", "<sep>", "<eos>", "<unk>")  # the first ids of every task; the last is what no generator draws
+SPECIAL = ("<bos>", "<sep>", "<eos>", "<unk>")  # the first ids of every task; no task draws the last one
 BOS, SEP, EOS = range(3)
-LONGEST = 2**20  # the most that a length may be, and the longest in the papers
-MOST_VALIDATED = 10**7  # examples, from which a share is known to 0.02 %
-MOST_REPEATED = 10**8  # training examples that come again: their order takes a GB
+LONGEST = 2**20  # the largest length, and the longest in the papers
+MOST_VALIDATED = 10**7  # examples, which give a share to 0.02 %
+MOST_REPEATED = 10**8  # training examples that are repeated: their order takes a GB
 BYTES_OF_TOKEN = 9  # of an example in memory: the token, and whether it is scored
 FIRST = len(SPECIAL)  # the id of a task's first symbol
 SPLITS = ("train", "validation", "test")
-OF_EIGHT = {"train": range(6), "validation": range(6, 7), "test": range(7, 8)}  # shares of all examples there are
-MOST_DRAWS = 128  # for one example; a split that has an eighth of them is missed so often once in 3e7
-IDENTIFYING = 8  # examples of each split and length that the hash of a task is taken of
+OF_EIGHT = {"train": range(6), "validation": range(6, 7), "test": range(7, 8)}  # eighths of all examples
+MOST_DRAWS = 128  # for one example: that many draws miss a split of one eighth once in 3e7 times
+IDENTIFYING = 8  # examples of each split and length that the hash of a task is made from
 
 Ids = NDArray[np.int64]
+Lengths = Sequence[int]  # the shortest and the longest
 Item = TypeVar("Item")
 
 
 class Example(NamedTuple):
-    """A sequence [L], and which of its tokens are scored targets [L]: those that the ones before them decide.
+    """A sequence [L], and which of its tokens are scored targets [L]: the tokens before them decide what they are.
 
     answers: the targets [L], where they do not stand in the sequence. output_at: the first token of the output, where
-    the answer also says how one comes to it.
+    the answer also has the steps to it.
     """
 
     tokens: Ids
@@ -54,12 +55,12 @@ class Example(NamedTuple):
 
     @property
     def targets(self) -> Ids:
-        """The right token at each place, [L]."""
+        """The right token at each position, [L]."""
         return self.tokens if self.answers is None else self.answers
 
 
 class FixedSet(NamedTuple, Generic[Item]):
-    """`n` things by number: `at(i)` for i from 0 on, which begins again after them."""
+    """`n` items. `at(i)` gives item i, and starts again after the last one."""
 
     n: int
     at: Callable[[int], Item]
@@ -68,11 +69,11 @@ class FixedSet(NamedTuple, Generic[Item]):
 class Task(Source):
     """A family of sequences, of any length from `shortest` on, over a vocabulary of its own.
 
-    symbols: how the tokens from FIRST on read, without spaces. train_lengths: the shortest and the longest length in
-    training, each length between them as likely. train_examples: how many examples training goes through again and
-    again; None draws a new one every time. validation_examples: those that are measured while it trains.
+    symbols: the words of the tokens from FIRST on, without spaces. train_lengths: the shortest and the longest length
+    in training, each length between them as likely. train_examples: how many examples training repeats; None draws a
+    new one every time. validation_examples: how many are scored during training.
 
-    A length counts what the task's paper counts, such as the symbols to copy; `context` says how many tokens it makes.
+    A length counts what the task's paper counts, such as the symbols to copy; `context` gives its number of tokens.
     """
 
     shortest = 1
@@ -103,42 +104,42 @@ class Task(Source):
         return self._train_lengths
 
     def train_length(self, rng: np.random.Generator) -> int:
-        """The length of an example in training. Here: each from the shortest to the longest as likely."""
+        """The length of an example in training. By default each from the shortest to the longest is as likely."""
         shortest, longest = self.train_lengths
         return int(rng.integers(shortest, longest + 1))
 
     def stored(self, *, seed: int, split: str, length: int | None) -> FixedSet[Example] | None:
-        """The examples of a split, in the order of the seed, where there is a fixed set of them; None: all are drawn.
+        """The examples of a split in the order of the seed, where a fixed set exists; None: all are drawn.
 
-        `length` as for `Examples`. UserError where the set has none such.
+        `length` as for `Examples`. UserError where the set has no example of that length.
         """
         return None
 
     def test_lengths(self) -> Sequence[int] | None:
-        """The lengths that its test has, where it has some alone."""
+        """The lengths of the test, where it does not have all lengths."""
         return None
 
     def guessing_nats(self, example: Example) -> float:
-        """Nats for all answers of an example of who knows what may be one, and guesses which of it is asked for.
+        """The nats over all answers of an example that a guesser pays who knows the candidates, but not the right one.
 
-        He names what stands in the sequence as often as it stands there, less what has been said already where each is
-        said once. A model that stays there has found the answers, and not which belongs to the question. inf where they
-        do not stand in the sequence: nothing but their frequencies is known then.
+        The guesser names a candidate as often as it stands in the sequence, less what was said already where each is
+        said once. A model with this loss has found the candidates, but not which of them the question asks for. inf
+        where the answers do not stand in the sequence: then only their frequencies are known.
         """
         return math.inf
 
     def shared_with_test(self) -> str | None:
-        """A line on the examples of the test that are in training too; None where there are none."""
+        """A line on the test examples that are in the training set too; None where there are none."""
         return None
 
     def groups(self) -> dict[str, Task]:
-        """The tasks that this one is made of and whose scores are told apart, by name; empty where it is one."""
+        """The parts of this task that are scored separately, by name; empty where it has none."""
         return {}
 
     def part(self) -> str:
-        """What the names of `groups` are. Here: `task`, each of which has as many test examples as are asked for.
+        """What the names of `groups` are. By default `task`: each has as many test examples as are asked for.
 
-        By anything else, such as `depth`, those are shared out, and names are numbers.
+        With any other word, such as `depth`, the names are numbers, and the examples are divided among them.
         """
         return "task"
 
@@ -147,7 +148,7 @@ class Task(Source):
         """One example of this length, drawn from `rng` alone."""
 
     def context(self, length: int) -> int:
-        """Tokens of the longest example of this length. Here: of any, because they have equally many."""
+        """Tokens of the longest example of this length. By default all examples of a length have equally many."""
         return len(self.example(np.random.default_rng(0), length).tokens)
 
     def identity(self) -> str:
@@ -162,11 +163,7 @@ class Task(Source):
 
     def vocabulary(self) -> Vocabulary:
         """The special tokens and the symbols as a tokenizer that splits at spaces; unknown words read as <unk>."""
-        names = [*SPECIAL, *self.symbols]
-        ids = {name: number for number, name in enumerate(names)}
-        if len(ids) != len(names):
-            twice = next(name for number, name in enumerate(names) if name in names[:number])
-            raise ValueError(f"the symbol '{twice}' is there twice")
+        ids = {name: number for number, name in enumerate((*SPECIAL, *self.symbols))}
         tokenizer: Any = Tokenizer(models.WordLevel(vocab=ids, unk_token="<unk>"))
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIAL])
@@ -177,14 +174,14 @@ class Task(Source):
         if length < self.shortest:
             raise UserError(f"{what}={length} is shorter than this task's smallest length, {self.shortest}")
         if length > LONGEST:
-            raise UserError(f"{what}={length} is longer than {LONGEST:,}, up to which memory is taken")
+            raise UserError(f"{what}={length} is longer than {LONGEST:,}, the largest length")
 
 
 class Examples:
-    """The examples of a split, by number: of one length, or each of a length in training, drawn for it.
+    """The examples of a split by number: all of one length, or each of a length that is drawn as in training.
 
-    n: how many there are, where the task has a fixed set of them, after which they begin again; None: no end of them.
-    n_shared: how many of those read so far may be of another split too, because the task has too few of their length.
+    n: how many there are before they start again, where the task has a fixed set; None: infinitely many.
+    n_shared: how many of the examples read so far may be in another split too, because the task has too few.
     """
 
     def __init__(self, task: Task, *, seed: int, split: str, length: int | None = None) -> None:
@@ -200,26 +197,22 @@ class Examples:
     def __getitem__(self, i: int) -> Example:
         if self.stored is not None:
             return self.stored.at(i)
-        # the counter-based generator goes to where the numbers of example i begin, 2^128 further for each example
+        # the counter-based generator jumps to the numbers of example i, 2^128 further for each example
         self._state["state"]["counter"][:] = [0, 0, i, self.length or 0]
-        self._state["buffer_pos"], self._state["has_uint32"] = 4, 0  # nothing is left over from another example
+        self._state["buffer_pos"], self._state["has_uint32"] = 4, 0  # nothing is left from another example
         self._bits.state = self._state
         length = self.task.train_length(self._rng) if self.length is None else self.length
-        for _ in range(MOST_DRAWS):  # of one length, or those with few examples of this split would be rarer
+        for _ in range(MOST_DRAWS):  # all of one length: else lengths with few examples in this split would be rarer
             example = self.task.example(self._rng, length)
-            if share_of(example) in self.split:
+            digest = hashlib.blake2b(example.tokens.astype(np.int64).tobytes(), digest_size=1).digest()
+            if digest[0] % 8 in self.split:  # the eighth of all examples that it belongs to
                 return example
         self.n_shared += 1
         return example
 
 
-def share_of(example: Example) -> int:
-    """Which eighth of all examples this one is of, by the hash of its tokens."""
-    return hashlib.blake2b(example.tokens.astype(np.int64).tobytes(), digest_size=1).digest()[0] % 8
-
-
 def distinct(examples: Iterable[Example]) -> list[tuple[Example, int]]:
-    """Each different example once, in the order of their first, with how often it is there."""
+    """Each different example once, in the order in which they first come, with how often it comes."""
     found: dict[bytes, tuple[Example, int]] = {}
     for example in examples:
         name = example.tokens.tobytes()
@@ -229,37 +222,37 @@ def distinct(examples: Iterable[Example]) -> list[tuple[Example, int]]:
 
 
 def numbered(n: int, *, name: str = "n_symbols", fewest: int = 2, before: str = "") -> list[str]:
-    """The symbols 0, 1, ..., or with `before` in front. ValueError for too few, or for more than memory is taken for.
+    """The symbols 0, 1, ..., with `before` in front. ValueError for too few or too many.
 
-    name: the parameter that says how many there are.
+    name: the parameter that gives their number.
     """
     check_range(name, n, fewest, LARGEST_VOCABULARY)
     return [f"{before}{number}" for number in range(n)]
 
 
 def check_range(name: str, value: float, least: float, most: float = math.inf, *, because: str = "") -> None:
-    """ValueError where a parameter lies outside; both ends are allowed. because: what sets the end, if not the task."""
+    """ValueError where a parameter is outside the range; both ends are allowed. because: the reason for the end."""
     if not least <= value <= most:
         allowed = f"a whole number from {least}" if most == math.inf else f"{least} to {most:,}"
         raise ValueError(f"{name} is {value}: {allowed} is allowed{because and f' ({because})'}")
 
 
 def nats_of_order(answers: Ids) -> float:
-    """Of naming these tokens in their order, each time one of those that are left: ln(n! / the product of each m!)."""
+    """Nats of naming these tokens in order, each time one of the tokens left: ln(n! / the product of each m!)."""
     _, counts = np.unique(answers, return_counts=True)
     return math.lgamma(len(answers) + 1) - sum(math.lgamma(m + 1) for m in counts.tolist())
 
 
 def asked(prompt: Ids, answer: Ids, *, end: bool = True) -> Example:
-    """<bos> prompt <sep> answer <eos>, of which the answer and its end are scored; both are given as token ids.
+    """<bos> prompt <sep> answer <eos>; the answer and its end are scored. Prompt and answer are token ids.
 
-    end: False where each answer is one token: no <eos> then, which would be half of what is scored.
+    end: False leaves out <eos>, which would be half of the scored tokens where each answer is one token.
     """
     tokens = np.concatenate([[BOS], prompt, [SEP], answer, [EOS]])[: None if end else -1]
     return Example(tokens, np.arange(len(tokens)) > len(prompt) + 1)
 
 
-# -- tasks of symbols that differ in nothing but their number
+# -- tasks whose symbols differ only in their number
 
 
 class OfSymbols(Task):

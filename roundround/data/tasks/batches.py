@@ -1,7 +1,7 @@
 """Batches of a task: for training a pure function of (seed, step), whatever the number of processes.
 
-B batch, T inputs; a batch is as wide as its longest example, and what is filled up comes after every token that counts,
-where causal attention sees nothing of it.
+B batch, T inputs. A batch is as wide as its longest example; the padding comes after every token that counts, where
+causal attention does not see it.
 
 Tested by tests/training/test_task_runs.py.
 """
@@ -63,10 +63,10 @@ class TaskBatch(NamedTuple):
 
 
 class AskedBatch(NamedTuple):
-    """Different examples of one length, as `model/answers.py` asks them: tokens, targets, scored as in `TaskBatch`.
+    """Different examples of one length, as `model/answers.py` scores them: tokens, targets, scored as in `TaskBatch`.
 
-    output: [B, T], which scored targets are the output; none where the answer is nothing else. times: [B], how often
-    each example was drawn.
+    output: [B, T], which scored targets are the output; none where the whole answer is the output. times: [B], how
+    often each example was drawn.
     """
 
     tokens: Tensor
@@ -77,7 +77,7 @@ class AskedBatch(NamedTuple):
 
 
 def padded(examples: Sequence[Example], *, width: int = 0, share: float = 1.0) -> TaskBatch:
-    """Some examples as a batch, T as the longest needs, or one less than `width` tokens where that is more."""
+    """Some examples as a batch. T is what the longest example needs, and at least `width` - 1."""
     longest = max(width, *(len(example.tokens) for example in examples))
     ids_2BL = np.full((2, len(examples), longest), EOS, dtype=np.int64)  # tokens, and targets
     counts_BL = np.zeros((len(examples), longest), dtype=np.bool_)
@@ -90,7 +90,7 @@ def padded(examples: Sequence[Example], *, width: int = 0, share: float = 1.0) -
 
 
 def same_length_batches(examples: Iterable[tuple[Example, int]], batch_tokens: int) -> Iterator[AskedBatch]:
-    """Examples and how often each was drawn, shortest first, in batches of equally long ones: nothing is filled up."""
+    """Examples and how often each was drawn, shortest first, in batches of equal length, without padding."""
     by_length: dict[int, list[tuple[Example, int]]] = {}
     for example, times in examples:
         by_length.setdefault(len(example.tokens), []).append((example, times))
@@ -107,7 +107,7 @@ def same_length_batches(examples: Iterable[tuple[Example, int]], batch_tokens: i
 class ExampleSampler:
     """Which examples a global batch holds: new ones all the time, or one permutation of `n` after another.
 
-    Item i of the training run is example i where there is no end of them, else place i % n of the permutation that
+    Item i of the training run is example i where n is None, else item i % n of the permutation that
     `default_rng([seed, i // n])` draws.
     """
 
@@ -140,9 +140,9 @@ class TrainingExamples(Dataset[TaskBatch]):
         self.shares = shares
         self.examples = Examples(task, seed=seed, split="train")
         self.sampler = ExampleSampler(task.train_examples, seed=seed)
-        self._kept: dict[int, Example] = {}  # where training comes back to them
+        self._kept: dict[int, Example] = {}  # where training repeats them
         self._step, self._batch = -1, list[Example]()
-        self._worker = ThreadPoolExecutor(1)  # one: what is kept is its own
+        self._worker = ThreadPoolExecutor(1)  # one thread, which alone uses `_kept`
         self._ahead: tuple[int, Future[TaskBatch]] | None = None
 
     def __len__(self) -> int:

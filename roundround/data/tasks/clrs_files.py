@@ -1,6 +1,6 @@
-"""CLRS-Text: thirty textbook algorithms whose steps and results a model writes; examples are rows, here of files.
+"""CLRS-Text: a model writes the steps and results of thirty textbook algorithms. Examples are rows of files.
 
-Markeeva et al. 2024, arXiv:2406.04229; the lengths are those of its script generate_clrs_text.py.
+Markeeva et al. 2024, arXiv:2406.04229; the lengths are from its script generate_clrs_text.py.
 
 Shapes: N rows.
 
@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Self, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +23,12 @@ from roundround.data.corpora import reading, well_formed
 from roundround.data.tasks.base import LONGEST, FixedSet, Task
 from roundround.data.tasks.batches import ExampleSampler
 from roundround.data.tasks.text_task import Text, TextTask
-from roundround.data.text import READERS, TextFiles, check_columns, columns_of_parquet
-from roundround.support.errors import UserError, nearest, printable
+from roundround.data.text import TextFiles, rows_of
+from roundround.support.errors import UserError, nearest
 from roundround.support.files import sha256
 
 QUESTION, ANSWER, ALGORITHM = COLUMNS = ("question", "answer", "algo_name")  # of the authors' data sets
-LENGTH = "length"  # which their training set does not have
+LENGTH = "length"  # a column that the authors' training set does not have
 UNKNOWN = -1
 TRAINED = (4, 5, 10, 11, 12, 15, 19, 23, 28, 31)  # the paper's lengths in training, up to the algorithm's longest
 LONGEST_TRAINED = {
@@ -65,18 +63,17 @@ LONGEST_TRAINED = {
     "task_scheduling": 31,
     "topological_sort": 23,
 }
-MEASURED = 64  # rows with the most bytes, among which are those with the most tokens
+MEASURED = 64  # rows with the most bytes; the longest in tokens are among them
 SHARES = 64  # of all rows, by the hash of the text
 OF_ONE_SET = {"validation": range(8), "test": range(8, 16), "train": range(16, SHARES)}
 OF_TRAINING_SET = {"validation": range(1), "train": range(1, SHARES)}  # where the test has a set of its own
 
-WHOLE = re.compile(r"[0-9]{1,9}")
 Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rows:
-    """Texts by number, and of each, [N]: its algorithm's place in LONGEST_TRAINED, its length, hash and bytes."""
+    """Texts by number. For each, [N]: its algorithm's number in LONGEST_TRAINED, its length, hash and bytes."""
 
     where: str
     at: Callable[[int], Text]
@@ -86,7 +83,7 @@ class Rows:
     n_bytes: Numbers
 
     def of(self, algorithms: Sequence[str]) -> NDArray[np.bool_]:
-        """Which rows are of these algorithms, [N]."""
+        """Whether a row is of one of these algorithms, [N]."""
         return np.isin(self.algorithm, [list(LONGEST_TRAINED).index(name) for name in algorithms])
 
 
@@ -97,13 +94,13 @@ class StoredClrsText(TextTask):
 
     Markeeva et al. 2024, arXiv:2406.04229; Velickovic et al. 2025, arXiv:2410.01104, section 5.
 
-    algorithms: some of the thirty; None, all. lengths: those in training, of every algorithm; None, all rows. All of
-    the answer is scored, the trace too; `output_match` counts what follows the last " | " alone, given the right trace.
-    Each row comes once in an epoch, in an order that the seed decides.
+    algorithms: some of the thirty; None: all. lengths: the lengths in training, for every algorithm; None: all rows.
+    The whole answer is scored, the trace too; `output_match` scores only what follows the last " | ", given the right
+    trace. Each row comes once in an epoch, in an order that the seed decides.
 
-    Where one set serves for all, an eighth of its texts are for validation and another for the test, by their hash.
-    Where the test has a set of its own, validation has one in 64 of the others, and the two sets are taken as they are:
-    the authors' share examples of small lengths, which are few.
+    Where one set serves for everything, the hash of a text decides: an eighth is for validation and an eighth for the
+    test. Where the test has a set of its own, validation gets one in 64 of the other set, and both sets are taken as
+    they are: the authors' two sets share examples of small lengths, which are few.
     """
 
     def __init__(
@@ -128,11 +125,11 @@ class StoredClrsText(TextTask):
             train_examples=train_examples,
             validation_examples=validation_examples,
         )
-        self._sets: dict[str, Rows] = {}  # read when first asked for; the tasks of groups() have the same
+        self._sets: dict[str, Rows] = {}  # read when first needed; the tasks of groups() share it
 
     @abstractmethod
     def read(self, which: str) -> Rows | None:
-        """The rows of the set "train", or of "test", None where that has none of its own. UserError."""
+        """The rows of the set "train" or "test"; None where the test has no set of its own. UserError."""
 
     def set_of(self, which: str) -> Rows:
         if which not in self._sets:
@@ -142,7 +139,7 @@ class StoredClrsText(TextTask):
 
     @property
     def train_lengths(self) -> tuple[int, int]:
-        """Those that are asked for, or that the rows say they have; the paper's where neither is known."""
+        """The lengths asked for, or else of the rows, or else the paper's."""
         lengths = [length for _, length in self.pairs()]
         if self.lengths is None:
             rows = self.set_of("train")
@@ -150,7 +147,7 @@ class StoredClrsText(TextTask):
         return min(lengths), max(lengths)
 
     def pairs(self) -> list[tuple[str, int]]:
-        """The pairs of an algorithm and a length in training: the lengths that are asked for, or else the paper's."""
+        """The pairs of an algorithm and a length in training: the lengths asked for, or else the paper's."""
         return [(name, n) for name in self.algorithms for n in self.lengths or lengths_in_training(name)]
 
     def output_at(self, answer: str) -> int:
@@ -158,18 +155,16 @@ class StoredClrsText(TextTask):
 
     def groups(self) -> dict[str, Task]:
         """One task for each algorithm."""
-        return {name: self.only(name) for name in self.algorithms}
-
-    def only(self, algorithm: str) -> Self:
-        """This task with one of its algorithms."""
-        one = copy.copy(self)
-        one.algorithms = [algorithm]
-        return one
+        found: dict[str, Task] = {}
+        for name in self.algorithms:
+            found[name] = one = copy.copy(self)
+            one.algorithms = [name]
+        return found
 
     def shared_with_test(self) -> str | None:
         train, test = self.set_of("train"), self.set_of("test")
         if train is test:
-            return None  # the hash of a text says which of the two it is of
+            return None  # the hash of a text decides its split
         tested, trained = (rows.of(self.algorithms) for rows in (test, train))
         if self.lengths is not None:
             trained &= np.isin(train.length, self.lengths)
@@ -187,22 +182,17 @@ class StoredClrsText(TextTask):
             chosen &= np.isin(rows.length, wanted)
         numbers = chosen.nonzero()[0]
         if not len(numbers):
-            raise UserError(f"{rows.where}: {self._nothing(rows, split, wanted)}")
+            raise self._nothing(rows, split, wanted)
         order = ExampleSampler(len(numbers), seed=seed)
         return FixedSet(len(numbers), lambda i: rows.at(int(numbers[order.numbers(i, 1)[0]])))
 
-    def _nothing(self, rows: Rows, split: str, wanted: Sequence[int] | None) -> str:
-        """What is not there, and what is."""
-        of_algorithms = rows.length[rows.of(self.algorithms)]
-        if wanted is None:
-            there = f"{len(of_algorithms)} are there for all that it is for"
-        elif UNKNOWN in of_algorithms:
-            there = f"there is no column '{LENGTH}'; data.lengths=null takes all rows"
-        else:
-            there = f"lengths that are there: {', '.join(map(str, np.unique(of_algorithms))) or 'none'}"
-        of_length = "" if wanted is None else f" of length {', '.join(map(str, wanted))}"
+    def _nothing(self, rows: Rows, split: str, wanted: Sequence[int] | None) -> UserError:
+        """The error that says what is not there, and what is."""
+        there = np.unique(rows.length[rows.of(self.algorithms)]).tolist()
         names = ", ".join(self.algorithms) if len(self.algorithms) < 4 else f"any of {len(self.algorithms)} algorithms"
-        return f"no row of {names}{of_length} for {split} ({there})"
+        of_length = "" if wanted is None else f" of length {', '.join(map(str, wanted))}"
+        found = f"no column '{LENGTH}'; data.lengths=null takes all rows" if UNKNOWN in there else f"lengths: {there}"
+        return UserError(f"{rows.where}: no row of {names}{of_length} for {split} (there: {found})")
 
     def text(self, rng: np.random.Generator, length: int) -> Text:
         texts = self.stored_texts(seed=0, split="train", length=length)
@@ -214,7 +204,7 @@ class StoredClrsText(TextTask):
 
     def check_length(self, length: int, what: str) -> None:
         if length not in self.test_lengths():
-            raise UserError(f"{what}={length}: {self._nothing(self.set_of('test'), 'test', [length])}")
+            raise self._nothing(self.set_of("test"), f"{what}={length}", [length])
 
     def longest_texts(self, length: int) -> tuple[list[Text], float]:
         train, found = self.set_of("train"), list[Text]()
@@ -223,7 +213,7 @@ class StoredClrsText(TextTask):
             longest = numbers[np.argsort(-rows.n_bytes[numbers], kind="stable")[:MEASURED]]
             found += [rows.at(int(number)) for number in longest]
         if not found:
-            raise UserError(f"{train.where}: {self._nothing(train, 'training', None)}")
+            raise self._nothing(train, "training", None)
         return found, 1.0
 
 
@@ -231,41 +221,33 @@ def lengths_in_training(algorithm: str) -> list[int]:
     return [length for length in TRAINED if length <= LONGEST_TRAINED[algorithm]]
 
 
-def table(where: str, rows: Iterable[Mapping[str, object]], at: Callable[[int], Text]) -> Rows:
-    """The rows as they are gone through once. UserError for one that is not of CLRS-Text, or where there is none."""
+def table(where: str, rows: Iterable[Mapping[str, Any]], at: Callable[[int], Text]) -> Rows:
+    """The rows, read once. UserError for an algorithm that is not of CLRS-Text, or where there is no row."""
     numbers = {name: number for number, name in enumerate(LONGEST_TRAINED)}
     columns: list[tuple[int, int, int, int]] = []
     for row in rows:
-        place = f"{where}, row {len(columns) + 1}"
-        name, length = row[ALGORITHM], row.get(LENGTH, UNKNOWN)
-        if not isinstance(name, str) or name not in numbers:
-            raise UserError(
-                f"{place}: {ALGORITHM} is '{printable(str(name), 40)}'{nearest(str(name), LONGEST_TRAINED)}"
-            )
-        if LENGTH in row and not WHOLE.fullmatch(str(length)):  # a csv has text
-            raise UserError(f"{place}: {LENGTH} is '{printable(str(length), 40)}', no whole number from 0")
-        text = "".join(text_of(row, place)).encode()
+        name = str(row[ALGORITHM])
+        if name not in numbers:
+            raise UserError(f"{where}, row {len(columns) + 1}: {ALGORITHM} is '{name}'{nearest(name, LONGEST_TRAINED)}")
+        text = "".join(text_of(row)).encode()
         identity = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest())  # a number that int64 has
-        columns.append((numbers[name], int(str(length)), identity, len(text)))
+        columns.append((numbers[name], int(row.get(LENGTH, UNKNOWN)), identity, len(text)))  # a csv has text
     if not columns:
         raise UserError(f"{where}: there is no row")
     algorithm, length_N, hash_N, n_bytes = np.array(columns, dtype=np.int64).T
     return Rows(where=where, at=at, algorithm=algorithm, length=length_N, hash=hash_N, n_bytes=n_bytes)
 
 
-def text_of(row: Mapping[str, object], where: str) -> Text:
-    """The prompt and the answer of a row. UserError where one is no text."""
-    question, answer = row[QUESTION], row[ANSWER]
-    if not isinstance(question, str) or not isinstance(answer, str):
-        raise UserError(f"{where}: columns '{QUESTION}' and '{ANSWER}' must hold text")
-    return Text(well_formed(question), well_formed(answer))
+def text_of(row: Mapping[str, Any]) -> Text:
+    """The prompt and the answer of a row."""
+    return Text(well_formed(row[QUESTION]), well_formed(row[ANSWER]))
 
 
 @final
 class ClrsTextFiles(StoredClrsText):
     """Rows of jsonl, json, csv, tsv and parquet files with the columns of the authors' data sets, held in memory.
 
-    path: files, folders and globs; test_path: those with the test, where `path` has it not.
+    path: files, folders and globs. test_path: the same for the test, where it has files of its own.
 
     Markeeva et al. 2024, arXiv:2406.04229.
     """
@@ -286,34 +268,29 @@ class ClrsTextFiles(StoredClrsText):
             train_examples=train_examples,
             validation_examples=validation_examples,
         )
-        self.files = {  # as data=text expands paths, and finds what cannot be read
+        self.files = {  # expanded and checked as by data=text
             which: TextFiles(path=files, column=list(COLUMNS), split_regex=None, max_chars=None, held_out=1)
             for which, files in (("train", path), ("test", test_path))
             if files is not None
         }
 
     def origin(self) -> dict[str, object]:
-        hashes = {}
-        for which, files in self.files.items():
-            with reading(which):
-                hashes[which] = [[path.suffix.lower(), sha256(path)] for path in files.files()]
+        with reading("the corpus"):
+            hashes = {
+                which: [[path.suffix.lower(), sha256(path)] for path in files.files()]
+                for which, files in self.files.items()
+            }
         return {"files": hashes, "pairs": self.pairs()}
 
     def read(self, which: str) -> Rows | None:
         if which not in self.files:
             return None
         paths, texts = self.files[which].files(), list[Text]()
-        where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-        return table(where, rows_of(paths, texts), texts.__getitem__)
 
+        def rows() -> Iterator[Mapping[str, Any]]:
+            for path in paths:
+                for _, row in rows_of(path, COLUMNS, optional=[LENGTH]):
+                    texts.append(text_of(row))
+                    yield row
 
-def rows_of(paths: list[Path], texts: list[Text]) -> Iterator[Mapping[str, object]]:
-    """The rows of files, whose texts are kept in `texts`. UserError where a file has other columns."""
-    for path in paths:
-        if path.suffix.lower() not in READERS:
-            raise UserError(f"{path}: CLRS-Text is read from {', '.join(READERS)}, with columns {', '.join(COLUMNS)}")
-        has_length = path.suffix.lower() == ".parquet" and LENGTH in columns_of_parquet(path)
-        for where, row in READERS[path.suffix.lower()](path, [*COLUMNS, LENGTH] if has_length else COLUMNS):
-            check_columns(f"{path}{where}", list(row), COLUMNS)
-            texts.append(text_of(row, f"{path}{where}"))
-            yield row
+        return table(", ".join(map(str, paths)), rows(), texts.__getitem__)

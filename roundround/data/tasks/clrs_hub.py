@@ -15,9 +15,9 @@ ROWS_AT_ONCE = 1024
 
 @final
 class ClrsTextHub(StoredClrsText):
-    """The data sets that the authors trained on and tested with, or others with their columns.
+    """The data sets that the authors used for training and for the test, or others with the same columns.
 
-    split, test_split: as `datasets` reads them, such as train or test_1+test_2. revision, test_revision (null: the
+    split, test_split: in the notation of `datasets`, such as train or test_1+test_2. revision, test_revision (null: the
     newest) are resolved to commits, which are part of the identity.
 
     Markeeva et al. 2024, arXiv:2406.04229.
@@ -61,7 +61,7 @@ class ClrsTextHub(StoredClrsText):
             for block in blocks
             for values in zip(*(block[name] for name in names), strict=True)
         )
-        return table(f"data set '{self.hub[which].name}'", by_row, lambda i: text_of(rows[i], f"row {i}"))
+        return table(f"data set '{self.hub[which].name}'", by_row, lambda i: text_of(rows[i]))
 
 
 def hub_rows(name: str, split: str, revision: str | None, prefix: str) -> HubRows:

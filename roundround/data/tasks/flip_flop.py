@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import BOS, FIRST, Example, Task, check_range
+from roundround.data.tasks.base import BOS, FIRST, Example, Lengths, Task, check_range
 
 WRITE, READ, IGNORE = range(3)
 SYMBOLS = ["w", "r", "i", "0", "1"]
@@ -33,7 +32,7 @@ class FlipFlop(Task):
         *,
         p_write: float,
         p_read: float,
-        train_lengths: Sequence[int],
+        train_lengths: Lengths,
         train_examples: int | None,
         validation_examples: int,
     ) -> None:

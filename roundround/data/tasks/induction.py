@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import BOS, FIRST, Example, Task, numbered
+from roundround.data.tasks.base import BOS, FIRST, Example, Lengths, Task, numbered
 
 TRIGGER = FIRST
 
@@ -26,7 +25,7 @@ class Induction(Task):
     shortest = 3
 
     def __init__(
-        self, *, n_symbols: int, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int
+        self, *, n_symbols: int, train_lengths: Lengths, train_examples: int | None, validation_examples: int
     ) -> None:
         super().__init__(
             symbols=["=>", *numbered(n_symbols)],
@@ -43,6 +42,6 @@ class Induction(Task):
         return Example(tokens, np.arange(len(tokens)) == length + 2)
 
     def guessing_nats(self, example: Example) -> float:
-        """One of the symbols that stand there."""
+        """One of the symbols in the sequence."""
         x = example.tokens[1:-2]
         return -math.log((x == example.tokens[-1]).sum() / (x != TRIGGER).sum())

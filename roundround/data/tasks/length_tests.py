@@ -1,6 +1,6 @@
 """Length tests of known form: numbers hidden in filler, chains of names, the most common words of a list.
 
-They are asked in the tokens of a model's own tokenizer. What a model writes is scored as in RULER (Hsieh et al. 2024,
+Lengths are in tokens of the model's own tokenizer. What a model writes is scored as in RULER (Hsieh et al. 2024,
 arXiv:2404.06654): by the share of the references that it contains. The sentences are this project's.
 
 Tested by tests/data/tasks/test_length_tests.py.
@@ -27,32 +27,44 @@ FILLER = (
 )  # fmt: skip
 HAYSTACKS = ("sentences", "words", "needles")
 ONSETS, VOWELS = "bdfgklmnprstvz", "aeiou"
-SYLLABLES = 3  # of a word that is made up: there are 343,000
-FEWEST_WORDS = 64  # of a vocabulary, below which all words are made up
-WORD = re.compile("[\u0120\u2581]([a-z]{3,})")  # a token that is a word, behind the mark of a space
+SYLLABLES = 3  # of a made-up word; 343,000 such words exist
+FEWEST_WORDS = 64  # that a vocabulary must have as single tokens; below it all words are made up
+WORD = re.compile("[\u0120\u2581]([a-z]{3,})")  # a token that is a word, after the mark of a space
 BETWEEN = ", "  # the references in an answer
-DRAWS = 200  # of a test, until one comes out that the length has room for
-DRAWS_OF_CHECK = 8  # half of which have to be such, or the length is refused
+DRAWS = 200  # until an example fits into the length
+DRAWS_OF_CHECK = 8  # half of them have to fit, or the length is refused
 Filled = tuple[Callable[[int], Text], Callable[[int], int]]  # the text with n units of filler; tokens of unit i
 
 
 class LengthTest(TextTask):
     """Base of tests whose length is all tokens: beginning, question, answer and end.
 
-    An example is as long as that allows, short of it by less than a unit of filler. Words are drawn from those that the
-    vocabulary has as one token each; where it has few they are made up of syllables.
+    An example is shorter than the length by less than a unit of filler. Words are drawn from the words that are one
+    token in the vocabulary; where it has few of them, words are made up of syllables.
 
-    written: tokens that a model may write to be scored. sentences: what an example says, for `reserved`.
+    haystack: the filler around hidden sentences. sentences: five plain ones, over and over; words: sentences of drawn
+    words; needles: sentences like the hidden ones.
+
+    written: tokens that a model may write to be scored. sentences: what an example says, whose words are not drawn.
     """
 
     written: ClassVar[int]
     sentences: ClassVar[tuple[str, ...]]
 
-    def __init__(self, *, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int) -> None:
+    def __init__(
+        self,
+        *,
+        train_lengths: Sequence[int],
+        train_examples: int | None,
+        validation_examples: int,
+        haystack: str = "sentences",
+    ) -> None:
+        if haystack not in HAYSTACKS:
+            raise ValueError(f"haystack is '{haystack}'{nearest(haystack, HAYSTACKS)}")
         super().__init__(
             train_lengths=train_lengths, train_examples=train_examples, validation_examples=validation_examples
         )
-        self._words: list[str] = []
+        self.haystack, self._words = haystack, list[str]()
 
     @abstractmethod
     def filled(self, rng: np.random.Generator, length: int) -> Filled:
@@ -60,7 +72,7 @@ class LengthTest(TextTask):
 
     @final
     def text(self, rng: np.random.Generator, length: int) -> Text:
-        """The first that is drawn of those that the length has room for: made-up words have more tokens or fewer."""
+        """The first drawn text that fits: made-up words differ in their number of tokens."""
         for _ in range(DRAWS):
             with_filler, cost = self.filled(rng, length)
             if (room := length - self.n_tokens(with_filler(0))) >= 0:
@@ -75,22 +87,23 @@ class LengthTest(TextTask):
         return with_filler(n)
 
     def no_room(self, length: int, needed: int) -> UserError:
-        needs = f"with this tokenizer it needs {needed}"
-        return UserError(f"a length of {length} tokens has no room for this test: {needs}")
+        return UserError(
+            f"a length of {length} tokens has no room for this test: with this tokenizer it needs {needed}"
+        )
 
     @final
     def n_tokens(self, text: Text) -> int:
-        """Tokens of a whole example; words where there is no vocabulary yet, as for a tokenizer that learns."""
+        """Tokens of a whole example; words where there is no vocabulary yet, as for a tokenizer that is learnt."""
         return len("".join(text).split()) if self._vocabulary is None else len(self.tokenised(text).tokens)
 
     @final
     def n_behind(self, text: str) -> int:
-        """Tokens of a text behind another, and as `n_tokens`."""
+        """Tokens of a text that follows another; words as in `n_tokens`."""
         return len(text.split()) if self._vocabulary is None else n_tokens_behind(self._vocabulary, text)
 
     @final
     def references(self, answer: str) -> list[str]:
-        """What a model has to write, in whatever order."""
+        """What a model has to write, in any order."""
         return answer.strip().split(BETWEEN)
 
     @final
@@ -121,7 +134,7 @@ class LengthTest(TextTask):
 
     @final
     def words(self, rng: np.random.Generator, n: int, but: Collection[str] = ()) -> list[str]:
-        """Different words, `but` these: of the vocabulary as far as it has so many."""
+        """n different words, none of `but`: from the vocabulary first, then made up."""
         most = min(n + len(but), len(self._words))
         own = [self._words[i] for i in rng.choice(len(self._words), most, replace=False)] if most else []
         found = dict.fromkeys([word for word in own if word not in but][:n])
@@ -131,33 +144,6 @@ class LengthTest(TextTask):
             found |= {} if word in but else {word: None}
         return list(found)
 
-
-def n_tokens_behind(vocabulary: Vocabulary, text: str) -> int:
-    """Tokens of a text that follows a space; some tokenizers put another before whatever they are given first."""
-    return len(vocabulary.encode(f"a {text}")) - len(vocabulary.encode("a"))
-
-
-class Hidden(LengthTest):
-    """Base of tests whose sentences are hidden in filler.
-
-    haystack: the filler. sentences: five plain ones, over and over; words: sentences of drawn words; needles: sentences
-    like those that are hidden.
-    """
-
-    def __init__(
-        self, *, haystack: str, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int
-    ) -> None:
-        if haystack not in HAYSTACKS:
-            raise ValueError(f"haystack is '{haystack}'{nearest(haystack, HAYSTACKS)}")
-        super().__init__(
-            train_lengths=train_lengths, train_examples=train_examples, validation_examples=validation_examples
-        )
-        self.haystack = haystack
-
-    @abstractmethod
-    def needle(self, rng: np.random.Generator, names: Collection[str]) -> str:
-        """A sentence like those that are hidden, which nobody asks for: with none of these names."""
-
     @final
     def hidden_in(
         self,
@@ -165,18 +151,23 @@ class Hidden(LengthTest):
         needles: Sequence[str],
         places: Sequence[float],
         around: tuple[str, str, str],
-        names: Collection[str],
+        another: Callable[[], str],
     ) -> Filled:
-        """Needles at these places, from 0, before all filler, to 1, after it.
+        """Needles at these positions, from 0, before all filler, to 1, after it.
 
-        around: opening, question and answer. names: those in the needles.
+        around: opening, question and answer. another: draws a sentence like the needles, but with other names.
         """
         filler: list[str] = []
         opening, question, answer = around
 
         def cost(i: int) -> int:
             while len(filler) <= i:
-                filler.append(self.filler(rng, len(filler), names))
+                if self.haystack == "sentences":
+                    filler.append(FILLER[len(filler) % len(FILLER)])
+                elif self.haystack == "needles":
+                    filler.append(another())
+                else:
+                    filler.append(f"{' '.join(self.words(rng, 8)).capitalize()}.")
             return self.n_behind(filler[i])
 
         def with_filler(n: int) -> Text:
@@ -187,25 +178,21 @@ class Hidden(LengthTest):
 
         return with_filler, cost
 
-    @final
-    def filler(self, rng: np.random.Generator, i: int, names: Collection[str]) -> str:
-        """The sentence of this number."""
-        if self.haystack == "sentences":
-            return FILLER[i % len(FILLER)]
-        if self.haystack == "needles":
-            return self.needle(rng, names)
-        return f"{' '.join(self.words(rng, 8)).capitalize()}."
+
+def n_tokens_behind(vocabulary: Vocabulary, text: str) -> int:
+    """Tokens of a text that follows a space; some tokenizers put another before whatever they are given first."""
+    return len(vocabulary.encode(f"a {text}")) - len(vocabulary.encode("a"))
 
 
 @final
-class Needles(Hidden):
+class Needles(LengthTest):
     """Finds numbers that are given by single sentences in a long text.
 
     filler "The secret number of K is V." filler "What is the secret number of K? .." V, V; length is all tokens
 
     Hsieh et al. 2024, arXiv:2404.06654, whose tests of this kind differ in `n_keys`, `n_values` of each, `n_queries`
-    and haystack. Where one number is asked for, the test has so many examples at each of `depths`; elsewhere, and in
-    training, places are drawn evenly. Its opening and its words are others; keys are one word.
+    and haystack. Where one number is asked for, the test divides its examples among `depths`; elsewhere, and in
+    training, positions are drawn evenly. The opening and the words differ from the paper's; keys are one word.
     """
 
     written = 128
@@ -246,23 +233,18 @@ class Needles(Hidden):
         self._depth: float | None = None
 
     def groups(self) -> dict[str, Task]:
-        """A task for each depth, where one number is asked for."""
-        return {f"{d:g}": self.at(d) for d in self.depths} if self.n_queries * self.n_values == 1 else {}
+        """A task for each depth, the position of the sentence from 0 to 1, where one number is asked for."""
+        found: dict[str, Task] = {}
+        for depth in self.depths if self.n_queries * self.n_values == 1 else []:
+            found[f"{depth:g}"] = one = copy.copy(self)
+            one._depth = depth
+        return found
 
     def part(self) -> str:
         return "depth"
 
-    def at(self, depth: float) -> Self:
-        """This task with the sentence that matters at this place, from 0 to 1."""
-        one = copy.copy(self)
-        one._depth = depth
-        return one
-
     def number(self, rng: np.random.Generator) -> str:
         return str(rng.integers(10 ** (self.n_digits - 1), 10**self.n_digits))
-
-    def needle(self, rng: np.random.Generator, names: Collection[str]) -> str:
-        return self.sentences[1].format(*self.words(rng, 1, names), self.number(rng))
 
     def filled(self, rng: np.random.Generator, length: int) -> Filled:
         keys, n = self.words(rng, self.n_keys), self.n_keys * self.n_values
@@ -278,20 +260,27 @@ class Needles(Hidden):
         asked = " and ".join(keys[: self.n_queries])
         one = self.n_queries * self.n_values == 1
         question = self.sentences[2].format(asked, asked) if one else self.sentences[3].format(asked)
-        return self.hidden_in(rng, needles, places.tolist(), (self.sentences[0], question, answer), keys)
+        around = self.sentences[0], question, answer
+        return self.hidden_in(
+            rng,
+            needles,
+            places.tolist(),
+            around,
+            lambda: self.sentences[1].format(*self.words(rng, 1, keys), self.number(rng)),
+        )
 
     def origin(self) -> object:
         return [self.n_keys, self.n_values, self.n_queries, self.n_digits, self.haystack, self._depth]
 
 
 @final
-class VariableTracking(Hidden):
+class VariableTracking(LengthTest):
     """Names all variables with a given value, where each was assigned from the one before it.
 
     filler "Let A be V." filler "Let B be A." filler "Which names stand for V? .." A, B; length is all tokens
 
-    Hsieh et al. 2024, arXiv:2404.06654: the sentences of a chain stand in its order, `n_hops` after the first; there no
-    other number is in the text where there is one chain. Names are words; no example of the task stands in front.
+    Hsieh et al. 2024, arXiv:2404.06654: the sentences of a chain stand in its order, `n_hops` after the first. With one
+    chain, the text has no other number there. Names are words; no example of the task stands in front.
     """
 
     written = 30
@@ -320,9 +309,6 @@ class VariableTracking(Hidden):
         )
         self.n_chains, self.n_hops = n_chains, n_hops
 
-    def needle(self, rng: np.random.Generator, names: Collection[str]) -> str:
-        return self.sentences[1].format(*self.words(rng, 2, names))
-
     def filled(self, rng: np.random.Generator, length: int) -> Filled:
         size = self.n_hops + 1
         names, needles, places = self.words(rng, self.n_chains * size), [], []
@@ -333,7 +319,9 @@ class VariableTracking(Hidden):
             places += np.sort(rng.random(size)).tolist()
         question = self.sentences[2].format(values[0], values[0])
         around = self.sentences[0], question, BETWEEN.join(names[:size])
-        return self.hidden_in(rng, needles, places, around, names)
+        return self.hidden_in(
+            rng, needles, places, around, lambda: self.sentences[1].format(*self.words(rng, 2, names))
+        )
 
     def origin(self) -> object:
         return [self.n_chains, self.n_hops, self.haystack]
@@ -345,9 +333,9 @@ class CommonWords(LengthTest):
 
     w, w, w, .. "The 10 most common words of this list are" c, c, c; length is all tokens
 
-    Hsieh et al. 2024, arXiv:2404.06654: `n_common` words stand there `times[0]` times and all others `times[1]` times,
-    `short_times` below 4,096 tokens. The answer has them in the order in which they first stand there. The words of the
-    list have no numbers, and no example of the task stands in front.
+    Hsieh et al. 2024, arXiv:2404.06654: `n_common` words stand in the list `times[0]` times and all others `times[1]`
+    times; below 4,096 tokens `short_times` count. The answer has the common words in the order of their first
+    occurrence. The words of the list have no numbers, and no example of the task stands in front.
     """
 
     written = 120
@@ -376,7 +364,7 @@ class CommonWords(LengthTest):
     def filled(self, rng: np.random.Generator, length: int) -> Filled:
         often, seldom = self.short_times if length < self.SHORT else self.times
         words, seed = self.words(rng, self.n_common + length // seldom), int(rng.integers(2**32))
-        order = np.random.default_rng(seed).permutation(len(words))  # of a vocabulary those of its own come first
+        order = np.random.default_rng(seed).permutation(len(words))  # `words` gives the vocabulary's own first
         common, others = [words[i] for i in order[: self.n_common]], [words[i] for i in order[self.n_common :]]
 
         def with_filler(n: int) -> Text:

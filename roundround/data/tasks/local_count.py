@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import BOS, FIRST, SEP, Example, Task, check_range, numbered
+from roundround.data.tasks.base import BOS, FIRST, SEP, Example, Lengths, Task, check_range, numbered
 from roundround.data.tokenizers import LARGEST_VOCABULARY
 
 
@@ -18,7 +17,7 @@ class LocalCount(Task):
     <bos> x_1 .. x_1 <sep> r_1 x_2 .. x_2 <sep> r_2 .., r_i times x_i, x_i not x_(i-1); length is the sum of all r_i
 
     Vasylenko et al. 2025, arXiv:2506.16640, whose model names the count so far at every symbol, beside the sequence.
-    Inside it the last count would give the next one away, so a count is asked for once, at the end of a run. r_i is
+    Inside the sequence each count would reveal the next, so a count is asked for once, at the end of a run. r_i is
     drawn evenly from 2 to `longest_run`, x_i from `n_symbols`; the last run ends where the length is reached.
     """
 
@@ -29,7 +28,7 @@ class LocalCount(Task):
         *,
         n_symbols: int,
         longest_run: int,
-        train_lengths: Sequence[int],
+        train_lengths: Lengths,
         train_examples: int | None,
         validation_examples: int,
     ) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import FIRST, Example, Task, asked, numbered
+from roundround.data.tasks.base import FIRST, Example, Lengths, Task, asked, numbered
 
 
 @final
@@ -18,9 +17,9 @@ class Max(Task):
     <bos> p_1 c_1 .. p_n c_n <sep> c_m, m = argmax p, every c drawn evenly; length is n
 
     Velickovic et al. 2024, arXiv:2410.01104, whose items are vectors with priorities drawn from [0, 1] (the verb
-    max-retrieval has them). Tokens would tie, the more often the longer the sequence: here p_m is drawn evenly from 1
-    on, m evenly, and every other priority evenly below p_m. The gap to the next one is never below one step, where
-    theirs shrinks as 1 / n: to take near priorities for each other, one of that paper's errors, is not asked here.
+    max-retrieval has them). Tokens would tie, and more often in longer sequences. So p_m is drawn evenly from 1 on, m
+    evenly, and every other priority evenly below p_m. The gap to the next priority is at least one step, while theirs
+    shrinks as 1 / n: confusing close priorities, one of that paper's errors, is not tested here.
     """
 
     def __init__(
@@ -28,7 +27,7 @@ class Max(Task):
         *,
         n_priorities: int,
         n_classes: int,
-        train_lengths: Sequence[int],
+        train_lengths: Lengths,
         train_examples: int | None,
         validation_examples: int,
     ) -> None:
@@ -50,5 +49,5 @@ class Max(Task):
         return asked(FIRST + items.ravel(), FIRST + items[place, 1:], end=False)
 
     def guessing_nats(self, example: Example) -> float:
-        """One of the classes that stand there."""
+        """One of the classes in the sequence."""
         return -math.log((example.tokens[2:-2:2] == example.tokens[-1]).mean())

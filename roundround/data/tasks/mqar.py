@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import FIRST, Example, Ids, Task, check_range, numbered
+from roundround.data.tasks.base import FIRST, Example, Ids, Lengths, Task, check_range, numbered
 from roundround.data.tokenizers import LARGEST_VOCABULARY
 
 
@@ -19,10 +18,10 @@ class MQAR(Task):
     k_1 v_1 .. k_p v_p _ _ k_i _ .., v_i is the target at k_i, at place j by j^(power_a - 1); length is all tokens
 
     Arora et al. 2023, arXiv:2312.04927, as in the authors' code: the first half of the symbols is for keys, the second
-    for values, both without repetition; each key is asked for once; its value is the target and does not stand there.
-    answers_in_sequence: each value follows its key, in place of the filler. Who never looks at a key can then name one
-    that has not been given yet: 52 % of 4 are right. random_filler: any symbol in place of _, which the paper's Figure
-    2 does not have.
+    for values, both without repetition. Each key is asked for once; its value is the target and is not in the sequence.
+    answers_in_sequence: each value follows its key, instead of the filler. A guesser that ignores the keys can then
+    name a value not given yet: it is right for 52 % of 4. random_filler: any symbol instead of _; the paper's Figure 2
+    has no such filler.
     """
 
     def __init__(
@@ -33,7 +32,7 @@ class MQAR(Task):
         power_a: float,
         answers_in_sequence: bool,
         random_filler: bool,
-        train_lengths: Sequence[int],
+        train_lengths: Lengths,
         train_examples: int | None,
         validation_examples: int,
     ) -> None:
@@ -68,11 +67,11 @@ class MQAR(Task):
         return Example(answers, scored) if self.answers_in_sequence else Example(tokens, scored, answers)
 
     def guessing_nats(self, example: Example) -> float:
-        """One of the values; where they stand in the sequence, one of those that have not been given."""
+        """One of the values; where they stand in the sequence, one of the values not given yet."""
         p = self.n_pairs
         return math.lgamma(p + 1) if self.answers_in_sequence else p * math.log(p)
 
     def query_positions(self, rng: np.random.Generator, n_positions: int) -> Ids:
-        """The positions of the queries, from 0, as if drawn one by one by their weights: the first ones of a race."""
+        """The positions of the queries, from 0, as if drawn one by one with their weights (an exponential race)."""
         slowness = np.arange(1, n_positions + 1) ** (1 - self.power_a)
         return np.argsort(rng.standard_exponential(n_positions) * slowness)[: self.n_pairs]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import FIRST, Example, Ids, Task, asked, check_range, numbered
+from roundround.data.tasks.base import FIRST, Example, Ids, Lengths, Task, asked, check_range, numbered
 from roundround.data.tokenizers import LARGEST_VOCABULARY
 
 SPACE, BETWEEN, QUERY, LETTER = range(FIRST, FIRST + 4)
-MOST_WORDS = 2.0**62  # numbers of 64 bits tell them apart
+MOST_WORDS = 2.0**62  # words have numbers of 64 bits
 
 
 @final
@@ -22,9 +21,9 @@ class MQMTAR(Task):
 
     <bos> _ K_1 : V_1 _ _ K_2 : V_2 _ .. ? K_i ? K_j .. <sep> ? V_i ? V_j .. <eos>; length is all before the first query
 
-    Vasylenko et al. 2025, arXiv:2506.16640. As in the authors' code: a share of the length goes to pairs, each of which
-    has an equal part of it; queries may repeat. There the words, K and V, come from a list of 10,000 drawn for each
-    split; here they are any that the letters make. Their place in its part is drawn evenly here.
+    Vasylenko et al. 2025, arXiv:2506.16640. As in the authors' code, a share of the length goes to pairs, which have
+    equal parts of it; queries may repeat. The authors take the words, K and V, from a list of 10,000 drawn for each
+    split; here they are any words of the letters. The position of a pair in its part is drawn evenly here.
     """
 
     def __init__(
@@ -35,7 +34,7 @@ class MQMTAR(Task):
         value_tokens: int,
         pairs_share: float,
         n_queries: int,
-        train_lengths: Sequence[int],
+        train_lengths: Lengths,
         train_examples: int | None,
         validation_examples: int,
     ) -> None:
@@ -64,7 +63,7 @@ class MQMTAR(Task):
 
     @staticmethod
     def n_words(n_letters: int, *sizes: int) -> int:
-        """How many words of the smallest of these sizes there are."""
+        """The number of words of the smallest of these sizes."""
         return int(n_letters ** min(sizes))
 
     def n_pairs(self, length: int) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import BOS, FIRST, Example, Task, check_range, numbered
+from roundround.data.tasks.base import BOS, FIRST, Example, Lengths, Task, check_range, numbered
 
 
 @final
@@ -16,7 +15,7 @@ class NBack(Task):
 
     <bos> x_1 y_1 .. x_n y_n, y_t = x_(t - steps) and . up to t = steps; length is n, every x drawn evenly
 
-    Vasylenko et al. 2025, arXiv:2506.16640 (2Back), where y_t is predicted at x_t and does not stand in the sequence.
+    Vasylenko et al. 2025, arXiv:2506.16640 (2Back), where y_t is predicted at x_t and is not in the sequence.
     """
 
     def __init__(
@@ -24,7 +23,7 @@ class NBack(Task):
         *,
         n_symbols: int,
         steps: int,
-        train_lengths: Sequence[int],
+        train_lengths: Lengths,
         train_examples: int | None,
         validation_examples: int,
     ) -> None:
@@ -50,5 +49,5 @@ class NBack(Task):
     def guessing_nats(self, example: Example) -> float:
         """One of the symbols that have not been named yet, which are the last steps + 1."""
         recent = np.lib.stride_tricks.sliding_window_view(example.tokens[1::2], self.steps + 1)
-        alike = (recent == recent[:, :1]).sum(1)  # the first of them is asked for
+        alike = (recent == recent[:, :1]).sum(1)  # the first of them is the answer
         return float(-np.log(alike / (self.steps + 1)).sum())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import FIRST, Example, Task, asked
+from roundround.data.tasks.base import FIRST, Example, Lengths, Task, asked
 
 SYMBOLS = ["0", "1", "even", "odd"]
 EVEN = FIRST + SYMBOLS.index("even")
@@ -19,11 +18,11 @@ class Parity(Task):
 
     <bos> b_1 .. b_n <sep> even|odd, every b drawn evenly; length is n
 
-    Kazemnejad et al. 2023, arXiv:2305.19466, whose words around the bits are left out. There are 2^n examples: of 1 to
-    4 bits a split may have none of its own, and shares those of another, which is counted and reported.
+    Kazemnejad et al. 2023, arXiv:2305.19466, whose words around the bits are left out. There are 2^n examples: for 1 to
+    4 bits a split may have no example of its own and then uses another split's, which is counted and reported.
     """
 
-    def __init__(self, *, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int) -> None:
+    def __init__(self, *, train_lengths: Lengths, train_examples: int | None, validation_examples: int) -> None:
         super().__init__(
             symbols=SYMBOLS,
             train_lengths=train_lengths,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import BOS, FIRST, Example, Ids, Task, check_range, nats_of_order, numbered
+from roundround.data.tasks.base import BOS, FIRST, Example, Ids, Lengths, Task, check_range, nats_of_order, numbered
 
 FILLER = "the grass is green . the sky is blue . the sun is yellow . here we go . there and back again ."
 BEFORE, BETWEEN, AFTER = "the pass key is", ". remember it .", "is the pass key ."
@@ -26,13 +25,13 @@ class Passkey(Task):
 
     <bos> filler "the pass key is" D ". remember it ." D "is the pass key ." filler question D; length is all tokens
 
-    Mohtashami and Jaggi 2023, arXiv:2305.16300, whose words are these, a token each, without the opening that tells a
-    pretrained model what to do; the question is "what is the pass key ? the pass key is". D has `n_digits` digits,
-    drawn evenly, and is scored where it is asked for. The filler begins anew after it, as in the authors' code.
+    The words of Mohtashami and Jaggi 2023, arXiv:2305.16300, a token each, without the instruction to a pretrained
+    model; the question is "what is the pass key ? the pass key is". D has `n_digits` digits, drawn evenly, and is
+    scored where it is asked for. The filler starts again after the sentence, as in the authors' code.
     """
 
     def __init__(
-        self, *, n_digits: int, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int
+        self, *, n_digits: int, train_lengths: Lengths, train_examples: int | None, validation_examples: int
     ) -> None:
         check_range("n_digits", n_digits, 1)
         self.filler, self.question = ids_of(FILLER), ids_of(QUESTION)
@@ -56,5 +55,5 @@ class Passkey(Task):
         return Example(tokens, np.arange(length) >= length - self.n_digits)
 
     def guessing_nats(self, example: Example) -> float:
-        """One of the digits that have not been said again."""
+        """One of the digits that have not been repeated yet."""
         return nats_of_order(example.tokens[example.scored])

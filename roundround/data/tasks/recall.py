@@ -22,11 +22,11 @@ class Recall(Task):
 
     <bos> _ kv _ _ kv .. k_1 k_2 .. k_q _, v_i is the target at k_i, q is n_queries; length is all tokens
 
-    Associative recall in the sense of Arora et al. 2023, arXiv:2312.04927, reduced to the search for meaning: an item
-    is a single token with a key and a value, so that one head finds it by its key, without a head that looks at the
-    previous token, and a model without positions can do it too. Keys differ, values need not, items stand
-    at places drawn evenly, and no answer stands in the sequence. The test has so many examples at each of `distances`,
-    tokens from the first query back to its item: there the first query alone is scored.
+    Associative recall as in Arora et al. 2023, arXiv:2312.04927, reduced to the search by meaning: an item is a single
+    token with a key and a value, so that one head finds it by its key, without a head that attends to the previous
+    token, and a model without positions can do it too. Keys differ, values may repeat, the positions of items are drawn
+    evenly, and no answer stands in the sequence. The test divides its examples among `distances`, the tokens from the
+    first query back to its item; there only the first query is scored.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Recall(Task):
         return "distance"
 
     def at(self, distance: int) -> Self:
-        """This task with the item of the first query so many tokens before it, and that query alone scored."""
+        """This task with the first query's item that many tokens before the query; only that query is scored."""
         one = copy.copy(self)
         one._distance = distance
         return one
 
     def test_lengths(self) -> Sequence[int] | None:
-        """Of a task at one distance: those that have room for it."""
+        """For a task at one distance: the lengths that have room for it."""
         if self._distance is None:
             return None
         return range(max(self.shortest, self._distance + self.n_queries + 2), LONGEST + 1)
@@ -84,12 +84,12 @@ class Recall(Task):
             raise UserError(f"{what}={length} has no room for any of data.distances={self.distances}")
 
     def example(self, rng: np.random.Generator, length: int) -> Example:
-        first = length - self.n_queries - 1  # place of the first query; places 1 to first - 1 are for items
+        first = length - self.n_queries - 1  # position of the first query; positions 1 to first - 1 are for items
         keys = rng.choice(self.n_keys, self.n_items, replace=False)
         values = rng.integers(self.n_values, size=self.n_items)
         places = 1 + rng.choice(first - 1, self.n_items, replace=False)
         asked_at = first + np.arange(self.n_queries)
-        if self._distance is not None:  # the first item goes there; one that stood there takes its place
+        if self._distance is not None:  # the first item is swapped with what stood there
             places[places == first - self._distance] = places[0]
             places[0] = first - self._distance
             asked_at = asked_at[:1]

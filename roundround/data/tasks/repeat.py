@@ -24,6 +24,6 @@ class Repeat(OfSymbols):
         return asked(x, x)
 
     def guessing_nats(self, example: Example) -> float:
-        """The symbol again and again, and after each the end, as likely as it is among the lengths in training."""
+        """The symbol, and after each one the end with its probability among the lengths in training."""
         shortest, longest = self.train_lengths
         return math.log(longest - shortest + 1)

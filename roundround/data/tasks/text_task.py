@@ -1,4 +1,4 @@
-"""A task of text: prompts and their answers, which the run's tokenizer makes tokens of.
+"""A task of text: prompts and their answers, which the run's tokenizer turns into tokens.
 
 Shapes: L tokens of an example.
 """
@@ -18,24 +18,23 @@ from roundround.data.tasks.base import Example, FixedSet, Task
 from roundround.data.tokenizers import Vocabulary, check_known, unknown_token
 
 TEXTS_TO_LEARN_FROM = 4096  # by a tokenizer that learns
-BESIDE = 4  # tokens beside those of the text: beginning and end, and the space that SentencePiece puts before each part
+BESIDE = 4  # more tokens than the text has: beginning, end, and the space that SentencePiece puts before each part
 
 
 class Text(NamedTuple):
-    """A prompt and its answer: the whole text is one after the other, with nothing between them."""
+    """A prompt and its answer; the whole text is the two joined."""
 
     prompt: str
     answer: str
 
 
 class TextTask(Task):
-    """A task without symbols of its own: <beginning> prompt answer <end>, the answer and its end being scored.
+    """A task without symbols of its own: <beginning> prompt answer <end>; the answer and its end are scored.
 
-    It draws examples once it has a vocabulary, which `with_vocabulary` gives it. The prompt's tokens are those of the
-    prompt alone, as greedy decoding gets it. The answer's are those that it has behind the prompt where the tokenizer
-    cuts there, else those of the answer alone: SentencePiece writes a space before whatever it is given first. The
-    beginning is what the tokenizer itself puts before a text, or else the token that ends a document, behind which
-    texts begin in training; the end is the latter.
+    It draws examples once `with_vocabulary` has given it a vocabulary. The prompt is tokenised alone, as in greedy
+    decoding. The answer has its tokens after the prompt where the tokenizer cuts there, else the tokens of the answer
+    alone: SentencePiece writes a space before the text that it is given. The beginning is what the tokenizer puts
+    before a text, or else the token that ends a document, after which texts begin in training. The end is that token.
     """
 
     def __init__(self, *, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int) -> None:
@@ -47,7 +46,7 @@ class TextTask(Task):
         )
         self._vocabulary: Vocabulary | None = None
         self._beginning: list[int] = []
-        self._last: tuple[Text, Example] | None = None  # a text that is measured first is made tokens of once
+        self._last: tuple[Text, Example] | None = None  # a text that is measured before it is drawn is tokenised once
 
     @abstractmethod
     def text(self, rng: np.random.Generator, length: int) -> Text:
@@ -55,29 +54,29 @@ class TextTask(Task):
 
     @abstractmethod
     def longest_texts(self, length: int) -> tuple[Iterable[Text], float]:
-        """Texts among which are the longest up to this length, and by what factor others may be longer."""
+        """Some of the longest texts up to this length, and the factor by which others may be longer."""
 
     @abstractmethod
     def origin(self) -> object:
-        """What decides the texts, the numbers of `Task` aside, as json can write it."""
+        """What decides the texts beside the numbers of `Task`, in a form that json can write."""
 
     def output_at(self, answer: str) -> int | None:
-        """The character of an answer with which its output begins; None where it is nothing else."""
+        """The character of an answer at which its output begins; None where the whole answer is the output."""
         return None
 
     def stored_texts(self, *, seed: int, split: str, length: int | None) -> FixedSet[Text] | None:
-        """The texts of a split where there is a fixed set of them, as `stored` has the examples."""
+        """The texts of a split where a fixed set exists, as `stored` has the examples."""
         return None
 
     def with_vocabulary(self, vocabulary: Vocabulary) -> Self:
-        """The task with the tokenizer of a run, from which examples can be drawn."""
+        """The task with the tokenizer of a run: this one can draw examples."""
         drawable = copy.copy(self)
         drawable._vocabulary, drawable._beginning, drawable._last = vocabulary, beginning(vocabulary), None
         return drawable
 
     @final
     def vocabulary(self) -> Vocabulary:
-        assert self._vocabulary is not None, "a task of text has the vocabulary that with_vocabulary gives it"
+        assert self._vocabulary is not None, "a task of text has no vocabulary before with_vocabulary"
         return self._vocabulary
 
     @final
@@ -100,22 +99,22 @@ class TextTask(Task):
         tokens = np.array([*self._beginning, *prompt, *answer, vocabulary.end_of_document], dtype=np.int64)
         first = len(self._beginning) + len(prompt)
         output_at = self.output_at(text.answer)
-        if output_at is not None:  # as a token of the answer; one that begins before the output belongs to it
+        if output_at is not None:  # a token that holds the first character of the output belongs to the output
             before = zip(answer, self._behind(text.prompt, text.answer[:output_at], prompt), strict=False)
             output_at = first + sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], before))
         self._last = text, Example(tokens, np.arange(len(tokens)) >= first, output_at=output_at)
         return self._last[1]
 
     def _behind(self, prompt: str, answer: str, own: list[int]) -> list[int]:
-        """The tokens of an answer, as they are behind the prompt, whose own tokens are given."""
+        """The tokens of an answer after a prompt. own: the tokens of the prompt."""
         encode = self.vocabulary().encode
         whole = encode(prompt + answer)
         return whole[len(own) :] if whole[: len(own)] == own else encode(answer)
 
     def context(self, length: int) -> int:
-        """Tokens of the longest example up to this length; without a vocabulary bytes, as no tokenizer makes more.
+        """Tokens of the longest example up to this length; without a vocabulary its bytes, which are at least as many.
 
-        Where texts are drawn, some are, and the longest is taken a little longer: others may be still longer.
+        Where texts are drawn, this is the longest of some texts times a factor, because others may be longer.
         """
         texts, factor = self.longest_texts(length)
         if self._vocabulary is None:
@@ -123,7 +122,7 @@ class TextTask(Task):
         return round(factor * max(len(self.tokenised(text).tokens) for text in texts))
 
     def check_is_read(self) -> None:
-        """UserError where the tokenizer cannot read an example in training, or most of it."""
+        """UserError where the tokenizer cannot read most of a training example."""
         vocabulary, example = self.vocabulary(), self.example(np.random.default_rng(0), self.train_lengths[0])
         check_known(example.tokens, unknown_token(vocabulary.tokenizer, vocabulary.end_of_document), "the task")
 
@@ -149,7 +148,7 @@ class TextTask(Task):
 def beginning(vocabulary: Vocabulary) -> list[int]:
     """The special tokens that a tokenizer puts before a text, or the token that ends a document where it puts none.
 
-    None of a model that was trained on documents which do not see each other: there it stands before no text.
+    Empty for a model trained on separate documents, where no token stands before a text.
     """
     if vocabulary.documents_apart:
         return []

@@ -1,4 +1,4 @@
-"""`roundround prepare`: a corpus in tokens, in shards that training reads, made in parallel and once.
+"""`roundround prepare`: tokenises a corpus once, in parallel, into shards that training reads.
 
 Tested by tests/training/test_prepared_runs.py and tests/faults/test_prepare.py.
 """
@@ -13,11 +13,11 @@ from omegaconf import DictConfig
 
 from roundround.config.build import build, checked
 from roundround.data.corpora import Corpus, Source
-from roundround.data.entry import COUNTS, SPLITS, Entry
 from roundround.data.mixture import Mixture
 from roundround.data.prepared import Prepared, default_cache_dir, make, shared_tokenizer
-from roundround.data.store import Store, open_store
+from roundround.data.shards import Store, open_store
 from roundround.data.tasks.base import Task
+from roundround.data.tokenising import COUNTS, SPLITS, Entry
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.records.opening import opened_run
 from roundround.records.run import Invocation
@@ -27,7 +27,7 @@ from roundround.verbs.prepare import PrepareConfig
 
 
 def prepare(cfg: DictConfig, invocation: Invocation) -> None:
-    """Tokenise the corpus, or each source of a mixture, where it is not there yet; say where it is and what it has."""
+    """Tokenise the corpus, or each source of a mixture, unless that is done; print where it is and its counts."""
     config = checked(PrepareConfig, cfg)
     corpus = corpus_of(config)
     recipe = build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
@@ -73,7 +73,7 @@ def corpus_of(config: PrepareConfig) -> Corpus:
 
 
 def prepared(corpus: Corpus, recipe: TokenizerRecipe, to: Store | None, n_processes: int) -> list[Entry]:
-    """The corpus in its store; of a mixture each source that is not prepared, in a folder of its own name."""
+    """The corpus prepared in `to`; each source of a mixture in a folder of its name, unless it is prepared already."""
     cache_dir = default_cache_dir()
     if not isinstance(corpus, Mixture):
         return [make(corpus, recipe, to, cache_dir, n_processes=n_processes)]

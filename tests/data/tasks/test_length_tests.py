@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import STORIES, tunables
+from conftest import STORIES
 from helpers_tasks import build
-from omegaconf import OmegaConf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from roundround.config.build import build as build_node
-from roundround.data.tasks.base import SPLITS, Example, Examples, Task
+from roundround.data.tasks.base import SPLITS, Example, Examples
 from roundround.data.tasks.length_tests import FILLER, LengthTest, n_tokens_behind
 from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes, Vocabulary, open_vocabulary
 from roundround.support.errors import UserError
@@ -196,19 +194,3 @@ def test_a_length_without_room_is_one_line(vocabularies: dict[str, Vocabulary]) 
     task = task_of("needle", vocabularies["stories"])
     with pytest.raises(UserError, match=r"a length of 20 tokens has no room for this test: .* needs \d\d+"):
         task.check_length(20, "length")
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "says"),
-    [
-        ("needle", {"haystack": "essay"}, "haystack is 'essay'"),
-        ("needle", {"n_queries": 2}, "n_queries is 2: 1 to 1 is allowed"),
-        ("needle", {"n_keys": 20, "n_digits": 2}, "n_digits is 2: 20 numbers that differ need more digits"),
-        ("needle", {"depths": [0.5, 1.5]}, "depths is 1.5: 0 to 1 is allowed"),
-        ("variable_tracking", {"n_hops": 0}, "n_hops is 0"),
-        ("common_words", {"times": [3, 3]}, r"times is \[3, 3\]: of common words and of all others"),
-    ],
-)
-def test_what_cannot_be_is_refused_by_name(name: str, changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        build_node(OmegaConf.create({"data": tunables("data", name) | changes})["data"], Task)

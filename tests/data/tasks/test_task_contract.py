@@ -176,15 +176,6 @@ def test_padding_changes_nothing_but_the_width(name: str) -> None:
 
 
 @every_task
-@pytest.mark.parametrize("lengths", [[], [9], [9, 8], [1, 2, 3]], ids=str)
-def test_lengths_that_are_no_range_are_refused(name: str, lengths: list[int]) -> None:
-    with pytest.raises(
-        UserError, match=rf"data: train_lengths is \[{', '.join(map(str, lengths))}\]: .* is|are allowed"
-    ):
-        build(name, train_lengths=lengths)
-
-
-@every_task
 def test_lengths_below_the_smallest_are_refused_and_the_smallest_is_named(name: str) -> None:
     smallest = build(name).shortest
     with pytest.raises(
@@ -194,21 +185,3 @@ def test_lengths_below_the_smallest_are_refused_and_the_smallest_is_named(name: 
     with pytest.raises(UserError, match=rf"length={smallest - 1} is shorter than .* smallest length, {smallest}$"):
         build(name).check_length(smallest - 1, "length")
     build(name, train_lengths=[smallest, smallest]).check_length(smallest, "length")
-
-
-@every_task
-def test_lengths_beyond_memory_are_refused(name: str) -> None:
-    with pytest.raises(UserError, match=r"train_lengths is \[900, 1048577\]: .* to 1,048,576, such as"):
-        build(name, train_lengths=[900, 2**20 + 1])
-    with pytest.raises(UserError, match="length=1048577 is longer than 1,048,576"):
-        build(name).check_length(2**20 + 1, "length")
-
-
-@every_task
-@pytest.mark.parametrize(
-    ("parameter", "most"), [("train_examples", "100,000,000"), ("validation_examples", "10,000,000")]
-)
-def test_no_examples_are_refused_and_more_than_there_is_time_for(name: str, parameter: str, most: str) -> None:
-    for n in (0, 10**11):
-        with pytest.raises(UserError, match=f"data: {parameter} is {n}: 1 to {most} is allowed"):
-            build(name, **{parameter: n})

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from helpers_tasks import build, drawn, mistakes, texts
 
-from roundround.support.errors import UserError
-
 
 @pytest.mark.parametrize("p", [0.1, 0.01, 0.45, 0.0, 0.5])  # FFL(0.8), sparse, dense, neither, never ignored
 def test_a_solver_gets_every_scored_target(p: float) -> None:
@@ -43,22 +41,3 @@ def test_the_bit_before_a_read_says_nothing() -> None:
 def test_without_reads_only_the_last_one_is_asked() -> None:
     task = build("flip_flop", p_read=0)
     assert {int(example.scored.sum()) for example in drawn(task, 10, length=64)} == {1}
-
-
-def test_a_length_counts_tokens_and_odd_ones_are_rounded_down() -> None:
-    task = build("flip_flop")
-    assert [task.context(length) for length in (4, 5, 6, 512)] == [5, 5, 7, 513]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"p_write": -0.1}, "p_write is -0.1: 0 to 1 is allowed"),
-        ({"p_read": 1.5}, "p_read is 1.5: 0 to 1 is allowed"),
-        ({"p_read": float("nan")}, "p_read is nan: 0 to 1 is allowed"),
-        ({"p_write": 0.6, "p_read": 0.5}, r"p_write \+ p_read is 1.1: 0 to 1 is allowed"),
-    ],
-)
-def test_what_is_no_probability_is_refused(changes: dict[str, float], message: str) -> None:
-    with pytest.raises(UserError, match=f"data: {message}"):
-        build("flip_flop", **changes)

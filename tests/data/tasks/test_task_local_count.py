@@ -9,8 +9,6 @@ import pytest
 from helpers_tasks import build, mistakes, texts
 from scipy.stats import chisquare
 
-from roundround.support.errors import UserError
-
 
 def runs_of(words: list[str]) -> list[tuple[str, int]]:
     """The symbols and how often each is repeated, questions and answers left out."""
@@ -46,9 +44,3 @@ def test_runs_are_drawn_evenly() -> None:
 def test_context_is_reached_by_runs_of_two(length: int) -> None:
     task = build("local_count", longest_run=2)
     assert {len(words) for words in texts(task, 3, length=length)} == {task.context(length)}
-
-
-@pytest.mark.parametrize(("parameter", "value"), [("longest_run", 1), ("n_symbols", 1), ("longest_run", 2**20 + 1)])
-def test_wrong_values_are_refused(parameter: str, value: int) -> None:
-    with pytest.raises(UserError, match=f"data: {parameter} is {value}: 2 to 1,048,576 is allowed"):
-        build("local_count", **{parameter: value})

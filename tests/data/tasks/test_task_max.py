@@ -9,8 +9,6 @@ import pytest
 from helpers_tasks import between, build, drawn, mistakes, texts
 from scipy.stats import chisquare
 
-from roundround.support.errors import UserError
-
 
 def items(words: list[str]) -> list[tuple[int, str]]:
     """Priorities and classes."""
@@ -44,9 +42,3 @@ def test_the_largest_priority_its_place_and_its_class_are_drawn_evenly() -> None
 
 def test_the_class_alone_is_scored() -> None:
     assert {int(example.scored.sum()) for example in drawn(build("max"), 20, length=8)} == {1}
-
-
-@pytest.mark.parametrize("parameter", ["n_priorities", "n_classes"])
-def test_a_single_one_is_refused(parameter: str) -> None:
-    with pytest.raises(UserError, match=f"data: {parameter} is 1: 2 to 1,048,576 is allowed"):
-        build("max", **{parameter: 1})

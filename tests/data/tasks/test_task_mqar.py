@@ -12,7 +12,6 @@ from scipy.stats import chisquare
 
 from roundround.data.tasks.batches import padded
 from roundround.data.tasks.mqar import MQAR
-from roundround.support.errors import UserError
 
 
 @pytest.mark.parametrize("answers_in_sequence", [False, True])
@@ -61,18 +60,6 @@ def test_each_key_is_asked_for_once_and_the_rest_is_filler() -> None:
         assert Counter(words[8:]) == Counter({"_": 48, **dict.fromkeys(keys + values, 1)})
 
 
-def test_half_of_the_vocabulary_is_for_keys_and_half_for_values() -> None:
-    task = build("mqar")
-    assert len(task.symbols) == 8192
-    assert (task.symbols[0], task.symbols[1], task.symbols[4095], task.symbols[4096]) == ("_", "k0", "k4094", "v0")
-    words = texts(build("mqar", n_symbols=10), 100, length=64)
-    assert {word for text in words for word in text} == {
-        "_",
-        *(f"k{i}" for i in range(4)),
-        *(f"v{i}" for i in range(5)),
-    }
-
-
 @pytest.mark.parametrize("power_a", [0.01, 0.5, 1.0])
 def test_places_are_drawn_one_by_one_with_weights_by_the_power_law(power_a: float) -> None:
     task = build("mqar", n_pairs=2, power_a=power_a, train_lengths=[12, 12])
@@ -86,25 +73,3 @@ def test_places_are_drawn_one_by_one_with_weights_by_the_power_law(power_a: floa
     found = Counter(tuple(int(place) + 1 for place in task.query_positions(rng, 4)) for _ in range(n))
     assert found.keys() <= expected.keys()
     assert chisquare([found[pair] for pair in expected], [n * p for p in expected.values()]).pvalue > 1e-3
-
-
-def test_random_filler_may_be_any_symbol() -> None:
-    words = texts(build("mqar", random_filler=True), 40, length=64)
-    kinds = Counter(word[0] for text in words for word in text[8:])
-    assert 0.4 < kinds["k"] / (kinds["k"] + kinds["v"]) < 0.6
-    assert kinds["_"] < 5
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"n_symbols": 3}, "n_symbols is 3: 4 to 1,048,576 is allowed"),
-        ({"n_symbols": 10, "n_pairs": 5}, r"n_pairs is 5: 1 to 4 is allowed \(n_symbols=10 makes 4 keys\)"),
-        ({"n_pairs": 0}, "n_pairs is 0: 1 to 4,095 is allowed"),
-        ({"power_a": 1.5}, "power_a is 1.5: 0 to 1 is allowed"),
-        ({"n_pairs": 17}, r"train_lengths is \[64, 64\]: .*, from 68 to"),
-    ],
-)
-def test_wrong_values_are_refused(changes: dict[str, float], message: str) -> None:
-    with pytest.raises(UserError, match=f"data: {message}"):
-        build("mqar", **changes)

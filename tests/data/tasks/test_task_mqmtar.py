@@ -6,9 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from helpers_tasks import answered, build, drawn, mistakes, texts
-
-from roundround.support.errors import UserError
+from helpers_tasks import answered, build, mistakes, texts
 
 PAPER: dict[str, Any] = {"n_letters": 256}
 
@@ -64,31 +62,3 @@ def test_each_pair_has_its_part_of_the_length_and_a_space_behind_it() -> None:
             assert letters == [place <= i < place + 5 and i != place + 2 for i in range(8)]
             assert part[place + 5] == "_"
     assert places == {0, 1, 2}
-
-
-def test_letters_and_words_are_all_used() -> None:
-    task = build("mqmtar", n_letters=2, n_queries=4)
-    keys = {key for words in texts(task, 20, length=64) for key, _ in pairs_of(words, 2, 2)}
-    assert len(keys) == 4, "two letters make four words, and there are never more pairs than words"
-
-
-def test_the_answer_and_its_end_are_scored() -> None:
-    assert {int(example.scored.sum()) for example in drawn(build("mqmtar"), 5, length=64)} == {13}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"n_letters": 1}, "n_letters is 1: 2 to 1,048,576 is allowed"),
-        ({"key_tokens": 0}, "key_tokens is 0: 1 to 10 is allowed"),
-        ({"value_tokens": 11}, "value_tokens is 11: 1 to 10 is allowed"),
-        ({"n_letters": 2, "n_queries": 5}, r"n_queries is 5: 1 to 4 is allowed \(n_letters=2 makes 4 words\)"),
-        ({"n_queries": 0}, "n_queries is 0: 1 to 4,096 is allowed"),
-        ({"pairs_share": 0.0}, "pairs_share is 0.0: 0.001 to 1 is allowed"),
-        ({"pairs_share": 1.1}, "pairs_share is 1.1: 0.001 to 1 is allowed"),
-        ({"n_queries": 9}, r"train_lengths is \[32, 64\]: .*, from 68 to"),
-    ],
-)
-def test_wrong_values_are_refused(changes: dict[str, float], message: str) -> None:
-    with pytest.raises(UserError, match=f"data: {message}"):
-        build("mqmtar", **changes)

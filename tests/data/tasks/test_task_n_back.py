@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from helpers_tasks import build, drawn, mistakes, texts
 
-from roundround.support.errors import UserError
-
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_a_solver_gets_every_scored_target(steps: int) -> None:
@@ -23,8 +21,3 @@ def test_every_answer_is_scored_and_the_first_ones_are_none() -> None:
         assert example.scored.nonzero()[0].tolist() == [*range(2, 19, 2)]
         assert words[2:6:2] == [".", "."]
         assert "." not in words[6:]
-
-
-def test_no_steps_are_refused() -> None:
-    with pytest.raises(UserError, match="data: steps is 0: a whole number from 1 is allowed"):
-        build("n_back", steps=0)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from helpers_tasks import build, mistakes, texts
-
-from roundround.support.errors import UserError
 
 FILLER = "the grass is green . the sky is blue . the sun is yellow . here we go . there and back again ."
 
@@ -47,14 +44,3 @@ def test_filler_stands_before_and_after_and_begins_anew_after_the_number() -> No
         assert behind.split() == filler[: len(behind.split())]
         places.add(len(before.split()))
     assert places == {*range(13)}
-
-
-def test_a_length_counts_all_tokens() -> None:
-    assert build("passkey").context(2048) == 2048
-
-
-def test_a_number_without_digits_is_refused() -> None:
-    with pytest.raises(UserError, match="data: n_digits is 0: a whole number from 1 is allowed"):
-        build("passkey", n_digits=0)
-    with pytest.raises(UserError, match=r"data: train_lengths is \[64, 128\]: .*, from 84 to"):
-        build("passkey", n_digits=20)

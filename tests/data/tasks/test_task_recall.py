@@ -7,7 +7,6 @@ import pytest
 from helpers_tasks import build, drawn, mistakes, spelled
 from scipy.stats import chisquare
 
-from roundround.data.tasks.recall import Recall
 from roundround.support.errors import UserError
 
 
@@ -59,27 +58,3 @@ def test_lengths_have_those_distances_that_they_have_room_for() -> None:
     with pytest.raises(UserError, match=r"length=32 has no room for any of data.distances=\[100\]"):
         build("recall", distances=[100]).check_length(32, "length")
     assert build("recall", distances=[]).groups() == {}
-
-
-def test_the_other_items_keep_their_order_of_places_whatever_the_distance() -> None:
-    """Of one generator: an item that stood at the distance makes room, and nothing else moves."""
-    task = build("recall", n_items=3, n_queries=3)
-    assert isinstance(task, Recall)
-    plain, at = (one.example(np.random.default_rng(7), 24).tokens for one in (task, task.at(11)))
-    assert sorted(plain) == sorted(at)
-    assert 0 < (plain != at).sum() <= 3
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"n_items": 17}, r"n_items is 17: 1 to 16 is allowed \(n_keys=16\)"),
-        ({"n_queries": 9}, r"n_queries is 9: 1 to 8 is allowed \(n_items=8\)"),
-        ({"n_values": 1}, "n_values is 1: 2 to 512 is allowed"),
-        ({"distances": [0]}, "distances is 0: 1 to 1,048,576 is allowed"),
-        ({"train_lengths": [17, 64]}, r"train_lengths is \[17, 64\]: .*, from 18 to"),
-    ],
-)
-def test_wrong_values_are_refused(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError, match=f"data: {message}"):
-        build("recall", **changes)

@@ -15,9 +15,3 @@ def test_a_solver_gets_every_scored_target() -> None:
 def test_one_symbol_stands_on_both_sides() -> None:
     for words in texts(build("repeat"), 5, length=3):
         assert words == ["<bos>", *3 * [words[1]], "<sep>", *3 * [words[1]], "<eos>"]
-
-
-def test_every_symbol_comes_up() -> None:
-    seen = {words[1] for words in texts(build("repeat", n_symbols=4), 64, length=20, split="train")}
-    assert seen <= {"0", "1", "2", "3"}
-    assert len(seen) > 1  # the hash leaves some of so few examples to the other splits

@@ -10,7 +10,7 @@ import pytest
 from conftest import STORIES
 
 from roundround.data.batches import Shares
-from roundround.data.tasks.base import Examples, FixedSet
+from roundround.data.tasks.base import FixedSet
 from roundround.data.tasks.batches import TrainingExamples, task_data
 from roundround.data.tasks.text_task import Text, TextTask
 from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes, Vocabulary
@@ -92,11 +92,3 @@ def test_batches_and_a_learnt_tokenizer_come_from_the_same_texts() -> None:
     assert tokens.shape[0] == 4
     assert int(tokens.max()) < data.n_vocab
     assert data.corpus_hash == task.identity()
-
-
-def test_a_fixed_set_is_read_by_number_and_not_split_again() -> None:
-    vocabulary = Bytes().build([])
-    examples = Examples(Digits(stored=5).with_vocabulary(vocabulary), seed=0, split="test")
-    assert examples.n == 5
-    assert [vocabulary.decode(examples[i].tokens.tolist()) for i in (0, 4)] == ["test 0!", "test 4!"]
-    assert Examples(Digits().with_vocabulary(vocabulary), seed=0, split="test").n is None

@@ -1,0 +1,337 @@
+"""Tokens in shards: the folder or address where they lie, and their files read as one array.
+
+Addresses are in fsspec's form (s3://, gs://, hf://, memory://). Credentials come from the usual variables and files of
+each service; an address that holds one is refused, because addresses are recorded.
+
+Tested by tests/data/test_shards.py.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, final
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import DTypeLike, NDArray
+
+from roundround.data.corpora import first_line
+from roundround.support.errors import UserError, check_no_credentials
+from roundround.support.files import ADDRESS, home_expanded, is_full, read_text, sha256, write_atomically
+
+Array = NDArray[np.unsignedinteger[Any]]
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # protocol: the extra of this package that reads it
+VARIABLES = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, or a profile of the service"
+MOVE = "ROUNDROUND_CACHE=FOLDER moves the cache"
+OTHER = "give another to=DIR"
+GROUP = 16  # shards whose windows are shuffled together: up to 700 MiB of text, and a GiB where there are more
+CACHE_BYTES = 20 * 10**9  # of copies of shards from addresses, where no corpus says otherwise
+MOST_OPEN = 64  # files
+BLOCK = 1 << 20  # values
+
+
+def default_cache_dir() -> Path:
+    """$ROUNDROUND_CACHE, or roundround/ in $XDG_CACHE_HOME, or else in ~/.cache. UserError without a home folder."""
+    own, shared = os.environ.get("ROUNDROUND_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if own:
+        return home_expanded(own, "ROUNDROUND_CACHE")
+    return (Path(shared) if shared else home_expanded("~/.cache", "ROUNDROUND_CACHE is not set")) / "roundround"
+
+
+@contextmanager
+def writing(folder: Path | str, way_out: str) -> Iterator[None]:
+    """Turns an OSError of writing tokens into a UserError that names the folder and what the user can do.
+
+    A file of the corpus that cannot be read has to be a UserError already (`corpora.reading`).
+    """
+    try:
+        yield
+    except OSError as error:
+        if is_full(error):
+            raise UserError(f"no space left for tokens in {folder}: free some, or {way_out}") from error
+        reason = error.strerror or first_line(error)
+        raise UserError(f"tokens cannot be written in {folder} ({reason}): {way_out}") from error
+
+
+@final
+class Store:
+    """A folder of files with plain names, of this machine or behind an address. A file appears when it is whole.
+
+    path: None behind an address. way_out: what helps where the folder cannot be written.
+    UserError, with the reason, where an address is not reached; FileNotFoundError where a file is not there.
+    """
+
+    def __init__(self, address: str | Path, *, way_out: str = OTHER) -> None:
+        self.address, self.way_out = str(address).rstrip("/") or "/", way_out
+        self.path = None if ADDRESS.match(self.address) else Path(self.address)
+        if self.path is None:
+            with self._reaching():
+                from fsspec.core import url_to_fs
+
+                self._fs, root = url_to_fs(self.address)
+            self._root = root.rstrip("/")
+
+    def read_text(self, name: str) -> str:
+        """A small file."""
+        if self.path is not None:
+            return read_text(self.path / name)
+        with self._reaching():
+            content: bytes = self._fs.cat_file(f"{self._root}/{name}")
+        return content.decode()
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a small file."""
+        if self.path is not None:
+            return write_atomically(self.path / name, text)
+        with self._reaching():
+            self._fs.pipe_file(f"{self._root}/{name}", text.encode())
+
+    def put(self, file: Path, name: str) -> None:
+        """Give a finished file of `scratch` this name."""
+        if self.path is not None:
+            return os.replace(file, self.path / name)
+        with self._reaching():
+            self._fs.put_file(str(file), f"{self._root}/{name}")
+
+    def fetch(self, name: str, to: Path) -> None:
+        """Copy a file behind the address to this machine."""
+        with self._reaching():
+            self._fs.get_file(f"{self._root}/{name}", str(to))
+
+    def sizes(self) -> dict[str, int]:
+        """The files in it by name, with their bytes; nothing where there is no such folder yet."""
+        try:
+            if self.path is not None:
+                return {path.name: path.stat().st_size if path.exists() else 0 for path in self.path.iterdir()}
+            with self._reaching():
+                self._fs.invalidate_cache()
+                return {file["name"].rpartition("/")[2]: file["size"] for file in self._fs.ls(self._root, detail=True)}
+        except OSError:  # reported where something is written
+            return {}
+
+    def below(self, name: str) -> Store:
+        """The folder of this name in it."""
+        return Store(f"{self.address}/{name}", way_out=self.way_out)
+
+    @contextmanager
+    def scratch(self, cache_dir: Path) -> Iterator[Path]:
+        """A folder of this machine for files that `put` takes."""
+        if self.path is not None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            yield self.path
+        else:
+            cache_dir.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(dir=cache_dir) as folder:
+                yield Path(folder)
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """One line for whatever goes wrong on the way: each service's library has its own errors."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            name, line, protocol = type(error).__name__, first_line(error), self.address.partition("://")[0]
+            reason = f"cannot be reached ({name}: {line}); check the address and the network"
+            if isinstance(error, ImportError):
+                extra = f": pip install 'roundround[{EXTRAS[protocol]}]'" if protocol in EXTRAS else f" ({line})"
+                reason = f"{protocol}:// needs a package that is not installed{extra}"
+            elif isinstance(error, PermissionError) or "redential" in name or "redential" in str(error):
+                reason = f"not allowed there, or no credentials ({name}: {line}); they come from {VARIABLES}"
+            raise UserError(f"{self.address}: {reason}") from None
+
+
+def open_store(address: str, option: str) -> Store:
+    """The folder or address that an option names. UserError for an address with credentials, a query or a fragment.
+
+    A key of s3:// may hold an @, as may a path of this machine.
+    """
+    if not address.strip():
+        raise UserError(f"{option} is empty; give a folder or an address such as s3://BUCKET/FOLDER")
+    if not ADDRESS.match(address):
+        path = home_expanded(address.removeprefix("file://"), option)
+        return Store(os.path.abspath(path), way_out=f"give another {option}=DIR")
+    if "://" not in address:
+        raise UserError(f"{option}={address}: an address has // after its colon; a path of this machine begins with ./")
+    check_no_credentials(address, option)
+    for part in address.split("::"):
+        scheme, _, rest = part.partition("://")
+        if scheme != "file" and ("?" in rest or (scheme.lower() in ("http", "https") and "#" in rest)):
+            raise UserError(
+                f"{option}: an address of {scheme}:// with a query or a fragment in it would be recorded; "
+                f"give it without them: credentials come from {VARIABLES}"
+            )
+    return Store(address)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardFile:
+    """An array of a shard: where it lies, and what it has to be."""
+
+    store: Store
+    name: str
+    n_values: int
+    dtype: np.dtype[Any]
+    sha256: str
+
+    @property
+    def n_bytes(self) -> int:
+        return self.n_values * self.dtype.itemsize
+
+    def lost(self, why: str) -> UserError:
+        """The error of a shard that cannot be read from where it lies."""
+        again = "roundround prepare with the same data= and to= makes it again"
+        return UserError(f"{self.store.address}/{self.name}: {why}; {again}")
+
+
+class OpenFile:
+    """A file that stays readable when its name is gone. Its bytes are read without a map, whose pages would count as
+    memory of the process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._handle = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._handle)
+
+    def read(self, n_bytes: int, begin: int) -> bytes:
+        return os.pread(self._handle, n_bytes, begin)
+
+
+class Shards:
+    """Opens the files of shards: where they lie in a folder, else a copy of them on the local disk.
+
+    Copies serve all jobs and ranks of a machine. A copy is named by its sha256, which is checked when it arrives. The
+    copies used longest ago are removed until all of them have at most `most_bytes`; whoever has one open reads on.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        self.folder, self.most_bytes = folder, most_bytes
+        self._opened = lru_cache(MOST_OPEN)(self._open)
+
+    def read(self, file: ShardFile, begin: int, end: int) -> Array:
+        """Values begin..end of a shard. UserError where it is lost."""
+        size = file.dtype.itemsize
+        content = self._opened(file).read((end - begin) * size, begin * size)
+        if len(content) != (end - begin) * size:
+            raise file.lost("it was cut")
+        return np.frombuffer(content, file.dtype)
+
+    def _open(self, file: ShardFile) -> OpenFile:
+        if file.store.path is not None:
+            try:
+                return OpenFile(file.store.path / file.name)
+            except OSError as error:
+                raise file.lost(error.strerror or "it cannot be read") from error
+        path = self.folder / f"{file.sha256}.bin"
+        with writing(self.folder, f"lower data.cache_gb, or {MOVE}"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.folder / "lock"):
+                if not path.exists():
+                    temporary = path.with_suffix(".tmp")
+                    try:
+                        file.store.fetch(file.name, temporary)
+                    except FileNotFoundError as error:
+                        raise file.lost("it is gone") from error
+                    if sha256(temporary) != file.sha256:
+                        raise file.lost("it has other bytes than were written")
+                    os.replace(temporary, path)
+                os.utime(path)
+                opened = OpenFile(path)
+                copies = sorted(self.folder.glob("*.bin"), key=lambda copy: -copy.stat().st_mtime_ns)
+                up_to = accumulate([copy.stat().st_size for copy in copies])
+                for copy, n_bytes in list(zip(copies, up_to, strict=True))[1:]:
+                    if n_bytes > self.most_bytes:
+                        copy.unlink()
+        return opened
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Values begin..end of a shard's file."""
+
+    file: ShardFile
+    begin: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+
+class TokenStream:
+    """Segments one after another, as an array of one dimension. A slice is another stream; `read` and numpy copy."""
+
+    def __init__(self, segments: Sequence[Segment], dtype: np.dtype[Any], shards: Shards) -> None:
+        self.segments, self.dtype, self._shards = list(segments), dtype, shards
+        self._ends = list(accumulate(map(len, self.segments)))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, piece: slice) -> TokenStream:
+        begin, end, step = piece.indices(len(self))
+        if step != 1:
+            raise ValueError(f"step is {step}: 1 is allowed")
+        return TokenStream(list(self._pieces(begin, end)), self.dtype, self._shards)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self.read(0, len(self)), dtype)
+
+    def read(self, begin: int, end: int) -> Array:
+        """Values begin..end: [end - begin]."""
+        parts = [self._shards.read(piece.file, piece.begin, piece.end) for piece in self._pieces(begin, end)]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, self.dtype), *parts])
+
+    def blocks(self) -> Iterator[Array]:
+        """All values, some at a time."""
+        for begin in range(0, len(self), BLOCK):
+            yield self.read(begin, min(begin + BLOCK, len(self)))
+
+    def tolist(self) -> list[int]:
+        return [value for block in self.blocks() for value in block.tolist()]
+
+    def sum(self) -> int:
+        return sum(int(block.sum(dtype=np.int64)) for block in self.blocks())
+
+    def sizes(self) -> list[int]:
+        """Values of each segment; a segment of a whole array is a shard."""
+        return [len(segment) for segment in self.segments]
+
+    def only(self, segments: Sequence[int]) -> TokenStream:
+        """These segments by number, in this order."""
+        return TokenStream([self.segments[n] for n in segments], self.dtype, self._shards)
+
+    def _pieces(self, begin: int, end: int) -> Iterator[Segment]:
+        number = bisect_right(self._ends, begin)
+        while begin < end:
+            segment, last = self.segments[number], self._ends[number]
+            first, upto = last - len(segment), min(end, last)
+            yield Segment(segment.file, segment.begin + begin - first, segment.begin + upto - first)
+            begin, number = upto, number + 1
+
+
+def joined(streams: Sequence[TokenStream]) -> TokenStream:
+    """Streams of the same type, one after another."""
+    first = streams[0]
+    return TokenStream([segment for stream in streams for segment in stream.segments], first.dtype, first._shards)
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Streams, each with its share of the windows. shares: positive, and 1 together. names: of the sources."""
+
+    streams: tuple[TokenStream, ...]
+    shares: tuple[float, ...]
+    names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return sum(map(len, self.streams))
