@@ -99,10 +99,11 @@ def opened(
             record_start(run, patch, before if earlier is None else None)
         with its_end(run, invocation, before, earlier, memory):
             if writes:
-                kept = logger.start(directory, run.manifest)
-                run.logger = logger
-                if kept is not None:  # a run that is resumed without a logger keeps its id
-                    run.note(wandb=kept)
+                for one in logger.loggers if isinstance(logger, Several) else [logger]:
+                    kept = one.start(directory, run.manifest)
+                    run.loggers.append(one)
+                    if kept is not None:  # a run that is resumed without a logger keeps its id
+                        run.note(wandb=kept)
             invocation.peers.record = lambda status: record_loss(run, invocation, status)
             with invocation.peers.naming_who_left():
                 yield run
@@ -217,24 +218,25 @@ def end(run: Run, status: str, exit_code: int, memory: PeakMemory) -> None:
     if not run.writes:
         return
     known = status != "done"  # where the disk is full, that is what ends the run too
-    with as_well_as_possible(run, known=known):
+    with as_well_as_possible(known=known):
         peak = larger(run.manifest.get("peak_memory"), memory.so_far())
         run.note(status=status, ended=now(), peak_memory=peak)
-    with as_well_as_possible(run, known=known, what="the results could not be given to the logger"):
-        if (run.directory / RESULTS).exists():
-            run.logger.results(parse_json((run.directory / RESULTS).read_text(encoding="utf-8")))
-    with as_well_as_possible(run, known=known, what="the figures could not be given to the logger"):
-        if pictures := {path.stem: path for path in sorted((run.directory / "figures").glob("*.png"))}:
-            run.logger.figures(pictures)
-    with as_well_as_possible(run, known=known, what="the checkpoint could not be given to the logger"):
-        if (wanted := run.logger.log_checkpoint) is not None:
-            from roundround.records import checkpoints  # torch takes seconds to import, and some verbs need none
+    for logger in run.loggers:
+        with as_well_as_possible(known=known, what="the results could not be given to the logger"):
+            if (run.directory / RESULTS).exists():
+                logger.results(parse_json((run.directory / RESULTS).read_text(encoding="utf-8")))
+        with as_well_as_possible(known=known, what="the figures could not be given to the logger"):
+            if pictures := {path.stem: path for path in sorted((run.directory / "figures").glob("*.png"))}:
+                logger.figures(pictures)
+        with as_well_as_possible(known=known, what="the checkpoint could not be given to the logger"):
+            if logger.log_checkpoint is not None:
+                from roundround.records import checkpoints  # torch takes seconds to import, and some verbs need none
 
-            if checkpoints.newest(run.directory / "checkpoints") is not None:  # it did not end before its first
-                also = [path for name in (MANIFEST, "tokenizer.json") if (path := run.directory / name).exists()]
-                run.logger.checkpoint(checkpoints.find(run.directory, wanted), also)
-    with as_well_as_possible(run, known=known):
-        run.logger.finish(run.manifest, exit_code)
+                if checkpoints.newest(run.directory / "checkpoints") is not None:  # it did not end before its first
+                    also = [path for name in (MANIFEST, "tokenizer.json") if (path := run.directory / name).exists()]
+                    logger.checkpoint(checkpoints.find(run.directory, logger.log_checkpoint), also)
+        with as_well_as_possible(known=known):
+            logger.finish(run.manifest, exit_code)
 
 
 def recover(directory: Path) -> None:
@@ -256,9 +258,7 @@ def recover(directory: Path) -> None:
 
 
 @contextmanager
-def as_well_as_possible(
-    run: Run, *, known: bool, what: str = "the end of the run could not be recorded"
-) -> Iterator[None]:
+def as_well_as_possible(*, known: bool, what: str = "the end of the run could not be recorded") -> Iterator[None]:
     """Where even recording the end fails, say so and keep the error that matters; a full disk may be known."""
     try:
         yield
@@ -271,8 +271,9 @@ def withdraw(run: Run, before: set[str]) -> None:
     """Remove a run that never began, and only what it wrote: the folder may be the user's own, with `before` in it."""
     if not run.writes:
         return
-    with as_well_as_possible(run, known=True):
-        run.logger.finish({**run.manifest, "status": "refused"}, 2)
+    for logger in run.loggers:
+        with as_well_as_possible(known=True):
+            logger.finish({**run.manifest, "status": "refused"}, 2)
     if "wandb" not in before:
         shutil.rmtree(run.directory / "wandb", ignore_errors=True)
     if VARIANTS not in before:
@@ -290,13 +291,15 @@ def restore(run: Run, earlier: str) -> None:
     if not run.writes:
         return
     manifest = json.loads(earlier)
-    with as_well_as_possible(run, known=True):
+    with as_well_as_possible(known=True):
         if manifest["wandb"] == run.manifest["wandb"]:
             write_atomically(run.directory / MANIFEST, earlier)
         else:
             run.manifest = {**manifest, "wandb": run.manifest["wandb"]}
             run.note()
-        run.logger.finish(manifest, 2)
+    for logger in run.loggers:
+        with as_well_as_possible(known=True):
+            logger.finish(manifest, 2)
 
 
 def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, Any] | None) -> dict[str, Any]:

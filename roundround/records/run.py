@@ -49,7 +49,7 @@ class Run:
         self.directory = directory
         self.manifest = manifest
         self.writes = writes
-        self.logger = Logger()  # nobody listens until it has started
+        self.loggers: list[Logger] = []  # those that have started
         self.has_logged = False
 
     def note(self, **facts: Any) -> None:
@@ -59,18 +59,19 @@ class Run:
             write_json(self.directory / MANIFEST, self.manifest)
 
     def log(self, step: int, **metrics: float) -> None:
-        """Append one line to metrics.jsonl and tell the logger. A number that is not finite is written as its name."""
+        """Append one line to metrics.jsonl, and give it to the loggers. A number that is not finite becomes its name."""
         if not self.writes:
             return
         line = named(metrics)
         with open(self.directory / METRICS, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **line}) + "\n")
         self.has_logged = True
-        try:
-            self.logger.log(metrics, step)
-        except ConnectionError as error:  # a job's SIGTERM reaches the process that the logger has started too
-            print_status(f"the logger's own process is gone ({one_line(error)}); the run goes on without it")
-            self.logger = Logger()
+        for logger in list(self.loggers):
+            try:
+                logger.log(metrics, step)
+            except ConnectionError as error:  # a job's SIGTERM also reaches a process that the logger has started
+                print_status(f"the logger's own process is gone ({one_line(error)}); the run continues without it")
+                self.loggers.remove(logger)
 
     def forget_after(self, step: int) -> None:
         """Drop the metrics of steps after this one: a resumed run makes them again. A torn last line goes too."""
@@ -81,7 +82,8 @@ class Run:
             lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
             kept = [line for line in lines if step_of(line) <= step]
             write_atomically(path, "".join(line + "\n" for line in kept))
-        self.logger.forget_after(step)
+        for logger in self.loggers:
+            logger.forget_after(step)
 
     def results(self, records: list[dict[str, Any]], **headline: float) -> None:
         """Write results.json, the numbers this run is for, and the few that the manifest shows.
