@@ -124,7 +124,6 @@ FILES = (
 )
 FIGURES = ("*.svg", "*.pdf", "*.png")  # the same, in its folder
 EXPORTED = "exported"  # what a run whose parameters were shared out leaves for from_pretrained
-FOLDERS = ("checkpoints", "figures", "variants", "conf", "tensorboard", EXPORTED)
 SCRATCH = "roundround-rank-"
 LARGEST = 16 << 20  # bytes of a manifest; most have a few thousand
 

@@ -59,7 +59,7 @@ class Run:
             write_json(self.directory / MANIFEST, self.manifest)
 
     def log(self, step: int, **metrics: float) -> None:
-        """Append one line to metrics.jsonl, and give it to the loggers. A number that is not finite becomes its name."""
+        """Append one line to metrics.jsonl, a number that is not finite as its name, and call the loggers."""
         if not self.writes:
             return
         line = named(metrics)

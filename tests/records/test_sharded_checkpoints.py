@@ -61,7 +61,7 @@ def found_after(folder: Path) -> tuple[list[int], list[int]]:
     found = []
     for put_right in (False, True):
         if put_right:
-            checkpoints.recover(folder)
+            checkpoints.clean_up(folder)
         for path in checkpoints.steps(folder):
             step = checkpoints.step_of(path)
             assert torch.equal(checkpoints.load(path).weights["weight"], torch.arange(12.0).view(6, 2) + step)

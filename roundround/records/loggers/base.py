@@ -20,9 +20,7 @@ class Logger:
     follow `results`, `figures` and `checkpoint` with what is in its directory, and `finish`.
     """
 
-    libraries: ClassVar[
-        tuple[str, ...]
-    ] = ()  # slow modules that it needs; they are imported before torch and Lightning
+    libraries: ClassVar[tuple[str, ...]] = ()  # slow modules that it needs, imported before torch
     log_checkpoint: str | None = None  # the checkpoint that the logger gets: best or last
 
     def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
@@ -33,7 +31,7 @@ class Logger:
         """One line of metrics."""
 
     def forget_after(self, step: int) -> None:
-        """Training begins after this step; metrics of later steps, from an earlier start of the run, will come again."""
+        """Training begins after this step; later steps of an earlier start of the run come again."""
 
     def results(self, records: Sequence[Mapping[str, Any]]) -> None:
         """The records of results.json; a number that is not finite is its name, such as nan."""
