@@ -9,8 +9,8 @@ If processes share the parameters out, each writes two files of its own in place
 (sharded_checkpoints.py), with the same names of tensors inside and the same state.json. `load` and `load_weights` read
 both layouts.
 
-A folder is written under a hidden name, flushed to the disk and renamed, and renamed back before it is deleted: a folder
-with a step's name is whole. The folders, never the links, say which checkpoint is the last and which the best: a writer
+A folder is written under a hidden name, flushed to the disk and renamed, and renamed back before it is deleted: with a
+step's name it is whole. The folders, never the links, say which checkpoint is the last and which the best: a writer
 may be killed after it has written a folder and before it has made the links. The newest state.json has the best step.
 """
 
@@ -247,7 +247,7 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def fill(tensors: dict[str, Tensor], folder: Path, *, alone: bool = False) -> None:
-    """Fill tensors from a checkpoint of either layout; sharded tensors get their rows. Called by all processes, or one."""
+    """Fill tensors from a checkpoint of either layout; sharded ones get their rows. Called by all processes, or one."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load as read_into
 
@@ -265,7 +265,7 @@ def check_files(folder: Path, state: dict[str, Any], names: Iterable[str]) -> No
 
 
 def refuse_strangers(folder: Path, state: dict[str, Any]) -> None:
-    """Raises UserError for a file that the writer of a checkpoint did not put there: torch reads all files of a folder."""
+    """Raises UserError for tensors that are not of the checkpoint: torch reads all files of a folder."""
     strangers = sorted(path.name for path in folder.glob("*.safetensors") if path.name not in state["sha256"])
     if strangers:
         raise damaged(folder, strangers[0], "it is not of this checkpoint")

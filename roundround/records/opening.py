@@ -80,7 +80,8 @@ def opened(
         earlier, patch = None, None
         if (directory / MANIFEST).exists():
             manifest = read_manifest(directory)
-            if writes and not is_its_own(manifest, invocation, config):  # another rank finds the run of the first one
+            starts_over = "resume" not in config and has_words(manifest, invocation.verb, invocation.overrides)
+            if writes and not starts_over and config.get("resume") is None:  # another rank finds the first one's run
                 raise UserError(f"{directory} holds a run of {manifest['verb']} already; choose another folder")
             earlier = (directory / MANIFEST).read_text(encoding="utf-8")
             for line in refuse_changed(directory, manifest):
@@ -107,13 +108,6 @@ def opened(
                 yield run
     if writes:
         tell(str(directory))
-
-
-def is_its_own(manifest: Mapping[str, Any], invocation: Invocation, config: Mapping[str, Any]) -> bool:
-    """Whether this is the run that is there already: resumed, or the same command of a verb that starts over."""
-    if "resume" in config:
-        return config["resume"] is not None
-    return has_words(manifest, invocation.verb, invocation.overrides)
 
 
 def opened_run(
@@ -157,10 +151,8 @@ def its_end(
     except UserError as error:
         if run.has_logged:
             end(run, f"failed: {one_line(error)}", 2, memory)
-        elif earlier is None:
-            withdraw(run, before)
         else:
-            restore(run, earlier)
+            take_back(run, before, earlier)
         raise
     except (Interrupted, KeyboardInterrupt) as stop:
         end(run, "interrupted", 128 + (stop.signum if isinstance(stop, Interrupted) else signal.SIGINT), memory)
@@ -204,7 +196,7 @@ def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None
             run.note()
     except BaseException:
         if before is not None:
-            withdraw(run, before)
+            take_back(run, before, None)
         raise
 
 
@@ -248,7 +240,7 @@ def clean_up(directory: Path) -> None:
 
 @contextmanager
 def as_well_as_possible(*, known: bool, what: str = "the end of the run could not be recorded") -> Iterator[None]:
-    """Inside, an error is logged and not raised, since the run's own error matters more. known: a full disk is no news."""
+    """Inside, an error is logged, not raised: the run's own error matters more. known: a full disk is no news."""
     try:
         yield
     except Exception as error:
@@ -256,37 +248,27 @@ def as_well_as_possible(*, known: bool, what: str = "the end of the run could no
         log.log(level, "%s: %s", what, one_line(error))
 
 
-def withdraw(run: Run, before: set[str]) -> None:
-    """Remove a run that was refused, and only what it wrote: the folder may be the user's own, with `before` in it."""
-    if not run.writes:
-        return
-    for logger in run.loggers:
-        with as_well_as_possible(known=True):
-            logger.finish({**run.manifest, "status": "refused"}, 2)
-    for folder in {"wandb", VARIANTS} - before:
-        shutil.rmtree(run.directory / folder, ignore_errors=True)
-    for name in ("tokenizer.json", "code.patch", MANIFEST, LOCK):
-        if name not in before:
-            (run.directory / name).unlink(missing_ok=True)
+def take_back(run: Run, before: set[str], earlier: str | None) -> None:
+    """Leave the directory of a refused run as it was: a new run removes what it wrote, and only that.
 
-
-def restore(run: Run, earlier: str) -> None:
-    """Give a run that could not be resumed its old manifest back, to the last byte.
-
-    If a logger has started its own run since, its id is kept: the next start continues that one.
+    before: the names in the directory, which may be the user's own. earlier: the manifest of a resumed run, which it
+    gets back, to the last byte. If a logger has started its own run since, its id is kept: the next start continues it.
     """
     if not run.writes:
         return
-    manifest = json.loads(earlier)
-    with as_well_as_possible(known=True):
-        if manifest["wandb"] == run.manifest["wandb"]:
-            write_atomically(run.directory / MANIFEST, earlier)
-        else:
-            run.manifest = {**manifest, "wandb": run.manifest["wandb"]}
-            run.note()
+    old, wandb = json.loads(earlier) if earlier is not None else None, run.manifest["wandb"]
     for logger in run.loggers:
         with as_well_as_possible(known=True):
-            logger.finish(manifest, 2)
+            logger.finish(old or {**run.manifest, "status": "refused"}, 2)
+    if old is not None:
+        with as_well_as_possible(known=True):
+            kept = earlier if old["wandb"] == wandb else None
+            write_atomically(run.directory / MANIFEST, kept or json.dumps({**old, "wandb": wandb}, indent=2) + "\n")
+        return
+    for folder in {"wandb", VARIANTS} - before:
+        shutil.rmtree(run.directory / folder, ignore_errors=True)
+    for name in {"tokenizer.json", "code.patch", MANIFEST, LOCK} - before:
+        (run.directory / name).unlink(missing_ok=True)
 
 
 def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, Any] | None) -> dict[str, Any]:

@@ -174,7 +174,7 @@ def imported_by(path: Path, name: str) -> list[str]:
 
 
 def keep_sources(config: dict[str, Any], directory: Path) -> dict[str, dict[str, str]]:
-    """Copy the sources of a config's foreign classes into a run directory; returns what the manifest records of them."""
+    """Copy the sources of a config's foreign classes into a run directory; returns what the manifest records."""
     kept: dict[str, dict[str, str]] = {}
     for target in sorted(set(foreign_targets(config).values())):
         kept[target] = {}
@@ -262,7 +262,7 @@ def difference(now: Path | None, copy: Path, kept_hash: str | None) -> tuple[str
 
 
 def is_done(directory: Path, verb: str, overrides: Sequence[str]) -> bool:
-    """Whether the directory holds a finished run of these words. UserError if the code of one of its classes changed."""
+    """Whether there is a finished run of these words. UserError if the code of one of its classes has changed."""
     manifest = read_manifest(directory)
     if manifest["status"] != "done" or not has_words(manifest, verb, overrides):
         return False
@@ -271,7 +271,7 @@ def is_done(directory: Path, verb: str, overrides: Sequence[str]) -> bool:
 
 
 def refuse_changed(directory: Path, manifest: dict[str, Any]) -> list[str]:
-    """Lines about changed comments in the classes of a resumed run. UserError if the code of one of them has changed."""
+    """Lines about changed comments in the classes of a resumed run. UserError if the code of one has changed."""
     of_numbers = {name: node for name, node in manifest["config"].items() if name != "logger"}
     found = changes(directory, manifest, of_numbers)
     for change in found:

@@ -41,7 +41,7 @@ logging.getLogger("torch.distributed.checkpoint.hf_storage").setLevel(logging.WA
 
 
 class Writer(HuggingFaceStorageWriter):
-    """torch's writer. It also hashes each file in the process that wrote it, and `commit` makes the folder a checkpoint."""
+    """torch's writer, which also hashes each file in the process that wrote it; `commit` completes the checkpoint."""
 
     def __init__(self, folder: Path, files: dict[str, int], commit: Callable[[dict[str, str]], None]) -> None:
         """`files`: 1 or 2 by tensor. The first process calls `commit` with all hashes by file."""
@@ -129,7 +129,7 @@ def check_together(checkpoint: Checkpoint) -> None:
 
 
 def load_shards_into(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Give a sharded model its rows of the checkpoint, in all processes at once. A UserError is raised in all of them."""
+    """Give a sharded model its rows of the checkpoint, in all processes at once. UserError in all of them."""
     check_together(checkpoint)
     folder = checkpoint.folder
     found = checkpoints.described(folder)
