@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from roundround.analysis.intervals import fitted_prior, holm, moderated
 from roundround.config.options import options_of
-from roundround.records.directories import TEXT, VALUES, WHOLE, Kind, by_name, fault_in, list_of, or_null
+from roundround.records.directories import fault_in
 from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import parse_json, read_text
 
@@ -39,22 +39,11 @@ SIZE = "default"  # that of the stored values
 # of a prior, as all differences share the seeds of the baseline: with more, p of equal variants is too small
 MOST_DEGREES = 8.0
 LARGEST = 1 << 20  # bytes of a file of values
-NUMBER = Kind(
-    "a number below 1e100", lambda value: type(value) in (int, float) and abs(value) < 1e100
-)  # sums are finite
-KINDS = {  # of a file of values
-    **dict.fromkeys(("set", "size", "hash"), TEXT),
-    "variant": Kind(
-        "the names of options by group, pe and softmax among them",
-        lambda value: by_name("", TEXT.fits).fits(value) and {"pe", "softmax"} <= value.keys(),
-    ),
-    "rate": NUMBER,
-    "seeds": Kind("whole numbers, each once", lambda value: list_of(WHOLE).fits(value) and len({*value}) == len(value)),
-    "numbers": by_name(
-        "lists of numbers below 1e100 or null, by part and name", by_name("", list_of(or_null(NUMBER)).fits).fits
-    ),
-    "remarks": by_name("lists of texts by part", list_of(TEXT).fits),
-    "made": list_of(VALUES),
+FIELDS = {  # of a file of values
+    **dict.fromkeys(("set", "size", "hash"), str),
+    **dict.fromkeys(("variant", "numbers", "remarks"), dict),
+    "rate": int | float,
+    **dict.fromkeys(("seeds", "made"), list),
 }
 DECIDES = ("train", "looks", "keeps", "measures", "model_of")  # keys of a part on which numbers depend
 Variant = dict[str, str]
@@ -326,14 +315,14 @@ def read_standing(path: Path) -> Standing:
         values = parse_json(read_text(path, LARGEST))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is no file of values as roundround bench leaves it: {one_line(error)}") from error
-    fault = fault_in(values, KINDS) if isinstance(values, dict) else "it holds no values by name"
+    fault = fault_in(values, FIELDS) if isinstance(values, dict) else "it holds no values by name"
     if fault is None:
         lengths = {len(column) for part in values["numbers"].values() for column in part.values()}
         if not lengths <= {len(values["seeds"])} or [one.get("seed") for one in values["made"]] != values["seeds"]:
             fault = "numbers and made must have an item for each of the seeds, in their order"
     if fault is not None:
         raise UserError(f"{path} is no file of values as roundround bench leaves it: {fault}")
-    return Standing(**{key: values[key] for key in KINDS})
+    return Standing(**{key: values[key] for key in FIELDS})
 
 
 def stored(name: str, size: str) -> list[Standing]:

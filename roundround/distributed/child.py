@@ -18,7 +18,7 @@ from pathlib import Path
 from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.support.errors import AlreadyReported, Interrupted
 
-RAISES = "HYDRA_FULL_ERROR"  # which the parent's own command sets while it runs: a child tells errors in a line
+RAISES = "HYDRA_FULL_ERROR"  # the parent's command sets it while it runs; a child prints an error as one line
 PACKAGES = Path(__file__).resolve().parents[2]  # the folder that holds roundround
 
 
@@ -44,10 +44,10 @@ def start(
     log: Path | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Path:
-    """Run `roundround WORDS`, in this folder or the current one; its directory. log: a file for its standard error.
+    """Run `roundround WORDS`, in this folder or the current one; returns its run directory.
 
-    A signal is passed on to it first. AlreadyReported where it was refused, VerbFailed where it failed; it has printed
-    why. tell: is given each line of its standard error instead, as it comes.
+    A signal is passed on to it first. AlreadyReported if it was refused, VerbFailed if it failed; it has printed why.
+    log: a file for its standard error. tell: gets each line of its standard error instead.
     """
     command = [sys.executable, "-m", "roundround", *words]
     with (
@@ -85,7 +85,7 @@ def hand_on(lines: Iterable[str] | None, tell: Callable[[str], None] | None) -> 
 
 
 def directory_of(words: Sequence[str], code: int, printed: str) -> Path:
-    """The run directory that a verb has printed last. AlreadyReported or VerbFailed for an exit code that is not 0."""
+    """The run directory that a verb has printed last. AlreadyReported or VerbFailed for an exit code other than 0."""
     if code == 2:
         raise AlreadyReported(f"roundround {' '.join(words)} was refused")
     if code:
@@ -102,9 +102,9 @@ WARM = [
 
 
 def start_warm(words: Sequence[str], log: Path) -> Path:
-    """`start` in a process that is forked from one which has imported the verbs once: seconds less for each.
+    """`start` in a process forked from one that has imported the verbs already, which saves seconds each time.
 
-    Standard error is added to a file. Where processes cannot be forked so, it is `start`.
+    Standard error is added to a file. On a system that cannot fork so, this is `start`.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return start(words, log=log)

@@ -1,4 +1,4 @@
-"""The device that a run computes on: chosen, described, how much it holds, and the most that a process has used.
+"""The device that a run computes on: its choice, its description, its memory, and the peak that a process has used.
 
 torch takes seconds to import, and a verb without it asks only for the peak.
 
@@ -27,7 +27,7 @@ FORGET_PEAK = "5"  # see proc_pid_clear_refs(5)
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is a GPU where there is one, another for each process. UserError for a device that torch does not have."""
+    """`auto` is a GPU if there is one, another for each process. UserError for a device that torch does not have."""
     import torch
 
     if name == "auto":
@@ -39,7 +39,7 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
         if device.type == "cuda" and device.index is not None:
-            torch.cuda.set_device(device)  # that of kernels which are launched where the process is
+            torch.cuda.set_device(device)  # of kernels that are launched on the current device
     except (RuntimeError, AssertionError) as error:  # torch adds a page about backends
         why = str(error).splitlines()[0].partition(". ")[0]
         raise UserError(f"device={name} cannot be used: {why}") from error
@@ -72,7 +72,7 @@ def memory(device: torch.device) -> int:
         import torch
 
         return int(torch.cuda.mem_get_info(device)[1])
-    if os.name != "posix":  # the system does not say it there: what does not fit fails when it is allocated
+    if os.name != "posix":  # there the system does not say it: an allocation that does not fit fails
         return sys.maxsize
     import resource
 
@@ -82,7 +82,7 @@ def memory(device: torch.device) -> int:
 
 
 def limits_of_control_groups() -> list[int]:
-    """The limits in bytes that Slurm, Docker or systemd set, of the process's own group and those around it."""
+    """The limits in bytes that Slurm, Docker or systemd set on the process's control group and its parents."""
     try:
         own = Path("/proc/self/cgroup").read_text(encoding="ascii").partition("0::/")[2].strip()
     except (OSError, ValueError):
@@ -95,7 +95,7 @@ def limits_of_control_groups() -> list[int]:
 
 
 def check_fits(n_bytes: int, device: torch.device, what: str, instead: str) -> None:
-    """Raises UserError where `n_bytes`, a lower bound of what is needed, are more than the device holds."""
+    """Raises UserError if the device has less than `n_bytes`, a lower bound of what is needed."""
     there = memory(device)
     if n_bytes > there:
         raise UserError(
@@ -112,10 +112,10 @@ def gibibytes(n_bytes: int) -> str:
 
 
 class PeakMemory:
-    """What this process uses at the most from now on, in bytes; of several that train together, each knows its own.
+    """The most bytes that this process uses from now on.
 
-    An earlier run in the same process may have used more, as the jobs of a sweep do. Linux can forget that. Elsewhere
-    a peak is known where it is higher than any before this run.
+    An earlier run in the same process, such as a job of the sweep, may have used more. Linux can forget that. On other
+    systems the peak is known only if it is higher than before this run.
     """
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class PeakMemory:
             cuda.reset_peak_memory_stats(n)
 
     def so_far(self) -> dict[str, int | None]:
-        """`resident_bytes` and `device_bytes` (of CUDA's tensors); None where it is not known, or no GPU is used."""
+        """`resident_bytes` and `device_bytes` (of CUDA's tensors); None if it is not known, or no GPU is used."""
         peak = resident_peak()
         known = peak is not None and (self.forgotten or self.before is None or peak > self.before)
         of_gpus = max((cuda.max_memory_allocated(n) for cuda, n in gpus()), default=0)
@@ -136,7 +136,7 @@ class PeakMemory:
 
 
 def resident_peak() -> int | None:
-    """Bytes; None where the system does not say, as Windows."""
+    """The peak in bytes; None if the system does not say, as Windows."""
     with suppress(OSError):
         found = re.search(r"^VmHWM:\s+(\d+) kB$", STATUS.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
         if found is not None:  # not getrusage, which remembers the process that this one was forked from
@@ -149,7 +149,7 @@ def resident_peak() -> int | None:
 
 
 def gpus() -> list[tuple[Any, int]]:
-    """torch.cuda with the number of each GPU, where this process has used any; a verb without torch has none."""
+    """torch.cuda with the number of each GPU, if this process has used any."""
     cuda = sys.modules.get("torch.cuda")
     return [(cuda, n) for n in range(cuda.device_count())] if cuda is not None and cuda.is_initialized() else []
 

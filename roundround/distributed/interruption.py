@@ -3,8 +3,8 @@
 SIGINT is Ctrl-C, SIGTERM asks for the end, SIGHUP says that the terminal is gone; Slurm and submitit send SIGUSR1 or
 SIGUSR2 before a job's time is over.
 
-An exception raised while modules are imported comes out of any line of anybody's code: it is lost in a callback, taken
-for a failed import, or followed by tracebacks from half-made libraries. So imports are ended at once.
+An exception raised while modules are imported can come out of any line: it is lost in a callback, looks like a failed
+import, or is followed by tracebacks of half-imported libraries. So a signal during imports ends the process at once.
 
 Tested by tests/command_line/test_interruption.py.
 """
@@ -34,10 +34,10 @@ Handler = Callable[[int, FrameType | None], None]
 
 
 def on_signals(handler: Handler) -> dict[int, Any]:
-    """Let the stop signals call the handler; the earlier handlers, none in a thread, which cannot have its own.
+    """Let the stop signals call the handler; returns the earlier handlers. In a thread, which can set none, nothing.
 
-    A signal that is ignored stays ignored: a shell starts `train & other` so that Ctrl-C reaches the other alone, and
-    nohup ignores SIGHUP. So does one whose handler was not set by Python (None), which could not be put back.
+    A signal that is ignored stays ignored: a shell starts `train & other` so that Ctrl-C reaches only the other, and
+    nohup ignores SIGHUP. A signal whose handler was not set by Python (None) stays too: it could not be put back.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}
@@ -53,7 +53,7 @@ def put_back(handlers: dict[int, Any]) -> None:
 
 @contextmanager
 def signals_ignored() -> Iterator[None]:
-    """Inside, stop signals are ignored: a process that has begun to end takes a bounded time to report why."""
+    """Inside, stop signals are ignored: a process that ends already reports why, in a bounded time."""
     handlers = on_signals(ignore)
     try:
         yield
@@ -63,7 +63,7 @@ def signals_ignored() -> Iterator[None]:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Inside, stop signals wait: native code that calls Python, matplotlib's, raises its own error in their place."""
+    """Inside, stop signals wait: native code that calls Python, as in matplotlib, would raise its own error instead."""
     held: list[int] = []
     handlers = on_signals(lambda signum, frame: held.append(signum))
     try:

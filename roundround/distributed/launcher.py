@@ -1,7 +1,7 @@
 """Who started this process: a person, or a launcher that started several which work on one run together.
 
-The launchers' variables are read here, before anything slow is imported, and nowhere else: Lightning gets what they
-say from here (`training/trainer.py`). A variable that stands alone, such as a stale RANK=1, means nothing.
+The launchers' variables are read here and nowhere else, before anything slow is imported; `training/trainer.py` gives
+Lightning what they say. A variable alone, such as a stale RANK=1, means nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STARTED_BY = "ROUNDROUND_STARTED_BY"  # variable: the process that made Lightnin
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """The processes that a launcher started, and this one's place among all and among those on its machine.
+    """The processes that a launcher started, with the number of this one among all and on its machine.
 
     machine: the number of this machine among all.
     """
@@ -33,7 +33,7 @@ class Launch:
 
 
 def launch() -> Launch | None:
-    """How this process was started; None where a person started it. UserError for variables that contradict."""
+    """How this process was started; None if a person started it. UserError for variables that contradict."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return read("torchrun", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", machine="GROUP_RANK")
     in_shell = in_shell_of_salloc() or os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
@@ -51,7 +51,7 @@ def launch() -> Launch | None:
 
 
 def tasks_of_machine() -> int | str:
-    """How many tasks Slurm started on this machine: 1 of `2,1` on the second; or the variable that says it."""
+    """How many tasks Slurm started on this machine, such as 1 for `2,1` on the second; or the variable that says it."""
     counts = [
         int(n)
         for n, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
@@ -64,15 +64,15 @@ def tasks_of_machine() -> int | str:
 
 
 def int_of(name: str) -> int:
-    """A variable as a number; 0 where it is none."""
+    """A variable as a number; 0 if it is none."""
     value = os.environ.get(name, "")
     return int(value) if value.isdecimal() else 0
 
 
 def in_shell_of_salloc() -> bool:
-    """Whether Slurm allots this process a place to start tasks in, and has not started it as one of them.
+    """Whether this process runs in an allocation of Slurm, and Slurm has not started it as a task.
 
-    Lightning knows such a shell by the name of the job alone, which salloc -J changes.
+    Lightning recognises such a shell only by the name of the job, which salloc -J changes.
     """
     return "SLURM_NTASKS" in os.environ and "SLURM_PROCID" not in os.environ
 
@@ -113,12 +113,12 @@ def together() -> Launch | None:
 
 
 def first_is_gone() -> bool:
-    """Whether the process that started this one has ended, as far as one knows: the system then gives a new parent."""
+    """Whether the process that started this one has ended: the system then gives it a new parent."""
     return STARTED_BY in os.environ and os.getppid() != int_of(STARTED_BY)
 
 
 def launched_from_outside() -> Launch | None:
-    """The same by torchrun or srun; None where Lightning started the processes."""
+    """`together` by torchrun or srun; None if Lightning started the processes."""
     launched = together()
     return None if launched is None or launched.launcher == "Lightning" else launched
 
@@ -140,7 +140,7 @@ def check_alone(verb: str, sharing: Sequence[str]) -> None:
 
 
 def without_srun(launched: Launch) -> bool:
-    """Whether this is the script of sbatch itself, which has the variables of the first task but is no step."""
+    """Whether this is the script of sbatch itself, which has the variables of the first task but is no task."""
     return launched.launcher == "srun" and "SLURM_STEP_ID" not in os.environ
 
 
@@ -165,7 +165,7 @@ def address() -> tuple[str, int]:
 
 
 def name_of_run(launched: Launch) -> str:
-    """What only the processes of one run have in common: another may have opened the port."""
+    """A name that only the processes of one run share: another run may have opened the port."""
     names = {
         "torchrun": ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),  # its store outlives an attempt
         "srun": ("SLURM_JOB_ID", "SLURM_STEP_ID"),
@@ -181,9 +181,9 @@ def first_host(nodes: str) -> str:
 
 
 def job() -> str | None:
-    """The job that this process belongs to, by a name that it keeps when Slurm or torchrun starts it again."""
+    """The name of this process's job, which stays the same when Slurm or torchrun starts it again."""
     number, launched = os.environ.get("SLURM_JOB_ID"), os.environ.get("TORCHELASTIC_RUN_ID")
-    if launched is not None:  # "none" where nobody has given one: then all attempts have the agent as their parent
+    if launched is not None:  # "none" if no name was given: then all attempts have the same parent, the agent
         return f"torchrun {launched if launched != 'none' else f'{os.getppid()} of {socket.gethostname()}'}"
     return None if number is None else f"slurm {number} of {os.environ.get('SLURM_CLUSTER_NAME', 'a cluster')}"
 

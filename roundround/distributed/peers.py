@@ -1,10 +1,10 @@
 """The processes that work on one run together: how they meet, what they exchange, and which one is missing.
 
-They meet at a key-value store of torch.distributed, at the address that their launcher gives: torchrun's own, else one
-in the first process. Each writes there what it was asked to do, and the first answers all. A process that leaves writes
-how it ended, so that the others, whose collective operation then fails, can report which process caused it. One that is
-killed writes nothing: those on its machine see that it is gone. What they compute together goes through
-torch.distributed's groups.
+They meet at a key-value store of torch.distributed, at the address that their launcher gives: torchrun's own store, or
+one in the first process. Each process writes there what it was asked to do, and the first answers all. A process that
+ends writes how it ended: the collective operation of the others then fails, and they can report which process caused
+it. A killed process writes nothing, but the processes on its machine see that it is gone. What they compute together
+goes through the groups of torch.distributed.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from roundround.support.console import print_status
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line, printable
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store  # of torch.distributed, which takes seconds to import
+    from torch.distributed import Store  # torch takes seconds to import
 
 Value = TypeVar("Value")
-SECONDS_TO_COME = 120.0  # from one process that is there to all: they start together, but import at their own pace
+SECONDS_TO_COME = 120.0  # from the first process to the last: they start together, but import at their own pace
 SECONDS_OF_SILENCE = 10.0  # before the first process says that it waits for others
-SECONDS_TO_ANSWER = 6.0  # to a roll call; a living process answers in a second
+SECONDS_TO_ANSWER = 6.0  # a roll call; a living process answers in a second
 SECONDS_TO_LEAVE = 30.0  # that a process which has failed waits for the others to end as well
-SECONDS_TO_NOTICE = 5.0  # that another process has failed, by one's own failing collective operation
+SECONDS_TO_NOTICE = 5.0  # in which a process's own collective operation fails after another process has failed
 SECONDS_BETWEEN_LOOKS = 0.5
 RANK = "rank"
 KILLED: dict[str, Any] = {"code": 1, "line": "was killed, or its machine is gone"}
 
 
 class Peers:
-    """This process among those of its run; alone until `join`, and then every method does what one process needs.
+    """This process among those of its run. It is alone until `join`: every method then does what one process needs.
 
-    request: what this process was asked to do, by name, which must be the same everywhere. give_up: ends the process
-    from another thread, with this line, where the main thread waits inside a library for a process that is gone.
+    request: what this process was asked to do, by name; it must be the same everywhere. give_up: ends the process from
+    another thread, with this line, while the main thread waits inside a library for a process that is gone.
     """
 
-    store: Store  # from when they have met, or one has left without
+    store: Store  # set when they meet, or when this process leaves before
 
     def __init__(
         self, request: Mapping[str, Any] | None = None, *, give_up: Callable[[str], None] = lambda line: None
     ) -> None:
         self.request, self.give_up = dict(request or {}), give_up
-        self.record: Callable[[str], None] = lambda line: None  # how the run ended, where `give_up` leaves no time to
+        self.record: Callable[[str], None] = lambda line: None  # how the run ended, if `give_up` leaves no time for it
         launched = together()
         self.rank, self.n = (0, 1) if launched is None else (launched.rank, launched.n_processes)
         if self.n > 1:  # torch, which is not imported yet, would print twenty lines about a lost connection
@@ -67,9 +67,9 @@ class Peers:
     # -- coming
 
     def join(self, answer: Mapping[str, Any] | None = None) -> None:
-        """Meet the others, where there are any. `answer` is what the first process sends to all of them.
+        """Meet the others, if there are any. `answer` is what the first process sends to all of them.
 
-        Raises UserError where one of them was asked for something else, has refused, or does not come.
+        Raises UserError if one of them was asked for something else, has refused, or does not come.
         """
         self.answer = dict(answer or self.answer)
         if together() is not None and not self.have_met:
@@ -94,10 +94,10 @@ class Peers:
     def connect(self, *, seconds: float = SECONDS_TO_COME) -> Store:
         """Open the store, in short attempts, between which a signal can interrupt.
 
-        torch prints twenty lines about each failed attempt: it gets a port that answers. UserError
-        where the store cannot be opened, PeerLost where the first process was killed before it held one.
+        torch prints twenty lines about each failed attempt, so it gets only a port that answers. UserError if the store
+        cannot be opened, PeerLost if the first process was killed before it held one.
         """
-        from torch._C._distributed_c10d import PrefixStore, TCPStore  # of torch.distributed; seconds
+        from torch.distributed import PrefixStore, TCPStore  # torch takes seconds to import
 
         launched = together()
         assert launched is not None
@@ -127,7 +127,7 @@ class Peers:
         return PrefixStore(name_of_run(launched), store)
 
     def refusal(self) -> str | None:
-        """Wait for all; why they cannot begin, or None."""
+        """Wait for all; the reason why they cannot start, or None."""
         for rank in range(1, self.n):
             self.wait_for(f"request/{rank}", rank)
             theirs = json.loads(self.store.get(f"request/{rank}"))
@@ -141,9 +141,9 @@ class Peers:
         return None
 
     def wait_for(self, key: str, rank: int) -> None:
-        """Until a process has put this into the store. UserError where it has left, or does not come in time.
+        """Wait until a process has put this into the store. UserError if it has left, or does not come in time.
 
-        After some seconds the first process says how many it waits for.
+        After some seconds the first process prints how many it waits for.
         """
         began, is_silent = time.monotonic(), self.rank == 0
         while not self.present(key):
@@ -157,11 +157,7 @@ class Peers:
                 raise UserError(f"{self.name(rank)} did not come within {SECONDS_TO_COME:g} seconds")
             if is_silent and waited > SECONDS_OF_SILENCE:
                 n, is_silent = sum(not self.present(f"request/{other}") for other in range(1, self.n)), False
-                name = (
-                    "SLURM_NTASKS"
-                    if {*os.environ} & {"SLURM_NTASKS", "WORLD_SIZE"} == {"SLURM_NTASKS"}
-                    else "WORLD_SIZE"
-                )
+                name = "WORLD_SIZE" if "WORLD_SIZE" in os.environ else "SLURM_NTASKS"
                 print_status(
                     f"waiting for {n} other {'process' if n == 1 else 'processes'} of {self.n} ({name}={self.n})"
                 )
@@ -174,10 +170,9 @@ class Peers:
         if self.n == 1:
             return [value]
         from torch import distributed
-        from torch._C._distributed_c10d import PrefixStore
 
         if not distributed.is_initialized():
-            store = PrefixStore("group", self.store)
+            store = distributed.PrefixStore("group", self.store)
             distributed.init_process_group("gloo", store=store, rank=self.rank, world_size=self.n)
         found: list[Any] = [None] * self.n
         distributed.all_gather_object(found, value)
@@ -186,10 +181,10 @@ class Peers:
     # -- leaving
 
     def leave(self, code: int, line: str) -> bool:
-        """Record how this process ends; whether the first one has received it, or ends too.
+        """Record how this process ends; returns whether the first process has received it, or ends too.
 
-        After a failure all leave at once, because some launchers kill the others when the first has gone; and the one
-        that holds the store goes last. Where a process was lost the others do not wait: one that waits for them in a
+        After a failure each waits for the others, because some launchers kill all when the first has ended; the process
+        that holds the store ends last. If a process was lost they do not wait: another that waits for them in a
         collective operation learns of the loss only when they end.
         """
         if self.n == 1:
@@ -223,9 +218,9 @@ class Peers:
 
     @contextmanager
     def naming_who_left(self) -> Iterator[None]:
-        """Inside, an error that another process caused by leaving becomes that process's own, with its name.
+        """Inside, an error that another process caused becomes an error that names this process.
 
-        A failed collective operation reports only that a connection was closed; and a launcher that has seen one
+        A failed collective operation reports only that a connection was closed, and a launcher that has seen one
         process die sends SIGTERM to the others.
         """
         try:
@@ -247,9 +242,9 @@ class Peers:
             raise self.error_of(*next(iter(caused.items()))) from error
 
     def who_left(self) -> dict[int, dict[str, Any]]:
-        """A roll call: who has left, and how; a process that neither answers nor has recorded its end was killed.
+        """A roll call: who has left, and how. A process that neither answers nor has recorded its end was killed.
 
-        Where one has left because of a third, the roll has been called. Who has not come yet has not left.
+        If one has left because of a third, its record names the third. A process that has not come yet has not left.
         """
         waiting, found = set(range(self.n)) - {self.rank}, {}
         deadline = time.monotonic() + SECONDS_TO_ANSWER
@@ -271,7 +266,7 @@ class Peers:
         return {**dict.fromkeys(sorted(waiting), KILLED), **found}
 
     def look_around(self) -> None:
-        """While this process lives: answer roll calls, see who is gone, and end it where it does not notice itself."""
+        """While this process lives: answer roll calls, see who is gone, and end it if it does not notice by itself."""
         here: dict[int, str] = {}
         try:
             here = self.processes_here()
@@ -299,7 +294,7 @@ class Peers:
         return {rank: process.removeprefix(ids) for rank, process in found.items() if ids and process.startswith(ids)}
 
     def give_up_on(self, rank: int, leaving: Mapping[str, Any]) -> None:
-        """End this process, which has had its time to see by itself that another one is gone."""
+        """End this process, which did not see in time that another one is gone."""
         if not self.may_report() and self.left.wait(SECONDS_TO_LEAVE):
             return  # the main thread has seen it at the last moment
         self.named_lost = {rank: dict(leaving)}
@@ -312,7 +307,7 @@ class Peers:
         self.give_up(line if prints else "")
 
     def may_report(self) -> bool:
-        """Whether this thread is the first to ask, and so the one that reports how the process ends."""
+        """Whether this thread is the first to ask: it reports how the process ends."""
         return self.reporting.acquire(blocking=False)
 
     def killed(self, rank: int) -> Exception | Interrupted:
@@ -346,10 +341,7 @@ class Peers:
 
 
 def process_ids() -> str:
-    """What all processes have in common that share their numbers: a machine since its start, and a namespace there.
-
-    Empty where the system has no /proc.
-    """
+    """Names the machine since its start, and the namespace of process numbers; empty if the system has no /proc."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -357,7 +349,7 @@ def process_ids() -> str:
 
 
 def start_of(pid: int) -> str | None:
-    """When a process of this machine started, in its own clock's ticks; None where it is gone, or was killed."""
+    """When a process of this machine started, in ticks of its clock; None if it is gone, or was killed."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -3,14 +3,15 @@
 checkpoints/step-00000200/  model.safetensors    the weights
                             trainer.safetensors  the optimizer's tensors, as "<parameter>.<name>"
                             state.json           step, losses, the optimizer's numbers, sha256 of the other files
-checkpoints/last, best      links to the folders that deserve the names, for people and other programs
+checkpoints/last, best      links to such folders, for people and other programs
 
-Where processes share the parameters out, each writes a pair of files in the place of the two (sharded_checkpoints.py),
-with the same names of tensors inside and the same state.json. `load` and `load_weights` read both layouts.
+If processes share the parameters out, each writes two files of its own in place of the first two
+(sharded_checkpoints.py), with the same names of tensors inside and the same state.json. `load` and `load_weights` read
+both layouts.
 
-A folder is written under a hidden name, flushed to the disk and renamed, and renamed back before it is deleted: one
-with a step's name is whole. Which is the last and which the best is read off the folders, never off the links: a writer
-may be killed between a folder and its links. The newest folder's state.json knows the best step so far.
+A folder is written under a hidden name, flushed to the disk and renamed, and renamed back before it is deleted: with a
+step's name it is whole. The folders, never the links, say which checkpoint is the last and which the best: a writer
+may be killed after it has written a folder and before it has made the links. The newest state.json has the best step.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from roundround.records.directories import VALUES, WHOLE, Kind, fault_in
+from roundround.records.directories import fault_in
 from roundround.support.errors import UserError, one_line
 from roundround.support.files import (
     flush_folder,
@@ -45,46 +46,15 @@ from roundround.support.files import (
 WEIGHTS, TRAINER, STATE = "model.safetensors", "trainer.safetensors", "state.json"
 STEP, LINKS = "step-", ("last", "best")
 NAME = re.compile(rf"{STEP}\d{{8,18}}")  # of a checkpoint
-SHARD = re.compile(r"shard-\d{5}-model-0000[12]-of-00002\.safetensors")  # as torch names them
 OF_OPTIMIZER = re.compile(r"\d+\..+")  # the names of its tensors, which no weight has
 KEPT = 2  # beside the best
-
-
-def is_hashes(value: Any) -> bool:
-    """Whether these are hashes by file, of the files of one process or of those of many."""
-    if not isinstance(value, dict) or not all(isinstance(found, str) for found in value.values()):
-        return False
-    return {WEIGHTS, TRAINER} <= value.keys() or (value != {} and all(map(SHARD.fullmatch, value)))
-
-
-LOSS = Kind(
-    "a step or null, with its loss",
-    lambda value: (
-        VALUES.fits(value)
-        and type(value.get("step")) in (int, type(None))
-        and isinstance(value.get("nats_per_token"), float)
-    ),
-)
-# what state.json holds beside its step
-OF_STATE = {
-    "optimiser": VALUES,
-    "optimiser.n_tensors": WHOLE,
-    "optimiser.param_groups": Kind(
-        "groups that list their parameters",
-        lambda value: (
-            isinstance(value, list)
-            and value != []
-            and all(VALUES.fits(group) and isinstance(group.get("params"), list) for group in value)
-        ),
-    ),
-    "sha256": Kind("the hashes of a checkpoint's files", is_hashes),
-}
-OF_VALIDATION = {"best": LOSS, "validated": LOSS}
+# of state.json, beside the step; a training also has "best" and "validated", a step each with its loss
+FIELDS = {"optimiser": dict, "optimiser.n_tensors": int, "optimiser.param_groups": list, "sha256": dict}
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run resumes from. Weights and optimizer are empty where each process reads its own share of the folder."""
+    """What a run resumes from. Weights and optimizer are empty if each process reads its own share of the folder."""
 
     weights: dict[str, Tensor]
     optimizer: dict[str, Any]
@@ -98,10 +68,10 @@ class Checkpoint:
 def save(
     checkpoints: Path, *, step: int, weights: Mapping[str, Tensor], optimizer: dict[str, Any], state: dict[str, Any]
 ) -> Path:
-    """Write the checkpoint of a step in one step, then put the links right and prune; returns its folder.
+    """Write the checkpoint of a step atomically, then update the links and delete old ones; returns its folder.
 
     `state` is json; its "best", where there is one, says the step of the lowest loss so far and that loss.
-    Raises OSError or SafetensorError where the disk is full (`is_full`); then nothing is half-written.
+    Raises OSError or SafetensorError if the disk is full (`is_full`); then nothing is half-written.
     """
     final = checkpoints / folder_of(step)
     folder = hidden(final)
@@ -110,18 +80,18 @@ def save(
         write_tensors(folder / TRAINER, split_optimizer(optimizer))
         hashes = {name: sha256(folder / name) for name in (WEIGHTS, TRAINER)}
         write_state(folder, step=step, optimizer=optimizer, state=state, hashes=hashes)
-    settle(checkpoints)
+    update_links(checkpoints)
     return final
 
 
 def amend(folder: Path, **state: Any) -> None:
-    """Change what a checkpoint's state says, in one step, and put the links right."""
+    """Change what a checkpoint's state says, atomically, and update the links."""
     write_json(folder / STATE, read_state(folder) | state)
-    settle(folder.parent)
+    update_links(folder.parent)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """One safetensors file, flushed to the disk. SafetensorError where the disk is full (`is_full`)."""
+    """Write one safetensors file and flush it to the disk. SafetensorError if the disk is full (`is_full`)."""
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
     usual_mode(path)
     with open(path, "rb+") as file:
@@ -141,50 +111,43 @@ def split_optimizer(optimizer: dict[str, Any]) -> dict[str, Tensor]:
     return {f"{n}.{name}": value for n, values in optimizer["state"].items() for name, value in values.items()}
 
 
-def settle(checkpoints: Path) -> None:
-    """Make the links and the folders that are kept what the newest checkpoint says, after it is written or a kill.
+def update_links(checkpoints: Path) -> None:
+    """Make the links lead to the newest and the best checkpoint, and delete old ones.
 
-    Raises UserError where its state.json is damaged, before anything is changed.
+    Raises UserError if state.json of the newest is damaged, before anything is changed.
     """
     kept = {"last": newest(checkpoints), "best": best(checkpoints)}
     for name, folder in kept.items():
-        point(checkpoints, name, folder)
+        set_link(checkpoints, name, folder)
     for folder in steps(checkpoints)[:-KEPT]:
         if folder != kept["best"]:
             os.rename(folder, hidden(folder))  # a kill on the way leaves no half of one under its name
             shutil.rmtree(hidden(folder))
 
 
-def recover(checkpoints: Path) -> None:
-    """Remove what a killed writer left under hidden names, and `settle`; for who holds the run's lock."""
+def clean_up(checkpoints: Path) -> None:
+    """Remove what a killed writer left under hidden names, and update the links. The caller holds the run's lock."""
     for folder in checkpoints.glob(f".{STEP}*"):
         shutil.rmtree(folder)
     for name in LINKS:
         (checkpoints / f".{name}").unlink(missing_ok=True)
-    settle(checkpoints)
+    update_links(checkpoints)
 
 
-def point(checkpoints: Path, name: str, folder: Path | None) -> None:
-    """Make `checkpoints/<name>` a link to the folder, in one step; without one there is no link.
-
-    Raises UserError where a folder has that name: what copies a run may have followed the link.
-    """
+def set_link(checkpoints: Path, name: str, folder: Path | None) -> None:
+    """Make `checkpoints/<name>` a link to the folder, in one step; None: no link."""
     link, temporary = checkpoints / name, checkpoints / f".{name}"
-    if link.is_dir() and not link.is_symlink():
-        raise UserError(f"{link} is a folder where a link was, as copying leaves it; delete it: the checkpoint stays")
     if folder is None:
         link.unlink(missing_ok=True)
-        return
-    if link.is_symlink() and os.readlink(link) == folder.name:
-        return
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(folder.name)
-    os.replace(temporary, link)
-    flush_folder(checkpoints)
+    elif not link.is_symlink() or os.readlink(link) != folder.name:
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(folder.name)
+        os.replace(temporary, link)
+        flush_folder(checkpoints)
 
 
 def hidden(folder: Path) -> Path:
-    """What the folder of a checkpoint is called while it is written or deleted."""
+    """The name of a checkpoint's folder while it is written or deleted."""
     return folder.with_name(f".{folder.name}")
 
 
@@ -200,19 +163,19 @@ def step_of(folder: Path) -> int:
 
 
 def steps(checkpoints: Path) -> list[Path]:
-    """The folders of whole checkpoints, oldest first; not what a link leads to, nor copies of a person's own naming."""
+    """The folders of whole checkpoints, oldest first; without links, and without copies that a person has named."""
     found = [folder for folder in checkpoints.glob(f"{STEP}*") if NAME.fullmatch(folder.name)]
     return sorted((folder for folder in found if folder.is_dir() and not folder.is_symlink()), key=step_of)
 
 
 def newest(checkpoints: Path) -> Path | None:
-    """The folder to resume from, None where the run was stopped before its first checkpoint."""
+    """The folder to resume from; None if the run was stopped before its first checkpoint."""
     found = steps(checkpoints)
     return found[-1] if found else None
 
 
 def best(checkpoints: Path) -> Path | None:
-    """The folder of the lowest held-out loss so far, as the newest one has recorded it; None where there is none."""
+    """The folder of the lowest held-out loss so far, which the newest one records; None if there is none."""
     folder = newest(checkpoints)
     measured = read_state(folder).get("best") if folder is not None else None
     if measured is None or measured["step"] is None:
@@ -224,17 +187,13 @@ def best(checkpoints: Path) -> Path | None:
 def find(run: Path, name: str) -> Path:
     """The folder of a run's checkpoint by name: best, last, or step-00000200.
 
-    Raises UserError where there is none of that name inside the run, or where somebody else made a link of that name:
-    this program's lead to a step beside them.
+    Raises UserError if the run has none of that name.
     """
-    checkpoints, link = run / "checkpoints", run / "checkpoints" / name
-    folder: Path | None = link
-    if name in LINKS:
-        if link.is_symlink() and not os.readlink(link).startswith(STEP):
-            target = os.readlink(link)
-            raise UserError(f"{link} leads to {target}, which is no checkpoint of this run; delete that link")
+    checkpoints = run / "checkpoints"
+    folder: Path | None = checkpoints / name
+    if name in LINKS:  # what the links lead to does not count
         folder = best(checkpoints) if name == "best" else newest(checkpoints)
-    there = steps(checkpoints)  # after the newest: a run beside us may have written it just now
+    there = steps(checkpoints)  # read after the newest: another process may have just written it
     if folder not in there:
         names = ", ".join(path.name for path in there)
         raise UserError(f"{run} has no checkpoint '{name}'" + (f" (there are: {names})" if there else ""))
@@ -245,12 +204,12 @@ def find(run: Path, name: str) -> Path:
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights, whole, once their hashes are seen to be right."""
+    """The weights, whole, after their hashes were checked."""
     return read(folder, read_state(folder), (WEIGHTS,))
 
 
 def load(folder: Path) -> Checkpoint:
-    """Everything, whole, once the hashes are seen to be right."""
+    """Everything, whole, after the hashes were checked."""
     state = read_state(folder)
     tensors = read(folder, state, (TRAINER, WEIGHTS))
     of_optimizer = {name: tensors.pop(name) for name in list(tensors) if OF_OPTIMIZER.fullmatch(name)}
@@ -260,7 +219,7 @@ def load(folder: Path) -> Checkpoint:
 
 
 def read(folder: Path, state: dict[str, Any], files: Sequence[str]) -> dict[str, Tensor]:
-    """The tensors of these files, or of those that processes wrote in their place. UserError where one is damaged."""
+    """The tensors of these files, or of the shards in their place. UserError if one is damaged."""
     if WEIGHTS in state["sha256"]:
         check_files(folder, state, files)
         tensors: dict[str, Tensor] = {}
@@ -288,17 +247,17 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def fill(tensors: dict[str, Tensor], folder: Path, *, alone: bool = False) -> None:
-    """Fill tensors from a checkpoint of either layout, sharded ones with their rows. All processes call it, or one."""
+    """Fill tensors from a checkpoint of either layout; sharded ones get their rows. Called by all processes, or one."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load as read_into
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that one process reads is meant
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process reads on purpose
         read_into(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=alone)
 
 
 def check_files(folder: Path, state: dict[str, Any], names: Iterable[str]) -> None:
-    """Raises UserError where one of these files is not as it was written, or gone."""
+    """Raises UserError if one of these files was changed or is gone."""
     for name in names:
         with refused(folder, name):
             if sha256(folder / name) != state["sha256"][name]:
@@ -306,27 +265,26 @@ def check_files(folder: Path, state: dict[str, Any], names: Iterable[str]) -> No
 
 
 def refuse_strangers(folder: Path, state: dict[str, Any]) -> None:
-    """Raises UserError for tensors that the writer of a checkpoint did not put there: a reader of shards takes all."""
+    """Raises UserError for tensors that are not of the checkpoint: torch reads all files of a folder."""
     strangers = sorted(path.name for path in folder.glob("*.safetensors") if path.name not in state["sha256"])
     if strangers:
         raise damaged(folder, strangers[0], "it is not of this checkpoint")
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """The numbers of state.json. UserError where they are damaged, or those of another folder."""
+    """The numbers of state.json. UserError if they are damaged, or belong to another folder."""
     with refused(folder, STATE):
         state: dict[str, Any] = parse_json(read_text(folder / STATE))
         if not isinstance(state, dict) or type(state.get("step")) is not int or state["step"] != step_of(folder):
             raise ValueError("its step is not the folder's")
-        validates = not OF_VALIDATION.keys().isdisjoint(state)  # max retrieval does not
-        wrong = fault_in(state, OF_STATE | OF_VALIDATION if validates else OF_STATE)
+        wrong = fault_in(state, FIELDS)
         if wrong is not None:
             raise ValueError(wrong)
     return state
 
 
 def join_optimizer(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The optimizer's `state_dict` again. Raises ValueError where tensors are missing."""
+    """The optimizer's `state_dict` again. Raises ValueError if tensors are missing."""
     if len(tensors) != numbers["n_tensors"]:
         raise ValueError(f"it holds {len(tensors):,} tensors of {numbers['n_tensors']:,}")
     state: dict[int, dict[str, Tensor]] = {}
@@ -338,7 +296,7 @@ def join_optimizer(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) ->
 
 @contextmanager
 def refused(folder: Path, name: str) -> Iterator[None]:
-    """Make what is wrong with a file of a checkpoint a UserError, with the checkpoint to take instead."""
+    """Inside, an error about a file of a checkpoint becomes a UserError, with the checkpoint to take instead."""
     try:
         yield
     except SafetensorError as error:
@@ -349,7 +307,7 @@ def refused(folder: Path, name: str) -> Iterator[None]:
 
 
 def damaged(folder: Path, name: str, reason: str) -> UserError:
-    """The error for a file that is truncated, changed or not there, with the checkpoint to take instead."""
+    """The error for a file that is truncated, changed or missing, with the checkpoint to take instead."""
     if not folder.exists():
         return UserError(f"{folder} has just been deleted by the run that is training there; start again")
     others = [path.name for path in steps(folder.parent) if step_of(path) < step_of(folder)]
@@ -365,9 +323,9 @@ def damaged(folder: Path, name: str, reason: str) -> UserError:
 
 
 def check_weights(model: nn.Module, weights: Mapping[str, Tensor | torch.Size], folder: Path) -> None:
-    """Raises UserError where the weights of the checkpoint in `folder`, or their sizes, are not the model's.
+    """Raises UserError if the weights of the checkpoint in `folder`, or their sizes, are not the model's.
 
-    The model may lie on the meta device, where one of any size costs nothing.
+    The model may be on the meta device, on which any size costs nothing.
     """
     own = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
     given = {name: list(of.shape if isinstance(of, Tensor) else of) for name, of in weights.items()}
@@ -381,13 +339,13 @@ def check_weights(model: nn.Module, weights: Mapping[str, Tensor | torch.Size], 
 
 
 def load_into(model: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Give a model the weights of the checkpoint in `folder`. UserError where they are not this model's."""
+    """Give a model the weights of the checkpoint in `folder`. UserError if they are not this model's."""
     check_weights(model, weights, folder)
     model.load_state_dict(dict(weights))
 
 
 def check_optimizer(saved: Mapping[str, Any], optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Raises UserError where the optimizer's state of the checkpoint in `folder` is that of other parameters."""
+    """Raises UserError if the optimizer's state in the checkpoint in `folder` belongs to other parameters."""
     own, theirs = optimizer.param_groups, saved["param_groups"]
     shapes = dict(enumerate(p.shape for group in own for p in group["params"]))
     fits = [len(group["params"]) for group in own] == [len(group["params"]) for group in theirs] and all(

@@ -1,7 +1,7 @@
-"""Where runs live: claiming a directory, finding one, putting right what killed processes left in it; and run.json.
+"""Where runs live: how a directory is claimed and found, and how its run.json is read.
 
-A run directory may be anybody's. What passes the check of its run.json can be used without a second look; every string
-is text. No torch here, so the command line starts fast. Tested by tests/records/test_run.py, test_manifest.py and
+A run directory may be anybody's: the types of the fields in its run.json are checked, and every string is text. No
+torch here, so the command line starts fast. Tested by tests/records/test_run.py, test_manifest.py and
 test_leftovers.py.
 """
 
@@ -13,11 +13,12 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import UnionType
+from typing import Any
 
 from roundround.config.recorded import nodes_in
 from roundround.config.renamed import today
@@ -27,35 +28,9 @@ from roundround.support.console import print_status
 from roundround.support.errors import UserError, one_line, printable
 from roundround.support.files import home_expanded, parse_json, read_text
 
-MOST_TYPED = 100_000  # a word may have 128 kB, all together two MB
-MOST_TOKENS = 2**31
 OLDEST = (0, 2)  # version whose runs are read
 RELEASE = re.compile(r"(\d{1,9})\.(\d{1,9})", re.ASCII)  # what a version begins with
 ONE_RUN = "resume= continues one run; leave out -m, and an experiment= that is a sweep"
-
-
-class Kind(NamedTuple):
-    """What a field may hold: in words, and as a test of the value."""
-
-    words: str
-    fits: Callable[[Any], bool]
-
-
-def or_null(kind: Kind) -> Kind:
-    return Kind(f"{kind.words} or null", lambda value: value is None or kind.fits(value))
-
-
-def like(words: str, pattern: str) -> Kind:
-    """Text that begins with the pattern."""
-    return Kind(words, lambda value: isinstance(value, str) and re.match(pattern, value) is not None)
-
-
-def list_of(kind: Kind) -> Kind:
-    return Kind(f"a list, each {kind.words}", lambda value: isinstance(value, list) and all(map(kind.fits, value)))
-
-
-def by_name(words: str, fits: Callable[[Any], bool]) -> Kind:
-    return Kind(words, lambda value: isinstance(value, dict) and all(map(fits, value.values())))
 
 
 def is_date(value: Any) -> bool:
@@ -66,99 +41,65 @@ def is_date(value: Any) -> bool:
     return True
 
 
-TEXT = Kind("a text", lambda value: isinstance(value, str))
-DATE = Kind("a date and time", is_date)
-WHOLE = Kind("a whole number", lambda value: type(value) is int)  # True is an int too
-SIZE = Kind("a whole number from 0", lambda value: WHOLE.fits(value) and value >= 0)
-TOKENS = Kind(f"a whole number from 0 to {MOST_TOKENS:,}", lambda value: SIZE.fits(value) and value <= MOST_TOKENS)
-VALUES = Kind("values by name", lambda value: isinstance(value, dict))
-TEXTS = by_name("texts by name", or_null(TEXT).fits)
-NODE = Kind("values by name, _target_ first", lambda value: VALUES.fits(value) and TEXT.fits(value.get("_target_")))
-
-NEEDED = {
-    "verb": like("the name of a verb", r"[a-z]+(-[a-z]+)*\Z"),
-    "status": like("running, done, interrupted or failed: WHY", r"(running|done|interrupted|failed)(:|\Z)"),
-    "started": DATE,
-    "roundround": like("a version", RELEASE.pattern),
-    "command": TEXT,
-    "overrides": Kind(
-        f"a list of texts that one command can take, {MOST_TYPED:,} characters together",
-        lambda value: isinstance(value, list) and all(map(TEXT.fits, value)) and len(" ".join(value)) <= MOST_TYPED,
-    ),
-    "config": VALUES,
-    "seed": or_null(WHOLE),
-    "data": or_null(VALUES),
-    "facts": VALUES,
-    "headline": VALUES,
-    "wandb": or_null(VALUES),
-    "sweep": or_null(TEXT),
+Types = Mapping[str, type | UnionType]  # what fields may hold, by their dotted name
+NEEDED: Types = {
+    **dict.fromkeys(("verb", "status", "started", "roundround", "command"), str),
+    "overrides": list,
+    **dict.fromkeys(("config", "facts", "headline"), dict),
+    **dict.fromkeys(("data", "wandb"), dict | None),
+    "seed": int | None,
+    "sweep": str | None,
 }
 # written later in a run's life, or by some verbs
-OPTIONAL = {
-    "ended": or_null(DATE),
-    "resumed": or_null(DATE),
-    "choices": TEXTS,
-    "variants": by_name("hashes by class and file", by_name("hashes by file", TEXT.fits).fits),
-    "run": or_null(TEXT),
-    "init": or_null(TEXTS),
-    "fit": VALUES,
-    "peak_memory": or_null(by_name("numbers of bytes by name", or_null(SIZE).fits)),
-    "cwd": TEXT,
-    "git": or_null(VALUES),
-    "versions": TEXTS,
-    "device": or_null(TEXT),
-    "trains_as_softmax": Kind("true or false", lambda value: isinstance(value, bool)),
-    "job": or_null(TEXT),
+OPTIONAL: Types = {
+    **dict.fromkeys(("ended", "resumed", "run", "device", "job"), str | None),
+    **dict.fromkeys(("choices", "variants", "fit", "versions"), dict),
+    **dict.fromkeys(("init", "peak_memory", "git"), dict | None),
+    "cwd": str,
+    "trains_as_softmax": bool,
 }
-NEEDED_BY_VERB = {
+NEEDED_BY_VERB: Mapping[str, Types] = {
     "train": {
-        **dict.fromkeys([f"config.{name}" for name in ("model", "data")], NODE),
-        **dict.fromkeys([f"config.{name}" for name in ("pe", "softmax")], or_null(NODE)),  # a pattern may name them
-        "config.tokenizer": or_null(NODE),  # a task brings its vocabulary
-        "config.seed": WHOLE,
-        "config.model.train_length": WHOLE,
+        **dict.fromkeys(("config.model", "config.data"), dict),
+        **dict.fromkeys(("config.pe", "config.softmax"), dict | None),  # a pattern may name them
+        "config.tokenizer": dict | None,  # a task brings its vocabulary
+        **dict.fromkeys(("config.seed", "config.model.train_length"), int),
     },
-    "max-retrieval": {
-        "config.model": NODE,
-        "config.normalisers": Kind(  # the names become names of files
-            "nodes by name, each a word",
-            lambda value: by_name("", NODE.fits).fits(value) and all(re.fullmatch(r"[\w.-]+", name) for name in value),
-        ),
-    },
+    "max-retrieval": dict.fromkeys(("config.model", "config.normalisers"), dict),
 }
-DATA_OF_TRAIN = {
-    "data.corpus_hash": TEXT,
-    "data.tokenizer_hash": TEXT,
-    "data.n_vocab": TOKENS,
-    "data.end_of_document": TOKENS,
-    "data.training_tokens": WHOLE,
-}
-DATA_OF_TASK = {
-    "data.train_lengths": Kind(
-        "two whole numbers, the smaller one first",
-        lambda value: isinstance(value, list) and [*map(type, value)] == [int, int] and value[0] <= value[1],
-    )
+DATA_OF_TRAIN: Types = {
+    **dict.fromkeys(("data.corpus_hash", "data.tokenizer_hash"), str),
+    **dict.fromkeys(("data.n_vocab", "data.end_of_document", "data.training_tokens"), int),
 }
 
 
-def kinds_of(manifest: dict[str, Any]) -> Iterator[Mapping[str, Kind]]:
-    """What the fields of a manifest may hold, in this order: what comes last depends on what is first."""
-    yield NEEDED
-    yield {name: kind for name, kind in OPTIONAL.items() if name in manifest}
-    yield NEEDED_BY_VERB.get(manifest["verb"], {})
-    yield DATA_OF_TASK if "train_lengths" in (manifest["data"] or {}) else {}
-    yield DATA_OF_TRAIN if manifest["verb"] == "train" and manifest["data"] is not None else {}
+def fault_in_manifest(manifest: dict[str, Any]) -> str | None:
+    """What is wrong with a manifest; None for nothing."""
+    optional = {name: kind for name, kind in OPTIONAL.items() if name in manifest}
+    wrong = fault_in(manifest, {**NEEDED, **optional})
+    if wrong is not None:
+        return wrong
+    verb = manifest["verb"]
+    wrong = fault_in(manifest, NEEDED_BY_VERB.get(verb, {}))
+    if wrong is None and verb == "train" and manifest["data"] is not None:
+        wrong = fault_in(manifest, DATA_OF_TRAIN)
+    for name in ("started", "ended", "resumed"):
+        if wrong is None and manifest.get(name) is not None and not is_date(manifest[name]):
+            wrong = f"{name} is {brief(manifest[name])}, no date and time"
+    names = manifest["config"].get("normalisers", ()) if wrong is None and verb == "max-retrieval" else ()
+    strange = [name for name in names if re.fullmatch(r"[\w.-]+", name) is None]  # the names become names of files
+    return f"config.normalisers has {brief(strange[0])}, no word" if strange else wrong
 
 
-def fault_in(values: dict[str, Any], kinds: Mapping[str, Kind]) -> str | None:
-    """The first field, by its dotted name, that is missing or of another kind. Those around it have been checked."""
-    for name, kind in kinds.items():
+def fault_in(values: dict[str, Any], types: Types) -> str | None:
+    """The first field that is missing or of another type. A field stands behind the one that it lies in."""
+    for name, kind in types.items():
         *parents, last = name.split(".")
         node = functools.reduce(operator.getitem, parents, values)
         if last not in node:
             return f"{name} is missing"
-        if not kind.fits(node[last]):
-            return f"{name} is {brief(node[last])} and must be {kind.words}"
+        if not isinstance(node[last], kind):
+            return f"{name} is {brief(node[last])}, not {getattr(kind, '__name__', kind)}"
     return None
 
 
@@ -183,7 +124,6 @@ FILES = (
 )
 FIGURES = ("*.svg", "*.pdf", "*.png")  # the same, in its folder
 EXPORTED = "exported"  # what a run whose parameters were shared out leaves for from_pretrained
-FOLDERS = ("checkpoints", "figures", "variants", "conf", "tensorboard", EXPORTED)
 SCRATCH = "roundround-rank-"
 LARGEST = 16 << 20  # bytes of a manifest; most have a few thousand
 
@@ -337,7 +277,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             f"{directory} was written by roundround {printable(version, 20)}, whose runs {__version__} does not read; "
             "use that version, or make the run again"
         )
-    wrong = next((wrong for kinds in kinds_of(manifest) if (wrong := fault_in(manifest, kinds))), None)
+    wrong = fault_in_manifest(manifest)
     if wrong is not None:
         raise UserError(f"{path} is not a manifest of roundround: {wrong}")
     for _, node in nodes_in(manifest.get("config")):

@@ -1,4 +1,4 @@
-"""How a run begins, is resumed, and ends: one process at a time, and nothing left of one that was refused.
+"""How a run starts, is resumed, and ends. One process writes a run at a time; a refused run leaves nothing.
 
 Tested by tests/records/test_run.py.
 """
@@ -27,7 +27,6 @@ from roundround.records.directories import (
     EXPORTED,
     FIGURES,
     FILES,
-    FOLDERS,
     LOCK,
     MANIFEST,
     METRICS,
@@ -43,7 +42,6 @@ from roundround.records.provenance import (
     git_state,
     keep_sources,
     refuse_changed,
-    remove_sources,
     versions,
 )
 from roundround.records.run import Invocation, Run
@@ -54,8 +52,8 @@ from roundround.support.files import is_full, leftovers, parse_json, write_atomi
 
 log = logging.getLogger(__name__)
 
-SECONDS_TO_LOOK = 1.0  # of another process at whether a run's lock is held, for which it takes the lock
-SECONDS_TO_DIE = 5.0  # of a killed process, whose threads end one by one and keep its lock until the last
+SECONDS_TO_LOCK = 1.0  # another process may hold the lock for a moment, to find out whether it is held
+SECONDS_TO_DIE = 5.0  # a killed process keeps its lock until the last of its threads has ended
 
 
 @contextmanager
@@ -67,22 +65,23 @@ def opened(
     known: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = print_result,
 ) -> Iterator[Run]:
-    """Begin a run in its directory, or resume the one that lies there, and record how it ends.
+    """Start a run in its directory, or resume the run that is there, and record how it ends.
 
-    `known` goes into the manifest beside the config, and all of it is written before the logger starts. A run refused
-    before its first step (UserError) leaves nothing behind, and one that was to be resumed is as it was. The last line
-    on standard output is the directory, unless `tell` says it elsewhere. Raises UserError where the directory cannot be
-    written, where another process is writing there, or where a class from outside is another now.
+    `known` goes into the manifest beside the config, and all of it is written before the logger starts. A new run that
+    is refused before its first step (UserError) leaves nothing, and a resumed one stays as it was. `tell` gets the
+    directory at the end and prints it as the last line on standard output. Raises UserError if the directory cannot be
+    written, if another process writes there, or if the code of a user's class has changed.
     """
     directory, writes, memory = invocation.directory, rank() == 0, PeakMemory()
-    for key, value in flat(config).items():  # a yaml may hold them; typed words are checked before
+    for key, value in flat(config).items():  # from a yaml; typed words are checked before
         check_no_credentials(str(value), key)
     before = set(os.listdir(directory)) if writes else set()
-    with locked(directory, seconds=SECONDS_TO_LOOK) if writes else nullcontext():
+    with locked(directory, seconds=SECONDS_TO_LOCK) if writes else nullcontext():
         earlier, patch = None, None
         if (directory / MANIFEST).exists():
             manifest = read_manifest(directory)
-            if writes and not is_its_own(manifest, invocation, config):  # another rank finds what the first one wrote
+            starts_over = "resume" not in config and has_words(manifest, invocation.verb, invocation.overrides)
+            if writes and not starts_over and config.get("resume") is None:  # another rank finds the first one's run
                 raise UserError(f"{directory} holds a run of {manifest['verb']} already; choose another folder")
             earlier = (directory / MANIFEST).read_text(encoding="utf-8")
             for line in refuse_changed(directory, manifest):
@@ -99,22 +98,16 @@ def opened(
             record_start(run, patch, before if earlier is None else None)
         with its_end(run, invocation, before, earlier, memory):
             if writes:
-                kept = logger.start(directory, run.manifest)
-                run.logger = logger
-                if kept is not None:  # a run that is resumed without a logger keeps its id
-                    run.note(wandb=kept)
+                for one in logger.loggers if isinstance(logger, Several) else [logger]:
+                    kept = one.start(directory, run.manifest)
+                    run.loggers.append(one)
+                    if kept is not None:  # a run that is resumed without a logger keeps its id
+                        run.note(wandb=kept)
             invocation.peers.record = lambda status: record_loss(run, invocation, status)
             with invocation.peers.naming_who_left():
                 yield run
     if writes:
         tell(str(directory))
-
-
-def is_its_own(manifest: Mapping[str, Any], invocation: Invocation, config: Mapping[str, Any]) -> bool:
-    """Whether what starts here is the run that lies there: resumed, or the same command of a verb that starts over."""
-    if "resume" in config:
-        return config["resume"] is not None
-    return has_words(manifest, invocation.verb, invocation.overrides)
 
 
 def opened_run(
@@ -129,18 +122,15 @@ def opened_run(
 
 
 def build_logger(node: DictConfig) -> Logger:
-    """The logger that a node describes, or those that `logger=[wandb,csv]` names, whose nodes lie in it by name.
+    """The logger that a node describes; for `logger=[wandb,csv]` the node has a node for each, by name.
 
-    Raises UserError where a node is wrong, and where a logger cannot work on this machine.
+    Raises UserError if a node is wrong, or a logger cannot work on this machine.
     """
     if target_class(node, Logger) is not Several:
         return build(node, Logger)
     nodes = {str(name): node[name] for name in node if name != "_target_"}
     if not nodes:
         raise UserError("logger=several stands for a list; give the list itself, such as logger=[wandb,tensorboard]")
-    for name, inner in nodes.items():
-        if not isinstance(inner, DictConfig):
-            raise UserError(f"{where(node)} has no logger '{name}' (it has {', '.join(nodes)})")
     try:
         return Several([build(inner, Logger) for inner in nodes.values()])
     except ValueError as error:
@@ -151,9 +141,9 @@ def build_logger(node: DictConfig) -> Logger:
 def its_end(
     run: Run, invocation: Invocation, before: set[str], earlier: str | None, memory: PeakMemory
 ) -> Iterator[None]:
-    """Records how the run ends, or takes back that it began.
+    """Records how the run ends, or removes a run that was refused.
 
-    before: what lay in its directory; earlier: the manifest of a resumed run, as text.
+    before: the names in its directory before; earlier: the manifest of a resumed run, as text.
     """
     try:
         yield
@@ -161,10 +151,8 @@ def its_end(
     except UserError as error:
         if run.has_logged:
             end(run, f"failed: {one_line(error)}", 2, memory)
-        elif earlier is None:
-            withdraw(run, before)
         else:
-            restore(run, earlier)
+            take_back(run, before, earlier)
         raise
     except (Interrupted, KeyboardInterrupt) as stop:
         end(run, "interrupted", 128 + (stop.signum if isinstance(stop, Interrupted) else signal.SIGINT), memory)
@@ -180,7 +168,7 @@ def its_end(
 
 
 def record_loss(run: Run, invocation: Invocation, status: str) -> None:
-    """Record that another process was lost; where it was the first, the one that speaks for it writes its manifest."""
+    """Record that another process was lost. If it was the first, the process that speaks for it writes the manifest."""
     if run.writes:
         run.note(status=status, ended=now())
     elif invocation.peers.speaks:
@@ -190,17 +178,17 @@ def record_loss(run: Run, invocation: Invocation, status: str) -> None:
 
 
 def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None:
-    """Write what is known before anything starts: the manifest last, since with it the run is there.
+    """Write what is known before anything starts: the manifest last, since it makes the directory a run.
 
-    before: what lay in the directory of a new run; None where a run is resumed, and what a killed process left is put
-    right first. Where writing fails, a new run leaves nothing.
+    before: the names in the directory of a new run; None for a resumed run, which is cleaned up first. If writing
+    fails, a new run leaves nothing.
     """
     try:
         with refusal_as_user_error(run.directory):
             if before is not None:
                 run.manifest["variants"] = keep_sources(run.manifest["config"], run.directory)
             else:
-                recover(run.directory)
+                clean_up(run.directory)
             if "resume" not in run.manifest["config"]:  # a verb that cannot resume starts over in its own directory
                 run.forget_after(0)
             if patch is not None:
@@ -208,7 +196,7 @@ def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None
             run.note()
     except BaseException:
         if before is not None:
-            withdraw(run, before)
+            take_back(run, before, None)
         raise
 
 
@@ -216,35 +204,30 @@ def end(run: Run, status: str, exit_code: int, memory: PeakMemory) -> None:
     """Write how the run ended, and give the logger what it leaves."""
     if not run.writes:
         return
-    known = status != "done"  # where the disk is full, that is what ends the run too
-    with as_well_as_possible(run, known=known):
+    known = status != "done"  # a full disk may be what ended the run
+    with as_well_as_possible(known=known):
         peak = larger(run.manifest.get("peak_memory"), memory.so_far())
         run.note(status=status, ended=now(), peak_memory=peak)
-    with as_well_as_possible(run, known=known, what="the results could not be given to the logger"):
-        if (run.directory / RESULTS).exists():
-            run.logger.results(parse_json((run.directory / RESULTS).read_text(encoding="utf-8")))
-    with as_well_as_possible(run, known=known, what="the figures could not be given to the logger"):
-        if pictures := {path.stem: path for path in sorted((run.directory / "figures").glob("*.png"))}:
-            run.logger.figures(pictures)
-    with as_well_as_possible(run, known=known, what="the checkpoint could not be given to the logger"):
-        if (wanted := run.logger.log_checkpoint) is not None:
-            from roundround.records import checkpoints  # torch takes seconds to import, and some verbs need none
+    for logger in run.loggers:
+        with as_well_as_possible(known=known, what="the results could not be given to the logger"):
+            if (run.directory / RESULTS).exists():
+                logger.results(parse_json((run.directory / RESULTS).read_text(encoding="utf-8")))
+        with as_well_as_possible(known=known, what="the figures could not be given to the logger"):
+            if pictures := {path.stem: path for path in sorted((run.directory / "figures").glob("*.png"))}:
+                logger.figures(pictures)
+        with as_well_as_possible(known=known, what="the checkpoint could not be given to the logger"):
+            if logger.log_checkpoint is not None:
+                from roundround.records import checkpoints  # torch takes seconds to import, and some verbs need none
 
-            if checkpoints.newest(run.directory / "checkpoints") is not None:  # it did not end before its first
-                also = [path for name in (MANIFEST, "tokenizer.json") if (path := run.directory / name).exists()]
-                run.logger.checkpoint(checkpoints.find(run.directory, wanted), also)
-    with as_well_as_possible(run, known=known):
-        run.logger.finish(run.manifest, exit_code)
+                if checkpoints.newest(run.directory / "checkpoints") is not None:  # it did not end before its first
+                    also = [path for name in (MANIFEST, "tokenizer.json") if (path := run.directory / name).exists()]
+                    logger.checkpoint(checkpoints.find(run.directory, logger.log_checkpoint), also)
+        with as_well_as_possible(known=known):
+            logger.finish(run.manifest, exit_code)
 
 
-def recover(directory: Path) -> None:
-    """Put a run directory right after a kill: temporary files, half-deleted checkpoints, links. The lock is held.
-
-    Raises UserError where something else lies in the place of one of its files.
-    """
-    for path, kind in [(directory / n, "file") for n in FILES] + [(directory / n, "folder") for n in FOLDERS]:
-        if path.exists() and not (path.is_file() if kind == "file" else path.is_dir()):
-            raise UserError(f"{path} is not a {kind}; move it away to resume the run")
+def clean_up(directory: Path) -> None:
+    """Remove what a killed process left: temporary files, half-deleted checkpoints, wrong links. The lock is held."""
     for folder, names in {".": FILES, "conf/softmax": FILES, "figures": FIGURES}.items():
         for path in leftovers(directory / folder, names):
             path.unlink()
@@ -252,14 +235,12 @@ def recover(directory: Path) -> None:
     if (directory / "checkpoints").is_dir():
         from roundround.records import checkpoints  # torch takes seconds to import
 
-        checkpoints.recover(directory / "checkpoints")
+        checkpoints.clean_up(directory / "checkpoints")
 
 
 @contextmanager
-def as_well_as_possible(
-    run: Run, *, known: bool, what: str = "the end of the run could not be recorded"
-) -> Iterator[None]:
-    """Where even recording the end fails, say so and keep the error that matters; a full disk may be known."""
+def as_well_as_possible(*, known: bool, what: str = "the end of the run could not be recorded") -> Iterator[None]:
+    """Inside, an error is logged, not raised: the run's own error matters more. known: a full disk is no news."""
     try:
         yield
     except Exception as error:
@@ -267,40 +248,31 @@ def as_well_as_possible(
         log.log(level, "%s: %s", what, one_line(error))
 
 
-def withdraw(run: Run, before: set[str]) -> None:
-    """Remove a run that never began, and only what it wrote: the folder may be the user's own, with `before` in it."""
-    if not run.writes:
-        return
-    with as_well_as_possible(run, known=True):
-        run.logger.finish({**run.manifest, "status": "refused"}, 2)
-    if "wandb" not in before:
-        shutil.rmtree(run.directory / "wandb", ignore_errors=True)
-    if VARIANTS not in before:
-        remove_sources(run.manifest, run.directory)
-    for name in ("tokenizer.json", "code.patch", MANIFEST, LOCK):
-        if name not in before:
-            (run.directory / name).unlink(missing_ok=True)
+def take_back(run: Run, before: set[str], earlier: str | None) -> None:
+    """Leave the directory of a refused run as it was: a new run removes what it wrote, and only that.
 
-
-def restore(run: Run, earlier: str) -> None:
-    """Leave a run that was to be resumed, and was refused, with the manifest that it had, to the last byte.
-
-    A logger's run that has begun since is kept, because it would begin another one next time.
+    before: the names in the directory, which may be the user's own. earlier: the manifest of a resumed run, which it
+    gets back, to the last byte. If a logger has started its own run since, its id is kept: the next start continues it.
     """
     if not run.writes:
         return
-    manifest = json.loads(earlier)
-    with as_well_as_possible(run, known=True):
-        if manifest["wandb"] == run.manifest["wandb"]:
-            write_atomically(run.directory / MANIFEST, earlier)
-        else:
-            run.manifest = {**manifest, "wandb": run.manifest["wandb"]}
-            run.note()
-        run.logger.finish(manifest, 2)
+    old, wandb = json.loads(earlier) if earlier is not None else None, run.manifest["wandb"]
+    for logger in run.loggers:
+        with as_well_as_possible(known=True):
+            logger.finish(old or {**run.manifest, "status": "refused"}, 2)
+    if old is not None:
+        with as_well_as_possible(known=True):
+            kept = earlier if old["wandb"] == wandb else None
+            write_atomically(run.directory / MANIFEST, kept or json.dumps({**old, "wandb": wandb}, indent=2) + "\n")
+        return
+    for folder in {"wandb", VARIANTS} - before:
+        shutil.rmtree(run.directory / folder, ignore_errors=True)
+    for name in {"tokenizer.json", "code.patch", MANIFEST, LOCK} - before:
+        (run.directory / name).unlink(missing_ok=True)
 
 
 def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, Any] | None) -> dict[str, Any]:
-    """The manifest as it stands when a run begins; `git` is the state of the checkout."""
+    """The manifest of a new run; `git` is the state of the checkout."""
     return {
         "roundround": __version__,
         "verb": invocation.verb,
@@ -333,9 +305,9 @@ def now() -> str:
 
 @contextmanager
 def locked(directory: Path, *, seconds: float = 0.0) -> Iterator[None]:
-    """Keep two processes out of one run directory; the lock falls with its process, however that ends.
+    """Let only one process write a run directory; the system frees the lock when its process ends.
 
-    seconds: to wait for it.
+    seconds: how long to wait for it.
     """
     lock, was_there = FileLock(directory / LOCK), (directory / LOCK).exists()
     try:
@@ -355,7 +327,7 @@ def locked(directory: Path, *, seconds: float = 0.0) -> Iterator[None]:
 
 @contextmanager
 def refusal_as_user_error(directory: Path) -> Iterator[None]:
-    """Make it a UserError where the system lets nobody write there; a full disk is left to the caller."""
+    """Inside, an error of the system about writing becomes a UserError; a full disk is left to the caller."""
     try:
         yield
     except Timeout:  # an OSError too

@@ -1,7 +1,7 @@
-"""Where a result comes from: the code of roundround and of classes from outside, and the versions of packages.
+"""Where a result comes from: the code of roundround and of a user's classes, and the versions of packages.
 
 run.json, "git"         the commit; what was not committed is in code.patch
-run.json, "variants"    {class from outside: {file: sha256}}
+run.json, "variants"    {a user's class: {file: sha256}}
 variants/               the module of each such class, and the modules that it imports from the same folder
 
 Tested by tests/records/test_provenance.py and tests/records/test_variants.py.
@@ -10,7 +10,6 @@ Tested by tests/records/test_provenance.py and tests/records/test_variants.py.
 from __future__ import annotations
 
 import ast
-import difflib
 import hashlib
 import importlib.util
 import json
@@ -22,6 +21,7 @@ import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +55,11 @@ REBUILT = (
     "gate",
     "data",
     "tokenizer",
-)  # nodes of a training run that a look at its model builds
+)  # nodes of a training run from which its model is built again
 REBUILT_OF_MAX_RETRIEVAL = ("model", "normalisers")
 CODE = ("roundround", "conf")
 NEW = [f"{folder}/*{kind}" for folder in CODE for kind in (".py", ".yaml")]  # what git does not know yet
-AS_ALWAYS = [  # whatever git's own configuration says, `git apply` must take the patch
+AS_ALWAYS = [  # `git apply` must take the patch whatever the user's git configuration says
     "--no-ext-diff",
     "--no-textconv",
     "--no-color",
@@ -100,9 +100,9 @@ def git(*args: str) -> bytes | None:
 
 
 def git_state() -> tuple[dict[str, Any] | None, bytes | None]:
-    """(commit and whether the code is changed, the patch against that commit where it is).
+    """The commit with whether the code has changed since, and if so the patch against that commit.
 
-    The patch has changes, and new modules and yamls that git does not ignore.
+    The patch has the changes, and new modules and yamls that git does not ignore.
     """
     top, commit = git("rev-parse", "--show-toplevel"), git("rev-parse", "HEAD")
     if top is None or commit is None or PACKAGE.parent != Path(os.fsdecode(top).strip()).resolve():
@@ -117,9 +117,10 @@ def git_state() -> tuple[dict[str, Any] | None, bytes | None]:
 
 
 def sources_of(target: str) -> dict[str, Path]:
-    """The files of a class and of what it imports from the same folder, by their place there; empty where none is.
+    """The files of a class and of what it imports from the same folder, by their path there; empty if there is none.
 
-    An installed package is followed inside itself alone. Nothing is imported for it but the packages around the class.
+    Imports of an installed package are followed only inside that package. Only the packages around the class are
+    imported to find the files.
     """
     module = target.rpartition(".")[0]
     top = module.partition(".")[0]
@@ -142,7 +143,7 @@ def sources_of(target: str) -> dict[str, Path]:
 
 
 def root_of(top: str) -> Path | None:
-    """The folder in which a module or package of this name lies; None where there is none with a source."""
+    """The folder that holds the module or package of this name; None if there is none with a source."""
     try:
         spec = importlib.util.find_spec(top)
     except ValueError:  # among others of __main__
@@ -155,13 +156,13 @@ def root_of(top: str) -> Path | None:
 
 
 def installed(root: Path) -> bool:
-    """Whether a folder is one that packages are installed into, whose other modules are no part of a class."""
+    """Whether packages are installed into a folder. Its other modules then do not belong to a class in it."""
     folders = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
     return root in folders or not {"site-packages", "dist-packages"}.isdisjoint(root.parts)
 
 
 def imported_by(path: Path, name: str) -> list[str]:
-    """The dotted names that a module's import statements may mean; `from a import b` may mean a.b, and means a."""
+    """The dotted names that a module imports. `from a import b` gives a and a.b, which may be a module too."""
     try:
         statements = list(import_statements(path.read_bytes(), package_of(name, path)))
     except (SyntaxError, ValueError):  # whoever imports it will say so
@@ -173,7 +174,7 @@ def imported_by(path: Path, name: str) -> list[str]:
 
 
 def keep_sources(config: dict[str, Any], directory: Path) -> dict[str, dict[str, str]]:
-    """Copy the sources of a config's foreign classes into a run directory; what the manifest records of them."""
+    """Copy the sources of a config's foreign classes into a run directory; returns what the manifest records."""
     kept: dict[str, dict[str, str]] = {}
     for target in sorted(set(foreign_targets(config).values())):
         kept[target] = {}
@@ -185,34 +186,23 @@ def keep_sources(config: dict[str, Any], directory: Path) -> dict[str, dict[str,
     return kept
 
 
-def remove_sources(manifest: dict[str, Any], directory: Path) -> None:
-    """Undo `keep_sources`: the files that it wrote, and the folders that are empty then."""
-    files = [directory / VARIANTS / name for names in manifest.get("variants", {}).values() for name in names]
-    for file in files:
-        file.unlink(missing_ok=True)
-    folders = {folder for file in files for folder in file.parents if folder.is_relative_to(directory / VARIANTS)}
-    for folder in sorted(folders, reverse=True):  # the inner ones first
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-
-
 # -- comparing
 
 
 @dataclass(frozen=True)
 class Change:
-    """How the source of a class differs from what a run kept. line: for a person. code: not only in comments."""
+    """How the source of a class differs from what a run kept. line: for a person. code: whether the code differs."""
 
     line: str
     code: bool
 
 
 def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -> list[Change]:
-    """One for each class of `config`, nodes of the run's own, whose source is not what the run kept."""
+    """A change for each class of `config`, nodes of the run's config, whose source is not what the run kept."""
     found = []
     for target in sorted(set(foreign_targets(config).values())):
         now, kept = sources_of(target), manifest.get("variants", {}).get(target, {})
-        if not now:  # building it says that it cannot be found
+        if not now:  # the error comes when it is built
             continue
         folder = directory / VARIANTS
         differing = {name: difference(now.get(name), folder / name, kept.get(name)) for name in sorted({*now, *kept})}
@@ -227,9 +217,9 @@ def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -
 
 
 def taken_over(config: dict[str, Any], earlier: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """The classes from outside that a look at models of max retrieval has from their run's config, `earlier`.
+    """The foreign classes in `config` that come from `earlier`, the config of the max-retrieval run that is evaluated.
 
-    By node, for `changes`; not those that `overrides` give now, which the run does not know.
+    By node, for `changes`. Classes that `overrides` choose now are left out: the run does not know them.
     """
     before, given = foreign_targets(earlier), overridden(overrides)
     return {
@@ -248,9 +238,9 @@ def tell_changes(directory: Path, manifest: dict[str, Any], config: dict[str, An
 
 
 def difference(now: Path | None, copy: Path, kept_hash: str | None) -> tuple[str, bool]:
-    """What is different about a file in a few words, none where nothing is; and whether its code is.
+    """How a file differs from the one that the run kept, with the first line that does; empty if it does not.
 
-    Of a text the first line that differs, and how many do.
+    With it, whether the code differs, not the comments alone.
     """
     if now is None:
         return "no longer there or imported", True
@@ -265,19 +255,14 @@ def difference(now: Path | None, copy: Path, kept_hash: str | None) -> tuple[str
         same_code = ast.dump(ast.parse(before)) == ast.dump(ast.parse(after))  # other comments and layout alone
     except (SyntaxError, ValueError):
         same_code = False
-    lines = before.splitlines(), after.splitlines()
-    blocks = [b for b in difflib.SequenceMatcher(None, *lines, autojunk=False).get_opcodes() if b[0] != "equal"]
-    if not blocks:
-        return "other line ends", not same_code
-    _, a, a_end, b, b_end = blocks[0]
-    was, is_now = ("; ".join(line.strip() for line in some) for some in (lines[0][a:a_end], lines[1][b:b_end]))
-    n_lines = sum(max(block[2] - block[1], block[4] - block[3]) for block in blocks)
-    many = f", {n_lines} lines in all" if n_lines > 1 else ""
-    return f"line {b + 1}: '{printable(was, 60)}' -> '{printable(is_now, 60)}'{many}", not same_code
+    for n, (was, now_is) in enumerate(zip_longest(before.splitlines(), after.splitlines(), fillvalue=""), 1):
+        if was != now_is:
+            return f"line {n}: '{printable(was.strip(), 60)}' -> '{printable(now_is.strip(), 60)}'", not same_code
+    return "other line ends", not same_code
 
 
 def is_done(directory: Path, verb: str, overrides: Sequence[str]) -> bool:
-    """Whether a finished run of these words lies there. UserError where the code of one of its classes has changed."""
+    """Whether there is a finished run of these words. UserError if the code of one of its classes has changed."""
     manifest = read_manifest(directory)
     if manifest["status"] != "done" or not has_words(manifest, verb, overrides):
         return False
@@ -286,7 +271,7 @@ def is_done(directory: Path, verb: str, overrides: Sequence[str]) -> bool:
 
 
 def refuse_changed(directory: Path, manifest: dict[str, Any]) -> list[str]:
-    """What to tell about a run that is resumed. Raises UserError where the code of one of its classes has changed."""
+    """Lines about changed comments in the classes of a resumed run. UserError if the code of one has changed."""
     of_numbers = {name: node for name, node in manifest["config"].items() if name != "logger"}
     found = changes(directory, manifest, of_numbers)
     for change in found:

@@ -1,15 +1,15 @@
 """A run directory and what a command leaves in it: manifest, metrics, results.
 
 run.json        the manifest, written at the start and rewritten at the end, always atomically
-metrics.jsonl   one line per logging step, flushed: the truth even where no logger is on
+metrics.jsonl   one line per logging step, flushed: the truth, with or without a logger
 results.json    the numbers the run is for: a flat list of records
 
-The fields that tell the records of one run from those of another are the same in `results.json` of every verb:
+These fields distinguish the records of different runs; they are the same in `results.json` of every verb:
 
 verb    what measured.          run     the directory of the run whose model it is; null for a pretrained one.
 model, pe, softmax, data, seed  what the model is, and the text; `texts` of a probe, `checkpoint` of a run.
 pe.*, softmax.*                 the numbers of the encoding and of the normaliser, such as pe.p.
-source  "changed" where a class from outside is no longer what the run kept (see provenance.py).
+source  "changed" if the code of a user's class is no longer what the run kept (see provenance.py).
 and every other value that the command line of the training run, or of this one, gave, such as optim.lr.
 
 Tested by tests/records/test_run.py and tests/records/test_identity.py.
@@ -49,7 +49,7 @@ class Run:
         self.directory = directory
         self.manifest = manifest
         self.writes = writes
-        self.logger = Logger()  # nobody listens until it has started
+        self.loggers: list[Logger] = []  # those that have started
         self.has_logged = False
 
     def note(self, **facts: Any) -> None:
@@ -59,18 +59,19 @@ class Run:
             write_json(self.directory / MANIFEST, self.manifest)
 
     def log(self, step: int, **metrics: float) -> None:
-        """Append one line to metrics.jsonl and tell the logger. A number that is not finite is written as its name."""
+        """Append one line to metrics.jsonl, a number that is not finite as its name, and call the loggers."""
         if not self.writes:
             return
         line = named(metrics)
         with open(self.directory / METRICS, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **line}) + "\n")
         self.has_logged = True
-        try:
-            self.logger.log(metrics, step)
-        except ConnectionError as error:  # a job's SIGTERM reaches the process that the logger has started too
-            print_status(f"the logger's own process is gone ({one_line(error)}); the run goes on without it")
-            self.logger = Logger()
+        for logger in list(self.loggers):
+            try:
+                logger.log(metrics, step)
+            except ConnectionError as error:  # a job's SIGTERM also reaches a process that the logger has started
+                print_status(f"the logger's own process is gone ({one_line(error)}); the run continues without it")
+                self.loggers.remove(logger)
 
     def forget_after(self, step: int) -> None:
         """Drop the metrics of steps after this one: a resumed run makes them again. A torn last line goes too."""
@@ -81,7 +82,8 @@ class Run:
             lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
             kept = [line for line in lines if step_of(line) <= step]
             write_atomically(path, "".join(line + "\n" for line in kept))
-        self.logger.forget_after(step)
+        for logger in self.loggers:
+            logger.forget_after(step)
 
     def results(self, records: list[dict[str, Any]], **headline: float) -> None:
         """Write results.json, the numbers this run is for, and the few that the manifest shows.
@@ -96,7 +98,7 @@ class Run:
 
 
 def named(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with a number that is not finite as its name, because json has none."""
+    """The same, but a number that is not finite becomes its name, since json has no such numbers."""
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in numbers.items()
@@ -135,7 +137,7 @@ class Invocation:
 
     @property
     def resume_line(self) -> str:
-        """What to type after an interruption; a sweep goes on by what was typed, in its folder."""
+        """What to type after an interruption; a sweep continues with the same words, in its folder."""
         own = f"resume with: roundround {self.verb} {shlex.quote(f'resume={self.directory}')}"
         return (
             own
@@ -144,7 +146,7 @@ class Invocation:
         )
 
 
-# -- what tells its records from those of other runs
+# -- the fields that distinguish its records from those of other runs
 
 
 def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -152,8 +154,10 @@ def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     trains = verb_named(manifest["verb"]).trains
     source = manifest.get("run") or (str(directory) if trains else None)
     fields = {"verb": manifest["verb"], "run": source}
-    if trains and manifest.get("run"):
-        return fields | of_models(manifest, Path(manifest["run"]))
+    if trains and manifest.get("run"):  # max retrieval by the models of an earlier run
+        trained, own = read_manifest(Path(source)), manifest["overrides"]
+        fields |= of_manifest({**manifest, "overrides": [*trained["overrides"], *own]})
+        return fields | source_is(Path(source), trained, taken_over(manifest["config"], trained["config"], own))
     if trains:
         return fields | of_manifest(manifest)
     if source is not None:
@@ -178,20 +182,13 @@ def of_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
     return names | seed | numbers(config) | typed(manifest)
 
 
-def of_models(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
-    """The fields of a look by max retrieval at the models that the run in `source` trained."""
-    trained, own = read_manifest(source), manifest["overrides"]
-    kept = taken_over(manifest["config"], trained["config"], own)
-    return of_manifest({**manifest, "overrides": [*trained["overrides"], *own]}) | source_is(source, trained, kept)
-
-
 def source_is(source: Path, trained: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
     """Whether the code of the classes of `kept`, nodes that are the run's in `source`, is what that run kept."""
     return {"source": "changed"} if any(change.code for change in changes(source, trained, kept)) else {}
 
 
 def of_trained(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
-    """The fields of a look at the model of the training run in `source`, some of whose nodes may be replaced."""
+    """The fields of a run that measures the model of the training run in `source`, perhaps with other nodes."""
     trained = read_manifest(source)
     own = manifest["config"]
     replaced = {name: own[name] for name in REPLACED if own.get(name) is not None}
@@ -208,7 +205,7 @@ def of_trained(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
 
 
 def of_texts(config: dict[str, Any]) -> dict[str, Any]:
-    """Texts of the package, which a probe may look at in place of the data."""
+    """The field for texts of the package, which a probe may read in place of the data."""
     return {"data": None, "texts": config["texts"]} if config.get("texts") is not None else {}
 
 
@@ -223,7 +220,7 @@ def numbers(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def typed(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The values, and the options of groups, that the command line of a run gave."""
+    """The values and the options of groups that the command line of a run gave."""
     keys, values = overridden(manifest["overrides"]), flat(manifest["config"])
     keys = {key for key in keys if not is_below(key, NOT_OF_THE_RESULT)}
     choices = {
@@ -244,7 +241,7 @@ def of_normaliser(manifest: dict[str, Any], record: dict[str, Any]) -> dict[str,
 
 
 def cell(value: Any) -> Any:
-    """A value as a table can group by it: nan, which is not equal to itself, is as good as none."""
+    """A value by which a table can group: nan, which is not equal to itself, becomes None."""
     if isinstance(value, float) and math.isnan(value):
         return None
     return ",".join(map(str, value)) if isinstance(value, list) else value

@@ -1,11 +1,11 @@
-"""Checkpoints of a model whose parameters are shared out: each process writes and reads its share, beside the training.
+"""Checkpoints of a model whose parameters are shared out: each process writes and reads its share, in a thread.
 
 step-00000200/  shard-00001-model-00001-of-00002.safetensors   the first process's rows of the weights
                 shard-00001-model-00002-of-00002.safetensors   its rows of the optimizer's tensors
                 ...                                            state.json, with the sha256 of each file
 
-torch.distributed.checkpoint writes and reads them, in its format for Hugging Face: the place of each block of rows
-stands in the header of its file, so that nothing is pickled and any number of processes can read what any other wrote.
+torch.distributed.checkpoint writes and reads them in its format for Hugging Face: the header of each file says which
+rows it holds, so that nothing is pickled, and any number of processes can read what any other number wrote.
 The tensors have the names that `checkpoints.py` gives them: the same reader takes its two files too.
 """
 
@@ -41,10 +41,10 @@ logging.getLogger("torch.distributed.checkpoint.hf_storage").setLevel(logging.WA
 
 
 class Writer(HuggingFaceStorageWriter):
-    """torch's writer, which hashes each file where it was written and ends with what makes the folder a checkpoint."""
+    """torch's writer, which also hashes each file in the process that wrote it; `commit` completes the checkpoint."""
 
     def __init__(self, folder: Path, files: dict[str, int], commit: Callable[[dict[str, str]], None]) -> None:
-        """`files`: 1 or 2 by tensor. `commit` is called in the first process with all hashes by file."""
+        """`files`: 1 or 2 by tensor. The first process calls `commit` with all hashes by file."""
         super().__init__(str(folder), fqn_to_index_mapping=files, save_distributed=True)
         self.folder, self.commit = folder, commit
 
@@ -64,7 +64,7 @@ class Writer(HuggingFaceStorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """In the first process, when all have written."""
+        """Called in the first process when all have written."""
         self.commit({name: found for written in results if written for name, found in written[0].storage_data.items()})
 
 
@@ -79,9 +79,9 @@ class ShardedSaver:
     def save(
         self, step: int, *, weights: Mapping[str, Tensor], optimizer: dict[str, Any], state: dict[str, Any]
     ) -> None:
-        """Copy the shares of a step and begin to write them. All processes call it.
+        """Copy the shares of a step and start to write them. All processes call it.
 
-        Raises what went wrong with the one before: OSError where the disk is full.
+        Raises the error of the checkpoint before: OSError if the disk was full.
         """
         self.wait()
         tensors = split_optimizer(optimizer)
@@ -92,7 +92,7 @@ class ShardedSaver:
             write_state(checkpoints.hidden(final), step=step, optimizer=optimizer, state=state, hashes=hashes)
             flush_folder(checkpoints.hidden(final))
             os.rename(checkpoints.hidden(final), final)
-            checkpoints.settle(self.folder)
+            checkpoints.update_links(self.folder)
 
         writer = Writer(checkpoints.hidden(final), files, commit)
         pending = async_save({**weights, **tensors}, storage_writer=writer, process_group=self.group)
@@ -100,7 +100,7 @@ class ShardedSaver:
         self.pending = pending
 
     def wait(self) -> None:
-        """Until what is being written is there. Raises what went wrong with it, and then nothing is there."""
+        """Wait until the checkpoint is written. Raises the error of a failed write, which leaves nothing."""
         if self.pending is None:
             return
         pending, self.pending = self.pending, None
@@ -114,7 +114,7 @@ class ShardedSaver:
 
 
 def check_together(checkpoint: Checkpoint) -> None:
-    """Compare the files with their hashes, each process a share. UserError in all of them where one file is damaged."""
+    """Compare the files with their hashes, each process a share. UserError in all of them if one file is damaged."""
     folder, state, wrong = checkpoint.folder, checkpoint.state, None
     try:
         checkpoints.refuse_strangers(folder, state)
@@ -129,7 +129,7 @@ def check_together(checkpoint: Checkpoint) -> None:
 
 
 def load_shards_into(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Give a sharded model the rows that lie here, in all its processes at once. UserError in all of them."""
+    """Give a sharded model its rows of the checkpoint, in all processes at once. UserError in all of them."""
     check_together(checkpoint)
     folder = checkpoint.folder
     found = checkpoints.described(folder)
@@ -139,9 +139,9 @@ def load_shards_into(model: nn.Module, checkpoint: Checkpoint) -> None:
 
 
 def load_shards_of_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
-    """Give the optimizer of a sharded model the rows that lie here; `load_shards_into` has checked the files.
+    """Give the optimizer of a sharded model its rows of the checkpoint; `load_shards_into` has checked the files.
 
-    Raises UserError where the state is that of other parameters.
+    Raises UserError if the state belongs to other parameters.
     """
     folder = checkpoint.folder
     parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))

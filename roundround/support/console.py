@@ -8,22 +8,19 @@ from __future__ import annotations
 import io
 import os
 import re
-import select
 import shutil
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from roundround.support.errors import OutputError, escaped, printable
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.segment import Segment
+    from rich.console import RenderableType
     from rich.table import Column, Table
 
 WIDE = 10_000  # characters: a file or a pipe has no width to wrap at
@@ -79,29 +76,31 @@ def print_document(text: str) -> None:
 
 
 def print_table(
-    *tables: RenderableType, on_output: bool = False, first_to_leave: Sequence[str] = (), see: str = ""
+    *tables: Table | str, on_output: bool = False, first_to_leave: Sequence[str] = (), see: str = ""
 ) -> None:
     """Print tables on standard error, or on standard output; a pipe or a file gets them as wide as they are.
 
-    What has no room leaves by `fitted`; a line below names it, and `see`, such as format=markdown, which shows all.
+    `fitted` leaves out columns that have no room. A line below names them, and `see`, such as format=markdown, which
+    shows all.
     """
     if quiet:
         return
     from rich.console import Console
-    from rich.table import Table
 
     stream = sys.stdout if on_output else sys.stderr
     wide = not stream.isatty() and not os.environ.get("COLUMNS", "").isdigit()
-    console = Console(file=stream, width=WIDE if wide else None, markup=False, emoji=False, highlight=False)
-    room, missing = console.width, dict[str, None]()
+    room = WIDE if wide else Console(file=stream).width
+    console = Console(
+        file=stream, width=WIDE, markup=False, emoji=False, highlight=False
+    )  # the terminal wraps the rest
+    missing: dict[str, None] = {}
     for table in tables:
-        if not isinstance(table, Table):
-            console.print(Escaped(table), width=room)
+        if isinstance(table, str):
+            console.print(escaped(table), width=room)
             continue
-        console.width = WIDE  # what is too wide is the terminal's to wrap
         parts, left_out = fitted(table, room, first_to_leave)
         for part in parts:
-            console.print(Escaped(part))
+            console.print(part)
         missing |= dict.fromkeys(left_out)
     if missing:
         shows = f"a wider terminal{f' or {see}' * bool(see)} shows them"
@@ -111,63 +110,70 @@ def print_table(
 def fitted(table: Table, room: int, first_to_leave: Sequence[str]) -> tuple[list[Table], list[str]]:
     """A table as parts that a terminal has room for, and the columns left out.
 
-    No cell of up to UNBROKEN characters is broken, and longer ones at spaces alone. Columns leave in the order of
-    `first_to_leave`, but one that still has room stays; if the others are too wide, they stand below each other, each
-    time behind the first column.
-    One that alone is too wide stays whole: the terminal wraps it, and it can still be copied.
+    No cell of up to UNBROKEN characters is broken, and longer ones only at spaces. Columns leave in the order of
+    `first_to_leave`; one that still has room stays. If the others are too wide, they are printed below each other, each
+    time with the first column. A column that alone is too wide stays whole: the terminal wraps it.
     """
-    ends = {column._index: widths_of(column) for column in table.columns}
-
-    def is_too_wide(columns: Sequence[Column]) -> bool:
-        return least_width(table, columns, ends) > room
-
     left_out = [name for name in first_to_leave if any(column.header == name for column in table.columns)]
-    columns = [column for column in table.columns if column.header not in left_out]
+    kept = [n for n, column in enumerate(table.columns) if column.header not in left_out]
+    widths = list(map(widths_of, table.columns))
     for name in reversed(left_out.copy()):
-        more = [column for column in table.columns if column.header == name or any(column is one for one in columns)]
-        if not is_too_wide(more):
-            columns = more
+        more = [n for n, column in enumerate(table.columns) if n in kept or column.header == name]
+        if spare_room(table, more, widths, room) >= 0:
+            kept = more
             left_out.remove(name)
-    first, *others = columns
-    parts: list[list[Column]] = [[first]]
-    for column in others:
-        if len(parts[-1]) > 1 and is_too_wide([*parts[-1], column]):
-            parts.append([first])
-        parts[-1].append(column)
-    found = [part_of(table, part, ends, room - least_width(table, part, ends)) for part in parts]
-    for n, part in enumerate(found):
-        part.title = None if n else table.title
-        part.caption = table.caption if n == len(found) - 1 else None
-    return found, [str(column.header) for column in table.columns if column.header in left_out]
+    first, *others = kept
+    groups = [[first]]
+    for n in others:
+        if len(groups[-1]) > 1 and spare_room(table, [*groups[-1], n], widths, room) < 0:
+            groups.append([first])
+        groups[-1].append(n)
+    parts = [part_of(table, group, widths, spare_room(table, group, widths, room)) for group in groups]
+    for part in parts[1:]:
+        part.title = None
+    for part in parts[:-1]:
+        part.caption = None
+    return parts, [str(column.header) for column in table.columns if column.header in left_out]
 
 
-Widths = Mapping[int, tuple[int, int]]  # by column, the least and the largest that it needs
+Widths = Sequence[tuple[int, int]]  # the least and the largest that each column needs, in characters
 
 
-def part_of(table: Table, columns: Sequence[Column], ends: Widths, spare: int) -> Table:
-    """The table with these columns alone; those that may be broken share the spare characters."""
-    part, own = copy(table), [ends[column._index] for column in columns]
-    share = min(1.0, max(0, spare) / max(1, sum(most - least for least, most in own)))
-    part.columns = [
-        replace(column, _index=n, width=least + int(share * (most - least)), overflow="fold")
-        for n, (column, (least, most)) in enumerate(zip(columns, own, strict=True))
-    ]
+def part_of(table: Table, columns: Sequence[int], widths: Widths, spare: int) -> Table:
+    """The table with these columns alone, its text escaped. Columns that may be broken share the spare characters."""
+    part = copy(table)
+    part.title, part.caption = (escaped(str(text)) if text else None for text in (table.title, table.caption))
+    part.columns, part.rows = [], []
+    share = min(1.0, max(0, spare) / max(1, sum(widths[n][1] - widths[n][0] for n in columns)))
+    for n in columns:
+        column, (least, most) = table.columns[n], widths[n]
+        width = least + int(share * (most - least))
+        kept = {"justify": column.justify, "style": column.style, "no_wrap": column.no_wrap}
+        part.add_column(lines_of(column.header), width=width, overflow="fold", **kept)
+    cells = zip(*(table.columns[n].cells for n in columns), strict=True)
+    for row, texts in zip(table.rows, cells, strict=True):
+        part.add_row(*map(lines_of, texts), style=row.style, end_section=row.end_section)
     return part
 
 
-def least_width(table: Table, columns: Sequence[Column], ends: Widths) -> int:
-    """The characters that a table of these columns needs."""
+def spare_room(table: Table, columns: Sequence[int], widths: Widths, room: int) -> int:
+    """The characters that are left if each of these columns has its least width; negative for missing ones."""
     from rich.console import Console
 
-    return Console(width=WIDE).measure(part_of(table, columns, ends, 0)).maximum
+    shape = copy(table)
+    shape.title = shape.caption = None
+    shape.columns, shape.rows = [], []
+    for n in columns:
+        shape.add_column(width=widths[n][0])
+    return room - Console(width=WIDE).measure(shape).maximum
 
 
 def widths_of(column: Column) -> tuple[int, int]:
     """The least and the largest width that a column needs: whole cells, or whole words of longer ones."""
     from rich.cells import cell_len
 
-    head, *cells = [str(cell).split("\n") for cell in (column.header, *column._cells)]
-    head, lines = list(map(escaped, head)), [escaped(line) for cell in cells for line in cell]
+    head, *cells = [lines_of(cell).split("\n") for cell in (column.header, *column.cells)]
+    lines = [line for cell in cells for line in cell]
     words = [word for line in [*head, *lines] for word in line.split()]
     most = max(map(cell_len, [*head, *lines]), default=0)
     if column.no_wrap:
@@ -176,26 +182,16 @@ def widths_of(column: Column) -> tuple[int, int]:
     return max([*whole, *map(cell_len, words)], default=0), most
 
 
-class Escaped:
-    """A table whose text cannot command the terminal: names of models, tokens and options come from anywhere."""
-
-    def __init__(self, table: RenderableType) -> None:
-        self.table = table
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        from rich.segment import Segment
-
-        for segment in console.render(self.table, options):
-            text = "\n".join(map(escaped, segment.text.split("\n")))
-            yield segment if segment.control else Segment(text, segment.style)
+def lines_of(cell: RenderableType) -> str:
+    """The text of a cell, in lines that cannot command the terminal: names of models and tokens come from anywhere."""
+    return "\n".join(map(escaped, str(cell).split("\n")))
 
 
 class Stream(io.FileIO):
     """Standard output or standard error as a file that may fail without taking the run with it.
 
     A reader that has gone, as in `| head -1`, has what it wanted. What cannot be written on standard error (`needed`
-    False) is lost; standard output raises OutputError, once. Another process may have made a pipe
-    that both write to one that does not block: standard output then waits for its reader.
+    False) is lost; standard output raises OutputError, once.
     """
 
     def __init__(self, number: int, *, needed: bool) -> None:
@@ -203,14 +199,8 @@ class Stream(io.FileIO):
         self.needed, self.lost = needed, False
 
     def write(self, data: Any) -> int | None:  # type: ignore[override]
-        if self.lost:
-            return len(data)
         try:
-            written = super().write(data)
-            while written is None and self.needed:
-                select.select([], [self], [])
-                written = super().write(data)
-            return len(data) if written is None else written
+            return len(data) if self.lost else super().write(data)
         except OSError as error:
             self.lost = True
             if self.needed and not isinstance(error, BrokenPipeError):
@@ -219,9 +209,9 @@ class Stream(io.FileIO):
 
 
 def open_streams() -> None:
-    """Make standard output and standard error streams of ours. A closed one is opened on nothing.
+    """Make standard output and standard error streams of ours. A closed one gets the null device.
 
-    Otherwise the next file to be opened would take its number, and get what libraries print.
+    Otherwise the next file to be opened would get its number, and with it what libraries print.
     """
     for number in range(3):
         try:

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, even where their writer is killed; hashes; reading a user's files.
+"""Files that appear whole or not at all, even if their writer is killed; hashes; reading a user's files.
 
 Tested by tests/records/test_run.py.
 """
@@ -9,7 +9,6 @@ import errno
 import fnmatch
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
@@ -23,7 +22,6 @@ from typing import Any
 from roundround.support.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk, and of a user's share of it
-COUNTED = 20  # digits of an integer: as many as 2^64 has
 LARGEST = 1 << 30  # bytes of a text; the tokenizer.json of a million tokens has less than a tenth
 # what no path of this machine begins with: s3://, zip::http://, and http:/, which is misspelt
 ADDRESS = re.compile(r"([a-z][\w+.-]+::)*(?!file:)[a-z][\w+.-]+:[/\\]", re.IGNORECASE)
@@ -31,7 +29,7 @@ TEMPORARY = re.compile(r"\.(?P<name>.+)\.[a-z0-9_]{8}")  # as tempfile makes it 
 
 
 class UnfitToRead(OSError):
-    """What would be waited for without end, or fill the memory, if it were read like a file."""
+    """For a pipe or a device, which would be read without end, or a file that would fill the memory."""
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -67,29 +65,18 @@ def write_records(path: Path, records: list[dict[str, Any]]) -> None:
 
 
 def parse_json(text: str, **hooks: Any) -> Any:
-    """What the json says. ValueError for what Python cannot read, deep texts and long numbers included.
+    """What the json says. ValueError for text that Python cannot read, deeply nested text included.
 
     hooks: of `json.loads`.
     """
     try:
-        return json.loads(text, parse_int=whole_number, **hooks)
+        return json.loads(text, **hooks)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def whole_number(digits: str) -> int | float:
-    """An integer of json that can be counted with, also multiplied: one of more than 20 digits is a float."""
-    if len(digits) <= COUNTED:
-        return int(digits)
-    if math.isinf(value := float(digits)):
-        raise ValueError("a number has more than 308 digits")
-    return value
-
-
 def home_expanded(path: str, option: str) -> Path:
-    """The path with `~` and `~user` replaced. UserError, which names the option, for an address, and where there is no
-    such home folder.
-    """
+    """The path with `~` and `~user` replaced. UserError, which names the option, for an address, or an unknown home."""
     if ADDRESS.match(path):
         raise UserError(f"{option} is an address; give a file or folder of this machine")
     try:
@@ -134,7 +121,7 @@ def usual_mode(path: Path | str) -> None:
 
 
 def check_current_folder() -> None:
-    """Raises UserError where the process stands in no folder, which relative paths and children need."""
+    """Raises UserError if the current folder is gone, which relative paths and children need."""
     try:
         os.getcwd()
     except OSError as error:
@@ -142,7 +129,7 @@ def check_current_folder() -> None:
 
 
 def check_is_file(path: Path) -> os.stat_result:
-    """The status of a regular file. UnfitToRead for a pipe, a device or a folder; OSError where nothing is there."""
+    """The status of a regular file. UnfitToRead for a pipe, a device or a folder; OSError if there is nothing."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise UnfitToRead(errno.EINVAL, "it is not a regular file", str(path))
@@ -152,7 +139,7 @@ def check_is_file(path: Path) -> os.stat_result:
 def read_text(path: Path, largest: int = LARGEST) -> str:
     """The text of a regular file of at most `largest` bytes.
 
-    UnfitToRead for anything else, OSError where it cannot be read, UnicodeDecodeError where it is not UTF-8.
+    UnfitToRead for anything else, OSError if it cannot be read, UnicodeDecodeError if it is not UTF-8.
     """
     n_bytes = check_is_file(path).st_size
     if n_bytes > largest:
@@ -161,9 +148,9 @@ def read_text(path: Path, largest: int = LARGEST) -> str:
 
 
 def is_full(error: BaseException, numbers: Sequence[int] = FULL) -> bool:
-    """Whether an error says that a disk is full: by its number, or in the words of a library that hides it.
+    """Whether an error says that a disk is full: by its number, or in the words of a library that hides the number.
 
-    numbers: other errors of the system that are asked for in its place.
+    numbers: other errors of the system to ask about.
     """
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in numbers

@@ -1,8 +1,7 @@
 """The LightningModule, and the decoder that it trains: whole in every process, or in shares.
 
 The module has one loss, one optimizer, one schedule, and counts optimizer steps from the start of the run. With FSDP2
-(`fully_shard` of torch.distributed.fsdp) each process holds a share of every layer's parameters; here is where it is
-applied, and Lightning's strategy for it.
+(`fully_shard` of torch.distributed.fsdp), applied here, each process holds a share of every layer's parameters.
 
 Tested by tests/training/test_train.py, test_half_precision.py and test_sharding.py.
 """
@@ -16,7 +15,6 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.plugins import MixedPrecision
-from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -33,14 +31,14 @@ from roundround.training.optim import OptimizerFactory
 from roundround.training.schedules import Schedule
 from roundround.verbs.train import TrainConfig
 
-MakeDecoder = Callable[[Callable[[Block], object]], Decoder]  # given what is done with each layer once it is made
+MakeDecoder = Callable[[Callable[[Block], object]], Decoder]  # from what is done with each layer once it is made
 MakeShare = Callable[[DeviceMesh], Decoder]  # of one process, once the processes have met
 
 
 def decoder_of(
     config: TrainConfig, n_vocab: int, start: Start, past: Checkpoint | None, *, sharded: bool
 ) -> tuple[Decoder, MakeShare | None]:
-    """The decoder with its weights; where parameters are shared out, a plan of it, and what makes a process's share."""
+    """The decoder with its weights. If parameters are shared out: a plan of it, and what makes a process's share."""
 
     def make(shard_layer: Callable[[Block], object] | None = None) -> Decoder:
         decoder = decoder_of_config(config, n_vocab, shard_layer=shard_layer)
@@ -65,23 +63,12 @@ def decoder_of(
 SHORT = 256  # tokens of the pass in which kernels are tried
 
 
-class FullyShardedStrategy(ModelParallelStrategy):
-    """Lightning's strategy with all processes in one mesh: batches and parameters are shared out among the same."""
-
-    def __init__(self) -> None:
-        super().__init__(data_parallel_size="auto", tensor_parallel_size=1)
-
-    def setup_environment(self) -> None:
-        self._data_parallel_size = self.num_nodes * self.num_processes  # Lightning's "auto" is the number of nodes
-        super().setup_environment()
-
-
 def sharded_decoder(make: MakeDecoder, mesh: DeviceMesh, *, seed: int, compiled: bool) -> Decoder:
     """The decoder with this process's share of its parameters: no process ever holds more than one whole layer.
 
-    Layers are made and drawn one after the other as one process does, so all weights are the same to the last bit. The
-    embeddings, the last norm and what encodings learn are one more unit, which stays gathered until the backward pass
-    has ended: the embeddings are needed at both ends.
+    Layers are made and drawn one after the other, as in one process, so all weights are the same to the last bit. The
+    embeddings, the last norm and the parameters of encodings are one more unit. It stays gathered until the end of the
+    backward pass, because the embeddings are needed at both ends.
     """
 
     def shard_layer(layer: Block) -> None:
@@ -97,7 +84,7 @@ def sharded_decoder(make: MakeDecoder, mesh: DeviceMesh, *, seed: int, compiled:
 
 @contextmanager
 def gathered(decoder: Decoder) -> Iterator[None]:
-    """Inside, what lies outside of the layers is whole: `hidden` and `unembed` may be called beside the decoder."""
+    """Inside, all parameters outside of the layers are whole, so that `hidden` and `unembed` may be called too."""
     module: nn.Module = decoder
     if not isinstance(module, FSDPModule):
         yield
@@ -110,10 +97,10 @@ def gathered(decoder: Decoder) -> Iterator[None]:
 
 
 class LanguageModel(lightning.LightningModule):
-    """A decoder and the loss of the material that it learns. `first_step` is where a resumed run continues.
+    """A decoder and the loss of the material that it learns. `first_step`: the step from which a resumed run continues.
 
-    Where parameters are shared out, `decoder` is only the plan of it, on the meta device, until there are processes;
-    `share` then makes this one's share.
+    If parameters are shared out, `decoder` is a plan on the meta device until the processes have met; `share` then
+    makes the share of this process.
     """
 
     def __init__(
@@ -149,7 +136,7 @@ class LanguageModel(lightning.LightningModule):
             self.decoder = self.share(self.device_mesh["data_parallel"])
 
     def on_fit_start(self) -> None:
-        """Kernels are tried before the first step: the compiler cannot try one while it traces a model."""
+        """Try kernels before the first step: the compiler cannot try one while it traces a model."""
         with uncompiled(self.decoder) as is_compiled, self.trainer.precision_plugin.forward_context():
             if is_compiled and self.device.type == "cuda":
                 n_tokens = min(SHORT, self.decoder.longest() or SHORT)
@@ -157,7 +144,7 @@ class LanguageModel(lightning.LightningModule):
                 self.decoder(tokens_1T, targets_BT=tokens_1T, step=0)
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """The loss of a micro-batch; once more for the callback, since Lightning divides the one it trains with."""
+        """The loss of a micro-batch, twice: Lightning divides the first, and the callback needs it whole."""
         loss = self.material.loss(self.decoder, batch, self.step)
         return {"loss": loss, "micro_loss": loss.detach()}
 
@@ -174,21 +161,21 @@ class LanguageModel(lightning.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Lightning's clipping, kept here because the norm is worth recording, with the rate of the coming update.
+        """Lightning's clipping; it is here to record the norm, and the rate of the coming update.
 
-        The loss scaler of 16-mixed leaves the gradients to a fused optimizer to unscale, which is after clipping.
+        In 16-mixed a fused optimizer unscales the gradients itself, after clipping; so they are unscaled here before.
         """
         scaler = loss_scaler(self.trainer)
-        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+        if scaler is not None and optimizer.defaults.get("fused"):
             scaler.unscale_(optimizer)
         self.rate = float(optimizer.param_groups[0]["lr"])
         self.grad_norm = clip(self.decoder, gradient_clip_val, by_value=gradient_clip_algorithm == "value")
 
 
 def clip(module: nn.Module, limit: float | None, *, by_value: bool) -> Tensor:
-    """Clip gradients by the norm of all of them together, or each number; what that norm was before. None clips none.
+    """Clip gradients by the norm of all of them together, or each number; returns that norm before. None clips none.
 
-    Of a sharded module each process clips its rows, by the norm of all rows.
+    Each process clips its rows of a sharded module, by the norm of all rows.
     """
     parameters = [p for p in module.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
@@ -204,6 +191,6 @@ def clip(module: nn.Module, limit: float | None, *, by_value: bool) -> Tensor:
 
 
 def loss_scaler(trainer: lightning.Trainer) -> torch.amp.GradScaler | None:
-    """What scales the loss in `16-mixed` and skips steps whose gradients overflow; None in other precisions."""
+    """The scaler of the loss in `16-mixed`, which skips steps whose gradients overflow; None in other precisions."""
     plugin = trainer.precision_plugin
     return plugin.scaler if isinstance(plugin, MixedPrecision) else None

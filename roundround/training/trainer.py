@@ -1,4 +1,8 @@
-"""Lightning's Trainer: the arguments that a run honours, how it is made, its processes, what it prints."""
+"""Lightning's Trainer: the arguments that a run honours, how it is made, its processes, what it prints.
+
+The private parts of Lightning that the project needs are used here alone: `_data_parallel_size` and
+`_launch_process_observer`. Tested by tests/training/test_trainer.py.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ import lightning
 import torch
 from lightning.fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch.accelerators import CUDAAccelerator
+from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.strategies.launchers import subprocess_script
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
@@ -34,7 +39,6 @@ from roundround.kernels.precision import has_bfloat16
 from roundround.records.run import Run
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, nearest, one_line
-from roundround.training.module import FullyShardedStrategy
 from roundround.verbs.train import TrainConfig
 
 COUNTS = ("max_steps", "log_every_n_steps", "accumulate_grad_batches")
@@ -72,7 +76,7 @@ def one_of(*choices: Any) -> Callable[[Any], str | None]:
     return lambda value: None if any(value is c or value == c for c in choices) else f"must be one of {names}"
 
 
-# name: a check of its value, which says what is wrong with it; None where Lightning checks it as the Trainer is made
+# by name a check of the value, which says what is wrong; None if Lightning checks it when the Trainer is made
 HONOURED: dict[str, Callable[[Any], str | None] | None] = {
     "accelerator": None,
     "devices": None,
@@ -108,7 +112,7 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
 
 
 def check_sharding(settings: Mapping[str, Any]) -> None:
-    """Raises UserError for what `trainer.strategy=fsdp2` cannot do."""
+    """Raises UserError for options that `trainer.strategy=fsdp2` does not support."""
     accelerator, precision = settings.get("accelerator", "auto"), settings.get("precision")
     if accelerator not in DEVICES_OF_SHARDS:
         raise UserError(
@@ -127,8 +131,19 @@ def shards(settings: Mapping[str, Any]) -> bool:
     return bool(settings.get("strategy") == SHARDS)
 
 
+class FullyShardedStrategy(ModelParallelStrategy):
+    """Lightning's strategy with all processes in one mesh, among which both batches and parameters are shared out."""
+
+    def __init__(self) -> None:
+        super().__init__(data_parallel_size="auto", tensor_parallel_size=1)
+
+    def setup_environment(self) -> None:
+        self._data_parallel_size = self.num_nodes * self.num_processes  # Lightning's "auto" is the number of nodes
+        super().setup_environment()
+
+
 def devices_that_divide(settings: Mapping[str, Any], batch_size: int) -> tuple[int | str | list[int], str | None]:
-    """What `devices` becomes, and a line about it: of `auto`, as many GPUs as the batch can be divided among."""
+    """The devices to use, and a line about them: `auto` becomes as many GPUs as the batch can be divided among."""
     devices = settings.get("devices", "auto")
     if devices != "auto" or settings.get("accelerator", "auto") not in ("auto", "gpu", "cuda"):
         return devices, None
@@ -146,9 +161,7 @@ def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Train
     gpu = settings["accelerator"] in ("gpu", "cuda") or (
         settings["accelerator"] == "auto" and torch.cuda.is_available()
     )
-    earlier = (run.manifest.get("processes") or [{}])[-1].get(
-        "precision"
-    )  # of a resumed run, perhaps on another device
+    earlier = (run.manifest.get("processes") or [{}])[-1].get("precision")  # of a run resumed on another device
     half = "bf16-mixed" if gpu and has_bfloat16(torch.device("cuda")) else "16-mixed"  # weights in float32
     settings["precision"] = settings["precision"] or earlier or (half if gpu else "32-true")
     if settings["precision"] in (16, "16", "16-mixed") and not gpu:  # on a CPU Lightning would take bf16-mixed
@@ -188,10 +201,10 @@ def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Train
 
 
 def who_starts_processes() -> dict[str, Any]:
-    """The Trainer's arguments for that. UserError in a script of sbatch for several tasks, which starts one alone.
+    """The Trainer's arguments for its processes. UserError in a script of sbatch for several tasks: it starts one.
 
-    The processes of srun get the variables of torchrun: Lightning's class for Slurm refuses `srun -n2`, which leaves
-    the number of tasks on a machine unsaid, and puts Slurm jobs back into the queue by itself.
+    The processes of srun get the variables of torchrun: Lightning's class for Slurm refuses `srun -n2`, which does not
+    give the number of tasks on a machine, and puts Slurm jobs back into the queue by itself.
     """
     launched = launched_from_outside()
     if launched is not None:
@@ -215,7 +228,7 @@ def who_starts_processes() -> dict[str, Any]:
 
 
 def check_processes(global_rank: int, n_devices: int) -> None:
-    """Raises UserError where the Trainer counts other processes than were started: ranks would wait or repeat."""
+    """Raises UserError if the Trainer counts other processes than were started: ranks would wait, or repeat work."""
     launched = launch()
     if launched is None:
         if global_rank != 0 or "LOCAL_RANK" in os.environ:
@@ -231,10 +244,10 @@ def check_processes(global_rank: int, n_devices: int) -> None:
 
 @contextmanager
 def processes_of_lightning(peers: Peers) -> Iterator[None]:
-    """Inside, processes that Lightning starts join this one, which is the first, and are watched with patience.
+    """Inside, processes that Lightning starts join this one, which is the first, and are watched.
 
-    Lightning's own watch kills all with SIGKILL once one has failed. Here that waits, so that the others can say and
-    record who is missing, which takes seconds: the kill is for those that hang.
+    Lightning kills all with SIGKILL once one has failed. Here the kill waits some seconds, in which the others can
+    report and record which process is missing; it is for processes that hang.
     """
     theirs = subprocess_script._launch_process_observer
 
@@ -243,7 +256,7 @@ def processes_of_lightning(peers: Peers) -> Iterator[None]:
         try:
             peers.join()
         except UserError:
-            for child in children:  # they would take this process for killed, and say so
+            for child in children:  # they would report that this process was killed
                 child.kill()
             raise
 
@@ -259,7 +272,7 @@ def processes_of_lightning(peers: Peers) -> Iterator[None]:
 
 
 def end_with(children: list[subprocess.Popen[bytes]], peers: Peers) -> None:
-    """Wait until all children have ended; where one has failed, give all of them time to leave, then end them."""
+    """Wait until all children have ended. If one has failed, give all of them time to leave, then kill them."""
     while None in (codes := [child.poll() for child in children]) and not any(codes):
         time.sleep(SECONDS_BETWEEN_LOOKS)
     if not any(codes):
@@ -269,22 +282,22 @@ def end_with(children: list[subprocess.Popen[bytes]], peers: Peers) -> None:
     has_left = peers.left.wait(SECONDS_TO_LEAVE)
     for child in children:
         child.kill()
-    if not has_left:  # one that has may be at the next job of a sweep
+    if not has_left:  # a process that has left may run the next job of a sweep
         peers.give_up_on(gone, KILLED)
 
 
 # -- what it prints
 
 LOGGERS = ("lightning", "lightning.pytorch", "lightning.fabric")
-# Where messages for the first rank are logged, hence the tips about other products of its makers
+# of messages for the first rank, with tips about other products
 RANK_ZERO_LOGGERS = ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero")
-# Beginnings of warnings that depend on what is installed, and that ask for what the run has decided: it may be started
-# without `srun`, `trainer.accelerator` names the device, batches come from a memory map and need no workers.
+# The start of warnings about what the run has decided: it may be started without `srun`, `trainer.accelerator` names the
+# device, and batches come from a memory map and need no workers.
 HINTS = (
     r"The `srun` command is available on your system but is not used",
     r"[GT]PU available but not used",
     r"The '\w+_dataloader' does not have many workers",
-    r"FSDP2-wrapped module \(FSDPDecoder\) returned a view tensor",  # its losses, which nothing changes in place
+    r"FSDP2-wrapped module \(FSDPDecoder\) returned a view tensor",  # nothing changes its losses in place
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # lightning 2.6 uses what torch 2.13 deprecates
 )
 
@@ -295,7 +308,7 @@ def without_tips(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def messages_in_log() -> Iterator[None]:
-    """Inside, Lightning prints nothing to the terminal and its hints reach not even the log."""
+    """Inside, Lightning prints nothing to the terminal, and its hints are not logged either."""
     for name in LOGGERS:
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True

@@ -147,7 +147,6 @@ def test_two_files_that_disagree_are_refused(tmp_path: Path) -> None:
         ("a.csv", "pe,value\nrope,1_000\n", "line 2: value=1_000 must be a finite number"),
         ("a.csv", "pe,value\nrope,\u0661\u0662\n", "line 2: value=\u0661\u0662 must be"),
         ("a.csv", f"pe,value\nrope,{'9' * 400}\n", "line 2: value=inf must be a finite number"),
-        ("a.jsonl", '{"value": ' + "9" * 400 + "}", "line 1: no json: a number has more than 308 digits"),
         ("a.csv", "pe,length,value\nrope,long,1\n", "line 2: length=long must be a finite number"),
         ("a.jsonl", '{"value": 1, "length": [9, 8]}', "line 1: length=9,8 must be a finite number"),
         # as pandas writes a seed that is missing, with na_rep

@@ -75,12 +75,6 @@ def test_one_odd_date_does_not_stop_the_list(roundround: Command, resumed: objec
     assert roundround("show", str(odd)).code == 2
 
 
-def test_overrides_that_no_command_takes_are_of_no_run(roundround: Command) -> None:
-    write_run(Path("outputs/eval/2026-01-01/12-00-00"), overrides=["pe=rope"] * 200_000)
-    shown = roundround("show", "last")
-    assert (shown.code, "overrides is a list and must be a list of texts that one command" in shown.err) == (2, True)
-
-
 @pytest.mark.parametrize("verb", ["runs", "show", "report"])
 def test_a_current_folder_that_is_gone_is_one_line(
     roundround: Command, verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -101,21 +101,6 @@ def test_a_resume_removes_temporary_files_and_nothing_of_the_users(tmp_path: Pat
     assert names(run / "figures") == {".mine.json.abcdefgh"}
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "results.json", "tokenizer.json", "checkpoints"])
-def test_what_is_not_a_file_or_not_a_folder_is_refused_and_stays(tmp_path: Path, name: str) -> None:
-    run = tmp_path / "run"
-    work(run)
-    (run / name).unlink(missing_ok=True)
-    if name == "checkpoints":
-        (run / name).write_text("")
-    else:
-        (run / name).mkdir()
-    manifest = read_manifest(run)
-    with pytest.raises(UserError, match=f"{name} is not a (file|folder); move it away"):
-        work(run)
-    assert read_manifest(run) == manifest
-
-
 @pytest.mark.parametrize("call", ["mkstemp", "acquire"])
 def test_a_run_that_cannot_be_written_is_one_line(
     tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -15,7 +15,7 @@ from helpers_manifest import a_manifest
 
 import roundround as rr
 from roundround.config.options import load_option
-from roundround.records.provenance import changes, keep_sources, remove_sources, sources_of
+from roundround.records.provenance import changes, keep_sources, sources_of
 from roundround.trained.models import TrainedRun
 
 SLOW = """import math
@@ -97,14 +97,11 @@ def test_a_class_without_a_source_has_none(mine: Path) -> None:
     assert sources_of("nowhere.Slow") == sources_of("math.Slow") == {}
 
 
-def test_a_run_keeps_the_sources_and_their_hashes_and_gives_them_back(run: tuple[Path, dict[str, object]]) -> None:
+def test_a_run_keeps_the_sources_and_their_hashes(run: tuple[Path, dict[str, object]]) -> None:
     directory, manifest = run
     assert {path.relative_to(directory / "variants").as_posix() for path in directory.rglob("*.py")} == KEPT
     assert manifest["variants"].keys() == {"mine_rope.slow.Slow"}
     assert (directory / "variants/mine_rope/slow.py").read_text() == SLOW
-    (directory / "variants" / "notes.txt").write_text("the user's")
-    remove_sources(manifest, directory)
-    assert [path.name for path in directory.rglob("*") if path.is_file()] == ["notes.txt"]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +109,12 @@ def test_a_run_keeps_the_sources_and_their_hashes_and_gives_them_back(run: tuple
     [
         ("mine_rope/other.py", "nobody reads this\n", None, False),
         ("mine_rope/slow.py", SLOW.replace("return self", "return 7 * self"), "line 14: 'return self.f", True),
-        ("mine_rope/slow.py", SLOW.replace("import math\n", "").replace("1", "2"), "line 1: 'import math' -> ''", True),
+        (
+            "mine_rope/slow.py",
+            SLOW.replace("import math\n", "").replace("1", "2"),
+            "line 1: 'import math' -> 'import torch'",
+            True,
+        ),
         ("mine_rope/slow.py", SLOW + "# a thought\n", "line 15: '' -> '# a thought'", False),
         ("mine_rope/ladder.py", None, "mine_rope/ladder.py (no longer there or imported)", True),
         ("mine_rope/slow.py", SLOW + "import mine_rope.other\n", "mine_rope/other.py (not imported then)", True),

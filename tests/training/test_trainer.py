@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import lightning
 import pytest
 import torch
-from conftest import Done, assert_refused, saved_weights
+from conftest import ROOT, Done, assert_refused, saved_weights
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 
 from roundround.support.errors import UserError
@@ -106,6 +106,14 @@ def test_where_nobody_can_be_met_the_processes_that_lightning_started_say_nothin
     with processes_of_lightning(peers), pytest.raises(UserError, match="nobody can be met"):
         trainer.subprocess_script._launch_process_observer([child])
     assert child.wait(10) == -9
+
+
+def test_the_pinned_lightning_has_the_private_parts_that_are_used() -> None:
+    assert lightning.__version__.startswith("2.6."), "read trainer.py against the new version, then raise this"
+    assert callable(trainer.subprocess_script._launch_process_observer)
+    assert trainer.FullyShardedStrategy()._data_parallel_size == "auto"
+    named = [p.name for p in (ROOT / "roundround").rglob("*.py") if "_data_parallel_size" in p.read_text()]
+    assert named == ["trainer.py"]
 
 
 def test_clipping_by_value_needs_the_value() -> None:

@@ -1,40 +1,40 @@
 """What a metric logger is: a few hooks, beside `metrics.jsonl` and `results.json`, which are always written.
 
-They are not Lightning's loggers: those live in a package that takes six seconds to import, which `eval`, `probe` and
-`max-retrieval` do without.
+They are not Lightning's loggers: that package takes six seconds to import, and `eval`, `probe` and `max-retrieval` do
+not import it.
 
 Tested by tests/records/test_loggers.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 
 class Logger:
-    """Base of the loggers that a run feeds; every hook does nothing unless a subclass says otherwise.
+    """Base of the loggers that a run feeds; every hook does nothing unless a subclass defines it.
 
-    In this order: `start`, where a run trains `forget_after`, `log` many times, and once the run has ended, however it
-    ended, `results`, `figures` and `checkpoint` with what lies in its directory then, and `finish`.
+    The order of the calls: `start`, in a training `forget_after`, `log` many times. When the run has ended, in any way,
+    follow `results`, `figures` and `checkpoint` with what is in its directory, and `finish`.
     """
 
-    libraries: ClassVar[tuple[str, ...]] = ()  # slow modules that it needs, imported before torch and Lightning are
-    log_checkpoint: str | None = None  # the checkpoint that the logger is to be given: best or last
+    libraries: ClassVar[tuple[str, ...]] = ()  # slow modules that it needs, imported before torch
+    log_checkpoint: str | None = None  # the checkpoint that the logger gets: best or last
 
     def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
-        """Begin; returns what the manifest should keep about it. UserError for a run that it cannot serve."""
+        """Begin; returns what the manifest keeps about it. UserError for a run that it cannot serve."""
         return None
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """One line of metrics."""
 
     def forget_after(self, step: int) -> None:
-        """Training begins after this step: what an earlier start of the run logged of later ones will come again."""
+        """Training begins after this step; later steps of an earlier start of the run come again."""
 
     def results(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """The records of results.json, a number that is not finite by its name."""
+        """The records of results.json; a number that is not finite is its name, such as nan."""
 
     def figures(self, pictures: Mapping[str, Path]) -> None:
         """The run's figures by name, as files of PNG."""
@@ -43,4 +43,9 @@ class Logger:
         """The checkpoint that `log_checkpoint` names; `also` are the run's files that a reader of it needs."""
 
     def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
-        """The run has ended as the manifest's status says, and its process ends with this code."""
+        """The run has ended; the manifest's status says how. exit_code: that of its process."""
+
+
+def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The names in the order in which they first come."""
+    return list(dict.fromkeys(name for row in rows for name in row))

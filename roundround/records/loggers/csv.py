@@ -8,12 +8,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 from roundround.records.directories import METRICS
-from roundround.records.loggers.base import Logger
+from roundround.records.loggers.base import Logger, columns_of
 from roundround.support.files import write_atomically
 
 
@@ -30,40 +30,29 @@ class CSV(Logger):
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         row = {"step": step, **metrics}
         if not row.keys() <= set(self.columns):  # the first row, or one with a new column
-            self.write_all()
+            self.forget_after(step)
             return
         with open(self.directory / "metrics.csv", "a", encoding="utf-8", newline="") as file:
-            file.write(as_csv(self.columns, [row]))
+            csv.DictWriter(file, self.columns, lineterminator="\n").writerow(row)
 
     def forget_after(self, step: int) -> None:
-        self.write_all()
-
-    def write_all(self) -> None:
         """Write metrics.csv anew from metrics.jsonl, which is the truth: nothing is lost, torn or doubled."""
         source, path = self.directory / METRICS, self.directory / "metrics.csv"
         rows = [json.loads(line) for line in source.read_text("utf-8").splitlines()] if source.exists() else []
         self.columns = columns_of(rows)
         if rows:
-            write_table(path, self.columns, rows)
+            write_table(path, rows)
         else:
             path.unlink(missing_ok=True)
 
     def results(self, records: Sequence[Mapping[str, Any]]) -> None:
-        write_table(self.directory / "results.csv", columns_of(records), records)
+        write_table(self.directory / "results.csv", records)
 
 
-def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names in the order in which they first come."""
-    return list(dict.fromkeys(name for row in rows for name in row))
-
-
-def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Replace a file by a table with its header."""
-    write_atomically(path, as_csv(columns, [dict(zip(columns, columns, strict=True)), *rows]))
-
-
-def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Rows as text. Numbers are written so that they are read back to the last bit."""
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replace a file by a table with its header. Numbers are written in full: they are read back to the last bit."""
     text = io.StringIO()
-    csv.DictWriter(text, columns, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+    writer = csv.DictWriter(text, columns_of(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue())
