@@ -5,6 +5,7 @@ Tested by tests/command_line/test_command_line.py and tests/command_line/test_pr
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from typing import Annotated, Any, NoReturn, Optional
@@ -14,10 +15,9 @@ from typer.core import TyperCommand
 
 from roundround.config.verb import Verb
 from roundround.support import __version__
-from roundround.support.errors import OutputError, UserError, check_no_credentials
+from roundround.support.errors import Failed, OutputError, UserError, check_no_credentials
 from roundround.verbs import VERBS
 
-WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export
 COMPLETE = "_ROUNDROUND_COMPLETE"  # variable: a shell asks what may stand under the cursor
 HELP = ("-h", "--help")
 PRINTS = ("-c", "--cfg", "-i", "--info", "--hydra-help", "--version")  # flags of Hydra's that run nothing
@@ -47,8 +47,6 @@ def call(verb: Verb, words: list[str], typed: str = "") -> int:
         print_verb(verb, *words_beside_help(words, verb))
         return 0
     if verb.config is None:
-        from roundround.command_line.readers import read
-
         return read(verb, words)
     if not any(word.partition("=")[0] in PRINTS for word in words):
         from roundround.distributed.launcher import speaks
@@ -59,6 +57,33 @@ def call(verb: Verb, words: list[str], typed: str = "") -> int:
     from roundround.command_line.launch import dispatch
 
     return dispatch(verb, words, typed or verb.name)
+
+
+def read(verb: Verb, words: list[str]) -> int:
+    """Call a verb that only reads runs: no Hydra, no run directory. Words are runs, or key=value; the exit code.
+
+    A word that exists as a path is a run. UserError for a key that is given twice.
+    """
+    from roundround.distributed.launcher import check_alone
+    from roundround.support.files import check_current_folder
+
+    check_current_folder()
+    check_alone(verb.name, [other.name for other in VERBS if other.parallel])
+    names: list[str] = []
+    values: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if word.startswith("-"):
+            raise UserError(f"no flag {word}; {verb.name} has none but --help")
+        if not equals or os.path.lexists(word):
+            names.append(word)
+        elif not key or key in values:
+            raise UserError(f"{word}: {f'{key} is given twice' if key else 'write key=value'}")
+        else:
+            values[key] = value
+    module, _, name = verb.run.partition(":")
+    getattr(importlib.import_module(module), name)(names, values)
+    return 0
 
 
 class CommandOfHydra(TyperCommand):
@@ -168,11 +193,6 @@ def leave(code: int) -> NoReturn:
     raise SystemExit(code)
 
 
-def is_wrong_flag(verb: Verb, words: list[str]) -> bool:
-    """Whether a verb that only reads runs, and has no flag but --help, is given another, which Typer refuses."""
-    return verb.config is None and any(word.startswith("-") and word not in HELP for word in words)
-
-
 def run(args: list[str]) -> int:
     """Do what is typed after `roundround`; the exit code. What goes wrong is one line.
 
@@ -187,15 +207,19 @@ def run(args: list[str]) -> int:
             from roundround.command_line.pages import print_overview, print_verbs
 
             print_verbs() if args else print_overview()
-        elif COMPLETE in os.environ or verb is None or is_wrong_flag(verb, args[1:]):
+        elif COMPLETE in os.environ or verb is None:
             code = app(args, prog_name="roundround", standalone_mode=False)
         else:
             code = call(verb, args[1:], args[0])
         sys.stdout.flush()
         return code or 0
-    except (WrongUsage, UserError, OutputError) as error:
+    except Exception as error:
         from roundround.command_line.complaint import complain, outcome
 
-        code, message = outcome(UserError(error) if isinstance(error, WrongUsage) else error)
+        is_usage = hasattr(error, "format_message")  # of Typer's errors, whose common class it does not export
+        expected = is_usage or isinstance(error, UserError | Failed | OutputError)
+        if os.environ.get("HYDRA_FULL_ERROR") == "1" and not expected:
+            raise
+        code, message = outcome(UserError(error) if is_usage else error)
         known = ["list", *(name for verb in VERBS for name in (verb.name, *verb.aliases))]
-        return complain(args[0] if args and args[0] in known else "", message, code)
+        return complain(args[0] if args and args[0] in known else "", message, code) if message else code

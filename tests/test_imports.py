@@ -72,7 +72,7 @@ ONLY = {  # library: the parts that may import it
     "click": set(),  # Typer has its own
     "jinja2": {"report", "asking"},  # asking: the sandbox of tasks' templates
     "markupsafe": {"report"},
-    "importlib": {"command_line", "config", "papers", "report"},  # verbs, claims and pages, by name
+    "importlib": {"cli", "command_line", "config", "papers", "report"},  # verbs, claims and pages, by name
     "pickle": set(),  # nothing is unpickled from a file that a user was given
 }
 INNER = {  # part: the parts that may import it

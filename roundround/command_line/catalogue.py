@@ -40,7 +40,22 @@ GROUPS = {
 }
 # yamls of a group that are no options of it: what a list of loggers becomes, and what a pattern's kinds are made from
 NO_OPTIONS = {"logger": "several", "pattern": "kind/"}
+ALONE = {"none", "several"}  # options of `logger` that stand in no list
 NO_KEYS = {"_target_", "kind", "defaults", "hydra"}  # of a yaml, that nobody types
+# flags of Hydra's, with their short forms
+WITH_VALUE = {"--cfg": "-c", "--package": "-p", "--config-name": "-cn", "--config-dir": "-cd", "--info": "-i"}
+WITHOUT_VALUE = {
+    "--help": "-h",
+    "--hydra-help": "",
+    "--version": "",
+    "--resolve": "",
+    "--run": "-r",
+    "--multirun": "-m",
+}
+FLAG_CHOICES = {
+    "--cfg": ["job", "hydra", "all"],
+    "--info": ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"],
+}
 ROTATES = "rotates: "  # begins a line of the yaml of a rotary encoding: tests compare it with what the encoding does
 
 
@@ -199,12 +214,6 @@ def groups_of(verb: Verb) -> dict[str, tuple[str, str]]:
             line = re.search(rf"^  - {re.escape(group)}: .*?(?: # *(.*))?$", text, re.MULTILINE)
             found[group] = (option, (line and line[1]) or "")
     return found
-
-
-def rests(override: str, verb: Verb) -> bool:
-    """Whether it is `softmax=null` of a verb that has none of that group: what --help shows and Hydra cannot read."""
-    key, _, value = override.partition("=")
-    return value == "null" and groups_of(verb).get(key, ("", ""))[0] == "null"
 
 
 def defaults_of(values: dict[str, Any]) -> list[tuple[str, str]]:
