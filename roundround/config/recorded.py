@@ -75,18 +75,16 @@ def nodes_in(value: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]
 
 def kinds_in(config: DictConfig) -> dict[str, DictConfig]:
     """The kinds of layers of a config's pattern, by name; none where there is no pattern."""
-    pattern: Any = config._get_node("pattern", validate_access=False)
-    if not isinstance(pattern, DictConfig) or pattern._is_none():
-        return {}
-    return {str(name): pattern[name] for name in pattern if isinstance(pattern._get_node(name), DictConfig)}
+    pattern = OmegaConf.select(config, "pattern")
+    nodes = {str(name): node for name, node in pattern.items()} if isinstance(pattern, DictConfig) else {}
+    return {name: node for name, node in nodes.items() if isinstance(node, DictConfig)}
 
 
 def encodings_in(config: DictConfig) -> dict[str, DictConfig]:
     """The encodings that a config names, by their dotted keys: the run's own, and those of kinds of layers."""
-    nodes: dict[str, Any] = {"pe": config._get_node("pe", validate_access=False)}
-    kinds = kinds_in(config).items()
-    nodes |= {f"pattern.{name}.pe": kind._get_node("pe", validate_access=False) for name, kind in kinds}
-    return {key: node for key, node in nodes.items() if isinstance(node, DictConfig) and not node._is_none()}
+    keys = ["pe", *(f"pattern.{name}.pe" for name in kinds_in(config))]
+    nodes = {key: OmegaConf.select(config, key) for key in keys}
+    return {key: node for key, node in nodes.items() if isinstance(node, DictConfig)}
 
 
 def give_theta(config: DictConfig, theta: Any = None) -> None:
@@ -95,12 +93,10 @@ def give_theta(config: DictConfig, theta: Any = None) -> None:
     theta: the base of the model at hand, one number or one for each kind of layer; None if it brings none: then a
     kind's own, else THETA. `pe.theta` stays null where kinds of layers that use `pe` bring their bases.
     """
-    by_kinds = theta is None and any(
-        kind.get("pe") is None and kind.get("theta") is not None for kind in kinds_in(config).values()
-    )
+    kinds = kinds_in(config).values()
+    by_kinds = theta is None and any(kind.get("pe") is None and kind.get("theta") is not None for kind in kinds)
     for key, node in encodings_in(config).items():
-        given: Any = node._get_node("theta", validate_access=False)
-        if given is not None and given._is_none() and not (by_kinds and key == "pe"):
+        if OmegaConf.select(node, "theta", default=THETA) is None and not (by_kinds and key == "pe"):
             of_kind = None if key == "pe" else OmegaConf.select(config, f"{key.rpartition('.')[0]}.theta")
             bases = (of_kind, theta, THETA)
             OmegaConf.update(config, f"{key}.theta", next(base for base in bases if base is not None))
