@@ -121,9 +121,12 @@ def modules(package: Path) -> dict[str, Path]:
 
 @functools.cache
 def imports_of(source: str) -> list[Import]:
+    """The imports of a module; of the entry of a verb without those that type its nodes, which import nothing."""
+    is_entry = "\nVERB = Verb(" in source
     return [
         Import(name, statement.node.lineno, statement.at_import)
         for statement in import_statements(source)
+        if statement.at_import or not is_entry
         for name in statement.names
     ]
 

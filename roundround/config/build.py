@@ -99,7 +99,7 @@ def typed_values(node: DictConfig, hints: Mapping[str, Any], keys: Iterable[str]
             parts = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
             if bool in parts and isinstance(value, int | float) and value not in (0, 1):
                 raise ValidationError(f"Value '{value}' is neither true nor false")
-            if list in map(typing.get_origin, parts):
+            if any(typing.get_origin(part) is list for part in parts):
                 value = [value] if isinstance(value, bool | int | float | str) else value
                 if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
                     raise ValidationError(f"Value '{value}' must be a list of single values")
@@ -213,7 +213,7 @@ def checked(schema: type[T], cfg: DictConfig, below: str = "") -> T:
     """
     declared = {field.name: field for field in fields(schema)}  # type: ignore[arg-type]
     names = dict(item for base in reversed(schema.__mro__) for item in vars(sys.modules[base.__module__]).items())
-    nodes = {name for name, field in declared.items() if re.search(r"Node\[|^Any$", str(field.type))}
+    nodes = {name for name, field in declared.items() if re.search(r"Node\[|\bAny$", str(field.type))}
     others = {name: field.type for name, field in declared.items() if name not in nodes}
     hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=others), names)
     values: dict[str, Any] = {}
@@ -221,17 +221,17 @@ def checked(schema: type[T], cfg: DictConfig, below: str = "") -> T:
     for key in dict.fromkeys([*map(str, cfg), *required]):
         if key not in declared:
             raise UserError(f"no config key '{below}{key}'{nearest(key, declared)}")
-        part = hints.get(key)
-        if key not in nodes and not dataclasses.is_dataclass(part):
+        part = hints.get(key)  # None for a node
+        if part is not None and not dataclasses.is_dataclass(part):
             values |= typed_values(cfg, hints, [key], below)
             continue
-        if key not in map(str, cfg) or OmegaConf.is_missing(cfg, key):
-            raise UserError(f"{below}{key} has no value; give {below}{key}=...")
-        given = values[key] = OmegaConf.select(cfg, key)
-        if not isinstance(given, DictConfig) and not (given is None and declared[key].default is None):
-            raise UserError(f"{key} must give values by name, _target_ first; it is {given}")
-        if dataclasses.is_dataclass(part):
-            values[key] = checked(part, given, f"{key}.")
+        given = OmegaConf.select(cfg, key)
+        if isinstance(given, DictConfig):
+            values[key] = checked(part, given, f"{key}.") if isinstance(part, type) else given
+        elif given is None and declared[key].default is None:
+            values[key] = None
+        else:
+            raise UserError(f"{below}{key} must give values by name; it is {given}")
     config = schema(**values)
     config.check()  # type: ignore[attr-defined]
     return config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from roundround.config.verb import (
     ARCHITECTURES,
@@ -18,6 +18,12 @@ from roundround.config.verb import (
     key,
 )
 from roundround.support.errors import UserError
+
+if TYPE_CHECKING:
+    from roundround.config.verb import Node
+    from roundround.hf.load import Pretrained
+    from roundround.pe.base import PositionalEncoding
+    from roundround.records.loggers.base import Logger
 
 FARTHEST = 2**24  # float32 knows no position beyond by itself
 
@@ -39,9 +45,9 @@ class CheckConfig:
     device: str = key(HOW)
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)
-    logger: Any = key(WHERE)
-    model: Any = None
-    pe: Any = None
+    logger: Node[Logger] = key(WHERE)
+    model: Node[Pretrained] | None = None
+    pe: Node[PositionalEncoding] | None = None
 
     def check(self) -> None:
         check_checkpoint(self.checkpoint)
