@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.build import literal, plain
 from roundround.config.verb import HOW, WHERE, is_below
@@ -126,12 +126,10 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-# -- a run that resumes, or starts from a checkpoint that brings its model
+# -- a run that resumes
 
 ABSENT = object()  # in no yaml
 OF_THE_COMMAND = {"run", "resume", "outputs", "trust"}  # never taken from another run's config
-OF_THE_WEIGHTS = {"model", "tokenizer", "pattern", "qk_norm", "gate"}
-NOT_IN_WEIGHTS = {"model.train_length", "model.initializer_range"}  # may be given beside init=
 
 
 def config_of_run(
@@ -185,35 +183,3 @@ def config_of_run(
 def settings_in(overrides: list[str], free: Collection[str]) -> set[str]:
     """The overrides that decide about a result."""
     return {word for word in overrides if not any(is_below(key, free) for key in overridden([word]))}
-
-
-def refuse_own_model(overrides: list[str]) -> None:
-    """Raises UserError where the command line gives the model or the tokenizer beside `init`, which brings both."""
-    keys = overridden(overrides)
-    brought = sorted(k for k in keys if k.partition(".")[0] in OF_THE_WEIGHTS and k not in NOT_IN_WEIGHTS)
-    if brought:
-        raise UserError(f"init= brings the model and the tokenizer; leave out {', '.join(brought)}")
-
-
-def config_from_checkpoint(
-    cfg: DictConfig,
-    overrides: list[str],
-    choices: dict[str, str | None],
-    brought: dict[str, Any],
-    names: dict[str, str | None],
-) -> tuple[DictConfig, dict[str, str | None]]:
-    """The config with the nodes that a checkpoint brings, and with their names among the choices.
-
-    Its encoding and its normaliser give way to those of the command line; `pe.theta` null is the checkpoint's.
-    """
-    keys = overridden(overrides)
-    given = {key.partition(".")[0] for key in keys} | ({"pe"} if "experiment" in keys else set())
-    kept = {part for part in ("pe", "softmax") if part in given and part in brought}
-    typed = {key.partition(".")[2]: OmegaConf.select(cfg, key) for key in NOT_IN_WEIGHTS & keys}
-    nodes = {key: value for key, value in brought.items() if key not in kept} | {"model": {**brought["model"], **typed}}
-    with open_dict(cfg):
-        for key, node in nodes.items():
-            OmegaConf.update(cfg, key, literal(node), merge=False)
-    if "pe" in kept and brought["pe"] is not None and "theta" in brought["pe"]:
-        give_theta(cfg, brought["pe"]["theta"])
-    return cfg, {**choices, **{key: name for key, name in names.items() if key not in kept}}

@@ -1,4 +1,4 @@
-"""The private API of Hydra and OmegaConf that `config/private.py` uses is there, in the versions that it was read in."""
+"""The private API of Hydra and OmegaConf that `config/private.py` uses, in the versions that it was written for."""
 
 from __future__ import annotations
 
