@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from roundround.config.verb import Verb
 from roundround.support import __version__
 from roundround.support.errors import Failed, OutputError, UserError, check_no_credentials
-from roundround.verbs import VERBS
+from roundround.verbs import VERBS, verb_named
 
 COMPLETE = "_ROUNDROUND_COMPLETE"  # variable: a shell asks what may stand under the cursor
 HELP = ("-h", "--help")
@@ -31,12 +31,13 @@ app = typer.Typer(
 
 
 def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-    from roundround.command_line.completion import complete_override
+    from roundround.command_line.completion import complete_override, complete_reader
 
-    return complete_override(str(ctx.info_name), [*(ctx.params.get("overrides") or []), *ctx.args], incomplete)
+    name, words = str(ctx.info_name), [*(ctx.params.get("words") or []), *ctx.args]
+    return (complete_reader if verb_named(name).config is None else complete_override)(name, words, incomplete)
 
 
-Overrides = Annotated[Optional[list[str]], typer.Argument(metavar="[KEY=VALUE]...", autocompletion=complete)]  # noqa: UP045
+Words = Annotated[Optional[list[str]], typer.Argument(autocompletion=complete)]  # noqa: UP045
 
 
 def call(verb: Verb, words: list[str], typed: str = "") -> int:
@@ -95,34 +96,13 @@ class CommandOfHydra(TyperCommand):
 
 def add(name: str, verb: Verb) -> None:
     @app.command(name, cls=CommandOfHydra, help=verb.help, add_help_option=False, context_settings=EVERYTHING)
-    def command(ctx: typer.Context, overrides: Overrides = None) -> None:
-        raise typer.Exit(call(verb, [*(overrides or []), *ctx.args], name))
-
-
-def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
-    from roundround.command_line.completion import complete_reader
-
-    return complete_reader(str(ctx.info_name), [*(ctx.params.get("words") or []), *ctx.args], incomplete)
-
-
-RunWords = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Argument(metavar="RUN|KEY=VALUE", autocompletion=complete_runs),
-]
-
-
-def add_reader(verb: Verb) -> None:
-    @app.command(verb.name, help=verb.help)
-    def command(words: RunWords = None) -> None:
-        raise typer.Exit(call(verb, words or []))
+    def command(ctx: typer.Context, words: Words = None) -> None:
+        raise typer.Exit(call(verb, [*(words or []), *ctx.args], name))
 
 
 for _verb in VERBS:
-    if _verb.config is None:
-        add_reader(_verb)
-    else:
-        for _name in (_verb.name, *_verb.aliases):
-            add(_name, _verb)
+    for _name in (_verb.name, *_verb.aliases):
+        add(_name, _verb)
 
 
 def groups(incomplete: str) -> list[str]:
@@ -184,9 +164,9 @@ def leave(code: int) -> NoReturn:
     connections may keep it from ending at all.
     """
     if code:
-        from roundround.command_line.complaint import one_of_several
+        from roundround.command_line.complaint import is_one_of_several
 
-        if one_of_several():
+        if is_one_of_several():
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)

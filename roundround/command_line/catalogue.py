@@ -1,6 +1,6 @@
-"""What each group offers, read off the yamls and the docstrings of the classes they name: neither Hydra nor torch.
+"""What each group offers, read off the yamls and the docstrings of the classes they name, without Hydra or torch.
 
-How many pairs a rotary encoding rotates, and how slowly, is computed by torch: so a line of its yaml says it.
+How many pairs a rotary encoding rotates, and how slowly, is computed by torch, so that a line of its yaml says it.
 
 Tested by tests/command_line/test_pages.py.
 """
@@ -123,8 +123,8 @@ def option_of(name: str, path: Path, config_dir: str | None) -> Option:
     lines = [line if line.startswith("  ") else line.strip() for line in comments]
     command = next(iter(lines), "") if re.match(r"roundround\b", next(iter(lines), "")) else ""
     rotates = [line for line in lines if line.startswith(ROTATES)]
-    told = [line for line in lines if line != command and line not in rotates]
-    own_idea = re.sub(r"(?m)(^\S.*)\n(?=\S)", r"\1 ", "\n".join(told))
+    others = [line for line in lines if line != command and line not in rotates]
+    own_idea = re.sub(r"(?m)(^\S.*)\n(?=\S)", r"\1 ", "\n".join(others))
     return Option(
         name=name,
         command=command,
@@ -144,13 +144,7 @@ def read_yaml(path: Path) -> tuple[str, dict[str, Any]]:
         values = yaml.safe_load(text)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8") from error
-    except RecursionError as error:
-        raise UserError(f"{path}: nested too deeply") from error
-    except ValueError as error:  # Python's limit for the digits of a whole number
-        raise UserError(f"{path}: {one_line(error)}") from error
-    except yaml.YAMLError as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"{path}: not valid yaml: {one_line(error)}") from error
     if not isinstance(values, dict | None):
         raise UserError(f"{path}: must give values by name, such as theta: 100.0")
@@ -181,8 +175,6 @@ def docstring_of(target: str, config_dir: str | None) -> tuple[str, ...]:
         tree = ast.parse(source.read_text(encoding="utf-8"))
     except SyntaxError as error:
         raise UserError(f"{source}, line {error.lineno}: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{source}: no Python that can be read: {error}") from error
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name == name:
             paragraphs = (ast.get_docstring(node) or "").split("\n\n")
@@ -195,8 +187,8 @@ def source_of(module: str, config_dir: str | None) -> Path | None:
     if not module:
         return None
     roots = [Path(__file__).parents[2], *([Path(config_dir)] if config_dir else [])]
-    candidates = [root.joinpath(*module.split(".")).with_suffix(".py") for root in roots]
-    return next((path for path in candidates if path.is_file()), None)
+    files = [root.joinpath(*module.split(".")).with_suffix(".py") for root in roots]
+    return next((path for path in files if path.is_file()), None)
 
 
 # -- which groups and options a verb takes

@@ -66,7 +66,7 @@ def complain(verb: str, message: str, code: int, *, speaks: bool = False) -> int
     return code
 
 
-def one_of_several() -> bool:
+def is_one_of_several() -> bool:
     """Whether other processes work on the same run."""
     try:
         return launcher.together() is not None

@@ -83,9 +83,8 @@ class Job:
 
     def __call__(self, cfg: DictConfig) -> Any:
         directory = Path(HydraConfig.get().runtime.output_dir)
-        claimed.pop(str(directory), None)  # from here on the job's own
         with own_process_state(self) as handlers:
-            code, line = self.run(cfg, directory, handlers)
+            code, line = self.run(cfg, directory)
         if code >= 128:
             pass_on(code - 128, handlers)
         if code != 1:  # a failed one keeps its log
@@ -96,7 +95,7 @@ class Job:
             raise JobFailed(code, line)
         raise SystemExit(code)
 
-    def run(self, cfg: DictConfig, directory: Path, handlers: dict[int, Any]) -> tuple[int, str]:
+    def run(self, cfg: DictConfig, directory: Path) -> tuple[int, str]:
         """Run the verb; the exit code, which the other processes learn, and the line about an error, if any.
 
         The traceback is in the log.
@@ -105,7 +104,12 @@ class Job:
         try:
             peers = Peers(give_up=partial(give_up, self.verb.name))
             check_alone(self.verb.name, [verb.name for verb in VERBS if verb.parallel])
-            function = self.function(cfg, directory, log_name, handlers)
+            if rank() == 0:
+                import_first(cfg.get("logger"))
+            module, _, name = self.verb.run.partition(":")
+            function: Callable[[DictConfig, Invocation], None] = getattr(importlib.import_module(module), name)
+            print_passing("")  # in place of "loading"
+            claimed.pop(str(directory), None)  # from here on the job's own
             on_signals(interrupt)
             again = self.verb.measures and self.has_begun(directory)
             if again and is_done(directory, self.verb.name, typed_overrides()):
@@ -118,6 +122,7 @@ class Job:
                 self.leave_page(directory)
                 leave_nothing(directory, log_name)  # where it opened no run
         except (Exception, Interrupted, KeyboardInterrupt, SystemExit) as error:  # a user's module may end the process
+            claimed.pop(str(directory), None)
             known = explain(error, self.config_dir) if isinstance(error, EXPLAINED) else about_path(error, directory)
             log_file = f"traceback in {directory / log_name}"
             code, line = outcome(error, known, see=f"; see {directory}", traceback=log_file)
@@ -149,27 +154,6 @@ class Job:
         if own is not None and cfg.resume is None:
             OmegaConf.update(cfg, "resume", own)
             sys.argv.append(f"resume={in_quotes(own)}")  # for the processes that Lightning starts
-
-    def function(
-        self, cfg: DictConfig, directory: Path, log_name: str, handlers: dict[int, Any]
-    ) -> Callable[[DictConfig, Invocation], None]:
-        """The verb's function. A signal while its module is imported ends the process at once and leaves nothing."""
-
-        def leave_at_once(signum: int, frame: FrameType | None) -> None:
-            leave_nothing(directory, log_name)
-            try:
-                pass_on(signum, handlers)
-            except SystemExit as end:
-                os._exit(int(end.code or 0) & 255)
-            end_at_once(signum, frame)
-
-        on_signals(leave_at_once)
-        if rank() == 0:
-            import_first(cfg.get("logger"))
-        module, _, name = self.verb.run.partition(":")
-        function: Callable[[DictConfig, Invocation], None] = getattr(importlib.import_module(module), name)
-        print_passing("")  # in place of "loading"
-        return function
 
     def leave_page(self, directory: Path) -> None:
         """Write the page of the run into its directory. The run is done: a failure here is a warning."""
@@ -288,7 +272,7 @@ def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
     sys.argv = [argv[0], job.verb.name, *typed_overrides(), "hydra.mode=RUN", *again]
     if job.config_dir:
         sys.path.insert(0, job.config_dir)
-    handlers = on_signals(interrupt)
+    handlers = on_signals(end_before_the_task)  # also while the verb is imported
     complaining, logging.raiseExceptions = logging.raiseExceptions, False  # a log on a full disk is no traceback
     logging.captureWarnings(True)
     try:
@@ -322,7 +306,9 @@ def dispatch(verb: Verb, args: list[str], typed: str) -> int:
         run(Job(verb, config_dir, (typed, *args)))()
         if "--multirun" in line.flags and not finished:
             raise UserError("this sweep has no job: one of its values is a sweep over nothing")
-        code = end_of_sweep()
+        failed = {n: result for n, job in enumerate(finished) if isinstance(result := result_of(job), JobFailed)}
+        code = int(next(iter(failed.values())).args[0]) if failed else 0
+        show_what_came(failed)
     except SystemExit as end:  # a job's, or Hydra's after a page of help
         return int(end.code or 0)
     except (Exception, NotClaimed, Interrupted, KeyboardInterrupt) as raised:
@@ -343,16 +329,14 @@ def dispatch(verb: Verb, args: list[str], typed: str) -> int:
     return code
 
 
-def end_of_sweep() -> int:
-    """Show what came of a sweep: a table, a page, the next command. The exit code of its first job that failed."""
-    results = {n: result_of(job) for n, job in enumerate(finished)}
-    failed = {n: result for n, result in results.items() if isinstance(result, JobFailed)}
+def show_what_came(failed: dict[int, JobFailed]) -> None:
+    """Show what came of a sweep: a table, a page, the next command. failed: the jobs that did, by their numbers."""
     hydra_config = finished[0].hydra_cfg.hydra if finished and finished[0].hydra_cfg is not None else None
-    if hydra_config is not None and hydra_config.mode == RunMode.MULTIRUN:
-        from roundround.report.sweep import show_sweep
+    if hydra_config is None or hydra_config.mode != RunMode.MULTIRUN:
+        return
+    from roundround.report.sweep import show_sweep
 
-        try:
-            show_sweep(Path(hydra_config.sweep.dir), {n: error.args[1] for n, error in failed.items()}, len(finished))
-        except Exception as error:  # the runs are there
-            log.warning("what came of the sweep could not be shown: %s", one_line(error))
-    return int(next(iter(failed.values())).args[0]) if failed else 0
+    try:
+        show_sweep(Path(hydra_config.sweep.dir), {n: error.args[1] for n, error in failed.items()}, len(finished))
+    except Exception as error:  # the runs are there
+        log.warning("what came of the sweep could not be shown: %s", one_line(error))

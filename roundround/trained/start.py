@@ -1,6 +1,7 @@
 """Where a training run starts: from weights drawn by its seed, from a checkpoint's, or where it stopped.
 
-`starting_point` decides that once, from the composed config. The run then asks its `Start` for the tokenizer, the vocabulary and the weights.
+`starting_point` decides that once, from the composed config. The run then asks its `Start` for the tokenizer, the
+vocabulary and the weights.
 
 Tested by tests/trained/test_initial.py and tests/training/test_train.py.
 """
