@@ -5,6 +5,7 @@ Tested by tests/command_line/test_command_line.py and tests/command_line/test_pr
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from typing import Annotated, Any, NoReturn, Optional
@@ -14,10 +15,9 @@ from typer.core import TyperCommand
 
 from roundround.config.verb import Verb
 from roundround.support import __version__
-from roundround.support.errors import OutputError, UserError, check_no_credentials
-from roundround.verbs import VERBS
+from roundround.support.errors import Failed, OutputError, UserError, check_no_credentials
+from roundround.verbs import VERBS, verb_named
 
-WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export
 COMPLETE = "_ROUNDROUND_COMPLETE"  # variable: a shell asks what may stand under the cursor
 HELP = ("-h", "--help")
 PRINTS = ("-c", "--cfg", "-i", "--info", "--hydra-help", "--version")  # flags of Hydra's that run nothing
@@ -31,12 +31,13 @@ app = typer.Typer(
 
 
 def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-    from roundround.command_line.completion import complete_override
+    from roundround.command_line.completion import complete_override, complete_reader
 
-    return complete_override(str(ctx.info_name), [*(ctx.params.get("overrides") or []), *ctx.args], incomplete)
+    name, words = str(ctx.info_name), [*(ctx.params.get("words") or []), *ctx.args]
+    return (complete_reader if verb_named(name).config is None else complete_override)(name, words, incomplete)
 
 
-Overrides = Annotated[Optional[list[str]], typer.Argument(metavar="[KEY=VALUE]...", autocompletion=complete)]  # noqa: UP045
+Words = Annotated[Optional[list[str]], typer.Argument(autocompletion=complete)]  # noqa: UP045
 
 
 def call(verb: Verb, words: list[str], typed: str = "") -> int:
@@ -47,8 +48,6 @@ def call(verb: Verb, words: list[str], typed: str = "") -> int:
         print_verb(verb, *words_beside_help(words, verb))
         return 0
     if verb.config is None:
-        from roundround.command_line.readers import read
-
         return read(verb, words)
     if not any(word.partition("=")[0] in PRINTS for word in words):
         from roundround.distributed.launcher import speaks
@@ -61,6 +60,33 @@ def call(verb: Verb, words: list[str], typed: str = "") -> int:
     return dispatch(verb, words, typed or verb.name)
 
 
+def read(verb: Verb, words: list[str]) -> int:
+    """Call a verb that only reads runs: no Hydra, no run directory. Words are runs, or key=value; the exit code.
+
+    A word that exists as a path is a run. UserError for a key that is given twice.
+    """
+    from roundround.distributed.launcher import check_alone
+    from roundround.support.files import check_current_folder
+
+    check_current_folder()
+    check_alone(verb.name, [other.name for other in VERBS if other.parallel])
+    names: list[str] = []
+    values: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if word.startswith("-"):
+            raise UserError(f"no flag {word}; {verb.name} has none but --help")
+        if not equals or os.path.lexists(word):
+            names.append(word)
+        elif not key or key in values:
+            raise UserError(f"{word}: {f'{key} is given twice' if key else 'write key=value'}")
+        else:
+            values[key] = value
+    module, _, name = verb.run.partition(":")
+    getattr(importlib.import_module(module), name)(names, values)
+    return 0
+
+
 class CommandOfHydra(TyperCommand):
     """A verb's flags are Hydra's, which Typer does not know: they are completed as its overrides are."""
 
@@ -70,34 +96,13 @@ class CommandOfHydra(TyperCommand):
 
 def add(name: str, verb: Verb) -> None:
     @app.command(name, cls=CommandOfHydra, help=verb.help, add_help_option=False, context_settings=EVERYTHING)
-    def command(ctx: typer.Context, overrides: Overrides = None) -> None:
-        raise typer.Exit(call(verb, [*(overrides or []), *ctx.args], name))
-
-
-def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
-    from roundround.command_line.completion import complete_reader
-
-    return complete_reader(str(ctx.info_name), [*(ctx.params.get("words") or []), *ctx.args], incomplete)
-
-
-RunWords = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Argument(metavar="RUN|KEY=VALUE", autocompletion=complete_runs),
-]
-
-
-def add_reader(verb: Verb) -> None:
-    @app.command(verb.name, help=verb.help)
-    def command(words: RunWords = None) -> None:
-        raise typer.Exit(call(verb, words or []))
+    def command(ctx: typer.Context, words: Words = None) -> None:
+        raise typer.Exit(call(verb, [*(words or []), *ctx.args], name))
 
 
 for _verb in VERBS:
-    if _verb.config is None:
-        add_reader(_verb)
-    else:
-        for _name in (_verb.name, *_verb.aliases):
-            add(_name, _verb)
+    for _name in (_verb.name, *_verb.aliases):
+        add(_name, _verb)
 
 
 def groups(incomplete: str) -> list[str]:
@@ -159,18 +164,13 @@ def leave(code: int) -> NoReturn:
     connections may keep it from ending at all.
     """
     if code:
-        from roundround.command_line.complaint import one_of_several
+        from roundround.command_line.complaint import is_one_of_several
 
-        if one_of_several():
+        if is_one_of_several():
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
     raise SystemExit(code)
-
-
-def is_wrong_flag(verb: Verb, words: list[str]) -> bool:
-    """Whether a verb that only reads runs, and has no flag but --help, is given another, which Typer refuses."""
-    return verb.config is None and any(word.startswith("-") and word not in HELP for word in words)
 
 
 def run(args: list[str]) -> int:
@@ -187,15 +187,19 @@ def run(args: list[str]) -> int:
             from roundround.command_line.pages import print_overview, print_verbs
 
             print_verbs() if args else print_overview()
-        elif COMPLETE in os.environ or verb is None or is_wrong_flag(verb, args[1:]):
+        elif COMPLETE in os.environ or verb is None:
             code = app(args, prog_name="roundround", standalone_mode=False)
         else:
             code = call(verb, args[1:], args[0])
         sys.stdout.flush()
         return code or 0
-    except (WrongUsage, UserError, OutputError) as error:
+    except Exception as error:
         from roundround.command_line.complaint import complain, outcome
 
-        code, message = outcome(UserError(error) if isinstance(error, WrongUsage) else error)
+        is_usage = hasattr(error, "format_message")  # of Typer's errors, whose common class it does not export
+        expected = is_usage or isinstance(error, UserError | Failed | OutputError)
+        if os.environ.get("HYDRA_FULL_ERROR") == "1" and not expected:
+            raise
+        code, message = outcome(UserError(error) if is_usage else error)
         known = ["list", *(name for verb in VERBS for name in (verb.name, *verb.aliases))]
-        return complain(args[0] if args and args[0] in known else "", message, code)
+        return complain(args[0] if args and args[0] in known else "", message, code) if message else code

@@ -72,7 +72,7 @@ ONLY = {  # library: the parts that may import it
     "click": set(),  # Typer has its own
     "jinja2": {"report", "asking"},  # asking: the sandbox of tasks' templates
     "markupsafe": {"report"},
-    "importlib": {"command_line", "config", "papers", "report"},  # verbs, claims and pages, by name
+    "importlib": {"cli", "command_line", "config", "papers", "report"},  # verbs, claims and pages, by name
     "pickle": set(),  # nothing is unpickled from a file that a user was given
 }
 INNER = {  # part: the parts that may import it
@@ -121,9 +121,12 @@ def modules(package: Path) -> dict[str, Path]:
 
 @functools.cache
 def imports_of(source: str) -> list[Import]:
+    """The imports of a module; of the entry of a verb without those that type its nodes, which import nothing."""
+    is_entry = "\nVERB = Verb(" in source
     return [
         Import(name, statement.node.lineno, statement.at_import)
         for statement in import_statements(source)
+        if statement.at_import or not is_entry
         for name in statement.names
     ]
 

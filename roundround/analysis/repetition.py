@@ -115,7 +115,7 @@ def planned_config(
     if verb == "eval":
         give_default_data(cfg, otherwise="pydoc")
     if verb == "train":
-        cfg, _ = starting_point(cfg, invocation)
+        return starting_point(cfg, invocation)[1].config
     return as_dict(cfg)
 
 

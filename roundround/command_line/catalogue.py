@@ -1,6 +1,6 @@
-"""What each group offers, read off the yamls and the docstrings of the classes they name: neither Hydra nor torch.
+"""What each group offers, read off the yamls and the docstrings of the classes they name, without Hydra or torch.
 
-How many pairs a rotary encoding rotates, and how slowly, is computed by torch: so a line of its yaml says it.
+How many pairs a rotary encoding rotates, and how slowly, is computed by torch, so that a line of its yaml says it.
 
 Tested by tests/command_line/test_pages.py.
 """
@@ -40,7 +40,22 @@ GROUPS = {
 }
 # yamls of a group that are no options of it: what a list of loggers becomes, and what a pattern's kinds are made from
 NO_OPTIONS = {"logger": "several", "pattern": "kind/"}
+ALONE = {"none", "several"}  # options of `logger` that stand in no list
 NO_KEYS = {"_target_", "kind", "defaults", "hydra"}  # of a yaml, that nobody types
+# flags of Hydra's, with their short forms
+WITH_VALUE = {"--cfg": "-c", "--package": "-p", "--config-name": "-cn", "--config-dir": "-cd", "--info": "-i"}
+WITHOUT_VALUE = {
+    "--help": "-h",
+    "--hydra-help": "",
+    "--version": "",
+    "--resolve": "",
+    "--run": "-r",
+    "--multirun": "-m",
+}
+FLAG_CHOICES = {
+    "--cfg": ["job", "hydra", "all"],
+    "--info": ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"],
+}
 ROTATES = "rotates: "  # begins a line of the yaml of a rotary encoding: tests compare it with what the encoding does
 
 
@@ -108,8 +123,8 @@ def option_of(name: str, path: Path, config_dir: str | None) -> Option:
     lines = [line if line.startswith("  ") else line.strip() for line in comments]
     command = next(iter(lines), "") if re.match(r"roundround\b", next(iter(lines), "")) else ""
     rotates = [line for line in lines if line.startswith(ROTATES)]
-    told = [line for line in lines if line != command and line not in rotates]
-    own_idea = re.sub(r"(?m)(^\S.*)\n(?=\S)", r"\1 ", "\n".join(told))
+    others = [line for line in lines if line != command and line not in rotates]
+    own_idea = re.sub(r"(?m)(^\S.*)\n(?=\S)", r"\1 ", "\n".join(others))
     return Option(
         name=name,
         command=command,
@@ -129,13 +144,7 @@ def read_yaml(path: Path) -> tuple[str, dict[str, Any]]:
         values = yaml.safe_load(text)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8") from error
-    except RecursionError as error:
-        raise UserError(f"{path}: nested too deeply") from error
-    except ValueError as error:  # Python's limit for the digits of a whole number
-        raise UserError(f"{path}: {one_line(error)}") from error
-    except yaml.YAMLError as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"{path}: not valid yaml: {one_line(error)}") from error
     if not isinstance(values, dict | None):
         raise UserError(f"{path}: must give values by name, such as theta: 100.0")
@@ -166,8 +175,6 @@ def docstring_of(target: str, config_dir: str | None) -> tuple[str, ...]:
         tree = ast.parse(source.read_text(encoding="utf-8"))
     except SyntaxError as error:
         raise UserError(f"{source}, line {error.lineno}: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{source}: no Python that can be read: {error}") from error
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name == name:
             paragraphs = (ast.get_docstring(node) or "").split("\n\n")
@@ -180,8 +187,8 @@ def source_of(module: str, config_dir: str | None) -> Path | None:
     if not module:
         return None
     roots = [Path(__file__).parents[2], *([Path(config_dir)] if config_dir else [])]
-    candidates = [root.joinpath(*module.split(".")).with_suffix(".py") for root in roots]
-    return next((path for path in candidates if path.is_file()), None)
+    files = [root.joinpath(*module.split(".")).with_suffix(".py") for root in roots]
+    return next((path for path in files if path.is_file()), None)
 
 
 # -- which groups and options a verb takes
@@ -199,12 +206,6 @@ def groups_of(verb: Verb) -> dict[str, tuple[str, str]]:
             line = re.search(rf"^  - {re.escape(group)}: .*?(?: # *(.*))?$", text, re.MULTILINE)
             found[group] = (option, (line and line[1]) or "")
     return found
-
-
-def rests(override: str, verb: Verb) -> bool:
-    """Whether it is `softmax=null` of a verb that has none of that group: what --help shows and Hydra cannot read."""
-    key, _, value = override.partition("=")
-    return value == "null" and groups_of(verb).get(key, ("", ""))[0] == "null"
 
 
 def defaults_of(values: dict[str, Any]) -> list[tuple[str, str]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
 
 from roundround.distributed import launcher
 from roundround.support.errors import (
@@ -27,15 +26,15 @@ from roundround.support.errors import (
 
 def outcome(
     error: BaseException,
-    explain: Callable[[BaseException], str | None] = lambda error: None,
+    known: str | None = None,
     *,
     see: str = "",
     traceback: str = "HYDRA_FULL_ERROR=1 shows the traceback",
 ) -> tuple[int, str]:
-    """The exit code of an error and its line, empty where it has been printed already: decided here alone.
+    """The exit code of an error and its line, empty where it has been printed already. Nothing else decides this.
 
-    explain: a line about an error that the user can mend, None for any other. see: where the results are.
-    traceback: where it is.
+    known: a line about an error that the user can mend, None for any other. see: where the results are. traceback:
+    where it is.
     """
     if isinstance(error, Interrupted | KeyboardInterrupt):
         signum, advice = (error.signum, error.advice) if isinstance(error, Interrupted) else (signal.SIGINT, "")
@@ -46,7 +45,7 @@ def outcome(
         return 1, one_line(error) + (see if isinstance(error, OutputError | Refuted) else "")
     if isinstance(error, NoVerdict):
         return 3, one_line(error) + see
-    line = explain(error) or (one_line(error) if isinstance(error, UserError) else None)
+    line = known or (one_line(error) if isinstance(error, UserError) else None)
     if line is not None:
         return 2, line
     return 1, f"failed: {type(error).__name__}: {one_line(error)} ({traceback})"
@@ -67,7 +66,7 @@ def complain(verb: str, message: str, code: int, *, speaks: bool = False) -> int
     return code
 
 
-def one_of_several() -> bool:
+def is_one_of_several() -> bool:
     """Whether other processes work on the same run."""
     try:
         return launcher.together() is not None

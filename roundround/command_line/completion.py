@@ -1,6 +1,6 @@
-"""Shell completion: flags by their names, groups, options and keys by Hydra's own completer.
+"""Shell completion: flags, groups, their options, and the keys of a verb. It imports neither Hydra nor torch.
 
-Tested by tests/command_line/test_command_line.py and tests/command_line/test_theory_words.py.
+Tested by tests/command_line/test_arguments.py and tests/command_line/test_theory_words.py.
 """
 
 from __future__ import annotations
@@ -9,99 +9,61 @@ import importlib
 import os
 import re
 
-from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig, OmegaConf
-
 from roundround.analysis.past_run import STATUSES
-from roundround.command_line.arguments import (
-    ALONE,
-    FLAG_CHOICES,
-    WITH_VALUE,
-    WITHOUT_VALUE,
-    CommandLine,
-    is_sweep,
-    read_command_line,
-)
-from roundround.command_line.catalogue import GROUPS, NO_KEYS, as_typed, groups_of, offered
-from roundround.command_line.messages import EXPLAINED
-from roundround.config.options import compose, config_loader, config_name, options_of
-from roundround.config.verb import Flag, Verb
+from roundround.command_line.catalogue import ALONE, FLAG_CHOICES, GROUPS, WITH_VALUE, WITHOUT_VALUE, groups_of, offered
+from roundround.command_line.pages import own_keys, words_beside_help
+from roundround.config.options import options_of
+from roundround.config.verb import Verb
+from roundround.support.errors import UserError
 from roundround.verbs import VERBS, verb_named
 
 
 def complete_override(name: str, words: list[str], incomplete: str) -> list[str]:
     """What may stand in place of the word under the cursor, given the words before it.
 
-    Bash breaks words at `=`, so `pe=p_` arrives as `pe`, `=`, `p_`; the answers then begin after the `=`. What Hydra's
-    completer cannot read beside it is left out: sweeps, and values with spaces. A wrong line has no completions.
+    Bash breaks words at `=`, so `pe=p_` arrives as `pe`, `=`, `p_`; the answers then begin after the `=`.
     """
-    verb = verb_named(name)
-    if incomplete == "" and under_cursor() == "=":
-        words = [*words, "="]
-    words, prefix = joined(words)
+    words, prefix = joined([*words, "="] if incomplete == "" and under_cursor() == "=" else words)
+    begun = prefix + incomplete
     try:
-        flag = prefix.removesuffix("=") or (words[-1] if words else "")
-        if flag in verb.flags and verb.flags[flag].choices:
-            return names_of_flag(verb, verb.flags[flag], incomplete)
-        if verb.names and prefix in ("", f"{verb.words}="):
-            start = f"{verb.words}=" if incomplete.startswith(f"{verb.words}=") else ""
-            module, _, function = verb.names.partition(":")
-            names: list[str] = getattr(importlib.import_module(module), function)()
-            found = [start + name for name in names if (start + name).startswith(incomplete)]
-            if found:
-                return found
-        if flag in FLAG_CHOICES:
-            return [choice for choice in FLAG_CHOICES[flag] if choice.startswith(incomplete)]
-        if incomplete.startswith("-"):
-            flags = [*WITH_VALUE, *WITHOUT_VALUE, *verb.flags]
-            flags.remove("--config-path")  # which is refused
-            return [flag for flag in flags if flag.startswith(incomplete)]
-        line = read_command_line(words, verb)
-        if (prefix + incomplete).startswith("logger=["):
-            return [word.removeprefix(prefix) for word in complete_list(prefix + incomplete, line.config_dir)]
-        beside = [word for word in line.overrides if not is_sweep(word) and len(word.split()) == 1]
-        found = matches(verb, line, beside, prefix + incomplete)
-    except EXPLAINED:  # among others a flag that is still being typed
+        found = candidates(verb_named(name), words, prefix, begun)
+    except UserError:  # a wrong line has no completions
         return []
-    return [word.removeprefix(prefix) for word in found]
+    return [word.removeprefix(prefix) for word in found if word.startswith(begun)]
 
 
-def matches(verb: Verb, line: CommandLine, beside: list[str], begun: str) -> list[str]:
-    """What a word may become: groups, their options, keys and defaults. beside: the other words."""
-    from hydra.plugins.completion_plugin import DefaultCompletionPlugin
-
-    key, equals, _ = begun.partition("=")
-    if equals and key in groups_of(verb):  # Hydra knows no options in folders, nor what the verb refuses
-        names = offered(verb, key, line.config_dir)
-        return [f"{key}={name}" for name in names if f"{key}={name}".startswith(begun)]
-    loader = config_loader(line.config_dir)
-    config = loader.load_configuration(line.config_name, beside, run_mode=RunMode.RUN)
-    default = default_of(config, key) if equals else None
-    if default is not None:  # Hydra has none for null, and takes a list apart
-        return [f"{key}={default}"] if f"{key}={default}".startswith(begun) else []
-    loader.load_configuration = lambda *args, **options: config  # type: ignore[method-assign]  # once is enough
-    found = DefaultCompletionPlugin(loader)._query(config_name=line.config_name, line=" ".join([*beside, begun]))
-    own = {*groups_of(verb), *(GROUPS if verb.filters else [])}  # a filter may name any
-    found = [f"{name}=" if name in own else name for name in found if name in own or name not in GROUPS]
-    found = [name for name in found if name.removesuffix("=").rpartition(".")[2] not in NO_KEYS]
-    found = [f"{name[:-1]}=" if default_of(config, name[:-1]) else name for name in found]
-    if len(found) == 1 and found[0].endswith((".", "=")):  # behind a single answer a shell would put a space
-        found += [word for word in matches(verb, line, beside, found[0]) if word != found[0]]
+def candidates(verb: Verb, words: list[str], prefix: str, begun: str) -> list[str]:
+    """Words that the word under the cursor may become; not all of them begin as it does."""
+    flag = prefix.removesuffix("=") or (words[-1] if words else "")
+    if flag in verb.flags and verb.flags[flag].choices:  # such as --temp, which takes names with commas between
+        before = begun.removeprefix(prefix).rpartition(",")[0]
+        places = [group.rpartition(".") for group in groups_of(verb)]
+        names = [name for place, _, name in places if place.endswith(f"@{verb.flags[flag].choices}")]
+        return [prefix + f"{before},{choice}".lstrip(",") for choice in [*names, *verb.flags[flag].short, "all"]]
+    if flag in FLAG_CHOICES:
+        return [prefix + choice for choice in FLAG_CHOICES[flag]]
+    if begun.startswith("-"):
+        return [*WITH_VALUE, *WITHOUT_VALUE, *verb.flags]
+    _, config_dir = words_beside_help(words, verb)
+    if begun.startswith("logger=["):
+        before, separator, _ = re.fullmatch(r"(.*)([\[,])(.*)", begun).groups()  # type: ignore[union-attr]
+        given = before.partition("[")[2].split(",")
+        names = sorted(options_of("logger", config_dir).keys() - ALONE - set(given))
+        return [f"{before}{separator}{name}" for name in names]
+    groups = [*groups_of(verb), *(GROUPS if verb.filters else ())]
+    key = begun.partition("=")[0]
+    if "=" in begun and key in groups:
+        return [f"{key}={option}" for option in offered(verb, key, config_dir)]
+    found = [f"{group}=" for group in dict.fromkeys(groups)]
+    found += [f"{name}={own.default}" for name, own in own_keys(verb).items()]
+    if verb.names:
+        module, _, function = verb.names.partition(":")
+        start = f"{verb.words}=" if "=" in begun else ""
+        found += [start + name for name in getattr(importlib.import_module(module), function)()]
+    matching = [word for word in found if word.startswith(begun)]
+    if len(matching) == 1 and matching[0].endswith("="):  # behind a single answer a shell would put a space
+        found += [f"{matching[0]}{option}" for option in offered(verb, matching[0][:-1], config_dir)]
     return found
-
-
-def default_of(config: DictConfig, key: str) -> str | None:
-    """The value of a key as it is typed; None where the config has no such key, or keys below it."""
-    parent, _, name = key.rpartition(".")
-    node = OmegaConf.select(config, parent) if parent else config
-    if not isinstance(node, DictConfig) or name not in [*node]:
-        return None
-    if OmegaConf.is_missing(node, name):
-        return "???"
-    value = node[name]
-    if isinstance(value, DictConfig):
-        return None
-    return as_typed(OmegaConf.to_container(value) if isinstance(value, ListConfig) else value)
 
 
 def complete_reader(name: str, words: list[str], incomplete: str) -> list[str]:
@@ -113,32 +75,11 @@ def complete_reader(name: str, words: list[str], incomplete: str) -> list[str]:
         "format": ["table", "json"],
         "open": ["true", "false"],
     }
-    own = verb_named(name).reads
-    values = {key: known.get(key, [default] if default else []) for key, (default, _) in own.items()}
+    values = {key: known.get(key, [default]) for key, (default, _) in verb_named(name).reads.items()}
     if name == "runs":  # whose other keys choose runs by their settings
         values |= {group: list(options_of(group)) for group in ("pe", "softmax", "model", "data")}
-    whole = prefix + incomplete
-    keys = ["last", *(f"{key}=" for key in values)]
-    typed = [f"{key}={value}" for key in values for value in values[key]]
-    found = [word for word in (typed if "=" in whole else keys) if word.startswith(whole)]
-    if len(found) == 1 and found[0].endswith("="):  # alone it would get a space
-        found += [word for word in typed if word.startswith(found[0])] or [f"{found[0]}..."]
-    return [word.removeprefix(prefix) for word in found]
-
-
-def complete_list(word: str, config_dir: str | None) -> list[str]:
-    """What `logger=[wandb,te` may become: the same with a whole name at its end."""
-    before, separator, begun = re.fullmatch(r"(.*)([\[,])(.*)", word).groups()  # type: ignore[union-attr]
-    given = before.partition("[")[2].split(",")
-    names = sorted(options_of("logger", config_dir).keys() - ALONE - set(given))
-    return [f"{before}{separator}{name}" for name in names if name.startswith(begun)]
-
-
-def names_of_flag(verb: Verb, flag: Flag, incomplete: str) -> list[str]:
-    """What a flag may name, such as `--temp`, behind the names and the comma that are there already."""
-    before, comma, name = incomplete.rpartition(",")
-    names = [*compose(config_name(verb.name), [], None)[flag.choices], *flag.short, "all"]
-    return [f"{before}{comma}{choice}" for choice in names if choice.startswith(name)]
+    found = ["last", *(f"{key}={value}" for key in values for value in values[key])]
+    return [word.removeprefix(prefix) for word in found if word.startswith(prefix + incomplete)]
 
 
 def under_cursor() -> str:
@@ -148,15 +89,8 @@ def under_cursor() -> str:
 
 
 def joined(words: list[str]) -> tuple[list[str], str]:
-    """The words with those that bash broke at `=` joined again, and what stands before the cursor in its own word."""
-    whole: list[str] = []
-    after_equals = False
-    for word in words:
-        if word == "=" and whole:
-            whole[-1] += "="
-        elif after_equals:
-            whole[-1] += word
-        else:
-            whole.append(word)
-        after_equals = word == "="
-    return (whole[:-1], whole[-1]) if after_equals else (whole, "")
+    """The words with the pieces that bash broke at `=` joined again, and the part of the last one before the cursor."""
+    whole = re.sub(r"\0=(\0|$)", "=", "\0".join(words)).split("\0") if words else []
+    if whole and whole[-1].endswith("=") and words[-1] == "=":
+        return whole[:-1], whole[-1]
+    return whole, ""

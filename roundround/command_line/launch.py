@@ -1,4 +1,4 @@
-"""The one door between the command line and Hydra: everything after the verb is Hydra's grammar.
+"""Turns a command line into a Hydra job: everything after the verb is Hydra's grammar.
 
 `dispatch` runs in the process that the user started; `Job` runs once a job, possibly in a worker of a launcher. Both
 turn any error into one red line and an exit code: 1 failed, 2 wrong input, 130 and 143 interrupted.
@@ -24,7 +24,6 @@ from typing import Any, cast
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import RunMode
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf, read_write
@@ -35,13 +34,14 @@ from roundround.command_line.messages import EXPLAINED, explain
 from roundround.command_line.places import (
     OF_SWEEP,
     NotClaimed,
+    about_path,
     claimed,
     each_run,
     leave_no_claimed,
     leave_nothing,
-    of_the_place,
 )
 from roundround.config.options import conf_dir, config_name, in_quotes
+from roundround.config.private import collect_jobs, result_of
 from roundround.config.verb import Verb
 from roundround.distributed.interruption import end_at_once, interrupt, on_signals, pass_on, put_back, signals_ignored
 from roundround.distributed.launcher import check_alone, rank, started_again
@@ -57,24 +57,6 @@ from roundround.support.files import check_current_folder
 from roundround.verbs import VERBS
 
 log = logging.getLogger(__name__)
-READ_BY_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # at import, as numbers
-
-
-finished: list[JobReturn] = []  # the jobs of this process's sweep, as its launcher hands them back
-
-
-def value_or_raise(job: JobReturn) -> Any:
-    """What the job returned, or its error, without Hydra's line about it: the job has printed a better one.
-
-    A failed job of a sweep raises nothing here, so that Hydra looks at all of them and `end_of_sweep` knows them.
-    """
-    finished.append(job)
-    if job.status != JobStatus.COMPLETED and not isinstance(job._return_value, JobFailed):
-        raise job._return_value
-    return job._return_value
-
-
-JobReturn.return_value = property(value_or_raise, JobReturn.return_value.fset)  # type: ignore
 
 
 class OneLine(logging.Formatter):
@@ -88,6 +70,9 @@ class JobFailed(Exception):
     """A job of a sweep failed: its exit code, and the line that it has printed. The other jobs run."""
 
 
+finished = collect_jobs(JobFailed)  # of this process's sweep, as its launcher returns them
+
+
 @dataclass(frozen=True)
 class Job:
     """What Hydra runs, once a job; importable by name so that every launcher can pickle it."""
@@ -97,59 +82,55 @@ class Job:
     words: tuple[str, ...]  # what was typed after `roundround`
 
     def __call__(self, cfg: DictConfig) -> Any:
-        claimed.pop(HydraConfig.get().runtime.output_dir, None)  # from here on the job's own
+        directory = Path(HydraConfig.get().runtime.output_dir)
         with own_process_state(self) as handlers:
-            code, line = self.run(cfg, handlers)
+            code, line = self.run(cfg, directory)
         if code >= 128:
             pass_on(code - 128, handlers)
         if code != 1:  # a failed one keeps its log
-            directories.remove_scratch(Path(HydraConfig.get().runtime.output_dir))
+            directories.remove_scratch(directory)
         if code == 0:
             return None
         if HydraConfig.get().mode == RunMode.MULTIRUN and code < 128:
             raise JobFailed(code, line)
         raise SystemExit(code)
 
-    def run(self, cfg: DictConfig, handlers: dict[int, Any]) -> tuple[int, str]:
-        """Run the verb; the exit code, which the other processes learn, and the line that is printed of an error."""
-        peers = None
+    def run(self, cfg: DictConfig, directory: Path) -> tuple[int, str]:
+        """Run the verb; the exit code, which the other processes learn, and the line about an error, if any.
+
+        The traceback is in the log.
+        """
+        log_name, peers, code, line = f"{HydraConfig.get().job.name}.log", None, 0, ""
         try:
             peers = Peers(give_up=partial(give_up, self.verb.name))
-            code, line = self.end_of(cfg, peers, handlers)
-        except UserError as error:  # variables of a launcher that contradict
-            code, line = 2, one_line(error)
-        return leave(self.verb.name, peers, code, line), line
-
-    def end_of(self, cfg: DictConfig, peers: Peers, handlers: dict[int, Any]) -> tuple[int, str]:
-        """Run the verb; the exit code and a line about it, with the traceback in the log."""
-        directory, log_name = Path(HydraConfig.get().runtime.output_dir), f"{HydraConfig.get().job.name}.log"
-        try:
             check_alone(self.verb.name, [verb.name for verb in VERBS if verb.parallel])
-            function = self.function(cfg, directory, log_name, handlers)
+            if rank() == 0:
+                import_first(cfg.get("logger"))
+            module, _, name = self.verb.run.partition(":")
+            function: Callable[[DictConfig, Invocation], None] = getattr(importlib.import_module(module), name)
+            print_passing("")  # in place of "loading"
+            claimed.pop(str(directory), None)  # from here on the job's own
             on_signals(interrupt)
             again = self.verb.measures and self.has_begun(directory)
             if again and is_done(directory, self.verb.name, typed_overrides()):
                 if rank() == 0:
                     print_status("finished before, and kept")
                     print_result(str(directory))
-                return 0, ""
-            self.join(cfg, peers, directory)
-            function(cfg, self.invocation(peers))
-            self.leave_page(directory)
-            leave_nothing(directory, log_name)  # where it opened no run
+            else:
+                self.join(cfg, peers, directory)
+                function(cfg, self.invocation(peers))
+                self.leave_page(directory)
+                leave_nothing(directory, log_name)  # where it opened no run
         except (Exception, Interrupted, KeyboardInterrupt, SystemExit) as error:  # a user's module may end the process
+            claimed.pop(str(directory), None)
+            known = explain(error, self.config_dir) if isinstance(error, EXPLAINED) else about_path(error, directory)
             log_file = f"traceback in {directory / log_name}"
-            code, line = outcome(error, partial(self.explain, directory), see=f"; see {directory}", traceback=log_file)
+            code, line = outcome(error, known, see=f"; see {directory}", traceback=log_file)
             if code in (1, 2):
                 log.debug("the job ended with this error", exc_info=error)
             if code == 2:
                 leave_nothing(directory, log_name)
-            return code, line
-        return 0, ""
-
-    def explain(self, directory: Path, error: BaseException) -> str | None:
-        """A line about an error that the user can mend; None for any other."""
-        return explain(error, self.config_dir) if isinstance(error, EXPLAINED) else of_the_place(error, directory)
+        return leave(self.verb.name, peers, code, line), line
 
     def has_begun(self, directory: Path) -> bool:
         """Whether a job of Slurm's or of a sweep is started again: its run lies in its directory."""
@@ -174,32 +155,6 @@ class Job:
             OmegaConf.update(cfg, "resume", own)
             sys.argv.append(f"resume={in_quotes(own)}")  # for the processes that Lightning starts
 
-    def function(
-        self, cfg: DictConfig, directory: Path, log_name: str, handlers: dict[int, Any]
-    ) -> Callable[[DictConfig, Invocation], None]:
-        """The verb's function. A signal while its module is imported ends the process at once and leaves nothing."""
-
-        def leave_at_once(signum: int, frame: FrameType | None) -> None:
-            leave_nothing(directory, log_name)
-            try:
-                pass_on(signum, handlers)
-            except SystemExit as end:
-                os._exit(int(end.code or 0) & 255)
-            end_at_once(signum, frame)
-
-        on_signals(leave_at_once)
-        if rank() == 0:
-            import_first(cfg.get("logger"))
-        module, _, name = self.verb.run.partition(":")
-        try:
-            function: Callable[[DictConfig, Invocation], None] = getattr(importlib.import_module(module), name)
-        except ValueError as error:
-            if "TORCH_LOGS" not in str(error):
-                raise
-            raise UserError(f"TORCH_LOGS='{os.environ.get('TORCH_LOGS')}' is no log of torch's; unset it") from error
-        print_passing("")  # in place of "loading"
-        return function
-
     def leave_page(self, directory: Path) -> None:
         """Write the page of the run into its directory. The run is done: a failure here is a warning."""
         if not self.verb.page or rank() != 0:
@@ -220,26 +175,26 @@ class Job:
         choices = {group: option for group, option in found if "@" not in group or group in of_kinds}
         if "logger" not in choices:
             raise UserError("logger must be one option in a yaml; a list goes on the command line: logger=[wandb,csv]")
-        directory = Path(hydra_config.runtime.output_dir)
+        directory, words = Path(hydra_config.runtime.output_dir), list(self.words)
+        is_sweep = hydra_config.mode == RunMode.MULTIRUN
+        if is_sweep:  # the command that runs this job alone
+            name = str(hydra_config.job.config_name)
+            words = [
+                self.verb.name,
+                *typed_overrides(),
+                *(["--config-dir", self.config_dir] if self.config_dir else []),
+            ]
+            words += ["--config-name", name] if name != config_name(self.verb.name) else []
         return Invocation(
             verb=self.verb.name,
             directory=directory,
             overrides=typed_overrides(),
             choices=choices,
-            sweep=directory.parent if hydra_config.mode == RunMode.MULTIRUN else None,
+            sweep=directory.parent if is_sweep else None,
             config_dir=self.config_dir,
-            command=self.command(),
+            command=shlex.join(["roundround", *words]),
             peers=peers,
         )
-
-    def command(self) -> str:
-        """The command that was typed; of a job of a sweep one that runs this job alone. It can be pasted."""
-        words, config = list(self.words), HydraConfig.get()
-        if config.mode == RunMode.MULTIRUN:
-            name, own = str(config.job.config_name), self.config_dir
-            words = [self.verb.name, *typed_overrides(), *(["--config-dir", own] if own else [])]
-            words += ["--config-name", name] if name != config_name(self.verb.name) else []
-        return shlex.join(["roundround", *words])
 
 
 def import_first(logger: DictConfig | None) -> None:
@@ -317,7 +272,7 @@ def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
     sys.argv = [argv[0], job.verb.name, *typed_overrides(), "hydra.mode=RUN", *again]
     if job.config_dir:
         sys.path.insert(0, job.config_dir)
-    handlers = on_signals(interrupt)
+    handlers = on_signals(end_before_the_task)  # also while the verb is imported
     complaining, logging.raiseExceptions = logging.raiseExceptions, False  # a log on a full disk is no traceback
     logging.captureWarnings(True)
     try:
@@ -334,15 +289,6 @@ def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
             distributed.destroy_process_group()
 
 
-def check_environment() -> None:
-    """UserError where the process stands in no folder, or a library would fail at import."""
-    check_current_folder()
-    for name in READ_BY_LIGHTNING:
-        value = os.environ.get(name, "0")
-        if not value.isdecimal():
-            raise UserError(f"the variable {name}='{value}' is no number; unset {name}")
-
-
 def dispatch(verb: Verb, args: list[str], typed: str) -> int:
     """Run a verb, called by its name or an alias, through Hydra; the exit code."""
     argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
@@ -352,44 +298,45 @@ def dispatch(verb: Verb, args: list[str], typed: str) -> int:
     config_dir, code = None, 0
     handlers = on_signals(end_before_the_task)
     try:
-        check_environment()
+        check_current_folder()
         line = read_command_line(each_run(args, verb), verb)
         config_dir = line.config_dir
         sys.argv = [argv[0], *line.overrides, *line.flags]
         run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name(verb.name))
         run(Job(verb, config_dir, (typed, *args)))()
-        code = end_of_sweep()
+        if "--multirun" in line.flags and not finished:
+            raise UserError("this sweep has no job: one of its values is a sweep over nothing")
+        failed = {n: result for n, job in enumerate(finished) if isinstance(result := result_of(job), JobFailed)}
+        code = int(next(iter(failed.values())).args[0]) if failed else 0
+        show_what_came(failed)
     except SystemExit as end:  # a job's, or Hydra's after a page of help
         return int(end.code or 0)
     except (Exception, NotClaimed, Interrupted, KeyboardInterrupt) as raised:
         cause = raised.error if isinstance(raised, NotClaimed) else raised
         if full == "1" and isinstance(cause, Exception) and not isinstance(cause, OutputError):
             raise cause from raised.__cause__
-        code, message = outcome(cause, lambda error: explain(error, config_dir))
+        code, message = outcome(cause, explain(cause, config_dir))
         return refused_before_joining(verb.name, message) if code == 2 else complain(verb.name, message, code)
     finally:
         put_back(handlers)
         sys.argv = argv
         leave_no_claimed()
-        if full is None:
-            del os.environ["HYDRA_FULL_ERROR"]
-        else:
-            os.environ["HYDRA_FULL_ERROR"] = full
+        del os.environ["HYDRA_FULL_ERROR"]
+        os.environ.update({} if full is None else {"HYDRA_FULL_ERROR": full})
     for directory, file in claimed.items():
         if file == OF_SWEEP and code == 0:
             print_result(directory)
     return code
 
 
-def end_of_sweep() -> int:
-    """Show what came of a sweep: a table, a page, the next command. The exit code of its first job that failed."""
-    failed = {n: job._return_value for n, job in enumerate(finished) if isinstance(job._return_value, JobFailed)}
+def show_what_came(failed: dict[int, JobFailed]) -> None:
+    """Show what came of a sweep: a table, a page, the next command. failed: the jobs that did, by their numbers."""
     hydra_config = finished[0].hydra_cfg.hydra if finished and finished[0].hydra_cfg is not None else None
-    if hydra_config is not None and hydra_config.mode == RunMode.MULTIRUN:
-        from roundround.report.sweep import show_sweep
+    if hydra_config is None or hydra_config.mode != RunMode.MULTIRUN:
+        return
+    from roundround.report.sweep import show_sweep
 
-        try:
-            show_sweep(Path(hydra_config.sweep.dir), {n: error.args[1] for n, error in failed.items()}, len(finished))
-        except Exception as error:  # the runs are there
-            log.warning("what came of the sweep could not be shown: %s", one_line(error))
-    return int(next(iter(failed.values())).args[0]) if failed else 0
+    try:
+        show_sweep(Path(hydra_config.sweep.dir), {n: error.args[1] for n, error in failed.items()}, len(finished))
+    except Exception as error:  # the runs are there
+        log.warning("what came of the sweep could not be shown: %s", one_line(error))

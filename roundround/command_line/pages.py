@@ -1,6 +1,7 @@
 """The pages of help: what roundround can do, a verb with its keys, the groups, one group, one option of it.
 
-Text that fits the terminal and breaks no word. Neither Hydra nor torch.
+Text that fits the terminal and breaks no word. It imports neither Hydra nor torch. Tested by
+tests/command_line/test_pages.py.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from roundround.command_line.catalogue import (
     GROUPS,
+    WITH_VALUE,
     Key,
     as_typed,
     chosen_by,
@@ -39,7 +41,6 @@ FLAGS_OF_HYDRA = [
     ("-c, --cfg job", "print the config and stop"),
     ("-cd, --config-dir DIR", "your own conf folder: its variants join the groups"),
 ]
-WITH_VALUE = ("-cd", "--config-dir", "-c", "--cfg", "-cn", "--config-name", "-p", "--package", "-i", "--info")
 HELP = ("-h, --help", "this page")
 HELP_ON = ("-h, --help [KEY]", "this page, or what it says about a key or a group")  # where a bare word is no path
 FLAGS = [
@@ -132,7 +133,7 @@ def print_verbs() -> None:
 
 def words_beside_help(words: list[str], verb: Verb) -> tuple[list[str], str | None]:
     """The words beside --help that are no flags, and the user's own conf folder: UserError where there is none."""
-    with_value = {*WITH_VALUE, *(name for name, flag in verb.flags.items() if flag.needs)}
+    with_value = {*WITH_VALUE, *WITH_VALUE.values(), *(name for name, flag in verb.flags.items() if flag.needs)}
     rest, own = [], None
     left = iter(words)
     for word in left:

@@ -1,5 +1,4 @@
-"""The directories of a launch: claimed for Hydra, removed where no run began, the runs that `run=` means; errors about
-paths and disks.
+"""The directories of a launch: claimed for Hydra, removed where no run began, the runs that `run=` means.
 
 Tested by tests/command_line/test_wrong_starts.py and tests/records/test_leftovers.py.
 """
@@ -22,7 +21,7 @@ from roundround.config.options import in_quotes
 from roundround.config.verb import Verb
 from roundround.records import directories
 from roundround.support.console import print_status
-from roundround.support.errors import UserError, escaped
+from roundround.support.errors import UserError
 from roundround.support.files import home_expanded, is_full
 
 claimed: dict[str, str] = {}  # directories made by this process, each with the file that Hydra writes there
@@ -30,11 +29,7 @@ OF_SWEEP = "multirun.yaml"  # Hydra's file in the directory of a sweep
 LEVELS = 4  # from outputs to a job of a sweep: verb, day, sweep, job; run=/ looks no further
 
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
-WRONG_PLACE = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR),
-    errno.E2BIG,  # of a command: the overrides of a foreign run
-)
-TOO_LARGE = (errno.EFBIG,)
+WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 
 
 class NotClaimed(BaseException):
@@ -56,15 +51,14 @@ class ClaimDirectory(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         if not is_given(config, "sweep"):
-            found = self.claim(config, "sweep")
-            config.hydra.overrides.hydra.append(f"hydra.sweep.dir={in_quotes(found)}")  # for the jobs
+            self.claim(config, "sweep")
+            config.hydra.overrides.hydra.append(f"hydra.sweep.dir={in_quotes(config.hydra.sweep.dir)}")  # for the jobs
 
-    def claim(self, config: DictConfig, kind: str) -> str:
+    def claim(self, config: DictConfig, kind: str) -> None:
         """Make the directory and put it into the config."""
         try:
-            outputs, verb = given("outputs", OmegaConf.select(config, "outputs")), str(config.hydra.job.name)
-            resume = OmegaConf.select(config, "resume", throw_on_missing=True) if "resume" in config else None
-            past = None if resume is None else given("resume", resume)
+            outputs, verb = folder(config, "outputs"), str(config.hydra.job.name)
+            past = folder(config, "resume") if config.get("resume") is not None else None
             if kind == "run":
                 found = directories.run_directory(outputs, verb, past, list(config.hydra.overrides.task))
             elif past is None:
@@ -76,7 +70,6 @@ class ClaimDirectory(Callback):
         if past is None:
             claimed[found] = f"{verb}.log" if kind == "run" else OF_SWEEP
         OmegaConf.update(config, f"hydra.{kind}.dir", literal(found))
-        return str(literal(found))
 
 
 def is_given(config: DictConfig, kind: str) -> bool:
@@ -86,16 +79,12 @@ def is_given(config: DictConfig, kind: str) -> bool:
     return bool(named != {"run": new, "sweep": "${hydra.run.dir}-sweep"}[kind])
 
 
-def given(key: str, value: object) -> str:
-    """A folder from the command line. UserError for an empty one, and for one that is no line of standard output."""
-    if not isinstance(value, str | int | float | None):
-        raise UserError(f"{key}={value}: give one folder")
-    text = "" if value is None else str(value)
-    if not text.strip():
+def folder(config: DictConfig, key: str) -> str:
+    """A folder that the command line gives. UserError for an empty name."""
+    value = OmegaConf.select(config, key, throw_on_missing=True)
+    if value is None or not str(value).strip():
         raise UserError(f"{key}= is empty; give a folder")
-    if escaped(text) != text:
-        raise UserError(f"{key}={text}: control characters, or bytes that are not UTF-8, in the name of a folder")
-    return text
+    return str(value)
 
 
 def leave_no_claimed() -> None:
@@ -121,13 +110,13 @@ def leave_nothing(directory: Path, file: str) -> None:
 def each_run(args: list[str], verb: Verb) -> list[str]:
     """`run=SWEEP`, a folder of runs or a pattern as a sweep over the finished runs that it means; other words as typed.
 
-    UserError where it means none, and where `to=` names one place for all.
+    UserError where it means none, and where `to=` names one folder for all.
     """
-    place = next((n for n, arg in enumerate(args) if arg.startswith("run=")), None)
-    word = "" if place is None else args[place].removeprefix("run=").strip("'\"")
+    typed = next((arg for arg in args if arg.startswith("run=")), None)
     asks = {"-c", "--cfg", "-i", "--info"} & {arg.partition("=")[0] for arg in args}
-    if place is None or "run" not in verb.keys or asks:
+    if typed is None or "run" not in verb.keys or asks:
         return args
+    word = typed.removeprefix("run=").strip("'\"")
     path = home_expanded(word, "run")
     is_folder = path.is_dir() and not os.path.lexists(path / directories.MANIFEST)
     if not (is_folder or (glob.has_magic(word) and not path.exists())):
@@ -144,21 +133,19 @@ def each_run(args: list[str], verb: Verb) -> list[str]:
     for _, why in damaged:
         print_status(f"passed over: {why}")
     if any(arg.startswith("to=") for arg in args):
-        raise UserError(f"run={word} means {len(runs):,} runs, and to= is one place; give one, such as run={runs[0]}")
+        raise UserError(f"run={word} means {len(runs):,} runs, and to= is one folder; give one, such as run={runs[0]}")
     if len(runs) < len(found):
         print_status(f"{len(runs):,} of the {len(found):,} runs of {word} are finished runs of {wanted}")
     each = f"run=choice({','.join(map(in_quotes, runs))})"
     is_sweep = {"-m", "--multirun"} & {*args}
-    return [*args[:place], each, *args[place + 1 :], *([] if is_sweep else ["-m"])]
+    return [*(each if arg is typed else arg for arg in args), *([] if is_sweep else ["-m"])]
 
 
-def of_the_place(error: BaseException, directory: Path) -> str | None:
+def about_path(error: BaseException, directory: Path) -> str | None:
     """A line about a disk that is full or a path that cannot be; None where the error is another."""
-    place = (error.filename if isinstance(error, OSError) else None) or directory
     if is_full(error):
-        return f"no space left on the disk of {place}; free some, or give outputs=DIR"
-    if is_full(error, TOO_LARGE):
-        return f"{place}: {os.strerror(errno.EFBIG)}; raise the limit of ulimit -f"
-    if isinstance(error, OSError) and error.errno in WRONG_PLACE and error.filename is not None:
+        path = (error.filename if isinstance(error, OSError) else None) or directory
+        return f"no space left on the disk of {path}; free some, or give outputs=DIR"
+    if isinstance(error, OSError) and error.errno in WRONG_PATH and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return None

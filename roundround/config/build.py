@@ -10,6 +10,7 @@ import dataclasses
 import importlib.util
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,9 +19,10 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
 
-from omegaconf import BooleanNode, DictConfig, ListConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
+from roundround.config.private import where
 from roundround.config.renamed import let_old_names_import, today
 from roundround.support.errors import UserError, nearest, one_line
 
@@ -69,55 +71,46 @@ def maker(node: DictConfig, family: type[T]) -> Callable[..., T]:
 
 def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> dict[str, Any]:
     """The node's values as plain Python, converted to the types that the constructor asks for."""
-    target = target_class(node, family)
-    fields, required, options = constructor_options(target, frozenset(runtime))
-    for key in map(str, node):
-        if key not in NOT_PARAMETERS and key not in fields:
-            raise UserError(f"{where(node)} has no parameter '{key}'{nearest(key, fields)}")
-    schema = OmegaConf.structured(options)
-    given = [key for key in map(str, node) if key in fields]  # `key in node` is False where it says ???
-    values: dict[str, Any] = {}
-    for key in fields:
-        try:
-            if key in given and not OmegaConf.is_missing(node, key):
-                assign(schema, key, plain(OmegaConf.select(node, key)))
-                values[key] = plain(OmegaConf.select(schema, key))
-            elif key in given or key in required:
-                raise UserError(f"{where(node)}.{key} has no value; give {where(node)}.{key}=...")
-        except OmegaConfBaseException as error:
-            raise UserError(f"{where(node)}.{key}: {without_place(error)}") from error
-    return {key: values[key] for key in given}  # what else the node leaves out keeps the constructor's default
+    hints, required = constructor_options(target_class(node, family), frozenset(runtime))
+    given = [key for key in map(str, node) if key not in NOT_PARAMETERS]  # `key in node` is False where it says ???
+    for key in given:
+        if key not in hints:
+            raise UserError(f"{where(node)} has no parameter '{key}'{nearest(key, hints)}")
+    missing = [key for key in required if key not in given]
+    return typed_values(node, hints, [*given, *missing], f"{where(node)}.")  # the others keep the constructor's default
 
 
-def assign(typed: DictConfig, key: str, value: Any) -> None:
-    """Put a value, resolved but for nodes, into a typed config; a text stays a text, one like a number too.
+def typed_values(node: DictConfig, hints: Mapping[str, Any], keys: Iterable[str], below: str) -> dict[str, Any]:
+    """Values of a node as plain Python of the types that `hints` gives; a text stays a text, one like a number too.
 
-    A single value is a list of one where a list is asked for (length=512). Raises OmegaConfBaseException where the type
-    is wrong, where a number is no 64-bit one, for 2 as true or false, and for a text that looks like an interpolation
-    when it is read.
+    A single value is a list of one where a list is asked for (length=512). below: where in the config they are. Raises
+    UserError for a wrong type, for a number that is no 64-bit one, and for a key that has no value.
     """
-    wanted: Any = typed._get_node(key)
-    if isinstance(wanted, BooleanNode) and isinstance(value, int | float) and value not in (0, 1):
-        raise ValidationError(f"Value '{value}' is neither true nor false")
-    is_list = isinstance(wanted, ListConfig) or typing.get_origin(wanted._metadata.ref_type) is list
-    single = isinstance(value, bool | int | float | str)
-    items = value if isinstance(value, list | ListConfig) else []
-    if is_list and any(isinstance(item, dict | list | DictConfig | ListConfig) for item in items):
-        raise ValidationError(f"Value '{value}' must be a list of single values")
-    try:
-        OmegaConf.update(typed, key, literal([value] if single and is_list else value), force_add=False)
-    except OverflowError as error:
-        raise ValidationError("Value is larger than any number of 64 bits") from error
-    too_large = [number for number in whole_numbers(typed[key]) if not -(2**63) <= number < 2**63]
-    if too_large:
-        raise ValidationError(f"Value '{too_large[0]}' is beyond the whole numbers of 64 bits")
-
-
-def whole_numbers(value: Any) -> list[int]:
-    """The whole numbers of a value, of lists in it too; a node with keys is checked by itself."""
-    if isinstance(value, ListConfig):
-        return [number for item in value for number in whole_numbers(item)]
-    return [value] if isinstance(value, int) else []
+    values: dict[str, Any] = {}
+    for key in keys:
+        hint = hints[key]
+        schema = OmegaConf.structured(
+            dataclasses.make_dataclass("Values", [(key, hint, dataclasses.field(default=MISSING))])
+        )
+        try:
+            if key not in map(str, node) or OmegaConf.is_missing(node, key):
+                raise UserError(f"{below}{key} has no value; give {below}{key}=...")
+            value = plain(OmegaConf.select(node, key))
+            parts = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+            if bool in parts and isinstance(value, int | float) and value not in (0, 1):
+                raise ValidationError(f"Value '{value}' is neither true nor false")
+            if any(typing.get_origin(part) is list for part in parts):
+                value = [value] if isinstance(value, bool | int | float | str) else value
+                if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+                    raise ValidationError(f"Value '{value}' must be a list of single values")
+            OmegaConf.update(schema, key, literal(value), force_add=False)
+            values[key] = plain(OmegaConf.select(schema, key))
+        except (OmegaConfBaseException, OverflowError) as error:
+            raise UserError(f"{below}{key}: {without_place(error)}") from error
+        numbers = values[key] if isinstance(values[key], list) else [values[key]]
+        if any(isinstance(number, int) and not -(2**63) <= number < 2**63 for number in numbers):
+            raise UserError(f"{below}{key}: {value} is beyond the whole numbers of 64 bits")
+    return values
 
 
 def plain(value: Any) -> Any:
@@ -134,7 +127,7 @@ def literal(value: Any) -> Any:
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
-def without_place(error: OmegaConfBaseException) -> str:
+def without_place(error: Exception) -> str:
     """OmegaConf's message in one line, without its own way of saying where."""
     return one_line(error).split(" full_key:")[0]
 
@@ -167,15 +160,15 @@ def is_there(name: str) -> bool:
 
 
 @cache
-def constructor_options(target: type, runtime: frozenset[str]) -> tuple[list[str], set[str], type]:
-    """The constructor's keyword-only parameters, without those that the caller supplies: their names, the names of
-    those that have no default, and a dataclass of them all."""
+def constructor_options(target: type, runtime: frozenset[str]) -> tuple[dict[str, Any], list[str]]:
+    """The types of the constructor's keyword-only parameters, without those that the caller supplies.
+
+    And the names of those that have no default.
+    """
     hints = constructor_hints(target)
     signature = inspect.signature(target).parameters.values()
     ours = [p for p in signature if p.kind is p.KEYWORD_ONLY and p.name not in runtime]
-    fields = [(p.name, config_type(hints.get(p.name)), dataclasses.field(default="???")) for p in ours]
-    required = {p.name for p in ours if p.default is p.empty}
-    return [p.name for p in ours], required, dataclasses.make_dataclass(target.__name__, fields)
+    return {p.name: config_type(hints.get(p.name)) for p in ours}, [p.name for p in ours if p.default is p.empty]
 
 
 def constructor_hints(target: type) -> dict[str, Any]:
@@ -209,11 +202,6 @@ def checkable(hint: Any) -> bool:
     return hint in simple
 
 
-def where(node: DictConfig) -> str:
-    """The node's place in the config, such as `pe`."""
-    return str(node._get_full_key(None)) or "config"
-
-
 # -- the whole config of a verb
 
 
@@ -223,42 +211,27 @@ def checked(schema: type[T], cfg: DictConfig, below: str = "") -> T:
     A node that has a dataclass of its own becomes one. below: where in the config this is. Raises UserError for an
     unknown key, a wrong type or a value out of range.
     """
-    names = [field.name for field in fields(schema)]  # type: ignore[arg-type]
-    for key in map(str, cfg):
-        if key not in names:
-            raise UserError(f"no config key '{below}{key}'{nearest(key, names)}")
-    hints = typing.get_type_hints(schema)
-    typed = OmegaConf.structured(schema)
-    parts: dict[str, Any] = {}
-    for key in map(str, cfg):
-        try:
-            given = OmegaConf.select(cfg, key, throw_on_missing=True)
-            if dataclasses.is_dataclass(hints[key]):
-                if not isinstance(given, DictConfig):
-                    first = fields(hints[key])[0].name
-                    raise UserError(f"{key}={given}: give its values by name, {key}.{first}={given}")
-                parts[key] = checked(hints[key], given, f"{key}.")
-            else:
-                assign(typed, key, given)
-        except OmegaConfBaseException as error:
-            raise UserError(f"{below}{key}: {without_place(error)}") from error
-        if isinstance(given, str) and not given.isascii() and isinstance(typed[key], int):
-            raise UserError(f"{key}={given}: a number is written with the digits 0 to 9")
+    declared = {field.name: field for field in fields(schema)}  # type: ignore[arg-type]
+    names = dict(item for base in reversed(schema.__mro__) for item in vars(sys.modules[base.__module__]).items())
+    nodes = {name for name, field in declared.items() if re.search(r"Node\[|\bAny$", str(field.type))}
+    others = {name: field.type for name, field in declared.items() if name not in nodes}
+    hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=others), names)
     values: dict[str, Any] = {}
-    for field in fields(schema):  # type: ignore[arg-type]
-        if field.name in parts:
-            values[field.name] = parts[field.name]
+    required = [name for name, field in declared.items() if field.default is dataclasses.MISSING]
+    for key in dict.fromkeys([*map(str, cfg), *required]):
+        if key not in declared:
+            raise UserError(f"no config key '{below}{key}'{nearest(key, declared)}")
+        part = hints.get(key)  # None for a node
+        if part is not None and not dataclasses.is_dataclass(part):
+            values |= typed_values(cfg, hints, [key], below)
             continue
-        if OmegaConf.is_missing(typed, field.name):
-            raise UserError(f"{below}{field.name} has no value; give {below}{field.name}=...")
-        try:
-            value = typed[field.name]
-            values[field.name] = value if isinstance(value, DictConfig) else plain(value)
-        except OmegaConfBaseException as error:  # a text like an interpolation, where none can stand
-            raise UserError(f"{field.name}: {without_place(error)}") from error
-        absent = value is None and field.default is None
-        if field.type == "Any" and not absent and not isinstance(value, DictConfig):
-            raise UserError(f"{field.name} must give values by name, _target_ first; it is {values[field.name]}")
+        given = OmegaConf.select(cfg, key)
+        if isinstance(given, DictConfig):
+            values[key] = checked(part, given, f"{key}.") if isinstance(part, type) else given
+        elif given is None and declared[key].default is None:
+            values[key] = None
+        else:
+            raise UserError(f"{below}{key} must give values by name; it is {given}")
     config = schema(**values)
     config.check()  # type: ignore[attr-defined]
     return config

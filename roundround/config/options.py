@@ -5,12 +5,11 @@ Tested by tests/command_line/test_arguments.py, tests/test_own_contract.py and t
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -19,9 +18,6 @@ from roundround.config.build import maker
 from roundround.config.recorded import as_dict, flat, give_theta, own_options
 from roundround.support.errors import UserError, nearest
 from roundround.support.files import home_expanded
-
-if TYPE_CHECKING:
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 T = TypeVar("T")
 
@@ -86,21 +82,6 @@ def as_value(path: object) -> str:
     return str(path) if re.fullmatch(r"[\w./~+-]+", str(path)) else in_quotes(str(path))
 
 
-BY_PATH = {  # group, and whether there is such a file or folder: the option that reads it, and its key
-    ("model", True): "model=hf model.path",
-    ("model", False): "model=hf model.path",
-    ("data", True): "data=text data.path",
-    ("data", False): "data=hub data.name",
-}
-
-
-def as_path(group: str, name: str) -> str:
-    """Tail of a message about an option that is a path, or a name on the Hugging Face hub: how it is given."""
-    is_there = os.path.lexists(name)
-    option = BY_PATH.get((group, is_there)) if is_there or re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) else None
-    return f"; write {option}={as_value(name)}" if option else ""
-
-
 def named(group: str, name: str, family: type[T], **numbers: Any) -> Callable[..., T]:
     """A function that builds an option again and again; UserError for a name or a number that does not exist."""
     return maker(load_option(group, name, **numbers), family)
@@ -111,26 +92,21 @@ def named(group: str, name: str, family: type[T], **numbers: Any) -> Callable[..
 
 def compose(name: str, overrides: list[str], config_dir: str | None) -> DictConfig:
     """The config of this name with these overrides."""
-    from hydra.types import RunMode
+    from hydra import compose as compose_with_hydra
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
 
-    config: DictConfig = config_loader(config_dir).load_configuration(name, overrides=overrides, run_mode=RunMode.RUN)
-    return config
-
-
-def config_loader(config_dir: str | None) -> ConfigLoaderImpl:
-    """Hydra's loader as `hydra.main` builds it, with the absolute path of the user's own conf folder."""
-    from hydra import version
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra._internal.utils import create_automatic_config_search_path
-    from hydra.core.config_search_path import SearchPathQuery
-    from hydra.core.utils import setup_globals
-
-    version.setbase("1.3")
-    setup_globals()
-    search_path = create_automatic_config_search_path(None, None, str(conf_dir()))
-    if config_dir is not None:  # Hydra asserts that its schemas come last
-        search_path.prepend("command-line", f"file://{config_dir}", anchor=SearchPathQuery(provider="schema"))
-    return ConfigLoaderImpl(search_path)
+    running = GlobalHydra.get_state()  # of the job that asks, if any
+    GlobalHydra.instance().clear()
+    first, second = str(conf_dir()), config_dir
+    if config_dir is not None and (Path(config_dir) / f"{name}.yaml").is_file():  # Hydra reads it from the first one
+        first, second = config_dir, first
+    path = [] if second is None else [f"hydra.searchpath=[{in_quotes(f'file://{second}')}]"]
+    try:
+        with initialize_config_dir(first, version_base="1.3"):
+            return compose_with_hydra(name, [*path, *overrides], return_hydra_config=True)
+    finally:
+        GlobalHydra.set_state(running)
 
 
 def usual_config(verb: str, choices: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str | None]] | None:

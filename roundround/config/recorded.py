@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.build import literal, plain
 from roundround.config.verb import HOW, WHERE, is_below
@@ -75,18 +75,16 @@ def nodes_in(value: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]
 
 def kinds_in(config: DictConfig) -> dict[str, DictConfig]:
     """The kinds of layers of a config's pattern, by name; none where there is no pattern."""
-    pattern: Any = config._get_node("pattern", validate_access=False)
-    if not isinstance(pattern, DictConfig) or pattern._is_none():
-        return {}
-    return {str(name): pattern[name] for name in pattern if isinstance(pattern._get_node(name), DictConfig)}
+    pattern = OmegaConf.select(config, "pattern")
+    nodes = {str(name): node for name, node in pattern.items()} if isinstance(pattern, DictConfig) else {}
+    return {name: node for name, node in nodes.items() if isinstance(node, DictConfig)}
 
 
 def encodings_in(config: DictConfig) -> dict[str, DictConfig]:
     """The encodings that a config names, by their dotted keys: the run's own, and those of kinds of layers."""
-    nodes: dict[str, Any] = {"pe": config._get_node("pe", validate_access=False)}
-    kinds = kinds_in(config).items()
-    nodes |= {f"pattern.{name}.pe": kind._get_node("pe", validate_access=False) for name, kind in kinds}
-    return {key: node for key, node in nodes.items() if isinstance(node, DictConfig) and not node._is_none()}
+    keys = ["pe", *(f"pattern.{name}.pe" for name in kinds_in(config))]
+    nodes = {key: OmegaConf.select(config, key) for key in keys}
+    return {key: node for key, node in nodes.items() if isinstance(node, DictConfig)}
 
 
 def give_theta(config: DictConfig, theta: Any = None) -> None:
@@ -95,12 +93,10 @@ def give_theta(config: DictConfig, theta: Any = None) -> None:
     theta: the base of the model at hand, one number or one for each kind of layer; None if it brings none: then a
     kind's own, else THETA. `pe.theta` stays null where kinds of layers that use `pe` bring their bases.
     """
-    by_kinds = theta is None and any(
-        kind.get("pe") is None and kind.get("theta") is not None for kind in kinds_in(config).values()
-    )
+    kinds = kinds_in(config).values()
+    by_kinds = theta is None and any(kind.get("pe") is None and kind.get("theta") is not None for kind in kinds)
     for key, node in encodings_in(config).items():
-        given: Any = node._get_node("theta", validate_access=False)
-        if given is not None and given._is_none() and not (by_kinds and key == "pe"):
+        if OmegaConf.select(node, "theta", default=THETA) is None and not (by_kinds and key == "pe"):
             of_kind = None if key == "pe" else OmegaConf.select(config, f"{key.rpartition('.')[0]}.theta")
             bases = (of_kind, theta, THETA)
             OmegaConf.update(config, f"{key}.theta", next(base for base in bases if base is not None))
@@ -130,12 +126,10 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-# -- a run that resumes, or starts from a checkpoint that brings its model
+# -- a run that resumes
 
 ABSENT = object()  # in no yaml
 OF_THE_COMMAND = {"run", "resume", "outputs", "trust"}  # never taken from another run's config
-OF_THE_WEIGHTS = {"model", "tokenizer", "pattern", "qk_norm", "gate"}
-NOT_IN_WEIGHTS = {"model.train_length", "model.initializer_range"}  # may be given beside init=
 
 
 def config_of_run(
@@ -189,35 +183,3 @@ def config_of_run(
 def settings_in(overrides: list[str], free: Collection[str]) -> set[str]:
     """The overrides that decide about a result."""
     return {word for word in overrides if not any(is_below(key, free) for key in overridden([word]))}
-
-
-def refuse_own_model(overrides: list[str]) -> None:
-    """Raises UserError where the command line gives the model or the tokenizer beside `init`, which brings both."""
-    keys = overridden(overrides)
-    brought = sorted(k for k in keys if k.partition(".")[0] in OF_THE_WEIGHTS and k not in NOT_IN_WEIGHTS)
-    if brought:
-        raise UserError(f"init= brings the model and the tokenizer; leave out {', '.join(brought)}")
-
-
-def config_from_checkpoint(
-    cfg: DictConfig,
-    overrides: list[str],
-    choices: dict[str, str | None],
-    brought: dict[str, Any],
-    names: dict[str, str | None],
-) -> tuple[DictConfig, dict[str, str | None]]:
-    """The config with the nodes that a checkpoint brings, and with their names among the choices.
-
-    Its encoding and its normaliser give way to those of the command line; `pe.theta` null is the checkpoint's.
-    """
-    keys = overridden(overrides)
-    given = {key.partition(".")[0] for key in keys} | ({"pe"} if "experiment" in keys else set())
-    kept = {part for part in ("pe", "softmax") if part in given and part in brought}
-    typed = {key.partition(".")[2]: OmegaConf.select(cfg, key) for key in NOT_IN_WEIGHTS & keys}
-    nodes = {key: value for key, value in brought.items() if key not in kept} | {"model": {**brought["model"], **typed}}
-    with open_dict(cfg):
-        for key, node in nodes.items():
-            OmegaConf.update(cfg, key, literal(node), merge=False)
-    if "pe" in kept and brought["pe"] is not None and "theta" in brought["pe"]:
-        give_theta(cfg, brought["pe"]["theta"])
-    return cfg, {**choices, **{key: name for key, name in names.items() if key not in kept}}

@@ -12,9 +12,21 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from roundround.support.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    T = TypeVar("T")
+
+    class Node(DictConfig, Generic[T]):
+        """A node of a config that describes a T: `_target_` and the values of its constructor, which `build` checks.
+
+        Only type checkers read this name and T: an entry waits neither for OmegaConf nor for torch.
+        """
+
 
 # the role of a key of a config; one for which none is written is a setting: the result depends on it
 SETTING = "setting"

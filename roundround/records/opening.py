@@ -19,7 +19,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
-from roundround.config.build import build, target_class, where
+from roundround.config.build import build, target_class
+from roundround.config.private import where
 from roundround.config.recorded import as_dict, flat
 from roundround.distributed.device import PeakMemory, larger
 from roundround.distributed.launcher import job, rank

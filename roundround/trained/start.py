@@ -1,31 +1,27 @@
 """Where a training run starts: from weights drawn by its seed, from a checkpoint's, or where it stopped.
 
-`starting_point` decides that once. The run then asks its `Start` for the tokenizer, the vocabulary and the weights.
+`starting_point` decides that once, from the composed config. The run then asks its `Start` for the tokenizer, the
+vocabulary and the weights.
 
 Tested by tests/trained/test_initial.py and tests/training/test_train.py.
 """
 
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from roundround.config.build import build, literal, plain, target_class
+from roundround.config.build import build, checked, literal, plain, target_class
 from roundround.config.options import load_option
-from roundround.config.recorded import (
-    RUN,
-    config_from_checkpoint,
-    config_of_run,
-    give_theta,
-    overridden,
-    refuse_own_model,
-)
+from roundround.config.recorded import RUN, as_dict, config_of_run, give_theta, overridden
 from roundround.data.corpora import Source
 from roundround.data.minimal_pairs import MinimalPairs
 from roundround.data.prepared import Prepared, TokenData
@@ -49,6 +45,8 @@ if TYPE_CHECKING:
     from roundround.hf.checkpoint import LlamaCheckpoint
 
 Data = TypeVar("Data", TokenData, TaskData)
+OF_THE_WEIGHTS = {"model", "tokenizer", "pattern", "qk_norm", "gate"}
+NOT_IN_WEIGHTS = {"model.train_length", "model.initializer_range"}  # may be given beside init=
 OF_TEXT = {  # keys that mean nothing beside a task, and what says it there
     "tokenizer": "a task has its own vocabulary",
     "validation_tokens": "a task says data.validation_examples",
@@ -59,10 +57,12 @@ OF_TEXT = {  # keys that mean nothing beside a task, and what says it there
 class Start:
     """The weights that the seed draws, and the base of other places to start from, which override its hooks.
 
-    choices: the option of each config group, as the run reports it. facts: what the manifest keeps about the start.
-    message: a line about it for the person at the terminal. task: what the run learns, where that had to be built to
-    know the config.
+    choices: the option of each config group, as the run reports it. config: what the run records as its own. facts:
+    what the manifest keeps about the start. message: a line about it for the person at the terminal. task: what the run
+    learns, where that had to be built to know the config.
     """
+
+    config: dict[str, Any]
 
     message: str | None = None
     task: Task | None = None
@@ -230,39 +230,38 @@ class ResumedStart(Start):
             checkpoints.load_into(decoder, past.weights, past.folder)
 
 
-def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Start]:
-    """Where the run starts, and its config with what that brings. Raises UserError where that cannot be."""
-    choices = {group: choice for group, choice in invocation.choices.items() if not group.startswith("hydra/")}
+def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[TrainConfig, Start]:
+    """The typed config of a training run and where it starts, from the config as it was composed, which stays as it is.
+
+    Raises UserError where that cannot be.
+    """
+    cfg, overrides = copy.deepcopy(cfg), invocation.overrides
+    OmegaConf.set_struct(cfg, False)
     if cfg.resume is not None:
-        return resumed(cfg, invocation)
-    task, kind = None, target_class(cfg.data, Source)
-    if issubclass(kind, MinimalPairs):
-        raise UserError("data= is minimal pairs, which eval asks of a trained model; give text or a task to learn")
-    if issubclass(kind, Task):
-        task = build(cfg.data, Task)  # type: ignore[type-abstract]
-        cfg, choices = config_of_task(cfg, task, invocation.overrides, choices)
-    cfg, choices = config_of_prepared(cfg, invocation.overrides, choices)
-    if not str(cfg.init).startswith(RUN):  # else it is the run's pattern that leaves parts open
-        close_unread_parts(cfg, invocation.overrides, choices)
-    cfg, start = fresh_or_from_checkpoint(cfg, invocation, choices)
-    give_theta(cfg)
-    start.task = task
-    return cfg if task is None else with_context(cfg, task, invocation.overrides), start
+        cfg, start = resumed(cfg, invocation)
+    else:
+        choices = {group: choice for group, choice in invocation.choices.items() if not group.startswith("hydra/")}
+        if cfg.init is None:
+            close_unread_parts(cfg, overrides, choices)
+            start = Start(choices)
+        elif str(cfg.init).startswith(RUN):
+            start = from_run(cfg, invocation, choices)
+        else:
+            close_unread_parts(cfg, overrides, choices)
+            start = from_llama(cfg, overrides, choices)
+        decide_by_data(cfg, overrides, start)
+        give_theta(cfg)
+    start.config = as_dict(cfg)
+    return checked(TrainConfig, cfg), start
 
 
-def fresh_or_from_checkpoint(
-    cfg: DictConfig, invocation: Invocation, choices: dict[str, str | None]
-) -> tuple[DictConfig, Start]:
-    """`starting_point` of a new run."""
-    if cfg.init is None:
-        return cfg, Start(choices)
-    if str(cfg.init).startswith(RUN):
-        return from_run(cfg, invocation, choices)
+def from_llama(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]) -> Start:
+    """`starting_point` of a new run that begins with the weights of a Llama-type checkpoint: it completes `cfg`."""
     from roundround.hf.checkpoint import read_checkpoint  # transformers takes seconds to import
     from roundround.hf.config_nodes import target
 
     checkpoint = read_checkpoint(cfg.init)
-    refuse_own_model(invocation.overrides)
+    refuse_own_model(overrides)
     nodes, name = checkpoint.nodes, checkpoint.folder.name
     brought: dict[str, Any] = dict.fromkeys(("pattern", "qk_norm", "gate")) | nodes.others
     brought |= {"model": nodes.model, "pe": nodes.pe, "init": checkpoint.reference}
@@ -270,28 +269,95 @@ def fresh_or_from_checkpoint(
     names: dict[str, str | None] = dict.fromkeys(("pattern", "qk_norm", "gate"))
     names |= {"model": name, "tokenizer": "hf"} | dict.fromkeys(nodes.others, name)
     names["pe"] = None if nodes.pe is None else str(nodes.pe["_target_"]).split(".")[-2]
-    cfg, choices = config_from_checkpoint(cfg, invocation.overrides, choices, brought, names)
-    return cfg, FromLlama(checkpoint, choices)
+    return FromLlama(checkpoint, take_over(cfg, overrides, choices, brought, names))
 
 
-def from_run(cfg: DictConfig, invocation: Invocation, choices: dict[str, str | None]) -> tuple[DictConfig, Start]:
+def from_run(cfg: DictConfig, invocation: Invocation, choices: dict[str, Any]) -> Start:
     """`starting_point` of a new run that begins with the weights of a finished one, perhaps with another encoding."""
-    name = str(cfg.init).removeprefix(RUN)
+    overrides, name = invocation.overrides, str(cfg.init).removeprefix(RUN)
     directory = find_run(name, cfg.outputs, "train", done=True, sweep=invocation.sweep)
     start = FromRun(directory, trust=cfg.trust, choices=choices)
-    of_kinds = {override for override in invocation.overrides if PART_OF_KIND.search(override.partition("=")[0])}
-    refuse_own_model([override for override in invocation.overrides if override not in of_kinds])
+    of_kinds = {override for override in overrides if PART_OF_KIND.search(override.partition("=")[0])}
+    refuse_own_model([override for override in overrides if override not in of_kinds])
     own, parts = start.trained.config, ("model", "tokenizer", *PARTS)
     brought = {part: plain(own.get(part)) for part in parts} | {"init": f"{RUN}{directory}"}
     if of_kinds:
         brought["pattern"] = plain(replaced_in_pattern(own.get("pattern"), cfg.pattern))
     then = start.trained.manifest["choices"]
-    cfg, start.choices = config_from_checkpoint(
-        cfg, invocation.overrides, choices, brought, {part: then.get(part) for part in parts}
-    )
-    if cfg.get("pattern") is not None:
-        close_unread_parts(cfg, invocation.overrides, start.choices)
-    return cfg, start
+    start.choices = take_over(cfg, overrides, choices, brought, {part: then.get(part) for part in parts})
+    close_unread_parts(cfg, overrides, start.choices)
+    return start
+
+
+def decide_by_data(cfg: DictConfig, overrides: list[str], start: Start) -> None:
+    """Put into the config what its data decide beside the tokens: the tokenizer, and the context of a task.
+
+    Raises UserError for minimal pairs, for what the command line says of text beside a task, and where the validation
+    examples of a task, half as long in the mean, are more than the memory holds.
+    """
+    keys, kind = overridden(overrides), target_class(cfg.data, Source)
+    if issubclass(kind, MinimalPairs):
+        raise UserError("data= is minimal pairs, which eval asks of a trained model; give text or a task to learn")
+    nodes = [cfg.data, *(cfg.data.sources.values() if "sources" in cfg.data else [])]  # those of a mixture too
+    brings_one = any(issubclass(target_class(node, Source), Prepared) for node in nodes)
+    if brings_one and cfg.init is None and not any(key.partition(".")[0] == "tokenizer" for key in keys):
+        OmegaConf.update(cfg, "tokenizer", load_option("tokenizer", "prepared"), merge=False)
+        start.choices["tokenizer"] = "prepared"
+    if not issubclass(kind, Task):
+        return
+    task = start.task = build(cfg.data, Task)  # type: ignore[type-abstract]
+    is_text = isinstance(task, TextTask)
+    for name, reason in OF_TEXT.items():
+        given = next((key for key in sorted(keys) if key == name or key.startswith(f"{name}.")), None)
+        if given is not None and (not is_text or name == "validation_tokens"):
+            raise UserError(f"{given}= is for text; leave it out: {reason}")
+    if not is_text and cfg.init is not None:
+        raise UserError("init= brings a tokenizer, and this task has its own vocabulary; leave one of them out")
+    if not is_text:
+        cfg.tokenizer = start.choices["tokenizer"] = None
+    if "model.train_length" not in keys:
+        shortest, longest = task.train_lengths
+        context = task.context(longest)
+        check_fits(
+            task.validation_examples * context // 2 * BYTES_OF_TOKEN,
+            torch.device("cpu"),
+            f"data.validation_examples={task.validation_examples} of data.train_lengths=[{shortest},{longest}]",
+            "give fewer or shorter ones",
+        )
+        cfg.model.train_length = context
+
+
+def refuse_own_model(overrides: list[str]) -> None:
+    """Raises UserError where the command line gives the model or the tokenizer beside `init`, which brings both."""
+    keys = overridden(overrides)
+    brought = sorted(k for k in keys if k.partition(".")[0] in OF_THE_WEIGHTS and k not in NOT_IN_WEIGHTS)
+    if brought:
+        raise UserError(f"init= brings the model and the tokenizer; leave out {', '.join(brought)}")
+
+
+def take_over(
+    cfg: DictConfig,
+    overrides: list[str],
+    choices: Mapping[str, Any],
+    brought: Mapping[str, Any],
+    names: Mapping[str, str | None],
+) -> dict[str, Any]:
+    """Put the nodes that a checkpoint brings into the config; the choices with their names.
+
+    Its encoding and its normaliser give way to those of the command line; `pe.theta` null is the checkpoint's.
+    """
+    keys = overridden(overrides)
+    given = {key.partition(".")[0] for key in keys} | ({"pe"} if "experiment" in keys else set())
+    kept = {part for part in ("pe", "softmax") if part in given and part in brought}
+    typed = {key: OmegaConf.select(cfg, key) for key in NOT_IN_WEIGHTS & keys}
+    for key, node in brought.items():
+        if key not in kept:
+            OmegaConf.update(cfg, key, literal(node), merge=False)
+    for key, value in typed.items():
+        OmegaConf.update(cfg, key, value)
+    if "pe" in kept and brought["pe"] is not None and "theta" in brought["pe"]:
+        give_theta(cfg, brought["pe"]["theta"])
+    return {**choices, **{key: name for key, name in names.items() if key not in kept}}
 
 
 def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, ResumedStart]:
@@ -328,59 +394,3 @@ def with_rows(data: Data, n_vocab: int, origin: str) -> Data:
     if data.n_vocab > n_vocab:
         raise UserError(f"{origin}: the tokenizer has ids up to {data.n_vocab - 1} and the embeddings {n_vocab} rows")
     return replace(data, n_vocab=n_vocab)
-
-
-# -- what the data decide beside the tokens: tokenizer and context
-
-
-def config_of_task(
-    cfg: DictConfig, task: Task, overrides: list[str], choices: dict[str, str | None]
-) -> tuple[DictConfig, dict[str, str | None]]:
-    """The config without a tokenizer, unless it is a task of text, and with the choices that this makes.
-
-    Raises UserError for what the command line says of text.
-    """
-    refused = {"validation_tokens": OF_TEXT["validation_tokens"]} if isinstance(task, TextTask) else OF_TEXT
-    for key in sorted(overridden(overrides)):
-        for name, reason in refused.items():
-            if key == name or key.startswith(name + "."):
-                raise UserError(f"{key}= is for text; leave it out: {reason}")
-    if isinstance(task, TextTask):
-        return cfg, choices
-    if cfg.init is not None:
-        raise UserError("init= brings a tokenizer, and this task has its own vocabulary; leave one of them out")
-    with open_dict(cfg):
-        OmegaConf.update(cfg, "tokenizer", None, merge=False)
-    return cfg, {**choices, "tokenizer": None}
-
-
-def with_context(cfg: DictConfig, task: Task, overrides: list[str]) -> DictConfig:
-    """The config with the task's context as the one of training, where the command line gives none.
-
-    UserError where the validation examples, half as long in the mean, are more than the memory holds.
-    """
-    if "model.train_length" not in overridden(overrides):
-        shortest, longest = task.train_lengths
-        context = task.context(longest)
-        check_fits(
-            task.validation_examples * context // 2 * BYTES_OF_TOKEN,
-            torch.device("cpu"),
-            f"data.validation_examples={task.validation_examples} of data.train_lengths=[{shortest},{longest}]",
-            "give fewer or shorter ones",
-        )
-        with open_dict(cfg):
-            OmegaConf.update(cfg, "model.train_length", context)
-    return cfg
-
-
-def config_of_prepared(
-    cfg: DictConfig, overrides: list[str], choices: dict[str, str | None]
-) -> tuple[DictConfig, dict[str, str | None]]:
-    """The config with the tokenizer that the corpus brings, unless the command line names one, and the choices."""
-    nodes = [cfg.data, *(cfg.data.sources.values() if "sources" in cfg.data else [])]  # those of a mixture too
-    brings_one = any(issubclass(target_class(node, Source), Prepared) for node in nodes)
-    if not brings_one or any(key.partition(".")[0] == "tokenizer" for key in overridden(overrides)):
-        return cfg, choices
-    with open_dict(cfg):
-        OmegaConf.update(cfg, "tokenizer", load_option("tokenizer", "prepared"), merge=False)
-    return cfg, {**choices, "tokenizer": "prepared"}

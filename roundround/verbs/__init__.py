@@ -1,4 +1,4 @@
-"""The verbs, a folder each: `__init__.py` has the entry and the typed config, `run.py` the function.
+"""The verbs, a folder each: `__init__.py` has the entry and the typed config, `run.py` the function; small ones a file.
 
 The entries import the standard library and `config/verb.py` alone: every room may read them.
 
@@ -24,7 +24,7 @@ def keys_of(*roles: str) -> set[str]:
     return {name for verb in VERBS for name in verb.keys_of(*roles)}
 
 
-# every folder here, in the order of --help
+# all that stand here, in the order of --help
 VERBS: list[Verb] = sorted(
     (importlib.import_module(f"{__name__}.{module.name}").VERB for module in pkgutil.iter_modules(__path__)),
     key=lambda verb: verb.place,

@@ -142,7 +142,7 @@ def test_show_takes_one_run(roundround: Command) -> None:
     ("words", "incomplete", "offered"),
     [
         ([], "la", ["last"]),
-        ([], "st", ["status=", *(f"status={status}" for status in STATUSES)]),  # alone it would get a space
+        ([], "st", [f"status={status}" for status in STATUSES]),
         ([], "status=d", ["status=done", "status=died"]),
         (["status", "="], "f", ["failed"]),  # as bash breaks it
         (["outputs=x"], "pe=p_rope_", ["pe=p_rope_25", "pe=p_rope_50", "pe=p_rope_reversed"]),

@@ -76,23 +76,9 @@ def test_a_mistake_costs_one_line(train: Callable[..., Done], args: list[str], p
         (["train", "pe=RoPE"], "did you mean 'rope'?"),
         (["train", "--pe", "rope"], "; write pe=rope"),
         (["train", "--optim.lr=3"], "; write optim.lr=3"),
-        (["train", "encoding=rope"], "did you mean 'pe'?"),
-        (["train", "normaliser=entmax15"], "did you mean 'softmax'?"),
-        (["train", "corpus=text"], "did you mean 'data'?"),
-        (["train", "context=512"], "did you mean 'model.train_length'?"),
-        (["eval", "context=512"], "did you mean 'length'?"),
-        (["eval", "model=folder"], "; write model=hf model.path=folder"),
-        (["eval", "model=./folder"], "; write model=hf model.path=./folder"),
-        (["probe", "model=meta-llama/Llama-3.2-1B"], "; write model=hf model.path=meta-llama/Llama-3.2-1B"),
-        (["train", "data=mine.txt"], "; write data=text data.path=mine.txt"),
-        (["train", "data=roneneldan/TinyStories"], "; write data=hub data.name=roneneldan/TinyStories"),
         (["eval", "last"], "; write run=last"),
         (["probe", "folder"], "; write run=folder"),
-        (["probe", "a model"], "; write model=hf 'model.path=a model'"),
         (["train", "data=/nowhere/mine.txt"], "no data=/nowhere/mine.txt (choices: "),
-        (["generate", "Once upon"], "; write 'prompt=Once upon'"),
-        (["train", "pe"], "; write pe=VALUE"),
-        (["maxkey", "temp=adaptive"], "; write --temp adaptive"),
         (["bench", "pe=mine"], "; --config-dir DIR adds your own"),
         (["generate", "prompt=[INST] hi [/INST]"], """; a text is typed as 'prompt="[INST] hi [/INST]"'"""),
         (["train", "trainer.max_steps=0"], "must be a whole number from 1 to"),
@@ -103,9 +89,6 @@ def test_a_mistake_is_answered_with_the_form_that_works(
     roundround: Callable[..., Done], args: list[str], form: str
 ) -> None:
     Path("folder").mkdir()
-    Path("a model").mkdir()
-    Path("a model/config.json").touch()
-    Path("mine.txt").write_text("a text")
     assert_refused(roundround(*args), form)
 
 
@@ -292,7 +275,7 @@ def test_two_launches_in_one_second_get_two_directories(here: Path) -> None:
     ("line", "expected"),
     [
         ("roundround tr", "train"),
-        ("roundround train see", "seed="),
+        ("roundround train see", "seed=0"),
         ("roundround train pe=p_r", "pe=p_rope"),
         ("roundround train pe = p_r", "p_rope"),
         # test_arguments.py completes such lines without a process
@@ -300,7 +283,6 @@ def test_two_launches_in_one_second_get_two_directories(here: Path) -> None:
             pytest.param(line, expected, marks=pytest.mark.slow)
             for line, expected in [
                 ("roundround train pe =", "p_rope"),
-                ("roundround train pe=rope pe.th", "pe.theta="),
                 ("roundround train pe = rope softmax = so", "softmax"),
                 ("roundround list p", "pe"),
                 ("roundround maxkey --te", "--temp"),

@@ -299,7 +299,6 @@ def test_lines_of_a_shell_stay_lines() -> None:
 def test_what_is_no_option_is_not_listed_nor_completed() -> None:
     for group, begin in NO_OPTIONS.items():
         assert not re.search(rf"^{begin}", typed("list", group).out, re.MULTILINE)
-    assert "pe.theta=" in complete_override("train", [], "pe.")
     assert "pe._target_=" not in complete_override("train", [], "pe.")
 
 

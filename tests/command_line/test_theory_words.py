@@ -30,5 +30,5 @@ def test_tab_completes_them() -> None:
     assert complete_override("theory", [], "rope.l") == ["rope.lemma_a_1", "rope.lemma_a_2", "rope.lemma_a_3"]
     assert complete_override("theory", [], "claim=softmax.le") == ["claim=softmax.lemma_2_1"]
     assert complete_override("theory", ["claim", "="], "softmax.le") == ["softmax.lemma_2_1"]
-    assert complete_override("theory", ["rope.lemma_a_1"], "") == statement_names()
+    assert {*statement_names()} < {*complete_override("theory", ["rope.lemma_a_1"], "")}
     assert "model=stories260k" in complete_override("theory", [], "model=st")

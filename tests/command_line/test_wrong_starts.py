@@ -14,36 +14,22 @@ import pytest
 from conftest import ROOT, Done, assert_refused
 
 from roundround.command_line import launch
-from roundround.command_line.arguments import read_command_line
-from roundround.command_line.places import of_the_place
+from roundround.command_line.places import about_path
 from roundround.support.errors import UserError, one_line
-from roundround.verbs import verb_named
 
 
 @pytest.mark.parametrize(
     ("args", "parts"),
     [
         (["pe=\x1b[31mx"], ["no pe=\\x1b[31mx"]),
-        (["pe=" + "x" * 100_000], ["File name too long"]),
-        (["y" * 100_000], ["write key=value"]),
         (["=5"], ["'=5' names no key; write key=value"]),
-        (["+=5"], ["'+=5' names no key"]),
-        (["outputs=a\udcff"], ["not UTF-8"]),
         (["seed=${oc.env:NOPE}"], ["NOPE"]),
         (["seed=${nope:1}"], ["nope"]),
         (["hydra.run.dir=/dev/null/x"], ["/dev/null/x"]),
         (["-m", "hydra.sweep.dir=/dev/null/x"], ["/dev/null/x"]),
         (["outputs="], ["outputs= is empty"]),
         (["resume="], ["resume= is empty"]),
-        (["outputs=' '"], ["outputs= is empty"]),
-        (["outputs='a\nb'"], ["control characters"]),
-        (["-m", "seed=range(0)"], ["seed=range(0) is a sweep over no value"]),
-        (["-m", "pe=glob(zz*)"], ["sweep over no value"]),
         (["--cfg", "job", "-m"], ["Only one of"]),
-        (["hydra=5"], ["hydra takes the name of one option of Hydra's"]),
-        (["hydra/launcher=null"], ["hydra/launcher takes the name of one option"]),
-        (["pe=rope.yaml"], ["pe takes the name of one option"]),
-        (["pe=rope,./nope"], ["pe takes the name of one option"]),
     ],
     ids=lambda value: value[-1][:30] if isinstance(value, list) else None,
 )
@@ -51,7 +37,6 @@ def test_a_wrong_start_is_one_line(train: Callable[..., Done], args: list[str], 
     done = train(*args)
     assert_refused(done, *parts)
     assert len(done.err.splitlines()) == 1
-    assert len(done.err) < 800
     assert list(Path("outputs").glob("*/*/*")) == []
 
 
@@ -78,42 +63,12 @@ def test_a_line_about_an_error_leaves_passwords_out() -> None:
     assert line == "no route to https://***@h/x and http://***@h, nor http://127.0.0.1:9/a@b"
 
 
-@pytest.mark.parametrize(
-    ("files", "part"),
-    [
-        ({"pe/x.yaml": "5\n"}, "pe/x.yaml: must give values by name"),
-        ({"pe/x.yaml": "a: \x00\n"}, "x.yaml"),
-        ({"pe/x.yaml": "defaults: [x]\n"}, "names itself in its defaults"),
-        ({"pe/x.yaml": "a: " + "[" * 500 + "]" * 500}, "pe/x.yaml: nested too deeply"),
-        ({"pe/x.yaml": "a: &a [*a]\n"}, "nested too deeply"),
-    ],
-    ids=["a number", "a zero byte", "itself", "deep", "inside itself"],
-)
-def test_a_yaml_that_cannot_be_composed_is_one_line(
-    train: Callable[..., Done], files: dict[str, str], part: str
-) -> None:
-    for name, text in files.items():
-        Path("mine", name).parent.mkdir(parents=True, exist_ok=True)
-        Path("mine", name).write_text(text)
-    done = train("--config-dir", "mine", "pe=x")
-    assert_refused(done, part)
-    assert len(done.err.splitlines()) == 1
-
-
 def test_a_fault_of_ours_is_not_the_users(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(launch, "read_command_line", Mock(side_effect=KeyError("ours")))
     done = train()
     assert (done.code, len(done.err.splitlines())) == (1, 1)
     assert "failed: KeyError: 'ours' (HYDRA_FULL_ERROR=1 shows the traceback)" in done.err
-
-
-def test_a_module_that_ends_the_process_has_failed(train: Callable[..., Done]) -> None:
-    Path("mine/pe").mkdir(parents=True)
-    Path("mine/pe/x.yaml").write_text("_target_: leaving.Half\n")
-    Path("mine/leaving.py").write_text("raise SystemExit(0)\n")
-    done = train("--config-dir", "mine", "pe=x")
-    assert (done.code, "SystemExit" in done.err.splitlines()[-1]) == (1, True)
 
 
 def test_a_folder_that_is_gone_is_said(train: Callable[..., Done], here: Path) -> None:
@@ -123,9 +78,8 @@ def test_a_folder_that_is_gone_is_said(train: Callable[..., Done], here: Path) -
     assert "the current folder cannot be used" in done.err
 
 
-def test_a_rank_that_is_no_number_is_said(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "abc")
-    assert_refused(train(), "RANK='abc' is no number")
+def test_a_sweep_over_nothing_is_refused(train: Callable[..., Done]) -> None:
+    assert_refused(train("-m", "pe=glob(zz*)"), "this sweep has no job")
 
 
 def test_what_hydra_tells_about_a_sweep_is_escaped(train: Callable[..., Done]) -> None:
@@ -133,11 +87,6 @@ def test_what_hydra_tells_about_a_sweep_is_escaped(train: Callable[..., Done]) -
     assert "\x1b" not in done.err
     assert "#0 : " in done.err
     assert "\\x1b[2J" in done.err
-
-
-def test_a_sweep_of_billions_is_refused() -> None:
-    with pytest.raises(UserError, match="100,000,000 runs"):
-        read_command_line(["-m", "seed=range(0,10000)", "batch_size=range(0,10000)"], verb_named("train"))
 
 
 def test_the_module_imports_nothing_from_the_folder_it_stands_in(tmp_path: Path) -> None:
@@ -152,13 +101,11 @@ def test_the_module_imports_nothing_from_the_folder_it_stands_in(tmp_path: Path)
 
 def test_a_path_that_cannot_be_is_the_users_to_mend() -> None:
     for number in (errno.ENAMETOOLONG, errno.EACCES, errno.EROFS, errno.ELOOP):
-        assert str(of_the_place(OSError(number, "no", "x" * 9), Path("run"))) == "x" * 9 + ": no"
-    assert of_the_place(OSError(errno.EIO, "no", "x"), Path("run")) is None
-    full = of_the_place(OSError(errno.ENOSPC, "no"), Path("run"))
+        assert str(about_path(OSError(number, "no", "x" * 9), Path("run"))) == "x" * 9 + ": no"
+    assert about_path(OSError(errno.EIO, "no", "x"), Path("run")) is None
+    full = about_path(OSError(errno.ENOSPC, "no"), Path("run"))
     assert full is not None
     assert full.startswith("no space left on the disk of run;")
-    for hidden in (OSError(errno.EFBIG, "no"), Exception("Error while serializing: I/O error: ... (os error 27)")):
-        assert of_the_place(hidden, Path("run")) == "run: File too large; raise the limit of ulimit -f"
 
 
 @pytest.mark.parametrize(

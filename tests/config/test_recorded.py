@@ -10,9 +10,10 @@ from helpers_manifest import CONFIG, a_manifest
 from omegaconf import OmegaConf
 
 from roundround.config.build import build, checked, literal
-from roundround.config.recorded import as_dict, config_from_checkpoint, config_of_run, foreign_targets, own_config
+from roundround.config.recorded import as_dict, config_of_run, foreign_targets, own_config
 from roundround.data.corpora import Corpus
 from roundround.support.errors import UserError
+from roundround.trained.start import take_over
 from roundround.verbs.export import ExportConfig
 
 ODD = ["${oc.env:HOME}", "a\\${x}", "\\\\${seed}", "${", "$${a}}", "${${a}}\\", "\\", "plain", "${nope:1}"]
@@ -71,8 +72,8 @@ def test_a_resumed_run_keeps_its_literals_and_those_typed_now(trap: list[str]) -
 def test_what_a_checkpoint_brings_is_text(trap: list[str]) -> None:
     brought = {"model": {"d_model": 64}, "pe": {"_target_": "a.b.C"}, "tokenizer": {"name": "/x/${trap:1}"}}
     cfg = OmegaConf.create({"model": {}, "pe": {}})
-    found, _ = config_from_checkpoint(cfg, [], {}, brought, {})
-    assert found.tokenizer.name == "/x/${trap:1}"
+    take_over(cfg, [], {}, brought, {})
+    assert cfg.tokenizer.name == "/x/${trap:1}"
     assert trap == []
 
 

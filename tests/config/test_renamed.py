@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import roundround as rr
-from roundround.config.build import build
+from roundround.config.build import build, target_class
 from roundround.kernels.keys import Keys
 from roundround.pe.base import PositionalEncoding
 from roundround.records.loggers.base import Logger
@@ -30,8 +30,8 @@ def test_a_variant_that_imports_from_an_old_room_gets_the_modules_of_today(
         "    keys = Keys\n    def __init__(self):\n        pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    built = build(OmegaConf.create({"_target_": "older.Older"}), PositionalEncoding)
-    assert built.keys is Keys, "a class exists once"
+    older = target_class(OmegaConf.create({"_target_": "older.Older"}), PositionalEncoding)
+    assert older.keys is Keys, "a class exists once"
     assert sys.modules["roundround.kernels.keys"].__spec__.name == "roundround.kernels.keys"
     assert callable(rr.attention)
     assert callable(rr.runs)

@@ -7,11 +7,12 @@ import copy
 import pytest
 from omegaconf import OmegaConf
 
-from roundround.config.recorded import config_from_checkpoint, give_theta
+from roundround.config.recorded import give_theta
 from roundround.kernels.keys import AttentionShape
 from roundround.pe.rope import RoPE
 from roundround.support.errors import UserError
 from roundround.trained.models import give_default_data
+from roundround.trained.start import take_over
 
 
 def test_what_a_checkpoint_brings_can_be_brought_again() -> None:
@@ -20,8 +21,8 @@ def test_what_a_checkpoint_brings_can_be_brought_again() -> None:
     before = copy.deepcopy(brought)
     for length in (32, 48):
         cfg = OmegaConf.create({"model": {"train_length": length}, "pe": {}})
-        found, _ = config_from_checkpoint(cfg, [f"model.train_length={length}"], {}, brought, {})
-        assert found.model == {"d_model": 64, "train_length": length}
+        take_over(cfg, [f"model.train_length={length}"], {}, brought, {})
+        assert cfg.model == {"d_model": 64, "train_length": length}
         assert brought == before
 
 
@@ -30,7 +31,8 @@ def test_a_base_that_is_not_given_is_the_checkpoints(given: float | None, taken:
     pe = {"_target_": "roundround.pe.p_rope.PRoPE", "p": 0.5, "theta": given}
     brought = {"model": {}, "pe": {"theta": 500.0}, "tokenizer": {}, "init": "hf:there"}
     cfg = OmegaConf.create({"model": {}, "pe": pe})
-    assert config_from_checkpoint(cfg, ["pe=p_rope"], {}, brought, {})[0].pe == {**pe, "theta": taken}
+    take_over(cfg, ["pe=p_rope"], {}, brought, {})
+    assert cfg.pe == {**pe, "theta": taken}
 
 
 def test_a_model_that_brings_no_base_has_one() -> None:

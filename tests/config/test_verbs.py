@@ -29,7 +29,7 @@ class CountConfig:
 
     size: int
     outputs: str
-    logger: Any
+    logger: "Node[Logger]"
 
     def check(self) -> None:
         at_least_one(size=self.size)

@@ -36,11 +36,6 @@ MAX_RETRIEVAL = [
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "dog", "ran", "far", "over", "hill"]
 SPEED = re.compile(r"per_second|seconds|^(mfu|waiting_share|peak_memory_gb)$")
 LOCKS = re.compile(r"\.lock$")
-OWN_LINE = re.compile(  # of a stop, and the tables of max retrieval
-    r"roundround( [\w-]+)?: (interrupted by SIG(INT|TERM)$|SIG(INT|TERM): saving and stopping)|(in )?(per )?cent$"
-    r"|items "
-    r"|paper: |softmax |adaptive_temperature |\u00b1|p  |mean of |root mean square |[\d,]+/[\d,]+ evaluated|the paper"
-)
 
 
 def text_in(folder: Path) -> list[str]:

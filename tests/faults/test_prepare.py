@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-from case import STATUS
 from forkserver import COMMAND
 from stopping import AssertNoFaults, Bench
-
-N_SECONDS = 20  # until a process that nobody needs has ended
 
 
 @pytest.fixture(scope="module")
@@ -96,57 +89,6 @@ def test_killed_before_any_change_to_the_disk(
         kills = [kill, *([kill + 9] if kill % 3 == 0 else [])]
         faults[f"prepare, changes {kills}"] = killed_before(kills, bench, args, tmp_path / f"{kill}", whole[0])
     assert_no_faults("prepare killed before each change", faults)
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_several_processes_stop_together(
-    signum: int,
-    bench: Bench,
-    args: list[str],
-    whole: tuple[dict[str, bytes], list[str]],
-    tmp_path: Path,
-    assert_no_faults: AssertNoFaults,
-) -> None:
-    draw, faults = random.Random(signum), {}
-    for trial in range(4):
-        folder = tmp_path / f"{trial}"
-        folder.mkdir()
-        faults[f"trial {trial}"] = stopped(bench, [*args, "n_processes=2"], folder, signum, draw.uniform(0, 3))
-        faults[f"trial {trial}"] += finished(bench, args, folder, whole[0])
-    assert_no_faults("prepare with two processes stopped", faults)
-
-
-def stopped(bench: Bench, args: list[str], folder: Path, signum: int, seconds: float) -> list[str]:
-    """Stop one some seconds after its first file; what is wrong with its end and with what it leaves running."""
-    mark = f"ROUNDROUND_TEST={folder}"
-    env = dict(bench.env) | dict([mark.split("=", 1)])
-    process = subprocess.Popen([*COMMAND, *args], cwd=folder, env=env, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not (folder / "mine").exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    time.sleep(seconds)
-    os.kill(process.pid, signum)
-    told = [line for line in process.communicate(timeout=60)[1].splitlines() if not STATUS.match(line)]
-    right = {-signum, 128 + signum, 0}  # the first: before Python knows the program's handlers, or after its end
-    faults = [] if process.returncode in right else [f"exit code {process.returncode}: {told}"]
-    faults += [f"told {told}"] if len(told) > 1 else []
-    deadline = time.monotonic() + N_SECONDS
-    while (left := running(mark)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return [*faults, *(f"process {pid} goes on" for pid in left)]
-
-
-def running(mark: str) -> list[str]:
-    """Processes with this in their environment."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark.encode() in place.read_bytes().split(b"\0"):
-                found.append(place.parent.name)
-        except OSError:
-            continue
-    return found
 
 
 @pytest.mark.faults

@@ -249,11 +249,9 @@ def test_the_last_choice_of_loggers_counts() -> None:
     ("given", "parts"),
     [
         ("[csv,tensorbord]", ["no logger=tensorbord", "did you mean 'tensorboard'?"]),
-        ("[csv,none]", ["none is no logger beside others"]),
+        ("[csv,none]", ["no logger=none in a list"]),
         ("[csv,csv]", ["names csv twice"]),
-        ("[]", ["names no logger", "logger=none"]),
         ("[csv,[wandb]]", ["no logger="]),
-        ("[csv],none", ["a sweep takes single loggers"]),
         ("several", ["give the list itself"]),
     ],
 )
@@ -285,7 +283,6 @@ def test_a_name_in_a_list_of_loggers_is_completed() -> None:
         "logger=[wandb,csv",
         "logger=[wandb,tensorboard",
     ]
-    assert "logger.wandb.project=" in complete_override("train", ["logger=[wandb,csv]"], "logger.wandb.p")
 
 
 def test_tensorboard_that_is_not_installed_is_said_before_anything_begins(

@@ -194,7 +194,7 @@ def test_every_verb_that_draws_has_the_key_and_no_other() -> None:
         ({"style": "papr"}, "no figures.style=papr; did you mean 'paper'?"),
         ({"font": "arial"}, "no figures.font=arial"),
         ({"stile": "paper"}, "no config key 'figures.stile'; did you mean 'style'?"),
-        ("paper", "figures=paper: give its values by name, figures.style=paper"),
+        ("paper", "figures must give values by name; it is paper"),
     ],
 )
 def test_a_wrong_style_is_one_line(given: Any, told: str) -> None:

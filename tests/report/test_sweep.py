@@ -112,9 +112,9 @@ def test_what_means_no_finished_run_is_refused(
     Path("empty").mkdir()
     assert_refused(roundround("eval", "run=empty"), "empty holds no run")
     assert_refused(roundround("eval", "run=nope/*"), "nope/* holds no run")
-    place = f"run={swept[0] / 'out'}"
-    assert_refused(roundround("export", place, "to=model"), "means 4 runs", "to= is one place", "out/a-sweep/0")
-    assert_refused(roundround("max-retrieval", place), "none is a finished run of max-retrieval")
+    word = f"run={swept[0] / 'out'}"
+    assert_refused(roundround("export", word, "to=model"), "means 4 runs", "to= is one folder", "out/a-sweep/0")
+    assert_refused(roundround("max-retrieval", word), "none is a finished run of max-retrieval")
 
 
 def test_a_damaged_run_of_a_folder_is_passed_over_and_named(

@@ -6,10 +6,14 @@ Tested by tests/config/test_verbs.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from roundround.config.verb import HOW, REPLICATE, TRAIN, WHERE, FigureStyle, Verb, at_least_one, check_seed, key
 from roundround.support.errors import UserError
+
+if TYPE_CHECKING:
+    from roundround.config.verb import Node
+    from roundround.records.loggers.base import Logger
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -27,7 +31,7 @@ class BenchConfig:
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)
     figures: FigureStyle = key(WHERE)
-    logger: Any = key(WHERE)
+    logger: Node[Logger] = key(WHERE)
     to: str | None = key(WHERE)
     seed: int | None = key(REPLICATE)
 

@@ -6,7 +6,7 @@ Tested by tests/config/test_verbs.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from roundround.config.verb import (
     ARCHITECTURES,
@@ -21,6 +21,12 @@ from roundround.config.verb import (
     key,
 )
 from roundround.support.errors import UserError
+
+if TYPE_CHECKING:
+    from roundround.config.verb import Node
+    from roundround.hf.load import Pretrained
+    from roundround.pe.base import PositionalEncoding
+    from roundround.records.loggers.base import Logger
 
 FARTHEST = 2**24  # float32 knows no position beyond by itself
 
@@ -42,9 +48,9 @@ class CheckConfig:
     device: str = key(HOW)
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)
-    logger: Any = key(WHERE)
-    model: Any = None
-    pe: Any = None
+    logger: Node[Logger] = key(WHERE)
+    model: Node[Pretrained] | None = None
+    pe: Node[PositionalEncoding] | None = None
 
     def check(self) -> None:
         check_checkpoint(self.checkpoint)

@@ -94,6 +94,7 @@ def refuse_unread(config: CheckConfig, keys: set[str]) -> None:
 
 def encoding_of(config: CheckConfig, shape: AttentionShape) -> PositionalEncoding:
     """The encoding of `pe=` in these sizes. UserError where queries and keys do not show it."""
+    assert config.pe is not None
     encoding = build(config.pe, PositionalEncoding, shape)
     try:
         conformance.check_conformable(encoding)

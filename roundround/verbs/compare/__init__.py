@@ -6,10 +6,14 @@ Tested by tests/config/test_verbs.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from roundround.config.verb import PAST, WHERE, FigureStyle, Verb, key
 from roundround.support.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from roundround.config.verb import Node
+    from roundround.records.loggers.base import Logger
 
 COMPARISON_FORMATS = ("table", "csv", "latex", "markdown", "json")
 
@@ -25,7 +29,7 @@ class CompareConfig:
     format: str = key(WHERE)
     outputs: str = key(WHERE)
     figures: FigureStyle = key(WHERE)
-    logger: Any = key(WHERE)
+    logger: Node[Logger] = key(WHERE)
 
     def check(self) -> None:
         if self.format not in COMPARISON_FORMATS:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from roundround.config.verb import (
     ARCHITECTURES,
@@ -24,6 +24,15 @@ from roundround.config.verb import (
     key,
 )
 from roundround.support.errors import UserError
+
+if TYPE_CHECKING:
+    from roundround.config.verb import Node
+    from roundround.data.corpora import Source
+    from roundround.hf.load import Pretrained
+    from roundround.model.kinds import LayerKind
+    from roundround.pe.base import PositionalEncoding
+    from roundround.records.loggers.base import Logger
+    from roundround.softmax.base import AttentionSoftmax
 
 HARNESS = "lm_eval:"
 
@@ -50,12 +59,12 @@ class EvalConfig:
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)
     figures: FigureStyle = key(WHERE)
-    logger: Any = key(WHERE)
-    pe: Any = None
-    softmax: Any = None
-    pattern: Any = None
-    data: Any = None
-    model: Any = None
+    logger: Node[Logger] = key(WHERE)
+    pe: Node[PositionalEncoding] | None = None
+    softmax: Node[AttentionSoftmax] | None = None
+    pattern: Node[LayerKind] | None = None
+    data: Node[Source] | None = None
+    model: Node[Pretrained] | None = None
 
     def check(self) -> None:
         if self.table not in ("stderr", "stdout"):

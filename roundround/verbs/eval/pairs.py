@@ -103,6 +103,7 @@ def subject_of_pretrained(
 ) -> Subject:
     """A pretrained model; its prefix is of the text that `eval` reads with it where none is given."""
     vocabulary = probed.vocabulary()
+    assert config.model is not None
     name = str(OmegaConf.select(config.model, "default_data") or "pydoc")
 
     def text() -> tuple[str, TokenData]:

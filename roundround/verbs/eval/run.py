@@ -134,6 +134,7 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
         raise UserError(
             "pattern= is for a run, whose kinds of layers are known; a pretrained model takes pe= and softmax="
         )
+    assert config.model is not None
     device = pick_device(config.device)
     with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
         give_theta(cfg, probed.theta)
@@ -144,6 +145,7 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
         if pairs is not None:
             evaluate_pairs(cfg, config, invocation, pairs, subject_of_pretrained(probed, config, choices, device))
             return
+        assert config.data is not None
         corpus = build(config.data, Source)  # type: ignore[type-abstract]
         if not isinstance(corpus, Corpus):
             evaluate_task(cfg, config, invocation, asked_of_pretrained(probed, corpus, choices))

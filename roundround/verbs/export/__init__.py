@@ -6,10 +6,15 @@ Tested by tests/config/test_verbs.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from roundround.config.verb import ELSEWHERE, PAIRS, TASKS, WHERE, Verb, check_checkpoint, key
 from roundround.support.errors import UserError
+
+if TYPE_CHECKING:
+    from roundround.config.verb import Node
+    from roundround.data.corpora import Source
+    from roundround.records.loggers.base import Logger
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -22,8 +27,8 @@ class ExportConfig:
     stock: bool
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)
-    logger: Any = key(WHERE)
-    data: Any = None
+    logger: Node[Logger] = key(WHERE)
+    data: Node[Source] | None = None
 
     def check(self) -> None:
         check_checkpoint(self.checkpoint)

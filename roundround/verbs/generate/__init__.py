@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from roundround.config.verb import (
     ARCHITECTURES,
@@ -24,6 +24,13 @@ from roundround.config.verb import (
     key,
 )
 from roundround.support.errors import UserError
+
+if TYPE_CHECKING:
+    from roundround.config.verb import Node
+    from roundround.hf.load import Pretrained
+    from roundround.pe.base import PositionalEncoding
+    from roundround.records.loggers.base import Logger
+    from roundround.softmax.base import AttentionSoftmax
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -44,11 +51,11 @@ class GenerateConfig:
     device: str = key(HOW)
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)
-    logger: Any = key(WHERE)
+    logger: Node[Logger] = key(WHERE)
     run: str | None = key(WHERE, None)
-    model: Any = None
-    pe: Any = None
-    softmax: Any = None
+    model: Node[Pretrained] | None = None
+    pe: Node[PositionalEncoding] | None = None
+    softmax: Node[AttentionSoftmax] | None = None
 
     def check(self) -> None:
         check_checkpoint(self.checkpoint)

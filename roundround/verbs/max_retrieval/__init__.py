@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from roundround.config.verb import (
     HOW,
@@ -25,15 +25,22 @@ from roundround.config.verb import (
 )
 from roundround.support.errors import UserError, nearest
 
+if TYPE_CHECKING:
+    from roundround.config.verb import Node
+    from roundround.papers.max_retrieval.model import MaxRetrieval
+    from roundround.records.loggers.base import Logger
+    from roundround.softmax.base import AttentionSoftmax
+    from roundround.training.optim import OptimizerFactory
+
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class MaxRetrievalConfig:
     """What `roundround max-retrieval` reads."""
 
-    model: Any
-    optim: Any
-    normalisers: Any = key(MEASURED)
-    logger: Any = key(WHERE)
+    model: Node[MaxRetrieval]
+    optim: Node[OptimizerFactory]
+    normalisers: Node[AttentionSoftmax] = key(MEASURED)
+    logger: Node[Logger] = key(WHERE)
     outputs: str = key(WHERE)
     figures: FigureStyle = key(WHERE)
     seed: int = key(REPLICATE)
@@ -77,7 +84,7 @@ class MaxRetrievalConfig:
         check_seed(**{"seed + seeds - 1": self.seed + self.seeds - 1})
         for name, node in self.normalisers.items():
             if not isinstance(node, Mapping):
-                raise UserError(f"normalisers.{name} must give values by name, _target_ first; it is {node}")
+                raise UserError(f"normalisers.{name} must give values by name, _target_ first; it is {node!r}")
         if self.max_items < self.min_items:
             raise UserError(f"max_items={self.max_items} must be at least min_items={self.min_items}")
         for name, sizes in (("test_sizes", self.test_sizes), ("fit_sizes", self.fit_sizes)):

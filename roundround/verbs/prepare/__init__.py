@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from roundround.config.verb import HOW, PAIRS, TASKS, TRAIN, WHERE, Verb, at_least_one, key
 from roundround.support.errors import UserError
+
+if TYPE_CHECKING:
+    from roundround.config.verb import Node
+    from roundround.data.corpora import Source
+    from roundround.data.tokenizers import TokenizerRecipe
+    from roundround.records.loggers.base import Logger
 
 MOST_PROCESSES = 256  # one process reads the text for all: beyond about twenty the others wait for it
 
@@ -15,12 +21,12 @@ MOST_PROCESSES = 256  # one process reads the text for all: beyond about twenty 
 class PrepareConfig:
     """What `roundround prepare` reads."""
 
-    data: Any
-    tokenizer: Any
+    data: Node[Source]
+    tokenizer: Node[TokenizerRecipe]
     to: str | None = key(WHERE)
     n_processes: int | None = key(HOW)
     outputs: str = key(WHERE)
-    logger: Any = key(WHERE)
+    logger: Node[Logger] = key(WHERE)
 
     def check(self) -> None:
         at_least_one(n_processes=self.n_processes)

@@ -6,7 +6,7 @@ Tested by tests/config/test_verbs.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from roundround.config.verb import (
     ARCHITECTURES,
@@ -26,6 +26,14 @@ from roundround.config.verb import (
 )
 from roundround.support.errors import UserError
 
+if TYPE_CHECKING:
+    from roundround.config.verb import Node
+    from roundround.data.corpora import Source
+    from roundround.hf.load import Pretrained
+    from roundround.pe.base import PositionalEncoding
+    from roundround.records.loggers.base import Logger
+    from roundround.softmax.base import AttentionSoftmax
+
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class SubjectConfig:
@@ -41,12 +49,12 @@ class SubjectConfig:
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)
     figures: FigureStyle = key(WHERE)
-    logger: Any = key(WHERE)
+    logger: Node[Logger] = key(WHERE)
     run: str | None = key(WHERE, None)
-    model: Any = None
-    pe: Any = None
-    softmax: Any = None
-    data: Any = None
+    model: Node[Pretrained] | None = None
+    pe: Node[PositionalEncoding] | None = None
+    softmax: Node[AttentionSoftmax] | None = None
+    data: Node[Source] | None = None
 
     def check(self) -> None:
         check_checkpoint(self.checkpoint)

@@ -6,10 +6,16 @@ Tested by tests/verbs/test_reproduce.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from roundround.config.verb import ARCHITECTURES, HOW, PAIRS, PAPERS, TASKS, WHERE, FigureStyle, Flag, Verb, key
 from roundround.support.errors import UserError
+
+if TYPE_CHECKING:
+    from roundround.config.verb import Node
+    from roundround.data.corpora import Source
+    from roundround.hf.load import Pretrained
+    from roundround.records.loggers.base import Logger
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -22,9 +28,9 @@ class ReproduceConfig:
     write_docs: bool = key(WHERE)
     outputs: str = key(WHERE)
     figures: FigureStyle = key(WHERE)
-    logger: Any = key(WHERE)
-    model: Any = None
-    data: Any = None
+    logger: Node[Logger] = key(WHERE)
+    model: Node[Pretrained] | None = None
+    data: Node[Source] | None = None
 
     def check(self) -> None:
         for name in ("model", "data"):

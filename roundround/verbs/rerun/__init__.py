@@ -6,10 +6,14 @@ Tested by tests/config/test_verbs.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from roundround.config.verb import PAST, WHERE, Verb, key
 from roundround.support.errors import UserError
+
+if TYPE_CHECKING:
+    from roundround.config.verb import Node
+    from roundround.records.loggers.base import Logger
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -21,7 +25,7 @@ class RerunConfig:
     rtol: float
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)
-    logger: Any = key(WHERE)
+    logger: Node[Logger] = key(WHERE)
 
     def check(self) -> None:
         if len(self.paths) != 1:

@@ -6,7 +6,7 @@ Tested by tests/config/test_verbs.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from roundround.config.verb import (
     HOW,
@@ -22,16 +22,32 @@ from roundround.config.verb import (
     key,
 )
 
+if TYPE_CHECKING:
+    from lightning import Trainer
+
+    from roundround.config.verb import Node
+    from roundround.data.corpora import Source
+    from roundround.data.tokenizers import TokenizerRecipe
+    from roundround.model.decoder import Decoder
+    from roundround.model.gate import OutputGate
+    from roundround.model.kinds import LayerKind
+    from roundround.model.qk_norm import QueryKeyNorm
+    from roundround.pe.base import PositionalEncoding
+    from roundround.records.loggers.base import Logger
+    from roundround.softmax.base import AttentionSoftmax
+    from roundround.training.optim import OptimizerFactory
+    from roundround.training.schedules import Schedule
+
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class TrainConfig:
     """What `roundround train` reads; the nodes are checked against the constructors they name by `build`."""
 
-    model: Any
-    data: Any
-    optim: Any
-    schedule: Any
-    trainer: Any = key(
+    model: Node[Decoder]
+    data: Node[Source]
+    optim: Node[OptimizerFactory]
+    schedule: Node[Schedule]
+    trainer: Node[Trainer] = key(
         SETTING,
         accelerator=HOW,
         devices=HOW,
@@ -41,7 +57,7 @@ class TrainConfig:
         log_every_n_steps=HOW,
         peak_flops=HOW,
     )
-    logger: Any = key(WHERE)
+    logger: Node[Logger] = key(WHERE)
     outputs: str = key(WHERE)
     seed: int = key(REPLICATE)
     batch_size: int
@@ -51,12 +67,12 @@ class TrainConfig:
     compile: bool = key(HOW)
     resume: str | None = key(WHERE)
     trust: bool = key(WHERE)
-    tokenizer: Any = None  # a task has its own vocabulary
-    pattern: Any = None
-    pe: Any = None  # None where every kind of layer names its own
-    softmax: Any = None
-    qk_norm: Any = None
-    gate: Any = None
+    tokenizer: Node[TokenizerRecipe] | None = None  # a task has its own vocabulary
+    pattern: Node[LayerKind] | None = None
+    pe: Node[PositionalEncoding] | None = None  # None where every kind of layer names its own
+    softmax: Node[AttentionSoftmax] | None = None
+    qk_norm: Node[QueryKeyNorm] | None = None
+    gate: Node[OutputGate] | None = None
     init: str | None
     activation_checkpointing: bool = key(HOW)
     attention_stats_every: int | None = key(HOW, None)

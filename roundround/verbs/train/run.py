@@ -12,8 +12,7 @@ from omegaconf import DictConfig
 from torch.utils.data import DataLoader
 
 from roundround.analysis.past_run import past_run
-from roundround.config.build import build, checked, plain, target_class
-from roundround.config.recorded import as_dict
+from roundround.config.build import build, plain, target_class
 from roundround.data.batches import Shares
 from roundround.distributed.device import describe_device
 from roundround.kernels.torch_internals import compile_in_place
@@ -41,8 +40,7 @@ from roundround.verbs.train import TrainConfig
 
 def train(cfg: DictConfig, invocation: Invocation) -> None:
     """Train a decoder as the config says; resume the run that `resume` names."""
-    cfg, start = starting_point(cfg, invocation)
-    config = checked(TrainConfig, cfg)
+    config, start = starting_point(cfg, invocation)
     target_class(config.trainer, lightning.Trainer)
     check_trainer(plain(config.trainer))
     check_sizes(config)
@@ -54,7 +52,7 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     material = material_of(config, start)
     check_sizes(config, material.n_vocab)
     known = {"choices": start.choices, "data": material.facts(), **start.facts}
-    with opened(invocation, config=as_dict(cfg), logger=logger, known=known) as run:
+    with opened(invocation, config=start.config, logger=logger, known=known) as run:
         with messages_in_log():
             fit(run, config, material, optimizer, schedule, start, invocation)
         if run.writes:

@@ -1,19 +1,33 @@
 """`roundround show RUN`: one run on a screen.
 
-Tested by tests/analysis/test_runs_and_show.py.
+What is slow to import is imported when it runs. Tested by tests/analysis/test_runs_and_show.py.
 """
 
 from __future__ import annotations
 
-from roundround.analysis.past_run import directories_of, last, past_run
-from roundround.config.options import changed_settings
-from roundround.report import lab_book as report
+from roundround.config.verb import PAST, Verb
 from roundround.support.errors import UserError, nearest
-from roundround.verbs.show import VERB
+
+VERB = Verb(
+    name="show",
+    run="roundround.verbs.show:show",
+    place=11,
+    purpose=PAST,
+    help="One run: settings, results, curves, files.",
+    more="RUN is a run directory, last (the latest), or last~3 (the third before it); without one it is last.",
+    reads={
+        "verb": ("", "the verb whose latest run `last` means: train, eval, ...; by default any"),
+        "outputs": ("outputs", "the root of the run directories among which last is"),
+    },
+)
 
 
 def show(names: list[str], values: dict[str, str]) -> None:
     """Print a run's settings, results, curves and files. UserError where several are meant, or none."""
+    from roundround.analysis.past_run import directories_of, last, past_run
+    from roundround.config.options import changed_settings
+    from roundround.report.lab_book import show_run
+
     for key in values:
         if key not in VERB.reads:
             raise UserError(f"no key {key}{nearest(key, VERB.reads)}; roundround runs filters")
@@ -24,4 +38,4 @@ def show(names: list[str], values: dict[str, str]) -> None:
     if len(directories) > 1:
         raise UserError(f"{names[0]} holds {len(directories)} runs, and show takes one; roundround runs lists them")
     run = past_run(directories[0])
-    report.show_run(run, changed_settings(run.manifest))
+    show_run(run, changed_settings(run.manifest))
