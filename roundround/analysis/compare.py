@@ -26,7 +26,7 @@ from roundround.analysis.comparison import (
     values_of,
     varying,
 )
-from roundround.analysis.intervals import Array, half_width, holm, mean_of, paired_p
+from roundround.analysis.intervals import Array, half_width, holm, paired_p
 from roundround.analysis.load import Coordinates, LongTable, Replicate, load
 from roundround.analysis.past_run import rank
 from roundround.analysis.remarks import remarks_of
@@ -240,7 +240,7 @@ def by_n_seeds(numbers: DataFrame, *columns: str) -> Iterator[tuple[DataFrame, l
 
 def interval_of(values_SR: Array) -> list[tuple[Any, Any, Any]]:
     """(mean, low, high) over the first axis; None for what is larger than every float, and for bounds of one seed."""
-    means, halves = mean_of(values_SR), half_width(values_SR)
+    means, halves = values_SR.mean(0), half_width(values_SR)
     low, high = means - halves, means + halves
     found = np.array([means, low, high], dtype=object)
     found[~np.isfinite([means, high - low, high - low])] = None
