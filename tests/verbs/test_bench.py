@@ -71,7 +71,7 @@ def mine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delitem(sys.modules, "half", raising=False)  # another test's
     folder = here / "mine"
     for name, text in {
-        "bench/tiny.yaml": SET, "bench/tiny/copying.yaml": COPYING, "bench/tiny/bench_measures.yaml": CONDUCT,
+        "bench/tiny.yaml": SET, "bench/tiny/copying.yaml": COPYING, "bench/tiny/conduct.yaml": CONDUCT,
         "pe/half.yaml": HALF, "half.py": HALF_PY,
     }.items():  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -265,8 +265,8 @@ def test_a_cost_that_was_never_steady_has_no_value_no_verdict_and_a_remark(monke
     for seed in (1, 2):
         rope.add(seed, {"cost": {"step_time@4": 1.0, "step_memory@4": 1.0}}, [], {})
         nope.add(seed, {"cost": costs}, [], {})
-    [comparison] = compared(nope, rope, priors(rope, [rope, nope], [column]), [column])
-    assert (comparison.verdict, comparison.mean) == (NO_VALUE, None)
+    [found] = compared(nope, rope, priors(rope, [rope, nope], [column]), [column])
+    assert (found["verdict"], found["value"]) == (NO_VALUE, None)
     assert nope.series("cost", "step_memory@4") == {1: 1.5, 2: 1.5}
 
 

@@ -130,10 +130,10 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
             print_status(f"{standing.name}: its values are of another {the_set.name} ({standing.hash}), and left out")
             continue
         now = files_of(standing.variant, config_dir)
-        if old := [made["seed"] for made in standing.made if now and made.get("files", now) != now]:
+        if old := [seed for seed, values in standing.seeds.items() if now and values.made.get("files", now) != now]:
             print_status(f"{standing.name}: seed {', '.join(map(str, old))} is of other code, and left out ({path})")
             standing = standing.without(old)
-        known = next((s.seeds for s in found if (s.variant, s.rate) == (standing.variant, standing.rate)), [])
+        known = next((s.seeds for s in found if (s.variant, s.rate) == (standing.variant, standing.rate)), {})
         if is_named and (twice := sorted({*known} & {*standing.seeds})):
             print_status(f"{path}: seed {', '.join(map(str, twice))} of {standing.name} has values already, which stay")
         if standing.seeds:
