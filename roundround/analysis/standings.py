@@ -305,7 +305,9 @@ class Standing:
     def as_json(self) -> str:
         """With a line for each list of numbers, so that two files can be compared line by line."""
         numbers: dict[str, dict[str, list[float | None]]] = {}
-        for part, name in [(p, n) for values in self.seeds.values() for p, some in values.numbers.items() for n in some]:
+        for part, name in [
+            (p, n) for values in self.seeds.values() for p, some in values.numbers.items() for n in some
+        ]:
             column = [values.numbers.get(part, {}).get(name) for values in self.seeds.values()]
             numbers.setdefault(part, {})[name] = column
         whole = vars(self) | {
@@ -372,8 +374,8 @@ def compared(
 ) -> list[dict[str, Any]]:
     """A record for each column: the variant's mean, and its difference from the baseline, paired by seed.
 
-    of_columns: the prior of each column (`priors`). p_holm is corrected over the columns that are judged. None: there is
-    no such number.
+    of_columns: the prior of each column (`priors`). p_holm is corrected over the columns that are judged. None: no such
+    number.
     """
     pairs = [[] if own is baseline else paired(own, baseline, column) for column in columns]
     tests = [moderated(values, prior) for values, prior in zip(pairs, of_columns, strict=True)]

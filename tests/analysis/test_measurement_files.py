@@ -133,8 +133,6 @@ def test_two_files_that_disagree_are_refused(tmp_path: Path) -> None:
         ("a.jsonl", '{"pe": "rope", "value": 1}\n{"pe": "ro', "line 2: no json"),
         ("a.jsonl", '{"pe": "rope"}\n', "line 1: a row names a value"),
         ("a.jsonl", "[1]\n", "line 1: a row names a value"),
-        ("a.jsonl", '{"value": 1, "seed": 1, "value": 2}\n', "line 1: no json: it has the key value twice"),
-        ("a.jsonl", '{"value": 1, "settings": {"pe": "a", "pe": "b"}}', "line 1: no json: it has the key pe twice"),
         ("a.jsonl", '{"value": 1, "pe": "a", "settings": {"pe": "b"}}', "pe stands in settings and beside it"),
         ("a.jsonl", '{"value": true}\n', "line 1: value=True must be a finite number"),
         (
@@ -144,10 +142,6 @@ def test_two_files_that_disagree_are_refused(tmp_path: Path) -> None:
         ),  # as a join leaves it
         ("a.csv", "pe,seed,seed,value\nrope,1,2,3\n", "has the column seed twice"),
         ("a.csv", ",pe,value\n0,rope,1\n1,rope,2\n", "has a column without a name"),  # the index of pandas
-        ("a.csv", "pe,value\nrope,1_000\n", "line 2: value=1_000 must be a finite number"),
-        ("a.csv", "pe,value\nrope,\u0661\u0662\n", "line 2: value=\u0661\u0662 must be"),
-        ("a.csv", f"pe,value\nrope,{'9' * 400}\n", "line 2: value=inf must be a finite number"),
-        ("a.jsonl", '{"value": ' + "9" * 400 + "}", "line 1: no json: a number has more than 308 digits"),
         ("a.csv", "pe,length,value\nrope,long,1\n", "line 2: length=long must be a finite number"),
         ("a.jsonl", '{"value": 1, "length": [9, 8]}', "line 1: length=9,8 must be a finite number"),
         # as pandas writes a seed that is missing, with na_rep

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,10 @@ from helpers_compare import write_eval, write_train
 from pandas import concat
 from scipy import stats
 
-from roundround.analysis.compare import compare, comparison_of
-from roundround.analysis.comparison import Comparison, Row
+from roundround.analysis.compare import compare, remarks_of
+from roundround.analysis.comparison import Comparison, Row, comparison_of
 from roundround.analysis.intervals import half_width, holm, paired_p
-from roundround.analysis.load import LongTable, Replicate, frame_of
-from roundround.analysis.remarks import remarks_of
+from roundround.analysis.load import LongTable, Replicate
 from roundround.report.comparison_tables import sheets
 
 COPY = ROOT / "docs" / "results" / "length" / "copy.csv"
@@ -24,13 +24,13 @@ COPY = ROOT / "docs" / "results" / "length" / "copy.csv"
 
 def long_table(numbers: dict[str, dict[int, float]], metric: str = "perplexity") -> LongTable:
     """One number for each encoding and seed."""
-    return LongTable(
-        frame_of(
-            (Replicate(None, {"pe": pe}, seed, "made up"), metric, (("length", 256),), value)
-            for pe, by_seed in numbers.items()
-            for seed, value in by_seed.items()
-        )
+    table = LongTable()
+    table.fill(
+        (Replicate(None, {"pe": pe}, seed, "made up"), metric, (("length", 256),), value)
+        for pe, by_seed in numbers.items()
+        for seed, value in by_seed.items()
     )
+    return table
 
 
 def row_of(found: Comparison, pe: str) -> Row:
@@ -150,7 +150,7 @@ def test_a_setting_that_is_not_finite_in_every_seed_counts_in_the_family(tmp_pat
 def test_the_family_is_the_settings_at_one_metric_and_length() -> None:
     table = long_table({"rope": {1: 1, 2: 2, 3: 4}, "nope": {1: 2, 2: 4, 3: 5.1}, "alibi": {1: 3, 2: 4.5, 3: 6}})
     more = table.numbers.assign(metric="accuracy", coordinates=[()] * 9, value=table.numbers["value"] / 10)
-    rows = comparison_of(LongTable(concat([table.numbers, more])), ["pe=rope"]).table
+    rows = comparison_of(replace(table, numbers=concat([table.numbers, more])), ["pe=rope"]).table
     for metric in ("perplexity", "accuracy"):
         ps = sorted((row.p, row.p_holm) for row in rows if row.metric == metric and row.p is not None)
         assert [q for _, q in ps] == pytest.approx([2 * ps[0][0], max(2 * ps[0][0], ps[1][0])])

@@ -1,7 +1,4 @@
-"""Which numbers of runs count, for which setting, against which baseline, in which family: faults that were met once.
-
-Of roundround/analysis: load.py, compare.py, comparison.py, remarks.py.
-"""
+"""Which numbers of runs count, for which setting, against which baseline, in which family: faults that were met once."""
 
 from __future__ import annotations
 
