@@ -1,4 +1,4 @@
-"""Which numbers of runs count, for which setting, against which baseline, in which family: faults that were met once."""
+"""Which numbers of runs count, for which setting, against which baseline, in which family."""
 
 from __future__ import annotations
 
