@@ -262,14 +262,12 @@ class Standing:
         self,
         seed: int,
         numbers: Mapping[str, Mapping[str, float]],
-        remarks: Sequence[tuple[str, str]],
+        remarks: Mapping[str, Sequence[str]],
         made: dict[str, Any],
     ) -> None:
-        """The values of another seed, by part and metric@length."""
+        """The values of another seed, by part and metric@length, with remarks by part."""
         finite_ones = {part: {name: finite(value) for name, value in some.items()} for part, some in numbers.items()}
-        by_part: dict[str, list[str]] = {}
-        for part, remark in remarks:
-            by_part.setdefault(part, []).append(f"seed {seed}: {remark}")
+        by_part = {part: [f"seed {seed}: {remark}" for remark in some] for part, some in remarks.items() if some}
         self.seeds[seed] = SeedValues(finite_ones, by_part, {"seed": seed, **made})
 
     def without(self, seeds: Sequence[int]) -> Standing:

@@ -155,25 +155,3 @@ def test_two_files_that_disagree_are_refused(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_refused_by_its_line(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(UserError, match="^[^\n]*" + message.replace("(", r"\(")):
         compare(write(tmp_path, text, name))
-
-
-def test_nan_is_one_setting_and_no_length(tmp_path: Path) -> None:
-    text = "pe,lr,length,seed,value\nrope,nan,nan,1,3\nrope,nan,nan,2,4\nrope,0.1,nan,1,5\n"
-    found = compare(write(tmp_path, text))
-    assert found.settings == {"lr": [0.1, None]}
-    assert [(row.settings["lr"], row.seeds, row.coordinates) for row in found.table] == [
-        (0.1, [1], {}),
-        (None, [1, 2], {}),
-    ]
-
-
-def test_lists_are_text_in_a_row_of_jsonl_as_they_are_in_a_run(tmp_path: Path) -> None:
-    rows = [{"pe": "rope", "seed": [9], "task": ["a"], "verb": ["b"], "value": 1.0}]
-    (row,) = compare(write(tmp_path, json.dumps(rows[0]), "a.jsonl")).table
-    assert (row.verb, row.seeds, row.coordinates) == ("b", ["9"], {"task": "a"})
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b"pe,value\n\xff\xfe,1\n")
-    with pytest.raises(UserError, match="cannot be read"):
-        compare(tmp_path / "a.csv")

@@ -43,7 +43,7 @@ def standing(name: str, values: dict[str, list[float | None]], *, seeds: int = 3
     found = Standing("v1", "default", V1.hash, complete({"pe": name}), 3e-3)
     for n in range(seeds):
         numbers = {number: math.nan if own[n] is None else own[n] for number, own in values.items()}
-        found.add(n + 1, {"copying": numbers}, [], {"machine": "cpu: [a]"})  # type: ignore[dict-item]
+        found.add(n + 1, {"copying": numbers}, {}, {"machine": "cpu: [a]"})  # type: ignore[dict-item]
     return found
 
 
