@@ -199,12 +199,14 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
         table.lost.append(directory)
     replicates: dict[tuple[Any, ...], Replicate] = {}
     found: dict[tuple[Replicate, str, Coordinates], set[float]] = {}
+    training = verb_named("train").keys
     known = {*run.settings, *NOT_COORDINATES, *NOT_SETTINGS} - {*COORDINATES}  # what says nothing of where
 
     @cache  # most records have the same fields
     def split(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
         """The fields that name the model, which the record knows best, and those that say where it was measured."""
-        own = [name for name in names if name in NAMES or name.startswith("softmax.") or (lost and of_training(name))]
+        of_training = {n for n in names if lost and not is_below(n, NOT_SETTINGS) and ("." in n or n in training)}
+        own = [name for name in names if name in NAMES or name.startswith("softmax.") or name in of_training]
         return own, sorted(n for n in names if n in COORDINATES or not (n in known or n in own or "." in n))
 
     for record in records:
@@ -228,11 +230,6 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
     for metric in dict.fromkeys(metric for metric, _ in twice):
         table.remarks.append(f"{directory} has two values of {metric} at one place, which is left out")
     return [(*key, min(values)) for key, values in found.items() if key[1:] not in twice]
-
-
-def of_training(name: str) -> bool:
-    """Whether a field of a record is a setting of the training, as far as its name says."""
-    return not is_below(name, NOT_SETTINGS) and ("." in name or name in verb_named("train").keys)
 
 
 def as_cell(value: Any) -> Any:
