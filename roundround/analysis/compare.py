@@ -1,39 +1,41 @@
-"""Runs compared: `rr.compare`, and what `roundround compare` calls.
+"""Runs compared: `rr.compare`, and what a reader has to know: few seeds, what makes runs incomparable, what is missing.
 
-Numbers are loaded into a long table (load.py), grouped by the settings that vary, and turned into means over seeds,
-with differences to a baseline paired by seed.
+Tested by tests/analysis/test_compare.py.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
 from pandas import DataFrame
 
 from roundround.analysis.comparison import (
-    Baseline,
     Comparison,
     Group,
-    Row,
     as_typed,
     choices,
+    comparison_of,
+    counted,
+    format_setting,
+    format_settings,
     order,
-    values_of,
     varying,
 )
-from roundround.analysis.intervals import Array, half_width, holm, mean_of, paired_p
-from roundround.analysis.load import Coordinates, LongTable, Replicate, load
-from roundround.analysis.past_run import rank
-from roundround.analysis.remarks import remarks_of
-from roundround.support.errors import UserError, nearest
+from roundround.analysis.intervals import error_widths
+from roundround.analysis.load import Coordinates, Replicate, load
+from roundround.analysis.past_run import direction
+from roundround.support.errors import UserError
 
 OWN = {"paths", "baseline", "metric", "outputs"}  # arguments, which are no filters
-PLAIN = {"pe": "rope", "softmax": "softmax"}  # the baseline where none is asked for
+NAMED = 3  # of many
+ENOUGH = 3  # seeds
+MANY = 4  # settings that vary
+RATE = "optim.lr"
 
 
 def compare(
@@ -67,204 +69,197 @@ def compare(
     return comparison
 
 
-def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Sequence[str] = ()) -> Comparison:
-    """The comparison of the numbers of a long table, without remarks.
-
-    baseline: as it is typed, such as ["pe=rope"]; none for what `baseline_of` takes, ["none"] for none. metrics: those
-    to compare, none for all. Raises UserError for a metric that was not measured, or a baseline that matches nothing.
-    """
-    groups, numbers = grouped(table.numbers)
-    measured = set(numbers["metric"])
-    for metric in metrics:
-        if metric not in measured:
-            raise UserError(f"metric={metric} was not measured{nearest(metric, measured)}")
-    chosen = baseline_of(baseline, groups)
-    partner = {} if chosen is None else partners(chosen, groups)
-    rows = rows_of(numbers[numbers["metric"].isin(metrics)] if metrics else numbers, groups, partner)
-    correct(rows, groups, partner, table.not_finite)
-    return Comparison(values_of(groups), groups, numbers, list(rows.values()), chosen, skipped=table.skipped)
+# -- remarks
 
 
-# -- groups
+def remarks_of(comparison: Comparison, *, without_baseline: bool = False) -> list[str]:
+    """All that a reader has to know, one sentence an item. without_baseline: none was asked for."""
+    found = [] if without_baseline else [*about_baseline(comparison)]
+    if comparison.skipped:
+        listed = some([f"{run} ({why})" for run, why in comparison.skipped])
+        found.insert(0, f"{counted(len(comparison.skipped), 'run')} left out: {listed}")
+    huge = [row for row in comparison.table if row.n_seeds > 1 and row.low is None]
+    if huge:
+        names = list(dict.fromkeys(f"{row.metric} of {row.group.name}" for row in huge))
+        found.append(f"{some(names)}: the numbers are too large for an interval (a run diverged?)")
+    for verb in dict.fromkeys(group.verb for group in comparison.groups):
+        groups = {n: group for n, group in enumerate(comparison.groups) if group.verb == verb}
+        replicates = [replicate for group in groups.values() for replicate in group.replicates]
+        numbers = comparison.numbers[comparison.numbers["group"].isin(groups)]
+        name = verb or ""
+        found += [*about_seeds(name, groups, numbers), *about_repeats(groups.values()), *about_facts(name, replicates)]
+        found += [*about_targets(name, numbers), *about_confounded(replicates), *about_gaps(name, groups, numbers)]
+        found += about_rates(groups, numbers)
+    return list(dict.fromkeys(found))
 
 
-def grouped(numbers: DataFrame) -> tuple[list[Group], DataFrame]:
-    """The settings, verb by verb; and the numbers that count, in the order of the rows: by cell, group and seed.
+def about_baseline(comparison: Comparison) -> Iterator[str]:
+    if not comparison.settings:
+        yield "nothing varies among these runs but the seed: there is no difference to show"
+        return
+    baseline = comparison.baseline
+    if baseline is None:
+        key, values = next(iter(comparison.settings.items()))
+        example = f"baseline={key}={format_setting(values[0])}"
+        if len(comparison.settings) > MANY:
+            listed = f"{len(comparison.settings):,} settings vary ({some([*comparison.settings])})"
+            way_out = f"name a sweep, a filter such as verb=eval, or a baseline such as {example}"
+            yield f"these runs share too little to be compared: {listed}; {way_out}"
+            return
+        yield f"no differences: name a baseline, such as {example}; {choices(comparison.groups)}"
+        return
+    unpaired = [row for row in comparison.table if not row.pairs]
+    alone = {row.group.name: None for row in unpaired if row.baseline is None and not baseline.is_met(row.group)}
+    if alone:
+        yield f"no run with {baseline} that is else the same as {some(list(alone))}: no difference there"
+    apart = {row.group.name: row for row in comparison.table if row.baseline and 0 < len(row.pairs) < row.n_seeds}
+    for name, row in apart.items():
+        seeds = counted(row.n_seeds, "seed")
+        yield f"{name} has {seeds} and its baseline {len(row.pairs)} of them: the difference is of these"
+    measured = {(row.group, row.metric, *row.coordinates.items()) for row in comparison.table}
+    there = [row for row in unpaired if (row.baseline, row.metric, *row.coordinates.items()) in measured]
+    without = dict.fromkeys(row.group.name for row in there)
+    if without:
+        yield f"{some(list(without))} and the baseline have no seed in common at some place: no difference there"
 
-    A cell is a verb, a metric and its coordinates. Of replicates of one setting and seed the last that started counts.
-    """
-    replicates = list(numbers["replicate"].unique())
-    verbs = list(dict.fromkeys(replicate.verb for replicate in replicates))
-    groups = [group for verb in verbs for group in groups_of([one for one in replicates if one.verb == verb])]
-    group_of = {replicate: n for n, group in enumerate(groups) for replicate in group.replicates}
-    by_start = sorted(group_of, key=lambda replicate: (replicate.started is not None, replicate.started))
-    seeds = {seed: n for n, seed in enumerate(sorted({replicate.seed for replicate in replicates}, key=order))}
-    replicate = numbers["replicate"]
-    numbers = numbers.assign(
-        group=replicate.map(group_of),
-        seed=np.array([one.seed for one in replicate], dtype=object),  # integers stay such beside what is none
-        nth_seed=[seeds[one.seed] for one in replicate],
-        nth_start=replicate.map({one: n for n, one in enumerate(by_start)}),
-    ).sort_values(["group", "nth_start"], kind="stable")
-    measured = zip(numbers["replicate"], numbers["metric"], numbers["coordinates"], strict=True)
-    cells = [(one.verb, metric, coordinates) for one, metric, coordinates in measured]
-    first_seen = {metric: n for n, metric in enumerate(dict.fromkeys(cell[:2] for cell in cells))}
 
-    def in_table(cell: tuple[str | None, str, Any]) -> tuple[Any, ...]:
-        """The most telling metrics first, coordinates in order."""
-        verb, metric, coordinates = cell
-        in_order = [(key, order(value)) for key, value in coordinates]
-        return verbs.index(verb), rank(metric), first_seen[verb, metric], len(coordinates), in_order
+def about_seeds(verb: str, groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
+    most = numbers.groupby(["group", "cell"]).size().groupby("group").max()
+    two = (most > 1) & (most < ENOUGH)
+    wide = f"{error_widths(2):.1f} standard errors each way" if two.any() else ""
+    for few, what in (
+        (most == 1, "one seed: no interval and no test; three seeds or more give them"),
+        (two, f"two seeds: an interval of {wide}, which is very wide"),
+    ):
+        names = [groups[n].name for n in most.index[few]]
+        if names:
+            have = "every setting has" if few.all() else f"{some(names)} ha{'s' if len(names) == 1 else 've'}"
+            yield f"{label(verb, ':')}{have} {what}"
 
-    nth_cell = {cell: n for n, cell in enumerate(sorted(set(cells), key=in_table))}
-    numbers["cell"] = [nth_cell[cell] for cell in cells]
-    same = ["cell", "group", "nth_seed"]
-    earlier = numbers.groupby(same, sort=False)[["replicate", "value"]].shift()
-    differs = earlier["value"].notna() & (earlier["value"] != numbers["value"])
-    again = zip(numbers["group"][differs], earlier["replicate"][differs], numbers["replicate"][differs], strict=True)
-    for group, before, after in dict.fromkeys(again):
-        if before.started is None and after.started is None:
-            raise UserError(
-                f"{before.origin} and {after.origin} have different numbers of {groups[group].name}, seed "
-                f"{after.seed}; leave one out"
+
+def about_repeats(groups: Iterable[Group]) -> Iterator[str]:
+    pairs = [(group.name, *pair) for group in groups for pair in group.replaced]
+    for name, earlier, later in pairs[:1]:
+        more = f", and so {counted(len(pairs) - 1, 'more pair')}" if len(pairs) > 1 else ""
+        yield (
+            f"{earlier.origin} and {later.origin} have the same settings and seed ({name}, seed {later.seed}) and "
+            f"different numbers: the one that started last is taken{more}"
+        )
+
+
+def about_facts(verb: str, replicates: Sequence[Replicate]) -> Iterator[str]:
+    """What has to be equal for a fair comparison, and is not."""
+    facts = DataFrame([replicate.facts for replicate in replicates], dtype=object).fillna("unknown")
+    runs = facts.assign(origin=[replicate.origin for replicate in replicates])
+    found = []
+    for name in facts.columns[facts.nunique() > 1]:
+        origins = runs.groupby(name, sort=False)["origin"].agg(["nunique", "first"])
+        origins = origins.sort_values("nunique", ascending=False, kind="stable")
+        often, *rarer = [(value, counted(n, "run"), first) for value, n, first in origins.itertuples()]
+        listed = [f"{often[0]} ({often[1]})", *(f"{value} ({n}, such as {first})" for value, n, first in rarer)]
+        found.append(f"the {name}: {some(listed)}")
+    if found:
+        yield f"{label(verb)}runs differ in {'; in '.join(found)}; differences between them may come from that"
+
+
+def about_targets(verb: str, numbers: DataFrame) -> Iterator[str]:
+    """Models that were scored on different targets."""
+    scored = numbers[numbers["metric"] == "scored_targets"].groupby("cell")
+    counts = {cell: sorted(here.unique()) for cell, here in scored["value"]}
+    for cell in [cell for cell, some_counts in counts.items() if len(some_counts) > 1][:1]:
+        where = format_settings(dict(scored["coordinates"].first()[cell]))
+        listed = " and ".join(f"{count:,.0f}" for count in counts[cell][:NAMED])
+        yield f"{label(verb)}runs were scored on different targets at {where}: {listed} of them"
+
+
+def about_confounded(replicates: Sequence[Replicate]) -> Iterator[str]:
+    """Settings that change together, so that nobody can tell which of them made a difference."""
+    kept, following = varying(replicates)
+    confounded = [(key, leaders) for key, leaders in following.items() if key.partition(".")[0] not in kept]
+    for key, leaders in confounded[:1]:
+        lead = leaders[0]
+        values = {replicate.settings.get(lead): replicate.settings.get(key) for replicate in replicates}
+        pairs = [f"{format_setting(values[v])} with {lead}={format_setting(v)}" for v in sorted(values, key=order)]
+        together = f"{' and '.join(leaders)} ({some(pairs)})"
+        others = f"; others that change together: {some([key for key, _ in confounded[1:]])}" if confounded[1:] else ""
+        yield f"{key} changes together with {together}: a difference may come from either{others}"
+
+
+def about_gaps(verb: str, groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
+    """Metrics and coordinates that only some of the models have."""
+    n_seeds = numbers.groupby(["cell", "group"]).size()
+    torn = {cell for (cell, group), n in n_seeds.items() if n < len(groups[group].seeds)}
+    if verb == "max-retrieval":  # without a normaliser it has numbers of the logits, which none has changed
+        numbers = numbers[[groups[n].replicates[0].settings.get("softmax") is not None for n in numbers["group"]]]
+    models = list(dict.fromkeys(zip(numbers["group"], numbers["seed"], strict=True)))
+    gaps: dict[str, list[DataFrame]] = defaultdict(list)
+    for _, here in numbers.groupby("cell"):
+        if len(here) < len(models):
+            gaps[here["metric"].iloc[0]].append(here)
+    # some seeds of a setting have it and others have not; facts of an encoding are not known of all
+    odd = {
+        metric: (here, frames)
+        for metric, frames in gaps.items()
+        for here in reversed(frames)
+        if direction(metric) or here["cell"].iloc[0] in torn
+    }
+    for metric, (here, frames) in list(odd.items())[:1]:
+        having, coordinates = set(zip(here["group"], here["seed"], strict=True)), here["coordinates"].iloc[0]
+        group, seed = min((model for model in models if model not in having), key=itemgetter(0))
+        without = f"{groups[group].name}{'' if seed is None else f', seed {seed}'}"
+        where = f"{metric}{at(coordinates)} is known of {len(here)} of {len(models)} models"
+        others = f"; the same of {some(list(odd)[1:])}" if len(odd) > 1 else ""
+        yield f"{label(verb, ':')}{where}, not of {without}{and_more(frames)}{others}"
+
+
+def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
+    """Whether the best learning rate lies on the edge of its grid, once for each setting of the rest."""
+    cells = numbers.drop_duplicates("cell").set_index("cell")[["metric", "coordinates"]]
+    cells = cells[cells["metric"].map(direction) != 0]
+    n_coordinates = cells["coordinates"].map(len)
+    if cells.empty or not all(RATE in group.settings for group in groups.values()):
+        return
+    metric = cells["metric"][n_coordinates.idxmin()]  # the most telling of those that are measured in least detail
+    chosen = cells.index[(cells["metric"] == metric) & (n_coordinates == n_coordinates.min())]
+    families: dict[str, dict[int, float]] = defaultdict(dict)
+    for n, group in groups.items():
+        if isinstance(rate := group.settings[RATE], int | float):
+            families[format_settings({key: value for key, value in group.settings.items() if key != RATE})][n] = rate
+    for name, rate_of in families.items():
+        own = numbers[numbers["cell"].isin(chosen) & numbers["group"].isin(rate_of)]
+        own = own.assign(rate=own["group"].map(rate_of), score=direction(metric) * own["value"])
+        at_edge = []
+        means = own.groupby(["cell", "rate"])["score"].mean()
+        for cell, some_means in groupby(means.items(), key=lambda item: item[0][0]):
+            scores = {rate: score for (_, rate), score in some_means}
+            best = [rate for rate, score in scores.items() if score == max(scores.values())]
+            rates = sorted({*rate_of.values()})  # those that diverged too
+            if len(rates) > 1 and len(best) == 1 and best[0] in (rates[0], rates[-1]):
+                at_edge.append((cells["coordinates"][cell], best[0], rates))
+        for coordinates, rate, rates in at_edge[:1]:
+            edge, beyond = ("largest", "larger") if rate == rates[-1] else ("smallest", "smaller")
+            of = "" if name == "all runs" else f"{name}: "
+            where = at(coordinates) if len(chosen) > 1 else ""
+            yield (
+                f"{of}the best {RATE} by {metric}{where}, {rate:g}, is the {edge} of "
+                f"{', '.join(f'{r:g}' for r in rates)}: a {beyond} one may be better{and_more(at_edge)}"
             )
-        groups[group].replaced.append((before, after))
-    return groups, numbers.drop_duplicates(same, keep="last").sort_values(same, ignore_index=True)
 
 
-def groups_of(replicates: Sequence[Replicate]) -> list[Group]:
-    """The groups of the replicates of one verb, in the order of the values of their settings."""
-    keys, _ = varying(replicates)
-    groups: dict[tuple[Any, ...], Group] = {}
-    for replicate in replicates:
-        values = tuple(replicate.settings.get(key) for key in keys)
-        group = groups.setdefault(values, Group(replicate.verb, dict(zip(keys, values, strict=True))))
-        group.replicates.append(replicate)
-    return [groups[values] for values in sorted(groups, key=lambda values: [order(value) for value in values])]
+def label(verb: str, mark: str = "") -> str:
+    """The verb as a sentence begins with it; nothing for the rows of a file."""
+    return f"{verb}{mark} " if verb else ""
 
 
-# -- baseline
+def at(coordinates: Coordinates) -> str:
+    return f" at {format_settings(dict(coordinates))}" if coordinates else ""
 
 
-def baseline_of(given: Sequence[str], groups: Sequence[Group]) -> Baseline | None:
-    """The baseline that is asked for; with nothing given the plain attention where it is among the groups of a verb.
-
-    `none` asks for none. UserError for what is no setting, and for a baseline that no group meets.
-    """
-    if list(given) == ["none"]:
-        return None
-    if not given:
-        of_verb: dict[str | None, list[str]] = {}
-        for verb in dict.fromkeys(group.verb for group in groups):
-            vary = values_of(group for group in groups if group.verb == verb)
-            of_verb[verb] = [key for key, value in PLAIN.items() if value in vary.get(key, ())]
-        every = {key for keys in of_verb.values() for key in keys}
-        taken = Baseline({key: value for key, value in PLAIN.items() if key in every}, of_verb)
-        return taken if any(map(taken.is_met, groups)) else None
-    wanted: dict[str, str] = {}
-    for word in given:
-        key, equals, value = word.partition("=")
-        if not key or not equals:
-            raise UserError(f"baseline={word}: give a setting and its value, such as baseline=pe=rope, or none")
-        if key in wanted:
-            raise UserError(f"baseline={','.join(given)}: {key} is given twice, and a baseline has one value of it")
-        wanted[key] = value
-    asked = Baseline(wanted)
-    if not any(map(asked.is_met, groups)):
-        raise UserError(f"baseline={asked} matches nothing; {choices(groups)}")
-    return asked
+def and_more(found: Sequence[Any]) -> str:
+    return f" (and so at {counted(len(found) - 1, 'more place')})" if len(found) > 1 else ""
 
 
-def partners(baseline: Baseline, groups: Sequence[Group]) -> dict[int, int]:
-    """For each group the one that meets the baseline and equals it in all else, where there is one.
-
-    What belongs to a replaced node, as pe.theta to pe, need not be equal. UserError where several do.
-    """
-    frees = [{*baseline.keys(group.verb)} for group in groups]
-    others = [
-        (group.verb, *((k, v) for k, v in group.settings.items() if not {k, k.partition(".")[0]} & free))
-        for group, free in zip(groups, frees, strict=True)
-    ]
-    found = {}
-    for n, rest in enumerate(others):
-        alike = [m for m, other in enumerate(others) if other == rest and baseline.is_met(groups[m])]
-        if len(alike) > 1:
-            several = [groups[m] for m in alike]
-            differ = [key for key, some in values_of(several).items() if len(some) > 1 and key not in frees[n]]
-            raise UserError(
-                f"baseline={baseline} is {len(several)} settings, such as {several[0].name} and {several[1].name}; "
-                f"give {' and '.join(differ)} too: baseline=[{','.join(baseline.words)},{differ[0]}=...]"
-            )
-        if alike and alike[0] != n:
-            found[n] = alike[0]
-    return found
-
-
-# -- statistics
-
-
-@np.errstate(over="ignore", invalid="ignore")
-def rows_of(numbers: DataFrame, groups: Sequence[Group], partner: Mapping[int, int]) -> dict[tuple[int, int], Row]:
-    """A row for each cell and group, in order: the mean over seeds, and the difference to the partner of the group."""
-    rows = {}
-    for firsts, (values_SR, seeds_SR) in by_n_seeds(numbers, "value", "seed"):
-        names = firsts[["cell", "group", "metric", "coordinates"]].itertuples(index=False)
-        measured = zip(seeds_SR.T.tolist(), values_SR.T.tolist(), interval_of(values_SR), strict=True)
-        for (cell, group, metric, coordinates), (seeds, values, interval) in zip(names, measured, strict=True):
-            other = groups[partner[group]] if group in partner else None
-            rows[cell, group] = Row(metric, dict(coordinates), groups[group], seeds, values, other, *interval)
-    mine = numbers[numbers["group"].isin(partner)]
-    pairs = mine.assign(partner=[partner[group] for group in mine["group"]]).merge(
-        numbers,
-        left_on=["cell", "partner", "nth_seed"],
-        right_on=["cell", "group", "nth_seed"],
-        suffixes=("", "_there"),
-    )
-    for firsts, (mine_SR, theirs_SR) in by_n_seeds(pairs, "value", "value_there"):
-        intervals = interval_of(mine_SR - theirs_SR)
-        p, is_bound = paired_p(mine_SR, theirs_SR)
-        for n, (cell, group) in enumerate(firsts[["cell", "group"]].itertuples(index=False)):
-            row = rows[cell, group]
-            row.pairs = list(zip(mine_SR[:, n].tolist(), theirs_SR[:, n].tolist(), strict=True))
-            row.difference, row.difference_low, row.difference_high = intervals[n]
-            row.p, row.p_is_bound = None if np.isnan(p[n]) else float(p[n]), bool(is_bound[n])
-    return dict(sorted(rows.items()))
-
-
-def by_n_seeds(numbers: DataFrame, *columns: str) -> Iterator[tuple[DataFrame, list[Any]]]:
-    """For the cells and groups with equally many seeds: the first row of each, [R], and some columns, each [S, R]."""
-    n_seeds = numbers.groupby(["cell", "group"])["value"].transform("size")
-    for n, some in numbers.groupby(n_seeds):
-        yield some.iloc[:: int(n)], [some[name].to_numpy().reshape(-1, int(n)).T for name in columns]
-
-
-def interval_of(values_SR: Array) -> list[tuple[Any, Any, Any]]:
-    """(mean, low, high) over the first axis; None for what is larger than every float, and for bounds of one seed."""
-    means, halves = mean_of(values_SR), half_width(values_SR)
-    low, high = means - halves, means + halves
-    found = np.array([means, low, high], dtype=object)
-    found[~np.isfinite([means, high - low, high - low])] = None
-    return list(zip(*found.tolist(), strict=True))
-
-
-def correct(
-    rows: Mapping[tuple[int, int], Row],
-    groups: Sequence[Group],
-    partner: Mapping[int, int],
-    not_finite: Mapping[tuple[str, Coordinates], Sequence[str]],
-) -> None:
-    """Holm's correction over a family: all settings that are compared with a baseline at one metric and coordinates.
-
-    Those that have too few seeds for a p are members, and so are those whose number is finite in no seed and that have
-    no row therefore (not_finite: the runs with such a number, by metric and place): what came out does not make a
-    family smaller. partner: of each setting that is compared the baseline.
-    """
-    for cell, keys in groupby((key for key in rows if rows[key].baseline is not None), key=itemgetter(0)):
-        family = [rows[key] for key in keys]
-        first = family[0]
-        odd = {*not_finite.get((first.metric, tuple(first.coordinates.items())), ())}
-        without = [groups[n] for n in partner if groups[n].verb == first.verb and (cell, n) not in rows]
-        n_lost = sum(any(replicate.origin in odd for replicate in group.replicates) for group in without)
-        corrected = holm([np.nan if row.p is None else row.p for row in family] + [np.nan] * n_lost)
-        for row, p in zip(family, corrected, strict=False):
-            row.p_holm = None if np.isnan(p) else p
+def some(items: Sequence[str]) -> str:
+    """The first few, and how many more."""
+    more = len(items) - NAMED
+    return ", ".join(items[:NAMED]) + (f" and {more:,} more" if more > 0 else "")

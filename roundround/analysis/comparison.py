@@ -1,29 +1,35 @@
-"""What a comparison consists of: settings with the replicates behind them, a row for each number, training curves.
+"""A comparison: settings with the replicates behind them, a row for each number, and training curves.
+
+A long table of numbers (load.py) is grouped by the settings that vary, and turned into means over seeds, with
+differences to a baseline paired by seed.
 
 Tested by tests/analysis/test_compare.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
-from roundround.analysis.intervals import half_width
-from roundround.analysis.load import GROUPS, Replicate
-from roundround.analysis.past_run import PastRun, is_same
+from roundround.analysis.intervals import Array, half_width, holm, paired_p
+from roundround.analysis.load import GROUPS, Coordinates, LongTable, Replicate
+from roundround.analysis.past_run import PastRun, is_same, rank
 from roundround.records.directories import METRICS
-from roundround.support.errors import UserError
+from roundround.support.errors import UserError, nearest
 
 MEMORY = {"peak_resident_bytes": "resident_bytes", "peak_device_bytes": "device_bytes"}  # by the name in a manifest
 HELD_OUT = "held_out_nats_per_token"
 POINTS = 200  # of a curve; a figure shows no more
+PLAIN = {"pe": "rope", "softmax": "softmax"}  # the baseline where none is asked for
 ROWS_SHOWN = 20  # in a notebook
 NOT_SHOWN = ["verb", "values", "seeds", "n_pairs", "p_is_bound", "tokens_per_second", *MEMORY]  # there
 
@@ -69,9 +75,6 @@ class Group:
     replicates: list[Replicate] = field(default_factory=list)
     replaced: list[tuple[Replicate, Replicate]] = field(default_factory=list)
 
-    def __repr__(self) -> str:
-        return f"{self.verb} of {self.name}: {len(self.replicates)} replicates"
-
     @cached_property
     def name(self) -> str:
         return format_settings(self.settings)
@@ -86,11 +89,6 @@ class Group:
         by_start = sorted(self.replicates, key=lambda one: (one.started is not None, one.started))
         runs = {one.seed: one.source for one in by_start}.values()
         return list({run.directory: run for run in runs if run is not None}.values())
-
-    @cached_property
-    def learns_a_task(self) -> bool:
-        """Whether a length is the task's own, which counts what its paper counts, and not tokens."""
-        return any(run.learns_a_task for run in self.sources)
 
     @cached_property
     def tokens_per_second(self) -> float | None:
@@ -164,10 +162,6 @@ class Row:
     p_holm: float | None = None
     p_is_bound: bool = False  # of both
 
-    def __repr__(self) -> str:
-        place = format_settings({**self.coordinates, **self.settings})
-        return f"{self.metric} at {place}: {self.mean:.6g} over {self.n_seeds} seeds"
-
     @property
     def verb(self) -> str | None:
         return self.group.verb
@@ -208,19 +202,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The settings of a baseline as they were typed. of_verb: where nobody asked for it, which of them a verb has."""
+    """The settings of a baseline as they were typed. of_verb: which of them a group of each verb must have.
+
+    taken: nobody asked for it.
+    """
 
     wanted: Mapping[str, str]
-    of_verb: Mapping[str | None, Collection[str]] | None = None
-
-    @property
-    def taken(self) -> bool:
-        """Whether nobody asked for it."""
-        return self.of_verb is not None
-
-    def keys(self, verb: str | None) -> Collection[str]:
-        """The settings that a group of the verb is asked for."""
-        return self.wanted.keys() if self.of_verb is None else self.of_verb.get(verb, ())
+    of_verb: Mapping[str | None, Collection[str]]
+    taken: bool
 
     def __str__(self) -> str:
         return ", ".join(self.words)
@@ -230,8 +219,8 @@ class Baseline:
         return [f"{key}={value}" for key, value in self.wanted.items()]
 
     def is_met(self, group: Group) -> bool:
-        """Whether a group has all of its settings, those that do not vary included."""
-        settings, keys = group.replicates[0].settings, self.keys(group.verb)
+        """Whether a group has all of its settings, including settings that do not vary."""
+        settings, keys = group.replicates[0].settings, self.of_verb[group.verb]
         return bool(keys) and all(is_same(settings.get(key), self.wanted[key]) for key in keys)
 
 
@@ -255,7 +244,7 @@ class Comparison:
     @property
     def of_tasks(self) -> bool:
         """Whether a length is that of a task, which counts what its paper counts, and not tokens."""
-        return any(group.learns_a_task for group in self.groups)
+        return any(run.learns_a_task for group in self.groups for run in group.sources)
 
     def records(self) -> list[dict[str, Any]]:
         """The rows as `results.json` has them."""
@@ -279,13 +268,222 @@ class Comparison:
 
     def data_frame(self) -> DataFrame:
         """The rows as a DataFrame of pandas, with a column for each setting that varies and for each coordinate."""
-        names = [None if row.baseline is None else row.baseline.name for row in self.table]
         rows = []
-        for row, name in zip(self.table, names, strict=True):
-            record = row.record() | {"baseline": name}
+        for row in self.table:
+            record = row.record() | {"baseline": None if row.baseline is None else row.baseline.name}
             settings = {f"settings.{key}" if key in record else key: value for key, value in row.settings.items()}
             rows.append(settings | record)
         return DataFrame(rows).drop(columns="settings")
+
+
+# -- how it is computed
+
+
+def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Sequence[str] = ()) -> Comparison:
+    """The comparison of the numbers of a long table, without remarks.
+
+    baseline: as it is typed, such as ["pe=rope"]; none for what `baseline_of` takes, ["none"] for none. metrics: those
+    to compare, none for all. Raises UserError for a metric that was not measured, or a baseline that matches nothing.
+    """
+    groups, numbers = grouped(table)
+    measured = set(numbers["metric"])
+    for metric in metrics:
+        if metric not in measured:
+            raise UserError(f"metric={metric} was not measured{nearest(metric, measured)}")
+    chosen = baseline_of(baseline, groups)
+    partner = {} if chosen is None else partners(chosen, groups)
+    rows = rows_of(numbers[numbers["metric"].isin(metrics)] if metrics else numbers, groups, partner)
+    correct(rows, groups, partner, table.not_finite)
+    return Comparison(values_of(groups), groups, numbers, list(rows.values()), chosen, skipped=table.skipped)
+
+
+# -- groups
+
+
+def grouped(table: LongTable) -> tuple[list[Group], DataFrame]:
+    """The settings, verb by verb; and the numbers that count, in the order of the rows: by cell, group and seed.
+
+    A cell is a verb, a metric and its coordinates. The last that started counts where one setting and seed has several
+    replicates.
+    """
+    replicates = table.replicates
+    verbs = list(dict.fromkeys(one.verb for one in replicates))
+    groups = [group for verb in verbs for group in groups_of([one for one in replicates if one.verb == verb])]
+    group_of = {replicate: n for n, group in enumerate(groups) for replicate in group.replicates}
+    starts = [(one.started is not None, one.started) for one in replicates]
+    by_start = sorted(range(len(replicates)), key=starts.__getitem__)
+    seeds = sorted({one.seed for one in replicates}, key=order)
+    models = DataFrame(
+        {
+            "verb": Series([one.verb for one in replicates], dtype=object),
+            "seed": Series([one.seed for one in replicates], dtype=object),  # integers stay such beside what is none
+            "group": [group_of[one] for one in replicates],
+            "nth_seed": [seeds.index(one.seed) for one in replicates],
+            "nth_start": Series(range(len(replicates)), index=by_start),
+        }
+    )
+    numbers = table.numbers.join(models, on="replicate").sort_values(["group", "nth_start"], kind="stable")
+    cells = list(zip(numbers["verb"], numbers["metric"], numbers["coordinates"], strict=True))
+    first_seen = {metric: n for n, metric in enumerate(dict.fromkeys(cell[:2] for cell in cells))}
+
+    def in_table(cell: tuple[str | None, str, Any]) -> tuple[Any, ...]:
+        """The most telling metrics first, coordinates in order."""
+        verb, metric, coordinates = cell
+        in_order = [(key, order(value)) for key, value in coordinates]
+        return verbs.index(verb), rank(metric), first_seen[verb, metric], len(coordinates), in_order
+
+    nth_cell = {cell: n for n, cell in enumerate(sorted(set(cells), key=in_table))}
+    numbers["cell"] = [nth_cell[cell] for cell in cells]
+    same = ["cell", "group", "nth_seed"]
+    earlier = numbers.groupby(same, sort=False)[["replicate", "value"]].shift()
+    differs = earlier["value"].notna() & (earlier["value"] != numbers["value"])
+    again = zip(numbers["group"][differs], earlier["replicate"][differs], numbers["replicate"][differs], strict=True)
+    for group, before, after in dict.fromkeys(again):
+        pair = replicates[int(before)], replicates[after]
+        if {one.started for one in pair} == {None}:
+            files = " and ".join(one.origin for one in pair)
+            raise UserError(
+                f"{files} have different numbers of {groups[group].name}, seed {pair[1].seed}; leave one out"
+            )
+        groups[group].replaced.append(pair)
+    return groups, numbers.drop_duplicates(same, keep="last").sort_values(same, ignore_index=True)
+
+
+def groups_of(replicates: Sequence[Replicate]) -> list[Group]:
+    """The groups of the replicates of one verb, in the order of the values of their settings."""
+    keys, _ = varying(replicates)
+    groups: dict[tuple[Any, ...], Group] = {}
+    for replicate in replicates:
+        values = tuple(replicate.settings.get(key) for key in keys)
+        group = groups.setdefault(values, Group(replicate.verb, dict(zip(keys, values, strict=True))))
+        group.replicates.append(replicate)
+    return [groups[values] for values in sorted(groups, key=lambda values: [order(value) for value in values])]
+
+
+# -- baseline
+
+
+def baseline_of(given: Sequence[str], groups: Sequence[Group]) -> Baseline | None:
+    """The baseline that is asked for; with nothing given the plain attention where it is among the groups of a verb.
+
+    `none` asks for none. UserError for what is no setting, and for a baseline that no group meets.
+    """
+    if list(given) == ["none"]:
+        return None
+    verbs = dict.fromkeys(group.verb for group in groups)
+    if not given:
+        vary = {verb: values_of(group for group in groups if group.verb == verb) for verb in verbs}
+        of_verb = {verb: [key for key in PLAIN if PLAIN[key] in vary[verb].get(key, ())] for verb in verbs}
+        every = {key for keys in of_verb.values() for key in keys}
+        plain = Baseline({key: value for key, value in PLAIN.items() if key in every}, of_verb, taken=True)
+        return plain if every else None
+    wanted: dict[str, str] = {}
+    for word in given:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise UserError(f"baseline={word}: give a setting and its value, such as baseline=pe=rope, or none")
+        if key in wanted:
+            raise UserError(f"baseline={','.join(given)}: {key} is given twice, and a baseline has one value of it")
+        wanted[key] = value
+    asked = Baseline(wanted, dict.fromkeys(verbs, wanted.keys()), taken=False)
+    if not any(map(asked.is_met, groups)):
+        raise UserError(f"baseline={asked} matches nothing; {choices(groups)}")
+    return asked
+
+
+def partners(baseline: Baseline, groups: Sequence[Group]) -> dict[int, int]:
+    """For each group the one that meets the baseline and equals it in all else, where there is one.
+
+    What belongs to a replaced node, as pe.theta to pe, need not be equal. UserError where several do.
+    """
+    frees = [{*baseline.of_verb[group.verb]} for group in groups]
+    others = [
+        (group.verb, *((k, v) for k, v in group.settings.items() if not {k, k.partition(".")[0]} & free))
+        for group, free in zip(groups, frees, strict=True)
+    ]
+    found = {}
+    for n, rest in enumerate(others):
+        alike = [m for m, other in enumerate(others) if other == rest and baseline.is_met(groups[m])]
+        if len(alike) > 1:
+            several = [groups[m] for m in alike]
+            differ = [key for key, some in values_of(several).items() if len(some) > 1 and key not in frees[n]]
+            raise UserError(
+                f"baseline={baseline} is {len(several)} settings, such as {several[0].name} and {several[1].name}; "
+                f"give {' and '.join(differ)} too: baseline=[{','.join(baseline.words)},{differ[0]}=...]"
+            )
+        if alike and alike[0] != n:
+            found[n] = alike[0]
+    return found
+
+
+# -- statistics
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def rows_of(numbers: DataFrame, groups: Sequence[Group], partner: Mapping[int, int]) -> dict[tuple[int, int], Row]:
+    """A row for each cell and group, in order: the mean over seeds, and the difference to the partner of the group."""
+    rows = {}
+    for firsts, (values_SR, seeds_SR) in by_n_seeds(numbers, "value", "seed"):
+        names = firsts[["cell", "group", "metric", "coordinates"]].itertuples(index=False)
+        measured = zip(seeds_SR.T.tolist(), values_SR.T.tolist(), interval_of(values_SR), strict=True)
+        for (cell, group, metric, coordinates), (seeds, values, interval) in zip(names, measured, strict=True):
+            other = groups[partner[group]] if group in partner else None
+            rows[cell, group] = Row(metric, dict(coordinates), groups[group], seeds, values, other, *interval)
+    mine = numbers[numbers["group"].isin(partner)]
+    pairs = mine.assign(partner=[partner[group] for group in mine["group"]]).merge(
+        numbers,
+        left_on=["cell", "partner", "nth_seed"],
+        right_on=["cell", "group", "nth_seed"],
+        suffixes=("", "_there"),
+    )
+    for firsts, (mine_SR, theirs_SR) in by_n_seeds(pairs, "value", "value_there"):
+        intervals = interval_of(mine_SR - theirs_SR)
+        p, is_bound = paired_p(mine_SR, theirs_SR)
+        for n, (cell, group) in enumerate(firsts[["cell", "group"]].itertuples(index=False)):
+            row = rows[cell, group]
+            row.pairs = list(zip(mine_SR[:, n].tolist(), theirs_SR[:, n].tolist(), strict=True))
+            row.difference, row.difference_low, row.difference_high = intervals[n]
+            row.p, row.p_is_bound = None if np.isnan(p[n]) else float(p[n]), bool(is_bound[n])
+    return dict(sorted(rows.items()))
+
+
+def by_n_seeds(numbers: DataFrame, *columns: str) -> Iterator[tuple[DataFrame, list[Any]]]:
+    """For the cells and groups with equally many seeds: the first row of each, [R], and some columns, each [S, R]."""
+    n_seeds = numbers.groupby(["cell", "group"])["value"].transform("size")
+    for n, some in numbers.groupby(n_seeds):
+        yield some.iloc[:: int(n)], [some[name].to_numpy().reshape(-1, int(n)).T for name in columns]
+
+
+def interval_of(values_SR: Array) -> list[tuple[Any, Any, Any]]:
+    """(mean, low, high) over the first axis; None for what is larger than every float, and for bounds of one seed."""
+    means, halves = values_SR.mean(0), half_width(values_SR)
+    low, high = means - halves, means + halves
+    found = np.array([means, low, high], dtype=object)
+    found[~np.isfinite([means, high - low, high - low])] = None
+    return list(zip(*found.tolist(), strict=True))
+
+
+def correct(
+    rows: Mapping[tuple[int, int], Row],
+    groups: Sequence[Group],
+    partner: Mapping[int, int],
+    not_finite: Mapping[tuple[str, Coordinates], Sequence[str]],
+) -> None:
+    """Holm's correction over a family: all settings that are compared with a baseline at one metric and coordinates.
+
+    Those that have too few seeds for a p are members, and so are those whose number is finite in no seed and that have
+    no row therefore (not_finite: the runs with such a number, by metric and place): what came out does not make a
+    family smaller. partner: of each setting that is compared the baseline.
+    """
+    for cell, keys in groupby((key for key in rows if rows[key].baseline is not None), key=itemgetter(0)):
+        family = [rows[key] for key in keys]
+        first = family[0]
+        odd = {*not_finite.get((first.metric, tuple(first.coordinates.items())), ())}
+        without = [groups[n] for n in partner if groups[n].verb == first.verb and (cell, n) not in rows]
+        n_lost = sum(any(replicate.origin in odd for replicate in group.replicates) for group in without)
+        corrected = holm([np.nan if row.p is None else row.p for row in family] + [np.nan] * n_lost)
+        for row, p in zip(family, corrected, strict=False):
+            row.p_holm = None if np.isnan(p) else p
 
 
 # -- training curves

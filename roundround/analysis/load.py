@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pandas import DataFrame
+from pandas import DataFrame, factorize
 
 from roundround.analysis.past_run import (
     OF_RUNS,
@@ -93,13 +93,23 @@ Number = tuple[Replicate, str, Coordinates, float]
 
 @dataclass
 class LongTable:
-    """`numbers` has the columns replicate, metric, coordinates and value. The rest is what was passed over, and why."""
+    """A row for each number: replicate (its position in `replicates`), metric, coordinates and value.
 
-    numbers: DataFrame
+    The rest is what was passed over, and why.
+    """
+
+    replicates: list[Replicate] = field(default_factory=list)
+    numbers: DataFrame = field(default_factory=DataFrame)
     skipped: list[tuple[str, str]] = field(default_factory=list)  # run directory, why
     not_finite: dict[tuple[str, Coordinates], list[str]] = field(default_factory=dict)  # metric, where: run directories
     lost: list[str] = field(default_factory=list)  # run directories whose model's run is not there
     remarks: list[str] = field(default_factory=list)
+
+    def fill(self, numbers: Iterable[Number]) -> None:
+        """Take these numbers in place of its own."""
+        frame = DataFrame(numbers, columns=["replicate", "metric", "coordinates", "value"])
+        frame["replicate"], replicates = factorize(frame["replicate"])
+        self.replicates, self.numbers = list(replicates), frame
 
 
 def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTable:
@@ -107,7 +117,7 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
     files = [Path(word) for word in words if Path(word).suffix in ENDINGS and Path(word).is_file()]
     others = [word for word in words if Path(word) not in files]
     filters = Filters({key: text for key, text in where.items() if key not in COORDINATES}, of_records=OF_RECORDS)
-    table = LongTable(DataFrame())
+    table = LongTable()
     measuring = [verb.name for verb in VERBS if verb.measures]
     directories = directories_of_all(others, outputs, *measuring) if others or not files else []
     of_runs = numbers_of_runs(runs_in(directories, filters, table.skipped), table)
@@ -123,25 +133,22 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
         choices = " ".join(f"{key}={text}" for key, text in where.items())
         none = f"none with {choices}" if choices else "none chosen"
         raise UserError(f"no finished run has results to compare ({example or none})")
-    table.numbers = frame_of(numbers)
     for key in [key for key in where if key in COORDINATES]:
-        values = [dict(coordinates).get(key) for coordinates in table.numbers["coordinates"]]
         wanted = {where[key], *where[key].split(",")}  # a name may have a comma
-        is_wanted = [any(is_same(value, text) for text in wanted) for value in values]
-        if not any(is_wanted):
+        values = [dict(coordinates).get(key) for _, _, coordinates, _ in numbers]
+        numbers = [
+            number for number, value in zip(numbers, values, strict=True) if any(is_same(value, t) for t in wanted)
+        ]
+        if not numbers:
             measured = {str(value) for value in values if value is not None}
             raise UserError(f"nothing was measured at {key}={where[key]}{nearest(where[key], measured)}")
-        table.numbers = table.numbers[is_wanted]
+    table.fill(numbers)
     return table
 
 
 def fields_of(replicate: Replicate) -> dict[str, Any]:
     """What a filter may ask of a replicate that its run does not say."""
     return replicate.settings | {"seed": replicate.seed}
-
-
-def frame_of(numbers: Iterable[Number]) -> DataFrame:
-    return DataFrame(numbers, columns=["replicate", "metric", "coordinates", "value"])
 
 
 # -- runs
@@ -192,12 +199,14 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
         table.lost.append(directory)
     replicates: dict[tuple[Any, ...], Replicate] = {}
     found: dict[tuple[Replicate, str, Coordinates], set[float]] = {}
+    training = verb_named("train").keys
     known = {*run.settings, *NOT_COORDINATES, *NOT_SETTINGS} - {*COORDINATES}  # what says nothing of where
 
     @cache  # most records have the same fields
     def split(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
         """The fields that name the model, which the record knows best, and those that say where it was measured."""
-        own = [name for name in names if name in NAMES or name.startswith("softmax.") or (lost and of_training(name))]
+        of_training = {n for n in names if lost and not is_below(n, NOT_SETTINGS) and ("." in n or n in training)}
+        own = [name for name in names if name in NAMES or name.startswith("softmax.") or name in of_training]
         return own, sorted(n for n in names if n in COORDINATES or not (n in known or n in own or "." in n))
 
     for record in records:
@@ -221,11 +230,6 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
     for metric in dict.fromkeys(metric for metric, _ in twice):
         table.remarks.append(f"{directory} has two values of {metric} at one place, which is left out")
     return [(*key, min(values)) for key, values in found.items() if key[1:] not in twice]
-
-
-def of_training(name: str) -> bool:
-    """Whether a field of a record is a setting of the training, as far as its name says."""
-    return not is_below(name, NOT_SETTINGS) and ("." in name or name in verb_named("train").keys)
 
 
 def as_cell(value: Any) -> Any:
@@ -305,7 +309,7 @@ def rows_of_jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]
         if not line.strip():
             continue
         try:
-            row = parse_json(line, object_pairs_hook=named_once)
+            row = parse_json(line)
         except ValueError as error:
             raise UserError(f"{path}, line {number}: no json: {one_line(error)}") from error
         if not isinstance(row, dict) or "value" not in row:
@@ -317,14 +321,6 @@ def rows_of_jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]
         if both := own.keys() & nested.keys():
             raise UserError(f"{path}, line {number}: {min(both)} stands in settings and beside it; leave one out")
         yield number, own | nested
-
-
-def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of json. ValueError for a key that it has twice: Python keeps the last one."""
-    for key, _ in pairs:
-        if sum(key == other for other, _ in pairs) > 1:
-            raise ValueError(f"it has the key {key} twice")
-    return dict(pairs)
 
 
 def rows_of_csv(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -346,11 +342,10 @@ def rows_of_csv(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read(text: str) -> Any:
-    """A cell as a number where it is one, as None where it is empty; 1_000, which Python takes, is text."""
+    """A cell as a number where it is one, as None where it is empty."""
     text = text.strip()
     if re.fullmatch(r"[+-]?[0-9]{1,20}", text):
         return int(text)
-    if text.isascii() and "_" not in text:
-        with suppress(ValueError):
-            return float(text)
+    with suppress(ValueError):
+        return float(text)
     return text or None

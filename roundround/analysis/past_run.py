@@ -379,14 +379,12 @@ def is_same(value: Any, text: str) -> bool:
     """Whether a recorded value is what was typed: 0.001 is 1e-3, true is True, a list any of its items."""
     if isinstance(value, list):
         return any(is_same(item, text) for item in value)
-    if value is None or isinstance(value, bool):
-        return text.lower() == {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and not isinstance(value, bool):
         with suppress(ValueError):
             return math.isclose(float(text), value, rel_tol=1e-12)
         return False
-    word = str(value)  # of a file True is one too
-    return text in (word, {"None": "null", "True": "true", "False": "false"}.get(word))
+    word = str(value)  # True may be a text in a file
+    return text == word or text.lower() == {"None": "null", "True": "true", "False": "false"}.get(word)
 
 
 def runs_in(directories: Iterable[Path], filters: Filters, damaged: list[tuple[str, str]]) -> Iterator[PastRun]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf, open_dict
 
@@ -44,19 +44,18 @@ SECONDS_BETWEEN_LOOKS = 2.0  # at a run that another process is at
 # -- what has changed
 
 
-def code_changes(directory: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+def code_changes(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
     """A line where the code is not that of the run: its commit, or what was not committed then or is not now."""
     kept, (state, patch) = directory / "code.patch", git_state()
-    patch_then = kept.read_bytes() if kept.is_file() else None
-    then, now = (manifest["roundround"], manifest.get("git"), patch_then), (__version__, state, patch)
-    same = [(v if g is None else g.get("commit"), p) for v, g, p in (then, now)]
-    if same[0] != same[1]:
-        yield f"the code is another: {format_code(*then)} then, {format_code(*now)} now"
+    then = manifest["roundround"], manifest.get("git"), kept.read_bytes() if kept.is_file() else None
+    now = __version__, state, patch
+    same = [(version if git is None else git.get("commit"), changes) for version, git, changes in (then, now)]
+    return [f"the code is another: {format_code(*then)} then, {format_code(*now)} now"] * (same[0] != same[1])
 
 
 def format_code(version: str, git: Mapping[str, Any] | None, patch: bytes | None) -> str:
     """Code in words: its commit, or the version where there is no repository, and the size of what is not committed."""
-    own = [] if patch is None else patch.splitlines()
+    own = (patch or b"").splitlines()
     n_lines = sum(line[:1] in (b"+", b"-") and line[:4] not in (b"+++ ", b"--- ") for line in own)
     known = f"roundround {version}" if git is None else f"commit {str(git.get('commit'))[:12]}"
     return f"{known} and {n_lines} lines that are not committed" if n_lines else known
@@ -294,48 +293,38 @@ def folder_of(run: PastRun) -> Path:
 # -- whether the numbers came out the same
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A number then and now, None where it is not there; `where`: the fields that say what it is of."""
+class Repeated(NamedTuple):
+    """A number then and now, None where it is missing. where: the fields that say what it is of.
+
+    difference: relative to the larger of the two; None unless both are finite numbers.
+    """
 
     metric: str
     where: dict[str, Any]
     then: Any
     now: Any
-    rtol: float
-
-    @property
-    def difference(self) -> float | None:
-        """Relative to the larger of the two; None where they are no two finite numbers."""
-        if not (is_number(self.then) and is_number(self.now)):
-            return None
-        largest = max(abs(self.then), abs(self.now))
-        return abs(self.then - self.now) / largest if largest else 0.0
-
-    @property
-    def verdict(self) -> str:
-        if self.then == self.now:
-            return EQUAL
-        if self.then is None or self.now is None:
-            return MISSING
-        return CLOSE if self.difference is not None and self.difference <= self.rtol else DIFFERENT
+    difference: float | None
+    verdict: str
 
 
 def compared(
     then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], rtol: float
-) -> list[Pair]:
-    """Every number of the records then, and those that only the records now have.
+) -> list[Repeated]:
+    """Every number of the records then, and of the records now that have no counterpart.
 
-    Records are the same one where all their fields are that are neither measured nor of one run; where several are,
-    they are taken in their order. `settings`: values by name that a record repeats from the config.
+    Two records are the same where all fields are equal that are neither measured nor of one run. Several equal ones are
+    taken in their order. settings: values by name that a record repeats from the config.
     """
     before, after = (numbers_of(records, settings) for records in (then, now))
-    pairs = []
+    found = []
     for key in before | after:
         where, _ = before.get(key) or after[key]
-        (_, old), (_, new) = (side.get(key, (None, None)) for side in (before, after))
-        pairs.append(Pair(key[-1], where, old, new, rtol))
-    return pairs
+        old, new = (side[key][1] if key in side else None for side in (before, after))
+        difference = abs(old - new) / (max(abs(old), abs(new)) or 1.0) if is_number(old) and is_number(new) else None
+        verdict = CLOSE if difference is not None and difference <= rtol else DIFFERENT
+        verdict = EQUAL if old == new else MISSING if None in (old, new) else verdict
+        found.append(Repeated(key[-1], where, old, new, difference, verdict))
+    return found
 
 
 def numbers_of(

@@ -15,7 +15,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from roundround.analysis.intervals import fitted_prior, holm, moderated
+from roundround.analysis.past_run import is_number
 from roundround.config.options import options_of
-from roundround.records.directories import fault_in
 from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import parse_json, read_text
 
@@ -39,12 +39,6 @@ SIZE = "default"  # that of the stored values
 # of a prior, as all differences share the seeds of the baseline: with more, p of equal variants is too small
 MOST_DEGREES = 8.0
 LARGEST = 1 << 20  # bytes of a file of values
-FIELDS = {  # of a file of values
-    **dict.fromkeys(("set", "size", "hash"), str),
-    **dict.fromkeys(("variant", "numbers", "remarks"), dict),
-    "rate": int | float,
-    **dict.fromkeys(("seeds", "made"), list),
-}
 DECIDES = ("train", "looks", "keeps", "measures", "model_of")  # keys of a part on which numbers depend
 Variant = dict[str, str]
 
@@ -233,23 +227,28 @@ def format_variant(variant: Mapping[str, str]) -> str:
 # -- the values of a variant
 
 
+@dataclass(frozen=True)
+class SeedValues:
+    """What one seed of a variant reached: numbers by part and metric@length, None where there is none.
+
+    remarks: by part, what a number does not say. made: the seed, the commit, the machine, the command and the minutes.
+    """
+
+    numbers: dict[str, dict[str, float | None]]
+    remarks: dict[str, list[str]]
+    made: dict[str, Any]
+
+
 @dataclass
 class Standing:
-    """What a variant reached on a set.
-
-    numbers: by part and by metric@length, the value of each seed, None where there is none. remarks: by part, what
-    happened there that a number does not say. made: of each seed the commit, the machine, the command and the minutes.
-    """
+    """What a variant reached on a set, by seed."""
 
     set: str
     size: str
     hash: str
     variant: Variant
     rate: float
-    seeds: list[int] = field(default_factory=list)
-    numbers: dict[str, dict[str, list[float | None]]] = field(default_factory=dict)
-    remarks: dict[str, list[str]] = field(default_factory=dict)
-    made: list[dict[str, Any]] = field(default_factory=list)
+    seeds: dict[int, SeedValues] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -263,24 +262,17 @@ class Standing:
         self,
         seed: int,
         numbers: Mapping[str, Mapping[str, float]],
-        remarks: Sequence[tuple[str, str]],
+        remarks: Mapping[str, Sequence[str]],
         made: dict[str, Any],
     ) -> None:
-        """The values of another seed, by part and metric@length."""
-        for part, found in numbers.items():
-            for name, value in found.items():
-                column = self.numbers.setdefault(part, {}).setdefault(name, [None] * len(self.seeds))
-                column.append(value if math.isfinite(value) else None)
-        self.seeds.append(seed)
-        for column in (column for some in self.numbers.values() for column in some.values()):
-            column += [None] * (len(self.seeds) - len(column))
-        for part, remark in remarks:
-            self.remarks.setdefault(part, []).append(f"seed {seed}: {remark}")
-        self.made.append({"seed": seed, **made})
+        """The values of another seed, by part and metric@length, with remarks by part."""
+        finite_ones = {part: {name: finite(value) for name, value in some.items()} for part, some in numbers.items()}
+        by_part = {part: [f"seed {seed}: {remark}" for remark in some] for part, some in remarks.items() if some}
+        self.seeds[seed] = SeedValues(finite_ones, by_part, {"seed": seed, **made})
 
     def without(self, seeds: Sequence[int]) -> Standing:
         """The same without the values of these seeds."""
-        return joined(replace(self, seeds=[]), self, but=seeds)
+        return replace(self, seeds={seed: values for seed, values in self.seeds.items() if seed not in seeds})
 
     def values(self, column: Column) -> dict[int, float]:
         return self.series(column.part, column.number)
@@ -291,21 +283,38 @@ class Standing:
 
     def series(self, part: str, number: str) -> dict[int, float]:
         """The value of each seed that has one."""
-        some = self.numbers.get(part, {}).get(number, [])
-        return {seed: value for seed, value in zip(self.seeds, some, strict=False) if value is not None}
+        found = {seed: values.numbers.get(part, {}).get(number) for seed, values in self.seeds.items()}
+        return {seed: value for seed, value in found.items() if value is not None}
 
     def curve(self, part: str, metric: str) -> dict[int, list[float]]:
         """A metric by length: the values of all seeds at each."""
-        found = {}
-        for name in self.numbers.get(part, {}):
-            own, at, length = name.partition("@")
-            if own == metric and at and length.isdigit():
-                found[int(length)] = list(self.series(part, name).values())
-        return dict(sorted(found.items()))
+        names = {name for values in self.seeds.values() for name in values.numbers.get(part, {})}
+        at = sorted(int(name.rpartition("@")[2]) for name in names if re.fullmatch(re.escape(metric) + r"@\d+", name))
+        return {length: [*self.series(part, f"{metric}@{length}").values()] for length in at}
+
+    def remarks(self) -> dict[str, list[str]]:
+        """Those of all seeds, by part."""
+        found: dict[str, list[str]] = {}
+        for values in self.seeds.values():
+            for part, some in values.remarks.items():
+                found.setdefault(part, []).extend(some)
+        return found
 
     def as_json(self) -> str:
         """With a line for each list of numbers, so that two files can be compared line by line."""
-        text = json.dumps(asdict(self), indent=1)
+        numbers: dict[str, dict[str, list[float | None]]] = {}
+        for part, name in [
+            (p, n) for values in self.seeds.values() for p, some in values.numbers.items() for n in some
+        ]:
+            column = [values.numbers.get(part, {}).get(name) for values in self.seeds.values()]
+            numbers.setdefault(part, {})[name] = column
+        whole = vars(self) | {
+            "seeds": [*self.seeds],
+            "numbers": numbers,
+            "remarks": self.remarks(),
+            "made": [values.made for values in self.seeds.values()],
+        }
+        text = json.dumps(whole, indent=1)
         return re.sub(r"\[\s+([^\[\]{}\"]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
 
 
@@ -313,16 +322,29 @@ def read_standing(path: Path) -> Standing:
     """A file of values. UserError, which says what is wrong with it, for any other."""
     try:
         values = parse_json(read_text(path, LARGEST))
-    except (OSError, ValueError) as error:
+        columns = [column for some in values["numbers"].values() for column in some.values()]
+        if not all(value is None or is_number(value) for column in columns for value in column):
+            raise ValueError("numbers must be finite, or null")
+        made = {one["seed"]: one for one in values["made"]}
+        if [*made] != values["seeds"] or not {len(column) for column in columns} <= {len(made)}:
+            raise ValueError("numbers and made must have an item for each of the seeds, in their order")
+        if not {"pe", "softmax"} <= values["variant"].keys():
+            raise ValueError("variant names no pe or no softmax")
+        seeds = {
+            seed: SeedValues(
+                {part: {name: c[n] for name, c in some.items()} for part, some in values["numbers"].items()},
+                {
+                    part: own
+                    for part, remarks in values["remarks"].items()
+                    if (own := [remark for remark in remarks if remark.startswith(f"seed {seed}:")])
+                },
+                made[seed],
+            )
+            for n, seed in enumerate(made)
+        }
+        return Standing(*(values[key] for key in ("set", "size", "hash", "variant", "rate")), seeds)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is no file of values as roundround bench leaves it: {one_line(error)}") from error
-    fault = fault_in(values, FIELDS) if isinstance(values, dict) else "it holds no values by name"
-    if fault is None:
-        lengths = {len(column) for part in values["numbers"].values() for column in part.values()}
-        if not lengths <= {len(values["seeds"])} or [one.get("seed") for one in values["made"]] != values["seeds"]:
-            fault = "numbers and made must have an item for each of the seeds, in their order"
-    if fault is not None:
-        raise UserError(f"{path} is no file of values as roundround bench leaves it: {fault}")
-    return Standing(**{key: values[key] for key in FIELDS})
 
 
 def stored(name: str, size: str) -> list[Standing]:
@@ -330,43 +352,12 @@ def stored(name: str, size: str) -> list[Standing]:
     return [read_standing(path) for path in sorted((STANDINGS / name / size).glob("*.json"))]
 
 
-def joined(first: Standing, second: Standing, *, but: Sequence[int] = ()) -> Standing:
-    """The seeds of both, but for some; of one that both have, the first one's values."""
-    whole = replace(first, seeds=[], numbers={}, remarks={}, made=[])
-    for source in (first, second):
-        for place, seed in enumerate(source.seeds):
-            if seed in whole.seeds or seed in but:
-                continue
-            numbers = {
-                part: {name: math.nan if c[place] is None else c[place] for name, c in some.items()}
-                for part, some in source.numbers.items()
-            }
-            whole.add(seed, numbers, [], {k: v for k, v in source.made[place].items() if k != "seed"})  # type: ignore[arg-type]
-            for part, told in source.remarks.items():
-                if own := [remark for remark in told if remark.startswith(f"seed {seed}:")]:
-                    whole.remarks.setdefault(part, []).extend(own)
-    return whole
+def joined(first: Standing, second: Standing) -> Standing:
+    """The seeds of both; the first one's values of a seed that both have."""
+    return replace(first, seeds=first.seeds | second.without([*first.seeds]).seeds)
 
 
 # -- how two compare
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A variant's number beside the baseline's, paired by seed; None where there is none.
-
-    mean: of all the variant's seeds. low, high: the 95 % interval of the difference. p_holm: corrected for the columns.
-    """
-
-    column: Column
-    mean: float | None
-    difference: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    p_holm: float | None = None
-    n_pairs: int = 0
-    verdict: str = NOT_JUDGED
 
 
 def priors(baseline: Standing, found: Sequence[Standing], columns: Sequence[Column]) -> list[tuple[float, float]]:
@@ -378,21 +369,37 @@ def priors(baseline: Standing, found: Sequence[Standing], columns: Sequence[Colu
 
 def compared(
     own: Standing, baseline: Standing, of_columns: Sequence[tuple[float, float]], columns: Sequence[Column]
-) -> list[Comparison]:
-    """Every column, with Holm's correction over those that are judged; of_columns: the prior of each (`priors`)."""
-    pairs = [paired(own, baseline, column) for column in columns]
+) -> list[dict[str, Any]]:
+    """A record for each column: the variant's mean, and its difference from the baseline, paired by seed.
+
+    of_columns: the prior of each column (`priors`). p_holm is corrected over the columns that are judged. None: no such
+    number.
+    """
+    pairs = [[] if own is baseline else paired(own, baseline, column) for column in columns]
     tests = [moderated(values, prior) for values, prior in zip(pairs, of_columns, strict=True)]
     judged = [n for n, column in enumerate(columns) if column.better != "none" and own is not baseline]
     corrected = dict(zip(judged, holm([tests[n].p for n in judged]), strict=True))
     found = []
     for n, (column, values, test) in enumerate(zip(columns, pairs, tests, strict=True)):
-        mean = own.mean(column)
-        if own is baseline or not values:
-            found.append(Comparison(column, mean, verdict=NO_VALUE if mean is None else NOT_JUDGED))
-            continue
-        p = corrected.get(n, math.nan)
-        told = (test.mean, finite(test.low), finite(test.high), finite(test.p), finite(p), len(values))
-        found.append(Comparison(column, mean, *told, column.verdict(test.mean, p)))
+        mean, p = own.mean(column), corrected.get(n, math.nan) if values else math.nan
+        found.append(
+            {
+                "metric": column.name,
+                "part": column.part,
+                "variant": own.name,
+                "value": mean,
+                "difference": finite(test.mean),
+                "difference_low": finite(test.low),
+                "difference_high": finite(test.high),
+                "p": finite(test.p),
+                "p_holm": finite(p),
+                "verdict": column.verdict(test.mean, p) if values else NO_VALUE if mean is None else NOT_JUDGED,
+                "n_seeds": len(own.values(column)),
+                "n_pairs": len(values),
+                "unit": column.unit,
+                "better": column.better,
+            }
+        )
     return found
 
 

@@ -7,16 +7,15 @@ Tested by tests/verbs/test_bench.py.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pandas import DataFrame
 
 from roundround.analysis.standings import (
     BETTER,
@@ -25,7 +24,6 @@ from roundround.analysis.standings import (
     NOT_TOLD_APART,
     SIGNIFICANT,
     WORSE,
-    Comparison,
     Part,
     StandardSet,
     Standing,
@@ -60,47 +58,28 @@ class Standings:
     baseline: Standing
 
     @cached_property
-    def rows(self) -> list[tuple[Standing, list[Comparison]]]:
+    def rows(self) -> list[tuple[Standing, list[Record]]]:
         """The baseline first, then by name."""
         order = sorted(self.chosen, key=lambda s: (s is not self.baseline, s.name))
-        known = priors(self.baseline, self.found, self.set.columns)
-        return [(s, compared(s, self.baseline, known, self.set.columns)) for s in order]
+        columns, known = self.set.columns, priors(self.baseline, self.found, self.set.columns)
+        return [
+            (s, [record | {"variant": self.label(s)} for record in compared(s, self.baseline, known, columns)])
+            for s in order
+        ]
 
     def label(self, standing: Standing) -> str:
         """The variant's name, with its learning rate where that is not the set's."""
         return standing.name if standing.rate == self.set.rate else f"{standing.name}, lr {standing.rate:g}"
 
     def records(self) -> list[Record]:
-        return [
-            {
-                "metric": c.column.name,
-                "part": c.column.part,
-                "variant": self.label(standing),
-                "value": c.mean,
-                "difference": c.difference,
-                "difference_low": c.low,
-                "difference_high": c.high,
-                "p": c.p,
-                "p_holm": c.p_holm,
-                "verdict": c.verdict,
-                "n_seeds": len(standing.values(c.column)),
-                "n_pairs": c.n_pairs,
-                "unit": c.column.unit,
-                "better": c.column.better,
-            }
-            for standing, comparisons in self.rows
-            for c in comparisons
-        ]
+        return [record for _, some in self.rows for record in some]
 
     # -- files
 
     def leave(self, directory: Path) -> None:
         records = self.records()
         write_json(directory / ABOUT, self.about())
-        writer = csv.DictWriter(lines := io.StringIO(newline=""), list(records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
-        write_atomically(directory / CSV, lines.getvalue())
+        write_atomically(directory / CSV, DataFrame(records, dtype=object).to_csv(index=False, lineterminator="\n"))
         write_atomically(directory / MARKDOWN, self.markdown())
 
     def about(self) -> dict[str, Any]:
@@ -140,10 +119,10 @@ class Standings:
         if len(self.rows) <= MOST_CURVES:
             return [standing for standing, _ in self.rows]
         sized = [
-            (abs(c.difference or 0.0) / (self.spread[c.column.name] or 1.0), n)
+            (abs(record["difference"]) / (self.spread[record["metric"]] or 1.0), n)
             for n, (_, some) in enumerate(self.rows)
-            for c in some
-            if c.column.part == part.name and c.verdict in MARKS
+            for record in some
+            if record["part"] == part.name and record["verdict"] in MARKS
         ]
         most = list(dict.fromkeys(n for _, n in sorted(sized, reverse=True)))[: MOST_CURVES - 1]
         return [self.baseline, *(self.rows[n][0] for n in most)]
@@ -162,7 +141,7 @@ class Standings:
         changed = [f"not the standard set: {self.set.name} was changed (hash {self.set.hash})"]
         found = changed * (not self.set.is_standard)
         for standing, _ in self.rows:
-            for part, some in standing.remarks.items():
+            for part, some in standing.remarks().items():
                 seeds: dict[str, list[str]] = {}
                 for remark in some:
                     seed, _, text = remark.partition(": ")
@@ -204,14 +183,15 @@ class Standings:
 
     def show(self) -> None:
         """The table, and what is to be known, above the run directory."""
-        few = len(self.rows) <= FEW + 1 and len(self.rows) > 1
-        table = self.side_by_side() if few else self.overview()
-        print_table(table.rich(), on_output=True, first_to_leave=[] if few else table.columns[:1:-1], see=CSV)
-        if few:
+        if 1 < len(self.rows) <= FEW + 1:
+            print_table(self.side_by_side().rich(), on_output=True, see=CSV)
             for line in self.sentences():
                 print_result(line)
-        for remark in self.remarks() if few else []:
-            print_status(remark)
+            for remark in self.remarks():
+                print_status(remark)
+        else:
+            table = self.overview()
+            print_table(table.rich(), on_output=True, first_to_leave=table.columns[:1:-1], see=CSV)
         judged = sum(column.better != "none" for column in self.set.columns)
         print_status(
             f"+ better, - worse than {self.label(self.baseline)}: paired by seed, p < {SIGNIFICANT} after Holm over "
@@ -221,16 +201,17 @@ class Standings:
     def side_by_side(self) -> Table:
         """A row for each number, a column for each variant."""
         columns = ["number", *(self.label(s) for s, _ in self.rows), "better"]
-        rows = []
-        for n, column in enumerate(self.set.columns):
-            cells = [Cell(text_of(some[n], whole=True), some[n].mean) for _, some in self.rows]
-            rows.append([column.name, *cells, {"none": ""}.get(column.better, column.better)])
+        by_number = zip(*(some for _, some in self.rows), strict=True)
+        rows = [
+            [some[0]["metric"], *(cell(record, whole=True) for record in some), some[0]["better"].replace("none", "")]
+            for some in by_number
+        ]
         return Table(self.title, columns, rows, names=1)
 
     def overview(self) -> Table:
         """A row for each variant, a column for each number."""
         columns = ["variant", "seeds", *(column.name for column in self.set.columns)]
-        rows = [[Cell(self.label(s)), len(s.seeds), *(Cell(text_of(c), c.mean) for c in some)] for s, some in self.rows]
+        rows = [[Cell(self.label(s)), len(s.seeds), *map(cell, some)] for s, some in self.rows]
         return Table(self.title, columns, rows, names=1)
 
     @property
@@ -239,47 +220,39 @@ class Standings:
         return f"standard set {self.set.name}, size {self.set.size}{changed}"
 
     def markdown(self) -> str:
-        told = [*self.sentences(), *self.remarks()] if len(self.rows) <= FEW + 1 else self.remarks()
-        return self.overview().markdown() + "\n" + "".join(f"- {line}\n" for line in told)
+        lines = [*self.sentences(), *self.remarks()] if len(self.rows) <= FEW + 1 else self.remarks()
+        return self.overview().markdown() + "\n" + "".join(f"- {line}\n" for line in lines)
 
 
-def text_of(comparison: Comparison, *, whole: bool = False) -> str:
+def cell(record: Record, *, whole: bool = False) -> Cell:
     """The mean with a mark where it differs; whole: with the difference and its interval."""
-    c = comparison
-    if c.mean is None:
-        return "n/a" if not whole else NO_VALUE
-    text, mark = fixed(c.mean, decimals(c.mean)), MARKS.get(c.verdict, "")
-    if not whole or c.difference is None:
-        return f"{text}{mark}"
-    half = "" if c.low is None or c.high is None else f" ±{fixed((c.high - c.low) / 2, 3)}"
-    return f"{text} ({fixed(c.difference, 3, '+')}{half}){mark}"
+    mean, mark = record["value"], MARKS.get(record["verdict"], "")
+    if mean is None:
+        return Cell(NO_VALUE if whole else "n/a")
+    if not whole or record["difference"] is None:
+        return Cell(text(mean) + mark, mean)
+    low, high = record["difference_low"], record["difference_high"]
+    half = "" if low is None else f" ±{fixed((high - low) / 2, 3)}"
+    return Cell(f"{text(mean)} ({fixed(record['difference'], 3, '+')}{half}){mark}", mean)
 
 
-def decimals(value: float) -> int:
-    return 3 if abs(value) < 10 else 1
-
-
-def sentence(name: str, baseline: str, comparisons: Sequence[Comparison]) -> str:
+def sentence(name: str, baseline: str, records: Sequence[Record]) -> str:
     """`half against rope: better in counting 1.5x (+0.82, p 0.003); worse in ...; not told apart in 11.`"""
-    told = []
+    parts = []
     for verdict in (BETTER, WORSE):
-        some = [c for c in comparisons if c.verdict == verdict]
-        if some:
-            listed = ", ".join(
-                f"{c.column.name} ({fixed(c.difference or 0.0, 3, '+')}, p {shown_p(c.p_holm)})" for c in some
-            )
-            told.append(f"{verdict} in {listed}")
-    judged = [c for c in comparisons if c.column.better != "none"]
-    missing = [c.column.name for c in judged if c.mean is None]
-    if n_rest := sum(c.verdict == NOT_TOLD_APART for c in judged):
-        told.append(f"not told apart in {n_rest} of {len(judged)} numbers")
-    if any(c.verdict == NOT_TESTED for c in judged):
-        told.append("one seed alone, from which nothing can be told")
-    if any(c.mean is not None and not c.n_pairs for c in judged):
-        told.append("no seed in common, so that nothing can be compared")
-    if missing:
-        told.append(f"no value in {', '.join(missing)}")
-    return f"{name} against {baseline}: {'; '.join(told)}."
+        some = [record for record in records if record["verdict"] == verdict]
+        listed = [f"{r['metric']} ({fixed(r['difference'], 3, '+')}, p {shown_p(r['p_holm'])})" for r in some]
+        parts += [f"{verdict} in {', '.join(listed)}"] * bool(some)
+    judged = [record for record in records if record["better"] != "none"]
+    missing = [record["metric"] for record in judged if record["value"] is None]
+    verdicts = [record["verdict"] for record in judged]
+    n_rest = verdicts.count(NOT_TOLD_APART)
+    apart = any(record["value"] is not None and not record["n_pairs"] for record in judged)
+    parts += [f"not told apart in {n_rest} of {len(judged)} numbers"] * bool(n_rest)
+    parts += ["one seed alone, from which nothing can be told"] * (NOT_TESTED in verdicts)
+    parts += ["no seed in common, so that nothing can be compared"] * apart
+    parts += [f"no value in {', '.join(missing)}"] * bool(missing)
+    return f"{name} against {baseline}: {'; '.join(parts)}."
 
 
 def band(curves: Sequence[Mapping[int, Sequence[float]]]) -> dict[int, list[float]]:
@@ -327,12 +300,12 @@ def grid_of(records: Sequence[Record], about: Mapping[str, Any]) -> dict[str, An
     for record in records:
         difference, spread = number(record["difference"]), number(about["spread"].get(record["metric"])) or 0.0
         share = min(1.0, abs(difference) / spread) if difference is not None and spread else 0.0
-        mean, ends = number(record["value"]), interval(record)
-        told = f"; difference {text(difference, '+')} ({ends}), p {shown_p(record['p_holm'])}" if ends else ""
+        ends = interval(record)
+        beside = f"; difference {text(difference, '+')} ({ends}), p {shown_p(record['p_holm'])}" if ends else ""
         rows.setdefault(record["variant"], []).append(
             {
-                "text": "n/a" if mean is None else fixed(mean, decimals(mean)),
-                "title": f"{record['variant']}: {record['metric']}, {record['unit']}{told}",
+                "text": text(record["value"]) or "n/a",
+                "title": f"{record['variant']}: {record['metric']}, {record['unit']}{beside}",
                 "kind": record["verdict"] if record["verdict"] in (BETTER, WORSE) else "",
                 "share": f"{share:.2f}",
             }
@@ -343,23 +316,28 @@ def grid_of(records: Sequence[Record], about: Mapping[str, Any]) -> dict[str, An
 
 def table_of(part: Mapping[str, Any], records: Sequence[Record]) -> Table:
     """The numbers of a part, a row for each variant and number."""
-    columns: dict[str, Callable[[Record], Any]] = {
-        "variant": lambda r: Cell(r["variant"]),
-        "number": lambda r: Cell(r["metric"]),
-        "mean": lambda r: Cell(text(r["value"]), r["value"]),
-        "difference": lambda r: Cell(text(r["difference"], "+"), r["difference"]),
-        "95 % interval": lambda r: Cell(interval(r)),
-        "p (Holm)": lambda r: Cell(shown_p(number(r["p_holm"])), r["p_holm"]),
-        "verdict": lambda r: Cell(r["verdict"]),
-        "seeds": lambda r: r["n_seeds"],
-    }
-    rows = [[of(r) for of in columns.values()] for r in records if r["part"] == part["name"]]
+    columns = ["variant", "number", "mean", "difference", "95 % interval", "p (Holm)", "verdict", "seeds"]
+    rows = [
+        [
+            Cell(r["variant"]),
+            Cell(r["metric"]),
+            Cell(text(r["value"]), r["value"]),
+            Cell(text(r["difference"], "+"), r["difference"]),
+            Cell(interval(r)),
+            Cell(shown_p(number(r["p_holm"])), r["p_holm"]),
+            Cell(r["verdict"]),
+            r["n_seeds"],
+        ]
+        for r in records
+        if r["part"] == part["name"]
+    ]
     units = "; ".join(f"{column['name']}: {column['unit']}" for column in part["columns"])
-    return Table(f"{part['name']}: {units}", list(columns), rows, names=2, folded=True)
+    return Table(f"{part['name']}: {units}", columns, rows, names=2, folded=True)
 
 
 def text(value: Any, sign: str = "") -> str:
-    return "" if (found := number(value)) is None else fixed(found, decimals(found), sign)
+    """A number with three decimals, a large one with one."""
+    return "" if (found := number(value)) is None else fixed(found, 3 if abs(found) < 10 else 1, sign)
 
 
 def interval(record: Record) -> str:
@@ -374,7 +352,7 @@ def panels_of(about: Mapping[str, Any]) -> list[Panel]:
         share = part["columns"][0]["better"] == "higher"
         for curves in part["curves"]:
             lines = [
-                Curve(name, lengths(of), [*map(np.mean, some)], low=[*map(min, some)], high=[*map(max, some)])
+                Curve(name, [*map(int, of)], [*map(np.mean, some)], low=[*map(min, some)], high=[*map(max, some)])
                 for name, of in curves["variants"].items()
                 if len(some := list(of.values())) > 1
             ]
@@ -382,7 +360,7 @@ def panels_of(about: Mapping[str, Any]) -> list[Panel]:
                 continue
             if band := curves["band"]:
                 low, middle, high = zip(*band.values(), strict=True)
-                lines.append(Curve(BAND, lengths(band), middle, low=low, high=high, reference=True))
+                lines.append(Curve(BAND, [*map(int, band)], middle, low=low, high=high, reference=True))
             ticks = sorted({n for line in lines for n in np.asarray(line.x).tolist()})
             found.append(
                 Panel(
@@ -392,7 +370,3 @@ def panels_of(about: Mapping[str, Any]) -> list[Panel]:
                 )
             )  # fmt: skip
     return found
-
-
-def lengths(by_length: Mapping[str, Any]) -> list[int]:
-    return [int(n) for n in by_length]

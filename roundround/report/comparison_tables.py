@@ -128,55 +128,46 @@ def sheets(records: Sequence[Record], most_rows: int = MOST_ROWS) -> tuple[list[
 def sheet(title: str, rows: Sequence[Record], **options: Any) -> Table:
     """The records of one metric, a row for each place and setting; columns that nothing stands in are left out."""
 
-    def values(name: str) -> list[float | None]:
-        return [number(row.get(name)) for row in rows]
+    def found(*names: str) -> list[list[float | None]]:
+        return [[number(row.get(name)) for name in names] for row in rows]
 
-    def widths(low: str, high: str) -> list[float]:
-        return [(b - a) / 2 for a, b in zip(values(low), values(high), strict=True) if a is not None and b is not None]
+    def decimals(name: str, low: str, high: str) -> int:
+        halves = [(b - a) / 2 for a, b in found(low, high) if a is not None and b is not None]
+        return decimals_of([value for (value,) in found(name) if value is not None], halves)
 
-    def known(name: str) -> list[float]:
-        return [value for value in values(name) if value is not None]
+    def column(name: str, digits: int, sign: str = "") -> list[Cell]:
+        return [Cell("" if x is None else fixed(x, digits, sign), x) for (x,) in found(name)]
 
-    def column(name: str, decimals: int, sign: str = "") -> list[Cell]:
-        return [Cell("" if x is None else fixed(x, decimals, sign), x) for x in values(name)]
-
-    def interval(low: str, high: str, decimals: int, sign: str = "") -> list[Cell]:
-        return [
-            Cell("" if a is None or b is None else f"{fixed(a, decimals, sign)} to {fixed(b, decimals, sign)}")
-            for a, b in zip(values(low), values(high), strict=True)
-        ]
+    def interval(low: str, high: str, digits: int, sign: str = "") -> list[Cell]:
+        return [Cell(" to ".join(fixed(x, digits, sign) for x in ends if x is not None)) for ends in found(low, high)]
 
     def p_values(name: str) -> list[Cell]:
         bound = [row.get("p_is_bound") is True for row in rows]
-        return [Cell(shown_p(p, b), None if b else p) for p, b in zip(values(name), bound, strict=True)]
+        return [Cell(shown_p(p, b), None if b else p) for (p,), b in zip(found(name), bound, strict=True)]
 
-    of_means = decimals_of(known("mean"), widths("low", "high"))
-    of_differences = decimals_of(known("difference"), widths("difference_low", "difference_high"))
+    of_means = decimals("mean", "low", "high")
+    of_differences = decimals("difference", "difference_low", "difference_high")
     places = dict.fromkeys(name for row in rows for name in place_of(row))
     settings = dict.fromkeys(name for row in rows for name in row["settings"])
     names = [
         *((name, [format_cell(row.get(name, "")) for row in rows]) for name in places),
         *((name, [format_cell(row["settings"].get(name, "")) for row in rows]) for name in settings),
     ]
-    pairs = [n for n, row in zip(values("n_pairs"), rows, strict=True) if n and n != row.get("n_seeds")]
+    fewer = any(row.get("n_pairs") and row["n_pairs"] != row.get("n_seeds") for row in rows)
+    peaks = [on_device or resident for on_device, resident in found("peak_device_bytes", "peak_resident_bytes")]
     measured = [
         ("mean", column("mean", of_means)),
         ("95 % interval", interval("low", "high", of_means)),
         ("seeds", column("n_seeds", 0)),
         ("difference", column("difference", of_differences, "+")),
         ("interval of difference", interval("difference_low", "difference_high", of_differences, "+")),
-        ("pairs", column("n_pairs", 0) if pairs else []),
+        ("pairs", column("n_pairs", 0) if fewer else []),
         ("p", p_values("p")),
-        ("p (Holm)", [] if values("p_holm") == values("p") else p_values("p_holm")),
-        ("memory", [Cell("" if n is None else shown_bytes(n), n) for n in map(peak, rows)]),
+        ("p (Holm)", [] if found("p_holm") == found("p") else p_values("p_holm")),
+        ("memory", [Cell("" if n is None else shown_bytes(n), n) for n in peaks]),
     ]
     n_names = sum(any(text.text for text in cells) for _, cells in names)
     return filled(title, [*names, *measured], names=n_names, **options)
-
-
-def peak(row: Record) -> float | None:
-    """The most memory: of the device where one was used, else of the process."""
-    return number(row.get("peak_device_bytes")) or number(row.get("peak_resident_bytes"))
 
 
 def format_cell(value: Any) -> Cell:
@@ -201,21 +192,17 @@ def as_csv(records: Sequence[Record]) -> str:
     rows = []
     for record in records:
         baseline = record["baseline"]
-        told = {
+        words = {
             "settings": format_settings(record["settings"]),
             "baseline": None if baseline is None else format_settings(baseline),
         }
-        rows.append({key: plain(value) for key, value in (record | told).items()})
+        row = record | words | {k: " ".join(map(str, v)) for k, v in record.items() if isinstance(v, list)}
+        odd = {key: escaped(v) for key, v in row.items() if isinstance(v, str) and not v.isprintable()}
+        rows.append(row | odd)
     table = DataFrame(rows, dtype=object)  # integers stay such
     first = ["metric", "verb", *dict.fromkeys(name for record in records for name in place_of(record)), "settings"]
     text: str = table[[*first, *table.columns.difference(first, sort=False)]].to_csv(index=False, lineterminator="\n")
     return text
-
-
-def plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return escaped(value) if isinstance(value, str) and not value.isprintable() else value
 
 
 def as_json(records: Sequence[Record]) -> str:

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from scipy import special
 
 from roundround.analysis.comparison import counted, format_settings
-from roundround.analysis.intervals import error_widths, scipy_special
+from roundround.analysis.intervals import error_widths
 from roundround.analysis.past_run import direction
 from roundround.analysis.standings import BETTER, NOT_TOLD_APART, SIGNIFICANT, WORSE
 from roundround.report.comparison_tables import place_of
@@ -120,7 +121,6 @@ def seeds_to_tell(row: Record, n_compared: int) -> int | None:
         return None
     effect = abs(difference) * error_widths(n) / ((high - difference) * np.sqrt(n))  # in standard deviations
     counts = np.arange(n + 1, MOST_SEEDS + 2)
-    special = scipy_special()
     critical = special.stdtrit(counts - 1, 1 - SIGNIFICANT / n_compared / 2)
     power = 1 - special.nctdtr(counts - 1, effect * np.sqrt(counts), critical)
     return int(counts[np.argmax(power >= POWER)]) if (power[:-1] >= POWER).any() else MOST_SEEDS + 1

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pandas import DataFrame
 
 from roundround.analysis.comparison import varying
 from roundround.analysis.load import LongTable, Number, numbers_of
@@ -231,7 +230,7 @@ def curves_by_length(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]
 
 def numbers_in(run: PastRun, remarks: list[str]) -> list[Number]:
     """What `compare` would read of a run, where it has results."""
-    table = LongTable(DataFrame())
+    table = LongTable()
     try:
         found = numbers_of(run, table)
     except UserError as error:

@@ -55,14 +55,6 @@ def test_a_folder_named_last_is_that_folder(outputs: Path, monkeypatch: pytest.M
     assert len(directories_of("last~1", str(outputs))) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "minute"), [("a b", 11), ("a,b", 12), ("lr=1", 13), ("~x", 14), ("[0]", 15), ("über", 16)]
-)
-def test_odd_names_of_folders_are_found(outputs: Path, name: str, minute: int) -> None:
-    odd = write_run(outputs / "odd" / name, minute)
-    assert directories_of(str(odd), str(outputs)) == [odd]
-
-
 def test_what_lies_inside_a_run_is_part_of_it(outputs: Path) -> None:
     write_run(outputs / "eval/2026-01-01/12-01-00/wandb/files", 9)
     assert len(newest_first(outputs)) == 4
@@ -88,10 +80,3 @@ def test_what_means_no_run_is_refused(outputs: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(outputs)
     with pytest.raises(UserError, match=re.escape(message)):
         directories_of(word, str(outputs))
-
-
-def test_a_manifest_without_a_start_comes_first(outputs: Path) -> None:
-    broken = outputs / "eval/2026-01-01/12-09-00"
-    broken.mkdir()
-    (broken / "run.json").write_text('{"started": "yesterday"')
-    assert newest_first(outputs)[-1] == broken

@@ -60,21 +60,6 @@ def test_the_settings_that_vary_are_found_and_the_seed_is_none(outputs: Path) ->
     assert row.group.peak_memory == {"peak_resident_bytes": 3 << 20, "peak_device_bytes": None}
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("length", [9]), ("length", {"a": 1}), ("length", "256"), ("length", 10**400), ("n", "x"), ("value", 10**400)],
-)
-def test_the_odd_records_of_one_run_leave_the_others_their_numbers(outputs: Path, field: str, value: object) -> None:
-    before = compare(outputs).records()
-    record = {"metric": "perplexity", "length": 16, "value": 3.0, field: value}
-    write_train(outputs / "odd", "alibi", 1, records=[record])
-    found = compare(outputs)
-    assert found.records() == before
-    ((run, why),) = found.skipped
-    assert run == str(outputs / "odd")
-    assert "results.json" in why
-
-
 def test_a_baseline_in_one_setting_is_the_run_that_differs_in_it_alone(outputs: Path) -> None:
     for n, seed in enumerate((1, 2, 3)):
         write_train(outputs / f"ssmax-rope-{seed}", "rope", seed, 20.0 + n, softmax="ssmax")
@@ -244,11 +229,6 @@ def test_what_makes_runs_incomparable_is_reported(outputs: Path) -> None:
     assert not [line for line in compare(outputs / "train").remarks if "differ in" in line]
 
 
-def test_another_rule_for_the_checkpoint_is_reported(outputs: Path) -> None:
-    change(outputs / "train" / "nope-1", lambda manifest: manifest["config"].update(validate_every=7))
-    assert "validated every 7 steps" in remark(compare(outputs), "rule for the best checkpoint")
-
-
 def test_other_targets_are_reported(outputs: Path) -> None:
     for n, pe in enumerate(("rope", "nope")):
         evaluated = write_eval(outputs / "eval" / pe, outputs / "train" / f"{pe}-1", {16: 9.0})
@@ -332,11 +312,6 @@ def test_the_same_numbers_twice_are_one(outputs: Path) -> None:
     assert not any("same settings" in line for line in found.remarks)
 
 
-def test_a_setting_without_a_seed_of_the_baseline_is_reported(outputs: Path) -> None:
-    write_train(outputs / "train" / "alibi", "alibi", 9)
-    assert remark(compare(outputs), "no seed in common").startswith("pe=alibi and the baseline")
-
-
 def test_settings_that_change_together_are_reported(outputs: Path) -> None:
     for run in (outputs / "train").glob("nope-*"):
         change(run, lambda manifest: manifest["config"]["optim"].update(lr=0.5))
@@ -352,38 +327,6 @@ def test_a_number_that_is_not_finite_is_left_out_and_reported(outputs: Path, val
     found = compare(outputs)
     assert only(found, pe="nope").seeds == [1, 3]
     assert remark(found, "not finite").startswith(f"perplexity of {run}")
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"length": {"a": [1]}},
-        {"length": [1, {"b": 2}]},
-        {"seed": [3]},
-        {"seed": {"x": 1}},
-        {"pe": {"name": "nope"}},
-        {"value": 10**400},
-        {"value": [1.0]},
-        {"value": None},
-        {"layer": "\x1b[31m"},
-    ],
-)
-def test_a_record_of_anybody_is_no_traceback(outputs: Path, odd: dict[str, Any]) -> None:
-    run = outputs / "train" / "nope-2"
-    write_results(run, [{"metric": "perplexity", "pe": "nope", "seed": 2, "length": 16, "value": 9.0} | odd])
-    assert only(compare(outputs), pe="rope", length=16).n_seeds == 3
-
-
-def test_a_manifest_of_anybody_is_no_traceback(outputs: Path) -> None:
-    change(outputs / "train" / "nope-2", lambda manifest: manifest.update(git={"commit": [1]}, seconds_of_training="y"))
-    assert only(compare(outputs), pe="nope").n_seeds == 3
-
-
-def test_an_evaluation_of_a_training_that_did_not_end_is_reported(outputs: Path) -> None:
-    for pe in ("rope", "nope"):
-        write_eval(outputs / "eval" / pe, outputs / "train" / f"{pe}-1", {16: 9.0})
-    change(outputs / "train" / "nope-1", lambda manifest: manifest.update(status="interrupted"))
-    assert "interrupted (1 run" in remark(compare(outputs / "eval"), "end of the training")
 
 
 def test_where_nothing_varies_there_is_a_mean_and_a_word(outputs: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Done, assert_refused
+from conftest import Done
 from helpers_compare import write_curve, write_eval, write_train
 from scipy import stats
 
@@ -83,19 +83,6 @@ def test_it_leaves_results_tables_and_figures(crossed: Path, roundround: Callabl
     assert not any("pe" in record for record in done.results), "that is one of the settings"
 
 
-@pytest.mark.pictures
-def test_the_figures_are_drawn_in_every_place(crossed: Path, roundround: Callable[..., Done]) -> None:
-    folder = roundround("compare", "outputs").directory / "figures"
-    of_length = ("eval_perplexity_by_length", "eval_perplexity_difference_by_length")
-    assert {path.name: path.stat().st_size > 2000 for path in folder.iterdir()} == {
-        f"{name}.{kind}": True
-        for name in (*of_length, "eval_perplexity_matrix", "training_curves")
-        for kind in ("svg", "pdf")
-    }
-    svg = (folder / "eval_perplexity_matrix.svg").read_text()
-    assert svg.startswith("<?xml")
-
-
 @pytest.mark.parametrize("form", ["csv", "json", "markdown", "latex"])
 def test_standard_output_is_the_document_alone(crossed: Path, roundround: Callable[..., Done], form: str) -> None:
     done = roundround("compare", "outputs/eval", f"format={form}")
@@ -167,8 +154,3 @@ def test_wrong_input_is_one_line_and_leaves_nothing(
     assert message in done.err
     assert len(done.err.splitlines()) == 1
     assert not list(Path("outputs").glob("compare/*/*")), "nothing left behind"
-
-
-def test_a_folder_without_runs_is_refused(here: Path, roundround: Callable[..., Done]) -> None:
-    (here / "empty").mkdir()
-    assert_refused(roundround("compare", "empty"), "empty holds no run")

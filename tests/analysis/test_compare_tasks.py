@@ -12,7 +12,6 @@ from helpers_compare import write_results, write_train
 from helpers_runs import write_run
 
 from roundround.analysis.compare import compare
-from roundround.analysis.comparison import Comparison
 from roundround.analysis.past_run import direction, is_share
 from roundround.report import comparison as report
 from roundround.report import comparison_tables
@@ -140,38 +139,6 @@ def test_the_page_of_a_comparison_says_length_and_not_tokens(outputs: Path) -> N
     text = page_of(run)
     assert 'aria-label="exact match against length.' in text
     assert "context length (tokens)" not in text
-
-
-def test_another_task_is_reported(outputs: Path) -> None:
-    odd = task_run(outputs / "train" / "odd", "nope", 4, 1.0)
-    manifest = json.loads((odd / "run.json").read_text())
-    manifest["data"]["corpus_hash"] = "sort"
-    (odd / "run.json").write_text(json.dumps(manifest))
-    (message,) = [line for line in compare(outputs / "train").remarks if "task (corpus hash)" in line]
-    assert f"copy (6 runs), sort (1 run, such as {odd})" in message
-
-
-def test_runs_that_never_left_the_plateau_are_counted_in_one_line(tmp_path: Path) -> None:
-    for seed in (1, 2, 3):
-        task_run(tmp_path / f"stuck-{seed}", "rope", seed, 0.0)
-    (message,) = [line for line in compare(tmp_path).remarks if "plateau" in line]
-    assert message.endswith("and of 2 more runs is not finite somewhere, and left out there")
-
-
-def rates(folder: Path, by_rate: dict[float, float]) -> Comparison:
-    for rate, exact in by_rate.items():
-        task_run(folder / str(rate), "rope", 1, exact, lr=rate)
-    return compare(folder)
-
-
-def test_the_best_rate_on_the_edge_is_reported_for_right_answers_too(tmp_path: Path) -> None:
-    found = rates(tmp_path, {0.001: 0.0, 0.01: 0.2, 0.1: 0.7})
-    assert [line for line in found.remarks if "the best optim.lr by exact_match, 0.1, is the largest" in line]
-
-
-def test_rates_that_are_equally_good_are_no_edge(tmp_path: Path) -> None:
-    found = rates(tmp_path, {0.001: 1.0, 0.01: 1.0, 0.1: 0.7})
-    assert not [line for line in found.remarks if "optim.lr" in line and "may be better" in line]
 
 
 def test_the_edge_is_looked_for_at_every_length(tmp_path: Path) -> None:

@@ -43,11 +43,6 @@ def test_a_filter_takes_what_it_says(tmp_path: Path, key: str, value: str, is_me
     assert Filters({key: value}).take(run_with(tmp_path)) is is_meant
 
 
-@pytest.mark.parametrize(("typed", "is_meant"), [("0.9,0.95", True), ("[0.9,0.95]", True), ("[0.8,0.95]", False)])
-def test_a_list_is_asked_for_as_it_is_recorded_or_typed(typed: str, is_meant: bool) -> None:
-    assert Filters({"optim.betas": typed}).admit({"optim.betas": "0.9,0.95"}) is is_meant
-
-
 def test_since_counts_from_now(tmp_path: Path) -> None:
     began = datetime.now().astimezone() - timedelta(hours=3)
     run = run_with(tmp_path, started=began.isoformat())

@@ -133,8 +133,6 @@ def test_two_files_that_disagree_are_refused(tmp_path: Path) -> None:
         ("a.jsonl", '{"pe": "rope", "value": 1}\n{"pe": "ro', "line 2: no json"),
         ("a.jsonl", '{"pe": "rope"}\n', "line 1: a row names a value"),
         ("a.jsonl", "[1]\n", "line 1: a row names a value"),
-        ("a.jsonl", '{"value": 1, "seed": 1, "value": 2}\n', "line 1: no json: it has the key value twice"),
-        ("a.jsonl", '{"value": 1, "settings": {"pe": "a", "pe": "b"}}', "line 1: no json: it has the key pe twice"),
         ("a.jsonl", '{"value": 1, "pe": "a", "settings": {"pe": "b"}}', "pe stands in settings and beside it"),
         ("a.jsonl", '{"value": true}\n', "line 1: value=True must be a finite number"),
         (
@@ -144,9 +142,6 @@ def test_two_files_that_disagree_are_refused(tmp_path: Path) -> None:
         ),  # as a join leaves it
         ("a.csv", "pe,seed,seed,value\nrope,1,2,3\n", "has the column seed twice"),
         ("a.csv", ",pe,value\n0,rope,1\n1,rope,2\n", "has a column without a name"),  # the index of pandas
-        ("a.csv", "pe,value\nrope,1_000\n", "line 2: value=1_000 must be a finite number"),
-        ("a.csv", "pe,value\nrope,\u0661\u0662\n", "line 2: value=\u0661\u0662 must be"),
-        ("a.csv", f"pe,value\nrope,{'9' * 400}\n", "line 2: value=inf must be a finite number"),
         ("a.csv", "pe,length,value\nrope,long,1\n", "line 2: length=long must be a finite number"),
         ("a.jsonl", '{"value": 1, "length": [9, 8]}', "line 1: length=9,8 must be a finite number"),
         # as pandas writes a seed that is missing, with na_rep
@@ -160,25 +155,3 @@ def test_two_files_that_disagree_are_refused(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_refused_by_its_line(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(UserError, match="^[^\n]*" + message.replace("(", r"\(")):
         compare(write(tmp_path, text, name))
-
-
-def test_nan_is_one_setting_and_no_length(tmp_path: Path) -> None:
-    text = "pe,lr,length,seed,value\nrope,nan,nan,1,3\nrope,nan,nan,2,4\nrope,0.1,nan,1,5\n"
-    found = compare(write(tmp_path, text))
-    assert found.settings == {"lr": [0.1, None]}
-    assert [(row.settings["lr"], row.seeds, row.coordinates) for row in found.table] == [
-        (0.1, [1], {}),
-        (None, [1, 2], {}),
-    ]
-
-
-def test_lists_are_text_in_a_row_of_jsonl_as_they_are_in_a_run(tmp_path: Path) -> None:
-    rows = [{"pe": "rope", "seed": [9], "task": ["a"], "verb": ["b"], "value": 1.0}]
-    (row,) = compare(write(tmp_path, json.dumps(rows[0]), "a.jsonl")).table
-    assert (row.verb, row.seeds, row.coordinates) == ("b", ["9"], {"task": "a"})
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b"pe,value\n\xff\xfe,1\n")
-    with pytest.raises(UserError, match="cannot be read"):
-        compare(tmp_path / "a.csv")

@@ -67,11 +67,6 @@ def test_the_difference_is_relative_to_the_larger_number() -> None:
     assert (tiny.verdict, tiny.difference) == ("different", 1)
 
 
-def test_not_a_number_twice_is_the_same() -> None:
-    (pair,) = compared([{"metric": "a", "value": "nan"}], [{"metric": "a", "value": "nan"}], {}, 0)
-    assert (pair.verdict, pair.difference) == ("equal", None)
-
-
 def test_a_record_of_one_side_alone_is_missing() -> None:
     fewer, more = changed()[1:], [*changed(), {"metric": "new", "value": 1.0}]
     assert verdicts(fewer)["perplexity", 16] == "missing"

@@ -230,12 +230,6 @@ def test_other_versions_another_device_and_other_code_are_named(trained: Path, a
     assert "another device: abacus then, cpu: new now" in done.err
 
 
-def test_data_that_only_the_repetition_can_know_are_an_error(trained: Path, again: Again) -> None:
-    again.manifest = lambda manifest: manifest | {"data": manifest["data"] | {"tokenizer_hash": "0" * 64}}
-    done = typed("rerun", str(trained))
-    assert (done.code, "the tokenizer is not the one" in last_line(done)) == (1, True)
-
-
 def test_a_value_that_is_composed_differently_today_is_named_by_its_key(trained: Path, again: Again) -> None:
     edit(trained, "run.json", lambda manifest: manifest["config"]["optim"].update(weight_decay=0.25))
     done = typed("rerun", str(trained))
@@ -314,23 +308,3 @@ def test_a_look_at_another_run_is_one_at_the_same_run_again(trained: Path, tmp_p
     shutil.rmtree(trained)
     with pytest.raises(task.UserError, match="which is not there any more"):
         overrides_of(past_run(looked))
-
-
-def test_what_a_child_prints_is_read_whatever_its_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nprintf '\\374berall\\n' >&2\nprintf '\\374berall\\nrun\\n'\n")
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
-    lines = list[str]()
-    assert start(["train"], tell=lines.append) == Path("run")
-    assert lines == ["\ufffdberall"]
-
-
-@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
-def test_a_child_tells_its_parent_names_in_one_encoding(tmp_path: Path, encoding: str) -> None:
-    """Whatever the environment says of the terminal: its last line is the path of its run directory."""
-    log, verb = tmp_path / "log", "tr\u00e4n"
-    code = f"from roundround.distributed.child import be_verb; be_verb([{verb!a}], {os.devnull!r}, {str(log)!r})"
-    subprocess.run([sys.executable, "-P", "-c", code], env=clean_environment() | {"PYTHONIOENCODING": encoding})
-    assert verb in log.read_text(encoding="utf-8")
-    assert "PYTHONIOENCODING" not in clean_environment()

@@ -40,9 +40,11 @@ FILES = sorted(STANDINGS.rglob("*.json"))
 
 
 def standing(name: str, values: dict[str, list[float | None]], *, seeds: int = 3) -> Standing:
-    return Standing(
-        "v1", "default", V1.hash, complete({"pe": name}), 3e-3, list(range(1, seeds + 1)), {"copying": dict(values)}
-    )
+    found = Standing("v1", "default", V1.hash, complete({"pe": name}), 3e-3)
+    for n in range(seeds):
+        numbers = {number: math.nan if own[n] is None else own[n] for number, own in values.items()}
+        found.add(n + 1, {"copying": numbers}, {}, {"machine": "cpu: [a]"})  # type: ignore[dict-item]
+    return found
 
 
 def column(better: str = "higher") -> Column:
@@ -114,8 +116,8 @@ def test_a_variant_is_paired_with_the_baseline_seed_by_seed() -> None:
     base = standing("rope", {"token_accuracy@10": [0.5, 0.6, 0.7]})
     own = standing("nope", {"token_accuracy@10": [0.6, None, 0.9]})
     [found] = compared(own, base, [(0.0, 0.0)], [column()])
-    assert (found.n_pairs, found.mean) == (2, pytest.approx(0.75))
-    assert found.difference == pytest.approx(0.15)
+    assert (found["n_pairs"], found["value"]) == (2, pytest.approx(0.75))
+    assert found["difference"] == pytest.approx(0.15)
 
 
 @pytest.mark.parametrize(("better", "shift", "verdict"), [
@@ -127,13 +129,13 @@ def test_which_way_is_better_is_the_columns(better: str, shift: float, verdict: 
     others = [standing(f"other{n}", {"token_accuracy@10": [0.5 + 0.01 * n, 0.5, 0.49]}) for n in range(5)]
     own = standing("nope", {"token_accuracy@10": [0.501 + shift, 0.519 + shift, 0.489 + shift]})
     [found] = compared(own, base, priors(base, others, [column()]), [column(better)])
-    assert found.verdict == verdict
+    assert found["verdict"] == verdict
 
 
 def test_the_same_variant_under_another_name_is_told_apart_nowhere() -> None:
     base = standing("rope", {"token_accuracy@10": [0.5, 0.6, 0.7]})
     [found] = compared(replace(base, variant=complete({"pe": "again"})), base, [(0.0, 0.0)], [column()])
-    assert (found.difference, found.verdict) == (0.0, NOT_TOLD_APART)
+    assert (found["difference"], found["verdict"]) == (0.0, NOT_TOLD_APART)
 
 
 # -- variants and files
@@ -152,7 +154,6 @@ def test_variants_are_every_combination_of_what_is_named() -> None:
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     own = standing("nope", {"token_accuracy@10": [0.1, None, 0.3]})
-    own.made = [{"seed": seed, "machine": "cpu: [a]"} for seed in own.seeds]
     path = tmp_path / own.file_name
     path.write_text(own.as_json())
     assert read_standing(path) == own
@@ -162,53 +163,31 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     ("key", "value", "why"),
     [
         ("numbers", {"copying": {"token_accuracy@10": [0.1]}}, "an item for each of the seeds"),
-        ("numbers", {"copying": {"token_accuracy@10": [1e308, 1, 1]}}, "numbers is .* lists of numbers below 1e100"),
-        ("numbers", {"copying": {"token_accuracy@10": ["1", 1, 1]}}, "numbers is "),
-        ("numbers", {"copying": [1, 2, 3]}, "numbers is "),
-        ("seeds", [1, 1, 1], "seeds is a list and must be whole numbers, each once"),
-        ("seeds", ["1", "2", "3"], "seeds is "),
-        ("seeds", [[1], [2], [3]], "seeds is "),
+        ("numbers", {"copying": {"token_accuracy@10": ["1", 1, 1]}}, "numbers must be finite"),
         ("seeds", [3, 2, 1], "in their order"),
-        ("rate", "0.003", "rate is '0.003' and must be a number"),
-        ("rate", None, "rate is null"),
-        ("rate", [1], "rate is a list"),
         ("made", [], "an item for each of the seeds"),
-        ("made", [5, 6, 7], "made is a list"),
-        ("made", None, "made is null"),
-        ("remarks", None, "remarks is null"),
-        ("remarks", {"copying": [1]}, "remarks is "),
-        ("variant", {"pe": "rope"}, "variant is "),
-        ("hash", 5, "hash is 5 and must be a text"),
+        ("variant", {"pe": "rope"}, "variant names no pe"),
     ],
 )
 def test_a_foreign_file_is_refused_by_what_is_wrong_in_it(tmp_path: Path, key: str, value: object, why: str) -> None:
     own = standing("nope", {"token_accuracy@10": [0.1, None, 0.3]})
-    own.made = [{"seed": seed} for seed in own.seeds]
     path = tmp_path / own.file_name
     path.write_text(json.dumps(json.loads(own.as_json()) | {key: value}))
     with pytest.raises(UserError, match=f"is no file of values as roundround bench leaves it: .*{why}"):
         read_standing(path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "5", '{"set": "v1"', '{"set": "v1"}', "\x00"])
-def test_a_damaged_file_is_refused_in_plain_words(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a.json").write_text(text)
-    with pytest.raises(UserError, match="is no file of values as roundround bench leaves it: ") as caught:
-        read_standing(tmp_path / "a.json")
-    assert "Error" not in str(caught.value)
-
-
 def test_seeds_of_two_files_are_put_together() -> None:
     first = standing("nope", {"token_accuracy@10": [0.1]}, seeds=1)
     second = standing("nope", {"token_accuracy@10": [0.9, 0.2]}, seeds=2)
-    first.made, second.made = [{"seed": 1}], [{"seed": 1}, {"seed": 2}]
-    second.remarks = {"copying": ["seed 1: not this one", "seed 2: it diverged"]}
+    second.seeds[1].remarks["copying"] = ["seed 1: not this one"]
+    second.seeds[2].remarks["copying"] = ["seed 2: it diverged"]
     both = joined(first, second)
-    assert (both.seeds, both.numbers["copying"]["token_accuracy@10"]) == ([1, 2], [0.1, 0.2])
-    assert both.remarks["copying"] == ["seed 2: it diverged"]
+    assert both.series("copying", "token_accuracy@10") == {1: 0.1, 2: 0.2}
+    assert both.remarks() == {"copying": ["seed 2: it diverged"]}
     left = second.without([1])
-    assert (left.seeds, left.numbers["copying"]["token_accuracy@10"]) == ([2], [0.2])
-    assert left.remarks["copying"] == ["seed 2: it diverged"]
+    assert left.series("copying", "token_accuracy@10") == {2: 0.2}
+    assert left.remarks() == {"copying": ["seed 2: it diverged"]}
 
 
 def test_records_are_kept_by_length_and_position() -> None:
@@ -236,10 +215,10 @@ def test_a_stored_file_is_of_the_set_as_it_is(path: Path) -> None:
     assert path == STANDINGS / found.set / found.size / found.file_name
     assert found.variant["pe"] in options_of("pe")
     assert found.variant["softmax"] in options_of("softmax")
-    assert [made["seed"] for made in found.made] == found.seeds
-    assert all(made["commit"] and made["machine"] and made["command"] for made in found.made)
+    assert found.as_json() == path.read_text()
+    assert all(values.made[name] for values in found.seeds.values() for name in ("commit", "machine", "command"))
     for one in the_set.columns:
-        assert found.values(one) or found.remarks.get(one.part) or found.numbers.get(one.part), one.name
+        assert found.values(one) or one.part in found.remarks() or one.part in found.seeds[1].numbers, one.name
 
 
 def test_every_part_of_the_set_reads_what_its_columns_show() -> None:
@@ -273,7 +252,7 @@ def test_equal_variants_are_told_apart_no_oftener_than_the_p_value_says() -> Non
         values = rng.normal(size=(22, 3)).tolist()
         base, *others = (standing(f"other{n}", {"token_accuracy@10": own}) for n, own in enumerate(values))
         [prior] = priors(base, others, [column()])
-        p += [compared(other, base, [prior], [column()])[0].p or 1.0 for other in others]
+        p += [compared(other, base, [prior], [column()])[0]["p"] or 1.0 for other in others]
     assert np.mean(np.array(p) < 0.05) < 0.065
     assert np.mean(np.array(p) < 0.05 / 19) < 0.0036
 

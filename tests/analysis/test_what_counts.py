@@ -1,7 +1,4 @@
-"""Which numbers of runs count, for which setting, against which baseline, in which family: faults that were met once.
-
-Of roundround/analysis: load.py, compare.py, comparison.py, remarks.py.
-"""
+"""Which numbers of runs count, for which setting, against which baseline, in which family."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ from helpers_runs import write_run
 from roundround.analysis.compare import compare
 from roundround.analysis.comparison import Comparison, training_curves
 from roundround.report.comparison import cut, drawings
-from roundround.report.findings import findings, seeds_to_tell
 from roundround.support.panels import Curve, Panel
 
 
@@ -92,37 +88,6 @@ def test_a_seed_that_was_trained_twice_has_one_curve(tmp_path: Path) -> None:
     assert (curve["n_seeds"], curve["mean"]) == (2, [4.0, 4.0])
 
 
-def test_seeds_that_are_needed_are_those_of_the_whole_family() -> None:
-    """The level is that of Holm's family at the place: the rows of all baselines."""
-    about = {"metric": "perplexity", "verb": "eval", "length": 16, "n_pairs": 3, "p": 0.2, "p_holm": 0.4}
-    ends = {"difference": 1.0, "difference_low": -1.0, "difference_high": 3.0}
-    both = [
-        {**about, **ends, "settings": {"pe": "nope", "softmax": name}, "baseline": {"pe": "rope", "softmax": name}}
-        for name in ("softmax", "ssmax", "sink")
-    ]
-    needed = seeds_to_tell(both[0], 3)
-    assert needed is not None
-    assert needed != seeds_to_tell(both[0], 1)
-    assert all(f"about {needed} seeds" in line for line in findings({"eval: perplexity": both}))
-    same = {**both[0], "difference_low": 1.0 - 1e-12, "difference_high": 1.0 + 1e-12, "p_is_bound": True}
-    assert seeds_to_tell(same, 1) is None, "no spread was seen, so that nothing is known of it"
-
-
-def test_a_place_where_a_setting_was_not_measured_is_not_the_same() -> None:
-    about = {
-        "metric": "perplexity",
-        "verb": "eval",
-        "n_pairs": 3,
-        "baseline": {"pe": "rope"},
-        "p": 0.001,
-        "p_holm": 0.001,
-    }
-    ends = {"difference": 1.0, "difference_low": 0.5, "difference_high": 1.5}
-    some = [("nope", 8), ("nope", 16), ("alibi", 16)]
-    [line] = findings({"x": [{**about, **ends, "settings": {"pe": pe}, "length": n} for pe, n in some]})
-    assert line.endswith("The same at the 1 other place, as far as measured there.")
-
-
 def test_a_family_is_as_large_whatever_came_out_at_its_place(tmp_path: Path) -> None:
     """Counted is who is compared and has no number there: not the baseline, and none for a number lost elsewhere."""
     for pe in ("rope", "nope", "alibi"):
@@ -178,16 +143,6 @@ def test_filters_ask_the_records_of_max_retrieval_and_the_rows_of_files(tmp_path
     assert set(frame["settings.p"].dropna()) == {0.5, 1}, "a setting that is called as a result is"
 
 
-def test_settings_of_one_group_that_change_together_are_told(tmp_path: Path) -> None:
-    for lr, decay in ((0.001, 0.0), (0.003, 0.1)):
-        for seed in (1, 2):
-            directory = tmp_path / f"{lr}-{seed}"
-            write_train(directory, "rope", seed, lr=lr)
-            text = (directory / "run.json").read_text()
-            (directory / "run.json").write_text(text.replace(f'"lr": {lr}', f'"lr": {lr}, "weight_decay": {decay}'))
-    assert [line for line in compare(tmp_path).remarks if "optim.weight_decay changes together with optim.lr" in line]
-
-
 def test_a_rate_that_diverged_was_tried(tmp_path: Path) -> None:
     for lr, loss in ((0.001, 3.0), (0.003, 2.0), (0.01, None)):
         for seed in (1, 2):
@@ -212,12 +167,3 @@ def test_what_is_not_drawn_is_counted_and_the_baselines_line_stays(tmp_path: Pat
     records = [{**record, "metric": "accuracy"} for record in found.records()]
     [matrix] = [drawing for drawing in drawings(records, {}) if drawing.name.endswith("matrix")]
     assert "36 more cells are not drawn." in matrix.note
-
-
-def test_what_says_nothing_of_quality_is_drawn_where_nothing_else_is_there(tmp_path: Path) -> None:
-    text = [f"{a},{length},{seed},{a * length + seed}" for a in (1, 2) for length in (8, 16) for seed in (1, 2)]
-    found = compare(written(tmp_path, "\n".join(["a,length,seed,value", *text]))).records()
-    records = [{**record, "metric": "wavelength_of_strongest_pair"} for record in found]
-    assert [drawing.name for drawing in drawings(records, {})] == ["wavelength_of_strongest_pair_by_length"]
-    both = records + [{**record, "metric": "accuracy"} for record in found]
-    assert {drawing.name.split("_")[0] for drawing in drawings(both, {})} == {"accuracy"}

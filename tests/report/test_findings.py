@@ -53,13 +53,6 @@ def test_the_last_place_is_told_and_the_others_are_counted() -> None:
     assert told(*odd).endswith(" Elsewhere: pe=nope not told apart at length=128.")
 
 
-def test_many_settings_are_one_short_sentence() -> None:
-    text = told(*(record([9.0 + n, 10.0 + n, 11.0 + n], f"pe{n:02}") for n in range(30)))
-    assert text.count("pe=pe") == 3
-    assert "pe=pe29 +39.0" in text, "the largest first"
-    assert "and 27 more" in text
-
-
 def test_one_seed_tells_nothing() -> None:
     assert "not told apart: pe=nope +10" in told(record([10.0]))
     assert "three seeds or more would give a test" in told(record([10.0]))

@@ -263,10 +263,10 @@ def test_a_cost_that_was_never_steady_has_no_value_no_verdict_and_a_remark(monke
     assert told == ["step_time@4 has no value: this machine was too busy to time it"]
     rope, nope = (Standing("v1", "default", "", {"pe": pe, "softmax": "softmax"}, 1e-3) for pe in ("rope", "nope"))
     for seed in (1, 2):
-        rope.add(seed, {"cost": {"step_time@4": 1.0, "step_memory@4": 1.0}}, [], {})
-        nope.add(seed, {"cost": costs}, [], {})
-    [comparison] = compared(nope, rope, priors(rope, [rope, nope], [column]), [column])
-    assert (comparison.verdict, comparison.mean) == (NO_VALUE, None)
+        rope.add(seed, {"cost": {"step_time@4": 1.0, "step_memory@4": 1.0}}, {}, {})
+        nope.add(seed, {"cost": costs}, {}, {})
+    [found] = compared(nope, rope, priors(rope, [rope, nope], [column]), [column])
+    assert (found["verdict"], found["value"]) == (NO_VALUE, None)
     assert nope.series("cost", "step_memory@4") == {1: 1.5, 2: 1.5}
 
 

@@ -9,6 +9,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -56,14 +57,18 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
     [baseline] = variants_of(config.baseline)
     wanted = variants_of(config.where) if config.where else []
     seeds = [config.seed] if config.seed is not None else list(range(1, config.seeds + 1))
-    folder = None if config.to is None else folder_to_cite(config.to)
+    folder = None if config.to is None else home_expanded(config.to, "to")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)  # before anything runs
     if config.device != "auto":
         pick_device(config.device)
     found = all_values(the_set, config, invocation.config_dir)
     named = [*([baseline] if wanted else []), *(v for v in wanted if v != baseline)]
-    for variant in named:
-        if not any(s.variant == variant for s in found):
-            check_trainable(the_set, variant, config, invocation.config_dir)
+    for variant in [one for one in named if not any(s.variant == one for s in found)]:
+        from roundround.trained.models import check_buildable  # torch, which the table of values does not wait for
+
+        words = the_set.words(the_set.parts[0], variant, 1, the_set.rate)
+        check_buildable(OmegaConf.create(planned_config("train", words, config.outputs, invocation.config_dir)))
     with opened_run(invocation, cfg) as run:
         runner = SetRunner(the_set, config, invocation, found, run.directory)
         for variant in named:
@@ -83,24 +88,6 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
             standings.show()
     if run.writes and folder is not None:
         standings.leave_report(run.directory, folder, invocation.command, config.figures)
-
-
-def folder_to_cite(to: str) -> Path:
-    """The folder, which is made before anything runs. UserError where it cannot be."""
-    folder = home_expanded(to, "to")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"to={to} cannot be made: {error.strerror}") from error
-    return folder
-
-
-def check_trainable(the_set: StandardSet, variant: Variant, config: BenchConfig, config_dir: str | None) -> None:
-    """Raises UserError, or what Hydra says of a wrong name, for a variant that no part could be trained with."""
-    from roundround.trained.models import check_buildable  # torch, which the table of values does not wait for
-
-    words = the_set.words(the_set.parts[0], variant, 1, the_set.rate)
-    check_buildable(OmegaConf.create(planned_config("train", words, config.outputs, config_dir)))
 
 
 def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None) -> list[Standing]:
@@ -130,10 +117,10 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
             print_status(f"{standing.name}: its values are of another {the_set.name} ({standing.hash}), and left out")
             continue
         now = files_of(standing.variant, config_dir)
-        if old := [made["seed"] for made in standing.made if now and made.get("files", now) != now]:
+        if old := [seed for seed, values in standing.seeds.items() if now and values.made.get("files", now) != now]:
             print_status(f"{standing.name}: seed {', '.join(map(str, old))} is of other code, and left out ({path})")
             standing = standing.without(old)
-        known = next((s.seeds for s in found if (s.variant, s.rate) == (standing.variant, standing.rate)), [])
+        known = next((s.seeds for s in found if (s.variant, s.rate) == (standing.variant, standing.rate)), {})
         if is_named and (twice := sorted({*known} & {*standing.seeds})):
             print_status(f"{path}: seed {', '.join(map(str, twice))} of {standing.name} has values already, which stay")
         if standing.seeds:
@@ -164,19 +151,15 @@ def add(found: list[Standing], standing: Standing) -> None:
     found.append(standing)
 
 
+@dataclass
 class SetRunner:
     """Runs the parts of a set for a variant, and adds what comes of it to the values `found`."""
 
-    def __init__(
-        self,
-        the_set: StandardSet,
-        config: BenchConfig,
-        invocation: Invocation,
-        found: list[Standing],
-        directory: Path,
-    ) -> None:
-        self.set, self.config, self.invocation = the_set, config, invocation
-        self.found, self.directory = found, directory
+    set: StandardSet
+    config: BenchConfig
+    invocation: Invocation
+    found: list[Standing]
+    directory: Path
 
     def complete(self, variant: Variant, seeds: Iterable[int], *, tune: bool) -> None:
         """The seeds that have no values yet, at the set's learning rate, or at the best of three."""
@@ -190,44 +173,40 @@ class SetRunner:
             add(self.found, standing)
 
     def best_rate(self, variant: Variant) -> float:
-        """Of the three learning rates, that whose model of seed 1 is best in the first number of the first part.
+        """The learning rate of three whose model of seed 1 is best in the first number of the first part.
 
         The set's own where none has that number.
         """
         part = self.set.parts[0]
-        column, known, told = part.columns[0], dict[float, float](), list[str]()
+        column, known, outcomes = part.columns[0], dict[float, float](), list[str]()
         for rate in self.set.tuned:
             try:
-                value = self.numbers(part, variant, 1, rate, {}, [])[column.number]
+                known[rate] = self.numbers(part, variant, 1, rate, {}, [])[column.number]
+                outcomes.append(f"{rate:g}: {known[rate]:.4f}")
             except Exception as error:
-                told.append(f"{rate:g}: {self.why(error)}")
-                continue
-            told.append(f"{rate:g}: {value:.4f}")
-            if math.isfinite(value):
-                known[rate] = value
-        best = (max if column.better == "higher" else min)(known, key=lambda rate: known[rate], default=self.set.rate)
-        print_status(f"{format_variant(variant)}: learning rate {best:g} ({column.name} at {', '.join(told)})")
+                outcomes.append(f"{rate:g}: {self.why(error)}")
+        finite = {rate: value for rate, value in known.items() if math.isfinite(value)}
+        best = (max if column.better == "higher" else min)(finite, key=finite.__getitem__, default=self.set.rate)
+        print_status(f"{format_variant(variant)}: learning rate {best:g} ({column.name} at {', '.join(outcomes)})")
         return best
 
     def run_seed(self, standing: Standing, seed: int) -> None:
         """Every part, for one seed; a part that fails, whatever its error, has a remark in place of its numbers."""
         began = time.monotonic()
         numbers: dict[str, Mapping[str, float]] = {}
-        remarks: list[tuple[str, str]] = []
+        remarks: dict[str, list[str]] = {}
         trained: dict[str, Path] = {}
         for part in self.set.parts:
-            since, told = time.monotonic(), list[str]()
+            since, own = time.monotonic(), remarks.setdefault(part.name, [])
             try:
                 if part.measures:
-                    numbers[part.name] = self.measured(part, trained, told)
+                    numbers[part.name] = self.measured(part, trained, own)
                 else:
-                    numbers[part.name] = self.numbers(part, standing.variant, seed, standing.rate, trained, told)
-            except Exception as error:
-                told.append(self.why(error))
-                print_status(f"{standing.name}, seed {seed}: {part.name} failed: {told[-1]}")
-            else:
+                    numbers[part.name] = self.numbers(part, standing.variant, seed, standing.rate, trained, own)
                 print_status(f"{standing.name}, seed {seed}: {part.name}, {time.monotonic() - since:.0f} s")
-            remarks += [(part.name, remark) for remark in told]
+            except Exception as error:
+                own.append(self.why(error))
+                print_status(f"{standing.name}, seed {seed}: {part.name} failed: {own[-1]}")
         made = {
             **origin(trained.values()),
             "command": self.invocation.command,
@@ -241,14 +220,16 @@ class SetRunner:
         write_atomically(self.directory / VALUES / name, standing.as_json())
 
     def numbers(
-        self, part: Part, variant: Variant, seed: int, rate: float, trained: dict[str, Path], told: list[str]
+        self, part: Part, variant: Variant, seed: int, rate: float, trained: dict[str, Path], remarks: list[str]
     ) -> dict[str, float]:
-        """Train a model and look at it; what was finished before is taken. told: gets what a look could not be."""
+        """Train a model and measure it; what was finished before is taken. remarks: gets what was not measured."""
         config = self.config
-        log = self.directory / LOG
-        own = self.invocation.config_dir  # whose modules this command has just trained with: its runs may be looked at
-        words = [*FIXED, *device_of_training(config.device)]
-        run = Runner(config.outputs, own, config.device, config.trust or own is not None, words, log)
+        own = self.invocation.config_dir  # this command has just trained with its modules: its runs may be measured
+        kind, _, which = config.device.partition(":")
+        accelerator = {"cuda": "gpu"}.get(kind, kind)
+        one_device = [f"trainer.accelerator={accelerator}", f"trainer.devices={f'[{which}]' if which else 1}"]
+        trust, log = config.trust or own is not None, self.directory / LOG
+        run = Runner(config.outputs, own, config.device, trust, [*FIXED, *one_device], log)
         trained[part.name] = run("train", *self.set.words(part, variant, seed, rate))
         found: dict[str, float] = {}
         for verb, *words in part.looks:
@@ -256,14 +237,14 @@ class SetRunner:
             try:
                 looks = [run(verb, *asked)]
             except (VerbFailed, UserError):  # as of learned positions, of which there are no more
-                looks = self.by_length(run, verb, asked, told)
+                looks = self.by_length(run, verb, asked, remarks)
                 if not looks:
                     raise
             for look in looks:
                 found |= part.numbers_of(parse_json(read_text(look / RESULTS)))
         return found
 
-    def by_length(self, run: Runner, verb: str, words: Sequence[str], told: list[str]) -> list[Path]:
+    def by_length(self, run: Runner, verb: str, words: Sequence[str], remarks: list[str]) -> list[Path]:
         """A look of several lengths, one by one, as far as the model takes them."""
         found: list[Path] = []
         lost: dict[str, str] = {}
@@ -274,11 +255,11 @@ class SetRunner:
                 except (VerbFailed, UserError) as error:
                     lost[length] = self.why(error)
         if found and lost:
-            told.append(f"not at length {', '.join(lost)}: {next(iter(lost.values()))}")
+            remarks.append(f"not at length {', '.join(lost)}: {next(iter(lost.values()))}")
         return found
 
-    def measured(self, part: Part, trained: Mapping[str, Path], told: list[str]) -> Mapping[str, float]:
-        """What a measurement finds on another part's model. told: gets remarks on it."""
+    def measured(self, part: Part, trained: Mapping[str, Path], remarks: list[str]) -> Mapping[str, float]:
+        """What a measurement finds on another part's model. remarks: gets what is to be known of it."""
         if part.model_of not in trained:
             raise UserError(f"{part.model_of} left no model")
         from roundround.asking import bench_measures  # torch and transformers, which the table of values waits for
@@ -288,12 +269,12 @@ class SetRunner:
         if part.measures == "costs":  # on a CPU, as those of the stored values
             costs = bench_measures.costs(run.config, run.manifest["data"]["n_vocab"], pick_device("cpu"))
             busy = [name for name, cost in costs.items() if math.isnan(cost)]
-            told += [f"{name} has no value: this machine was too busy to time it" for name in busy]
+            remarks += [f"{name} has no value: this machine was too busy to time it" for name in busy]
             return costs
         if part.measures == "places":
             return bench_measures.places(run)
         found = bench_measures.promises(run)
-        told += [f"{p.name}: {p.remark}" for p in found if not p.kept]
+        remarks += [f"{p.name}: {p.remark}" for p in found if not p.kept]
         return bench_measures.share_kept(found)
 
     def why(self, error: Exception) -> str:
@@ -314,10 +295,3 @@ def origin(trained: Iterable[Path]) -> dict[str, str | None]:
         if manifest.get("device"):
             machines[str(manifest["device"])] = None
     return {"commit": " and ".join(commits) or None, "machine": " and ".join(machines) or None}
-
-
-def device_of_training(device: str) -> list[str]:
-    """`device=` as `train` has it; one device, whatever there are."""
-    kind, _, number = device.partition(":")
-    accelerator = {"auto": "auto", "cuda": "gpu"}.get(kind, kind)
-    return [f"trainer.accelerator={accelerator}", f"trainer.devices={f'[{number}]' if number else 1}"]
