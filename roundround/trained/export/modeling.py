@@ -126,9 +126,9 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
     main_input_name = "input_ids"
     _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "model.embed_tokens.weight"}
 
-    def __init__(self, config: RoundroundConfig) -> None:
+    def __init__(self, config: RoundroundConfig, decoder: Decoder | None = None) -> None:
         super().__init__(config)
-        self.model = Decoder(
+        self.model = decoder or Decoder(
             n_vocab=config.vocab_size,
             kinds=layer_kinds(config),
             d_model=config.hidden_size,
@@ -146,7 +146,8 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
             **config.options,
         )
         has_bias = bool(config.options.get("other_biases")) and not config.tie_word_embeddings
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=has_bias)
+        own_head = None if decoder is None else decoder.lm_head
+        self.lm_head = own_head or nn.Linear(config.hidden_size, config.vocab_size, bias=has_bias)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:

@@ -63,7 +63,7 @@ def export(cfg: DictConfig, invocation: Invocation) -> None:
     if trained.manifest["status"] != "done":
         status = trained.manifest["status"].partition(":")[0]
         raise UserError(f"{source} is not finished ({status}); resume it with: roundround train resume={source}")
-    model = model_to_export(trained, config.checkpoint)
+    model = model_to_export(trained, trained.decoder(config.checkpoint))
     if config.stock:
         try:
             fitting_config(model.decoder, model.sizes)
