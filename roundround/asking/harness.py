@@ -32,7 +32,7 @@ from lm_eval.tasks.manager import TaskManager, load_yaml
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from torch import Tensor
 
-from roundround.asking.generation import Writer, decoder_writer, pretrained_writer
+from roundround.asking.generation import PretrainedWriter, Writer, decoder_writer
 from roundround.data.corpora import first_line
 from roundround.data.hub import hub_is_reachable, offline
 from roundround.data.tasks.text_task import TextTask
@@ -105,7 +105,7 @@ class HarnessModel(HFLM):
         tokenizer = probed.tokenizer
         first = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         options |= {"first": first, "one_by_one": probed.follows_length}
-        return cls(pretrained_writer(probed), probed.pretrained, tokenizer, **options)
+        return cls(PretrainedWriter(probed), probed.pretrained, tokenizer, **options)
 
     @property
     def prefix_token_id(self) -> int | None:

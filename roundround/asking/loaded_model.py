@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from roundround.asking.generation import DecoderWriter, PretrainedWriter, Writer
-from roundround.asking.losses import check_lengths
-from roundround.asking.reader import Reader, joined
+from roundround.asking.reader import Reader, check_lengths, joined
 from roundround.config.build import build
 from roundround.config.options import load_option, named
 from roundround.config.verb import checked_bos
@@ -26,12 +25,10 @@ from roundround.pe.base import PositionalEncoding
 from roundround.probing.probed_model import ProbedDecoder, ProbedModel
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError, nearest
-from roundround.trained.models import text_for
+from roundround.trained.models import first_of, text_for
 from roundround.verbs.eval import check_windows
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from roundround.hf.load import ProbedHuggingFaceModel
     from roundround.hf.patching.attention import MakeSoftmax
     from roundround.hf.patching.patch import MakeEncoding
@@ -44,16 +41,15 @@ def given_to_write(model: nn.Module, tokenizer: Any) -> Iterator[Writer]:
     """The model as one that reads and writes text; in evaluation mode inside. UserError for what is no such model."""
     with in_evaluation_mode(model):
         if isinstance(model, Decoder):
-            vocabulary = vocabulary_of_run(tokenizer)
-            yield DecoderWriter(NAME, model, vocabulary, first_of(vocabulary))
+            yield DecoderWriter(NAME, model, vocabulary_of_run(tokenizer))
             return
-        with looked_into(model) as (name, checked):
-            yield PretrainedWriter(name, checked, tokenizer, reads_special_tokens=True)
+        with hugging_face_model(model, tokenizer) as probed:
+            yield PretrainedWriter(probed)
 
 
 @contextmanager
 def given_to_probe(model: nn.Module, tokenizer: Any) -> Iterator[ProbedModel]:
-    """The model as a probe looks at it; in evaluation mode inside. UserError for one without RoPE."""
+    """The model for a probe; in evaluation mode inside. UserError for one without RoPE."""
     with in_evaluation_mode(model):
         if isinstance(model, Decoder):
             vocabulary = vocabulary_of_run(tokenizer)
@@ -65,28 +61,14 @@ def given_to_probe(model: nn.Module, tokenizer: Any) -> Iterator[ProbedModel]:
 
 @contextmanager
 def hugging_face_model(model: nn.Module, tokenizer: Any) -> Iterator[ProbedHuggingFaceModel]:
-    """A Hugging Face model as a probe looks at it."""
-    from roundround.hf.load import ProbedHuggingFaceModel
-
-    with looked_into(model) as (name, checked):
-        yield ProbedHuggingFaceModel(name, checked, tokenizer)
-
-
-@contextmanager
-def looked_into(model: nn.Module) -> Iterator[tuple[str, PreTrainedModel]]:
-    """The name of a Hugging Face model, and the model with normalisers of this project inside."""
-    from roundround.hf.load import as_pretrained_model
+    """A Hugging Face model for a probe, with normalisers of this project inside."""
+    from roundround.hf.load import ProbedHuggingFaceModel, as_pretrained_model
     from roundround.hf.patching.attention import installed, is_patched
 
     checked = as_pretrained_model(model)
     with nullcontext() if is_patched(checked) else installed(checked):
         name = str(checked.config.name_or_path).rstrip("/").rpartition("/")[2]
-        yield name or type(checked).__name__, checked
-
-
-def first_of(vocabulary: Vocabulary) -> int | None:
-    """The token with which a text of a run begins."""
-    return None if vocabulary.documents_apart else vocabulary.first_token
+        yield ProbedHuggingFaceModel(name or type(checked).__name__, checked, tokenizer)
 
 
 def vocabulary_of_run(tokenizer: Any) -> Vocabulary:

@@ -1,15 +1,15 @@
-"""The model and the texts that a verb looks at, and how the one reads the others: one protocol for all verbs.
+"""The model and the texts of a verb, how a model reads text in windows, and what the text costs it.
 
 docs/howto/evaluation.md has it in words. Shapes: T targets of a window.
 
-Tested by tests/asking/test_eval_pretrained.py and tests/asking/test_hf_commands.py.
+Tested by tests/asking/test_eval_pretrained.py, tests/asking/test_hf_commands.py and tests/training/test_eval.py.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from typing import Any
@@ -32,13 +32,14 @@ from roundround.data.tokenizers import Vocabulary, check_known, content_hash, un
 from roundround.distributed.peers import Peers
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss, Share, score
+from roundround.probing.dispersion import Dispersion, watched
 from roundround.probing.probed_model import AfterFirstToken, ProbedDecoder, ProbedModel
 from roundround.probing.texts import APOSTROPHE, texts_of
 from roundround.records.directories import find_run
 from roundround.records.run import Invocation
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
-from roundround.trained.models import TrainedRun, give_default_data, opened_pretrained
+from roundround.trained.models import TrainedRun, first_of, give_default_data, opened_pretrained
 from roundround.verbs.probe import SubjectConfig
 
 TARGETS_TO_CHOOSE_BY = 2048  # enough to tell nats apart that differ by a few hundredths
@@ -223,16 +224,73 @@ def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> To
     )
 
 
-# -- what a verb looks at
+# -- what a text costs
 
 
-def settle_model(cfg: DictConfig, invocation: Invocation) -> dict[str, str]:
-    """Leave out the default model where a run is given. Returns the choices of the command after that."""
+def check_dispersion(dispersion: bool, *, separate: bool) -> None:
+    """UserError for the dispersion of separate documents: rows are counted by their position in the window."""
+    if separate and dispersion:
+        raise UserError(
+            "dispersion=true reads windows as one text, and here documents do not see each other; look at "
+            "the documents with roundround probe, or give data= with data.separate_documents=false"
+        )
+
+
+def check_lengths(decoder: Decoder, n_tokens: int, what: str, pe: str | None) -> None:
+    """Raises UserError where the encoding has fewer positions than `n_tokens`, which `what` asks for."""
+    longest = decoder.longest()
+    if longest is not None and n_tokens > longest:
+        raise UserError(
+            f"pe={pe} has {longest} positions and {what} asks for more; "
+            "evaluate at a smaller length, or train with more positions"
+        )
+
+
+def first_tokens_of(reader: Reader, lengths: Sequence[int]) -> dict[int, int | None]:
+    """The token in front of the windows of each length. UserError where there is too little text."""
+    reader.check(max(lengths))
+    return {length: reader.first_token(length) for length in sorted(set(lengths))}
+
+
+def measure(
+    reader: Reader, first_tokens: Mapping[int, int | None], *, dispersion: bool
+) -> tuple[dict[int, PositionLoss], dict[int, Dispersion]]:
+    """Losses at each length, and where asked for the dispersion of the attention that led to them.
+
+    The targets are the same at all lengths: every token of the stream but the first, or the first max_tokens of them.
+    """
+    losses, dispersions = {}, {}
+    for length, first in first_tokens.items():
+        n_keys, model = length + (first is not None), reader.scored_model(first)
+        with watched(model, n_keys) if dispersion else nullcontext() as seen:
+            losses[length] = reader.loss(length, first)
+        if seen is not None:
+            dispersions[length] = of_all(seen, reader.peers)
+    return losses, dispersions
+
+
+def of_all(own: Dispersion, peers: Peers) -> Dispersion:
+    """One process's dispersion with those of the others added."""
+    sums = peers.gather((own.sums_LHN, own.n_rows_LN))
+    own.add_all(theirs for rank, theirs in enumerate(sums) if rank != peers.rank)
+    return own
+
+
+# -- the model and the texts of a verb
+
+
+def subject_choices(cfg: DictConfig, invocation: Invocation, *, with_data: bool = False) -> dict[str, str]:
+    """Leave out the default model where a run is given. Returns the choices of the command after that.
+
+    with_data: where the model stays and no text is given, also read the one that goes with it.
+    """
     choices = invocation.given
     if cfg.run is not None and not any(key.partition(".")[0] == "model" for key in overridden(invocation.overrides)):
         OmegaConf.update(cfg, "model", None, force_add=True)
         return {group: choice for group, choice in choices.items() if group != "model"}
     refuse_checkpoint(invocation)
+    if with_data and cfg.texts is None and "model" in choices:
+        return choices | give_default_data(cfg, otherwise=None)
     return choices
 
 
@@ -240,13 +298,6 @@ def refuse_checkpoint(invocation: Invocation) -> None:
     """UserError where the command line names a checkpoint and a pretrained model, which has none, is asked."""
     if "checkpoint" in overridden(invocation.overrides):
         raise UserError("checkpoint= is of a run, and a pretrained model has none; give run=, or leave it out")
-
-
-def settle_model_and_data(cfg: DictConfig, invocation: Invocation) -> dict[str, str]:
-    """`settle_model`; where the model stays and no text is given, read the one that goes with it."""
-    choices = settle_model(cfg, invocation)
-    given = cfg.texts is not None or "model" not in choices
-    return choices if given else choices | give_default_data(cfg, otherwise=None)
 
 
 def run_of(config: Any) -> TrainedRun:
@@ -266,8 +317,7 @@ def probed_model_of(config: SubjectConfig, device: torch.device) -> Iterator[tup
     trained = run_of(config)
     decoder, vocabulary = trained.decoder(config.checkpoint).requires_grad_(False), trained.vocabulary()
     name = "/".join(trained.directory.parts[-2:])
-    first_token = trained.first_token(vocabulary)
-    yield ProbedDecoder(name, decoder.to(device), vocabulary.tokenizer, first_token), trained
+    yield ProbedDecoder(name, decoder.to(device), vocabulary.tokenizer, first_of(vocabulary)), trained
 
 
 def prompt_for(prompt: str | None, probed: ProbedModel, trained: TrainedRun | None) -> list[int]:

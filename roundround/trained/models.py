@@ -165,10 +165,6 @@ class TrainedRun:
         own = self.manifest["config"]["tokenizer"] is None  # the vocabulary of a task, as `config_of_task` leaves it
         return replace(saved, first=BOS if own else None, documents_apart=self.separate_documents)
 
-    def first_token(self, vocabulary: Vocabulary) -> int | None:
-        """The token with which a text begins; None where documents were trained on apart: nothing stood before one."""
-        return None if self.separate_documents else vocabulary.first_token
-
     def choices_with(self, given: dict[str, str]) -> dict[str, Any]:
         """The options that results name: the run's own, or what the command gave in their place."""
         own = ("pe", "softmax", "data", "pattern")
@@ -222,6 +218,11 @@ class TrainedRun:
                     return data
         tokenizer = saved_tokenizer(self.directory, self.manifest)
         return prepare(corpus, tokenizer, default_cache_dir(), needs=["held_out"])
+
+
+def first_of(vocabulary: Vocabulary) -> int | None:
+    """The token with which a text of a run begins; None where documents were trained on apart: nothing stood there."""
+    return None if vocabulary.documents_apart else vocabulary.first_token
 
 
 def text_for(vocabulary: Vocabulary, corpus: Corpus) -> TokenData:

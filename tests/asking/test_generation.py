@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -30,6 +29,7 @@ from transformers import (
     AutoTokenizer,
     GenerationConfig,
     LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
 
@@ -38,6 +38,8 @@ from roundround.asking import generation
 from roundround.asking.generation import DecoderWriter, PretrainedWriter, TextStream, WatchedHead, next_tokens
 from roundround.config.options import load_option
 from roundround.data.tokenizers import Bytes as ByteTokens
+from roundround.hf.load import ProbedHuggingFaceModel
+from roundround.hf.patching.attention import installed
 from roundround.pe.rope import RoPE
 from roundround.probing.probed_model import watching
 from roundround.report.generated import leave_attention, show_attention
@@ -323,7 +325,7 @@ def test_a_window_hides_what_lies_before_it() -> None:
     sizes = load_option("model", "tiny", n_layers=2, d_model=32, n_heads=4, n_key_heads=2, initializer_range=0.4)
     parts = {"pe": load_option("pe", "rope"), "softmax": load_option("softmax", "sink"), "pattern": pattern}
     decoder = build_decoder(sizes, n_vocab=257, **parts).eval()
-    writer = DecoderWriter("small", decoder, ByteTokens().build([]), None)
+    writer = DecoderWriter("small", decoder, ByteTokens().build([]))
     text, head, seen = list(b"abcdefg"), WatchedHead(writer, 0, 3), []
     writer.begin(None)
     options: dict[str, Any] = {"temperature": 0.0, "top_k": None, "generators": generation.generators_of(0, 1)}
@@ -421,23 +423,16 @@ def test_the_smallest_temperature_takes_the_largest_and_overflow_is_told() -> No
 
 @pytest.mark.parametrize("of", ["bos_token", "eos_token"])
 def test_a_tokenizer_whose_unknown_token_is_another_one_too_reads_prompts(of: str) -> None:
-    class Model:
-        device, config = torch.device("cpu"), LlamaConfig()
-        generation_config = GenerationConfig(eos_token_id=1)
-
-        def get_input_embeddings(self) -> torch.nn.Embedding:
-            return torch.nn.Embedding(8, 2)
-
     words = {"<s>": 0, "</s>": 1, "a": 2, "b": 3}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<s>" if of == "bos_token" else "</s>"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<s>" if of == "bos_token" else "</s>"}
-    with pytest.MonkeyPatch.context() as patch:
-        tables = [SimpleNamespace(turning_length=None)]
-        patch.setattr("roundround.hf.patching.frequencies.rotary_tables", lambda model: tables)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=8, hidden_size=8, num_attention_heads=2, num_hidden_layers=1))
+    model.generation_config = GenerationConfig(eos_token_id=1)
+    with installed(model):
         fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
-        writer = PretrainedWriter("it", Model(), fast, reads_special_tokens=True)
+        writer = PretrainedWriter(ProbedHuggingFaceModel("it", model, fast))
     writer.check("a b")
     assert writer.tokens("a b </s>", first=True) == [0, 2, 3, 1], "what was typed stays"
 

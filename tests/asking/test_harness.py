@@ -28,6 +28,8 @@ with warnings.catch_warnings():
     from roundround.asking.generation import PretrainedWriter
     from roundround.asking.harness import HarnessModel
     from roundround.data.minimal_pairs import SAMPLES
+    from roundround.hf.load import ProbedHuggingFaceModel
+    from roundround.hf.patching.attention import installed
     from roundround.trained.models import TrainedRun
 
 # Warstadt et al. 2020, BLiMP, arXiv:1912.00582 (github.com/alexwarstadt/blimp, CC BY 4.0): the first two pairs of
@@ -171,7 +173,8 @@ def of_run(run: Path, **options: Any) -> HarnessModel:
 def of_folder(path: Path, **options: Any) -> HarnessModel:
     """A model of transformers, read by the tokenizer beside it."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
-    writer = PretrainedWriter("model", model, tokenizer, reads_special_tokens=True)
+    with installed(model):
+        writer = PretrainedWriter(ProbedHuggingFaceModel("model", model, tokenizer))
     options = {"longest": 512, "batch_tokens": 100, "one_by_one": False, **options}
     return HarnessModel(writer, model, tokenizer, first=tokenizer.bos_token_id or tokenizer.eos_token_id, **options)
 

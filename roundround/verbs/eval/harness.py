@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.asking.losses import check_lengths
+from roundround.asking.reader import check_lengths
 from roundround.config.recorded import overridden
 from roundround.distributed.device import describe_device
 from roundround.kernels.trial import FallsBack

@@ -19,13 +19,12 @@ from roundround.asking.generation import (
     WatchedHead,
     Writer,
     check_room,
-    check_top_k,
     generators_of,
     opened_writer,
     prompt_tokens,
     write,
 )
-from roundround.asking.reader import settle_model
+from roundround.asking.reader import subject_choices
 from roundround.config.build import checked
 from roundround.config.recorded import ITS_OWN
 from roundround.distributed.device import check_fits, describe_device, pick_device
@@ -41,15 +40,14 @@ from roundround.verbs.generate import GenerateConfig
 
 def generate(cfg: DictConfig, invocation: Invocation) -> None:
     """Write `n` texts of at most `length` tokens, the first as it comes; what there is of them is kept on Ctrl-C."""
-    choices: dict[str, Any] = settle_model(cfg, invocation)
+    choices: dict[str, Any] = subject_choices(cfg, invocation)
     config = checked(GenerateConfig, cfg)
     device = pick_device(config.device)
     with opened_writer(config, device) as (writer, trained):
         own = {"softmax": ITS_OWN, "pe": ITS_OWN}
         choices = {**own, **choices} if trained is None else trained.choices_with(choices)
-        check_top_k(writer, config.top_k)
-        tokens = prompt_tokens(config.prompt, writer)
-        check_room(writer, len(tokens), config.length, choices.get("pe"), n=config.n)
+        options: dict[str, Any] = {"length": config.length, "top_k": config.top_k, "n": config.n}
+        tokens = prompt_tokens(writer, config.prompt, pe=choices.get("pe"), **options)
         watched = watched_head(config, writer, len(tokens))
         with opened_run(invocation, cfg) as run:
             run.note(

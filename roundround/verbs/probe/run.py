@@ -18,7 +18,7 @@ from roundround.asking.reader import (
     probed_model_of,
     prompt_for,
     scored_of,
-    settle_model_and_data,
+    subject_choices,
     texts_for,
     windows_for,
 )
@@ -51,7 +51,7 @@ from roundround.verbs.probe import ProbeConfig
 
 def probe(cfg: DictConfig, invocation: Invocation) -> None:
     """Look at a model with `texts`, `data` or the run's own held-out text, and at one prompt token by token."""
-    choices = settle_model_and_data(cfg, invocation)
+    choices = subject_choices(cfg, invocation, with_data=True)
     config = checked(ProbeConfig, cfg)
     bands = [ablation.parse_band(text) for text in config.ablate if text != "curve"]
     ablation.check_apart(bands)
