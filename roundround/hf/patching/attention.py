@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
+from roundround.hf.private import attention_name, set_attention_name
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.sink import Sink
@@ -63,13 +64,13 @@ def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> 
     made = [make(layer) for layer in layers]
     with ExitStack() as undo:
         for config in reversed(configs_of(model)):  # undone the outermost first, which sets those inside too
-            undo.callback(setattr, config, "_attn_implementation", config._attn_implementation)
+            undo.callback(set_attention_name, config, attention_name(config))
         for layer, softmax in zip(layers, made, strict=True):
             own = next(layer.parameters())
             if own.device.type != "meta":  # offloaded weights: what runs, runs on the CPU
                 softmax.to(own.device)
             layer.add_module(SLOT, softmax.train(layer.training))
-            undo.callback(layer._modules.pop, SLOT, None)
+            undo.callback(delattr, layer, SLOT)
             for name in (INPUT, ASKED):
                 undo.callback(layer.__dict__.pop, name, None)
             undo.callback(layer.register_forward_pre_hook(remember_input, with_kwargs=True).remove)

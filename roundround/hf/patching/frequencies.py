@@ -251,11 +251,16 @@ def rotate_layers(
 def copy_of(module: nn.Module) -> nn.Module:
     """A copy of a rotary module, put into it, so that its tables are among the model's."""
     made = copy.deepcopy(module, {id(getattr(module, "config", None)): getattr(module, "config", None)})
-    for name in [name for name in made._modules if name.startswith(COPY)]:
-        del made._modules[name]
-    n = sum(name.startswith(COPY) for name in module._modules)
+    remove_copies(made)
+    n = sum(name.startswith(COPY) for name, _ in module.named_children())
     module.add_module(f"{COPY}{n}", made)
     return made
+
+
+def remove_copies(module: nn.Module) -> None:
+    """Take the copies of a rotary module out of it."""
+    for name in [name for name, _ in module.named_children() if name.startswith(COPY)]:
+        delattr(module, name)
 
 
 def listen(there: Sequence[RotaryTable], copies: Mapping[RotaryTable, Sequence[nn.Module]]) -> list[RemovableHandle]:
@@ -277,8 +282,7 @@ def end(there: Sequence[RotaryTable], hooks: Sequence[RemovableHandle]) -> None:
         hook.remove()
     for table in there:
         table.module.__dict__.pop(COMPUTED, None)
-        for name in [name for name in table.module._modules if name.startswith(COPY)]:
-            del table.module._modules[name]
+        remove_copies(table.module)
 
 
 def hand_over(

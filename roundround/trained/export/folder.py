@@ -29,12 +29,12 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast
-from transformers.dynamic_module_utils import get_imports
 
 from roundround.config.build import checked_values, target_class
 from roundround.data.tasks.base import Examples
 from roundround.data.tasks.text_task import TextTask, beginning
 from roundround.distributed.device import check_fits
+from roundround.hf.private import packages_needed
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.records import checkpoints
@@ -203,8 +203,7 @@ def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
     shared = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
     save_file(shared, folder / "model.safetensors", metadata={"format": "pt"})
     own_tokenizer(trained).save_pretrained(folder)
-    imported = {package for file in folder.glob("*.py") for package in get_imports(file)}
-    needs = sorted(imported - sys.stdlib_module_names - {"torch", "transformers"})
+    needs = sorted(packages_needed(folder) - sys.stdlib_module_names - {"torch", "transformers"})
     write_atomically(folder / "README.md", model_card(card, trained.decoder, stock=stock, needs=needs))
 
 

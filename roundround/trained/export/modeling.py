@@ -4,6 +4,9 @@ An export copies this file and the source files that it imports into one folder 
 `Normaliser` are the run's own classes there. Parameters have the names of Hugging Face's `LlamaForCausalLM`; what the
 encoding learns is below `model.encodings`, what a normaliser learns below `model.layers.N.self_attn.softmax`.
 
+It uses three names of transformers outside the public interface: `CacheLayerMixin`, the cache's
+`layer_class_to_replicate` and `_tied_weights_keys` (tests/hf/test_private.py).
+
 Shapes: B batch, T tokens, D model width, V vocabulary.
 
 Tested by tests/trained/test_export_folder.py.

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+from roundround.hf.private import modules_beside
 from roundround.support import __version__
 from roundround.support.errors import UserError
 from roundround.support.imports import file_of, import_statements, package_of, reached
@@ -24,7 +25,6 @@ from roundround.support.imports import file_of, import_statements, package_of, r
 PACKAGE = "roundround"
 ROOT = Path(__file__).resolve().parents[3]  # the folder that holds the package
 PORTABLE = ("kernels", "model", "pe", "softmax")  # they import torch and nothing heavier
-SEEN_BY_TRANSFORMERS = re.compile(r"^\s*from\s+\.(\S+)\s+import", re.MULTILINE)  # transformers.dynamic_module_utils
 BY_NAME = "from .{0} import __name__ as _  # transformers does not follow `from . import {0}`\n"
 
 
@@ -195,7 +195,7 @@ def with_flat_imports(module: Module, files: Mapping[str, str]) -> str:
         module.text, {item.node: flat_import(data[places[item.node]].decode(), item, files) for item in module.imports}
     )
     expected = {files[item.origin] for item in module.imports if item.names}
-    if (seen := set(SEEN_BY_TRANSFORMERS.findall(flat))) != expected:
+    if (seen := modules_beside(flat)) != expected:
         names = ", ".join(sorted(seen ^ expected))
         how = "each must begin a line, and no text in quotes may look like one"
         raise UserError(f"{module.path}: transformers misreads the imports of {names}: {how}")
