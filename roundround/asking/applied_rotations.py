@@ -266,7 +266,9 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
     device = torch.device("cpu") if weight.device.type == "meta" else weight.device
     config = model.config.get_text_config()
     longest = int(getattr(config, "max_position_embeddings", None) or 2048)
-    trained = trained_length(config, longest)
+    ropes = [rope_of(config, layer) or {} for layer in range(config.num_hidden_layers)]
+    before_scaling = [int(rope.get("original_max_position_embeddings") or longest) for rope in ropes]
+    trained = min([longest, *before_scaling])
 
     def forward(tokens_B1: Tensor, pos_B1: Tensor) -> Any:
         return decoder(input_ids=tokens_B1.to(device), position_ids=pos_B1.to(device), use_cache=False)
@@ -315,12 +317,6 @@ def rope_of(config: Any, layer: int) -> Mapping[str, Any] | None:
         return None
     own = rope.get(kinds[layer], rope) if kinds else rope
     return own if isinstance(own, Mapping) and "rope_theta" in own else None
-
-
-def trained_length(config: Any, longest: int) -> int:
-    """Tokens that a model was trained on, before its RoPE was scaled."""
-    ropes = [rope_of(config, layer) or {} for layer in range(config.num_hidden_layers)]
-    return min([longest, *(int(rope.get("original_max_position_embeddings") or longest) for rope in ropes)])
 
 
 def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declared:

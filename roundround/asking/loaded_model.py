@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
@@ -109,7 +109,11 @@ def given_to_read(
     separate_documents: None as the corpus says. reading: `stride`, `max_tokens` and `batch_tokens`.
     """
     check_windows(lengths, **reading)
-    corpus: Corpus | Sequence[str] = corpus_named(data) if isinstance(data, str) else data
+    corpus: Source | Sequence[str] = data
+    if isinstance(data, str):
+        corpus = build(load_option("data", data), Source)  # type: ignore[type-abstract]
+        if not isinstance(corpus, Corpus):
+            raise UserError(f"data={data} is a task; roundround eval data={data} counts its right answers")
     with in_evaluation_mode(model), ExitStack() as stack:
         if isinstance(model, Decoder):
             vocabulary, device = vocabulary_of_run(tokenizer), model.embed_tokens.weight.device
@@ -125,7 +129,8 @@ def given_to_read(
         if isinstance(corpus, Corpus):
             text, separate = text_for(vocabulary, corpus), corpus.separate_documents
         else:
-            text, separate = joined(corpus, vocabulary, reading["max_tokens"]), False
+            texts = cast("Sequence[str]", corpus)
+            text, separate = joined(texts, vocabulary, reading["max_tokens"]), False
         yield Reader(
             model=subject,
             data=text,
@@ -135,14 +140,6 @@ def given_to_read(
             peers=Peers(),
             **reading,
         )
-
-
-def corpus_named(name: str) -> Corpus:
-    """The corpus of an option of `data=`; UserError for a task, whose answers are no text."""
-    source = build(load_option("data", name), Source)  # type: ignore[type-abstract]
-    if not isinstance(source, Corpus):
-        raise UserError(f"data={name} is a task; roundround eval data={name} counts its right answers")
-    return source
 
 
 def made(make: Any, family: type[nn.Module], shape: Any) -> nn.Module:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,9 +133,11 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
     except Exception as error:  # transformers has many ways to refuse a value
         raise UserError(f"{path}: {one_line(error)}") from error
     weights = stored_weights(files, one_less=FAMILIES[kind].one_less)
-    nodes.model["tied_embeddings"] = nodes.model["tied_embeddings"] and is_embedding(weights)
-    if nodes.model["tied_embeddings"]:
-        weights.pop("lm_head.weight", None)
+    head, embedding = weights.get("lm_head.weight"), weights.get("embed_tokens.weight")
+    if nodes.model["tied_embeddings"] and head is not None:  # transformers keeps one that differs, tied or not
+        nodes.model["tied_embeddings"] = embedding is not None and torch.equal(head[...], embedding[...])
+        if nodes.model["tied_embeddings"]:
+            del weights["lm_head.weight"]
     return LlamaCheckpoint(
         folder=folder,
         reference=reference if travels else f"{PREFIX}{folder}",
@@ -144,12 +146,6 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
         weights=weights,
         sha256=sha256(*files),
     )
-
-
-def is_embedding(weights: Mapping[str, StoredWeight]) -> bool:
-    """Whether the output matrix is the embedding or is not there: transformers keeps one that differs, tied or not."""
-    head, embedding = weights.get("lm_head.weight"), weights.get("embed_tokens.weight")
-    return head is None or (embedding is not None and torch.equal(head[...], embedding[...]))
 
 
 def stored_weights(files: Sequence[Path], *, one_less: bool) -> dict[str, StoredWeight]:

@@ -41,8 +41,8 @@ from roundround.hf.checkpoint import (
 )
 from roundround.hf.patching.attention import normalisers_of, text_decoder
 from roundround.hf.patching.frequencies import (
+    Rotation,
     follows_length,
-    replace_frequencies,
     replace_rotations,
     rotary_tables,
 )
@@ -340,7 +340,8 @@ class ProbedHuggingFaceModel(ProbedModel):
 
     @contextmanager
     def with_frequencies(self, tables: Sequence[Tensor]) -> Iterator[None]:
-        own = replace_frequencies(self.pretrained, tables)
+        factors = [table.rotation().factor for table in rotary_tables(self.pretrained)]
+        own = replace_rotations(self.pretrained, [Rotation(*one) for one in zip(tables, factors, strict=True)])
         try:
             yield
         finally:

@@ -99,8 +99,11 @@ def split_pattern(pattern: DictConfig) -> tuple[dict[str, KindConfig], OrderConf
         node = pattern[name]
         if not isinstance(node, DictConfig):
             raise UserError(f"pattern.{name} must give a kind of layer by its parts, such as pe and window")
+        for part in FAMILIES:
+            if isinstance(value := node.get(part), str):
+                given = f"give {part}@pattern.{name}.{part}={value}"
+                raise UserError(f"pattern.{name}: {part}={value} is the name of an option; {given}")
         try:
-            refuse_names(node, f"pattern.{name}")
             kinds[name] = checked(KindConfig, node)
         except UserError as error:
             raise UserError(f"pattern.{name}: {error}") from error
@@ -109,13 +112,6 @@ def split_pattern(pattern: DictConfig) -> tuple[dict[str, KindConfig], OrderConf
         return kinds, checked(OrderConfig, order)
     except UserError as error:
         raise UserError(f"pattern.{error}") from error
-
-
-def refuse_names(kind: DictConfig, where: str) -> None:
-    """UserError for an option's name where its node belongs, as in pattern.local.pe=rope."""
-    for part in FAMILIES:
-        if isinstance(value := kind.get(part), str):
-            raise UserError(f"{part}={value} is the name of an option; give {part}@{where}.{part}={value}")
 
 
 def kind_of(name: str, kind: KindConfig, otherwise: Mapping[str, Callable[..., Any] | None]) -> LayerKind:

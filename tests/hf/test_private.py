@@ -23,6 +23,7 @@ def test_the_names_are_there_in_this_version() -> None:
 
 def test_the_attention_of_a_model_is_read_and_set() -> None:
     model = tiny("llama")
+    model.set_attn_implementation("sdpa")
     own = private.attention_name(model.config)
     private.set_attention_name(model.config, "eager")
     assert (own, private.attention_name(model.config)) == ("sdpa", "eager")

@@ -23,14 +23,12 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from roundround.config.options import load_option
-from roundround.trained.export import folder as export_folder
 from roundround.trained.export.folder import (
     TOLERANCE,
     ModelToExport,
     NotTheSame,
     agreement,
     new_folder,
-    rows_compared,
     stock_class,
     write_folder,
 )
@@ -389,12 +387,6 @@ def test_a_file_that_needs_roundround_does_not_load(name: str, tmp_path: Path) -
     file.write_text(file.read_text() + "\nfrom roundround.pe.rope import RoPE\n")
     with pytest.raises(NotTheSame, match=r"does not load in a process of its own: .*roundround"):
         agreed(model, folder)
-
-
-def test_the_logits_compared_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert rows_compared(some_tokens(), 257).tolist() == list(range(LENGTH))
-    monkeypatch.setattr(export_folder, "LOGITS_COMPARED", 2 * 257 * 4)
-    assert rows_compared(some_tokens(), 257).tolist() == [0, 24, 47, 71]
 
 
 # -- the place

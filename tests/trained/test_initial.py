@@ -136,10 +136,6 @@ def test_a_command_with_a_relative_folder_and_resume_goes_on(checkpoint: Path, b
     assert "leave out what changes: init (hf:" in other.err
 
 
-def test_a_packaged_model_has_one_name_as_init_and_as_model() -> None:
-    assert read_checkpoint("package:stories260k").folder == read_checkpoint("stories260k").folder == STORIES
-
-
 @pytest.mark.parametrize(
     "changes",
     [

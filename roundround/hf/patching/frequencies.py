@@ -118,20 +118,9 @@ def rotary_tables(model: PreTrainedModel) -> list[RotaryTable]:
     ]
 
 
-def frequency_tables(model: PreTrainedModel) -> list[Tensor]:
-    """The buffers from which the decoder's rotary modules compute their angles, radians per token; not copies."""
-    return [table.frequencies_P for table in rotary_tables(model)]
-
-
 def follows_length(model: PreTrainedModel) -> str | None:
     """The kind of RoPE by which the model computes its frequencies anew for every length; None where it does not."""
     return next(filter(None, map(follows_length_in, text_decoder(model).modules())), None)
-
-
-def replace_frequencies(model: PreTrainedModel, tables: Sequence[Tensor]) -> list[Rotation]:
-    """Let the model rotate at other frequencies, by its own factors; see `replace_rotations`."""
-    own = [table.rotation().factor for table in rotary_tables(model)]
-    return replace_rotations(model, [Rotation(*rotation) for rotation in zip(tables, own, strict=True)])
 
 
 def replace_rotations(model: PreTrainedModel, rotations: Sequence[Rotation]) -> list[Rotation]:
@@ -165,16 +154,14 @@ def follows(table: RotaryTable, before: Rotation, rotation: Rotation) -> bool:
     except (TypeError, ValueError, IndexError, KeyError, AttributeError, RuntimeError):
         return False  # of a form that is not known
     angle_NP = pos_N[:, None].float() * table.frequencies_P.float()  # as it is stored: half precision rounds it
-    expected = rotation.factor * angle_NP.cos(), rotation.factor * angle_NP.sin()
-    return all(same_channels(given, value) for given, value in zip(turns, expected, strict=True))
-
-
-def same_channels(given_NR: Tensor, expected_NP: Tensor) -> bool:
-    """Whether each pair's value is there, once or twice, in any order of the channels."""
-    if given_NR.shape[1] % expected_NP.shape[1]:
-        return False
-    expected_NR = expected_NP.repeat(1, given_NR.shape[1] // expected_NP.shape[1])
-    return torch.allclose(given_NR.float().sort().values, expected_NR.sort().values, atol=1e-3, rtol=0)
+    for given_NR, turned_NP in zip(turns, (angle_NP.cos(), angle_NP.sin()), strict=True):
+        times, left = divmod(given_NR.shape[1], turned_NP.shape[1])
+        if left:
+            return False
+        expected_NR = (rotation.factor * turned_NP).repeat(1, times)  # once or twice, in any order of the channels
+        if not torch.allclose(given_NR.float().sort().values, expected_NR.sort().values, atol=1e-3, rtol=0):
+            return False
+    return True
 
 
 # -- a rotation of its own for each layer

@@ -184,7 +184,7 @@ def stock_class(trained: ModelToExport) -> str | None:
 def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
     """All files of an exported model. UserError where a source that it needs cannot be found."""
     config = stock_config(trained.decoder, trained.sizes)
-    stock = stock_class(trained)
+    stock = None if config is None else str(config.architectures[0])
     if config is not None:
         weights = stock_weights(trained.decoder, config)
     else:
@@ -320,7 +320,9 @@ def agreement(trained: ModelToExport, folder: Path, tokens_BT: Tensor) -> Agreem
     Raises NotTheSame where the folder does not load, or computes or tokenises something else.
     """
     stock = stock_class(trained)
-    rows = rows_compared(tokens_BT, trained.decoder.embed_tokens.num_embeddings)
+    (n_windows, length), n_vocab = tokens_BT.shape, trained.decoder.embed_tokens.num_embeddings
+    n_rows = max(1, min(length, LOGITS_COMPARED // (n_windows * n_vocab)))
+    rows = torch.linspace(0, length - 1, n_rows).round().long()  # as many as fit, spread evenly
     text = trained.tokenizer.decode(tokens_BT[0].tolist())
     facts, theirs = answer_of(folder, tokens_BT, rows, text, code="stock" if stock else "trust")
     module, _, name = facts["class"].rpartition(".")
@@ -342,13 +344,6 @@ def agreement(trained: ModelToExport, folder: Path, tokens_BT: Tensor) -> Agreem
             f"where the largest is {found.largest:.3g}"
         )
     return found
-
-
-def rows_compared(tokens_BT: Tensor, n_vocab: int) -> Tensor:
-    """Positions whose logits are compared: all, or as many as fit, spread evenly."""
-    n_windows, length = tokens_BT.shape
-    n_rows = max(1, min(length, LOGITS_COMPARED // (n_windows * n_vocab)))
-    return torch.linspace(0, length - 1, n_rows).round().long()
 
 
 def answer_of(folder: Path, tokens_BT: Tensor, rows: Tensor, text: str, *, code: str) -> tuple[dict[str, Any], Tensor]:

@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig
 from roundround.hf.config_nodes import FAMILIES, GEGLU, SWIGLU, Family
 from roundround.model.attention import Attention
 from roundround.model.decoder import Decoder
-from roundround.model.qk_norm import QueryKeyNorm, RMSQueryKeyNorm
+from roundround.model.qk_norm import RMSQueryKeyNorm
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.p_rope import PRoPE
@@ -114,20 +114,19 @@ def check_parts(decoder: Decoder, attentions: Sequence[Attention], sizes: Mappin
 
 def normalisation(attentions: Sequence[Attention], norm_eps: float) -> str:
     """What queries and keys are normalised over in all layers: none, heads or across heads. Raises NoStockClass."""
-    kinds = {normalised_over(attention.qk_norm, norm_eps) for attention in attentions}
+    kinds = set()
+    for norm in (attention.qk_norm for attention in attentions):
+        kinds.add("none" if norm is None else "across heads" if getattr(norm, "across_heads", False) else "heads")
+        if norm is None:
+            continue
+        if not isinstance(norm, RMSQueryKeyNorm) or norm.after_rotation or norm.values or norm.q_norm.weight is None:
+            raise NoStockClass("queries and keys are normalised otherwise than by qk_norm=rms or rms_across")
+        if norm.eps != norm_eps:
+            eps = f"qk_norm.eps={norm.eps:g}, model.norm_eps={norm_eps:g}"
+            raise NoStockClass(f"all norms of a class have one eps: {eps}")
     if len(kinds) > 1:
         raise NoStockClass("no class normalises queries and keys in some of its layers alone")
     return kinds.pop()
-
-
-def normalised_over(norm: QueryKeyNorm | None, norm_eps: float) -> str:
-    if norm is None:
-        return "none"
-    if not isinstance(norm, RMSQueryKeyNorm) or norm.after_rotation or norm.values or norm.q_norm.weight is None:
-        raise NoStockClass("queries and keys are normalised otherwise than by qk_norm=rms or rms_across")
-    if norm.eps != norm_eps:
-        raise NoStockClass(f"all norms of a class have one eps: qk_norm.eps={norm.eps:g}, model.norm_eps={norm_eps:g}")
-    return "across heads" if norm.across_heads else "heads"
 
 
 def logit_scale(family: Family, scales: Sequence[float], head_dim: int) -> dict[str, Any]:
