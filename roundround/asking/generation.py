@@ -1,4 +1,4 @@
-"""A model that writes: one step a token, from a cache, whatever kind of model it is.
+"""A model that writes text: one step for each token, from a cache; a decoder of this project, or a pretrained model.
 
 Tested by tests/asking/test_generation.py. Shapes: B texts, T tokens, V vocabulary.
 """
@@ -31,8 +31,8 @@ from roundround.verbs.generate import GenerateConfig, check_sampling
 if TYPE_CHECKING:
     from roundround.hf.load import ProbedHuggingFaceModel
 
-OF_GENERATOR = 5_000  # bytes of a torch.Generator
-REPLACEMENT = "\ufffd"  # of bytes that are no character yet
+GENERATOR_BYTES = 5_000  # of a torch.Generator
+REPLACEMENT = "\ufffd"  # what bytes decode to that are no whole character yet
 
 
 @final
@@ -172,7 +172,7 @@ def opened_writer(config: GenerateConfig, device: torch.device) -> Iterator[tupl
 
 
 def decoder_writer(trained: TrainedRun, decoder: Decoder) -> DecoderWriter:
-    """The decoder of a run, which writes. UserError where it has no cache."""
+    """The writer of a run's decoder. UserError where it has no cache."""
     writer = DecoderWriter("/".join(trained.directory.parts[-2:]), decoder, trained.vocabulary())
     try:
         writer.begin(None)
@@ -200,7 +200,7 @@ def check_room(writer: Writer, n_prompt: int, length: int, pe: str | None = None
 
     pe: its name, if known.
     """
-    of_each = 4 * writer.n_vocab + 8 * n_prompt + OF_GENERATOR
+    of_each = 4 * writer.n_vocab + 8 * n_prompt + GENERATOR_BYTES
     check_fits(n * of_each, torch.device("cpu"), f"n={n}", "give fewer texts")
     if writer.most is not None and n_prompt + length - 1 > writer.most:  # the last token is written and not read
         what = "the encoding" if pe is None else f"pe={pe}"
@@ -213,7 +213,7 @@ def check_room(writer: Writer, n_prompt: int, length: int, pe: str | None = None
 def whole_texts(
     writer: Writer, prompt: str, *, length: int, temperature: float, top_k: int | None, seed: int, n: int
 ) -> list[str]:
-    """The n texts that begin with the prompt, when all are written. UserError as `roundround generate`."""
+    """The n texts that begin with the prompt, once all are written. UserError as `roundround generate`."""
     check_sampling(length=length, temperature=temperature, top_k=top_k, seed=seed, n=n)
     tokens = prompt_tokens(writer, prompt, length=length, top_k=top_k, n=n)
     texts = [list(tokens) for _ in range(n)]
@@ -241,9 +241,9 @@ def write(
     top_k: int | None,
     generators: Sequence[torch.Generator],
 ) -> Iterator[list[int | None]]:
-    """The next token of each of n texts, again and again, None of a text that has ended; until all have, or `length`.
+    """The next token of each of n texts, again and again, until all have ended or have `length`; None for an ended one.
 
-    logits_BV: those after the prompt, which the writer has read. Raises ValueError for logits that are no numbers.
+    logits_BV: after the prompt, which the writer has read. Raises ValueError for logits that are not finite.
     """
     ended = [False] * n
     if n > len(logits_BV):
@@ -261,10 +261,10 @@ def write(
 def next_tokens(
     logits_BV: Tensor, *, temperature: float, top_k: int | None, generators: Sequence[torch.Generator]
 ) -> list[int]:
-    """A token for each row: the largest at temperature 0, else drawn among the `top_k` largest, by a generator each."""
+    """A token for each row: the largest at temperature 0, else one of the `top_k` largest by its own generator."""
     logits_BV = at_least_float32(logits_BV).cpu()
     if not bool(logits_BV.amax(-1).isfinite().all()):
-        raise ValueError("the model's logits are no finite numbers; nothing can be written from them")
+        raise ValueError("the model's logits are no finite numbers; no token can be chosen from them")
     if temperature == 0:
         return list(logits_BV.argmax(-1).tolist())
     if top_k is not None and top_k < logits_BV.shape[-1]:
@@ -282,10 +282,10 @@ def generators_of(seed: int, n: int) -> list[torch.Generator]:
 
 
 class WatchedHead:
-    """What one head looks at whenever the first text is written on.
+    """The weights of one attention head at each token of the first text that the model writes.
 
-    steps: for each token of the text that the model has written its place, and the weights [place] of the tokens before
-    it, of which the model made it; 0 where a window hides one. Raises UserError where the model has no such head.
+    steps: for each written token its position in the text, and the weights [position] of the tokens before it, from
+    which the model made it; 0 where a window hides one. Raises UserError where the model has no such head.
     """
 
     def __init__(self, writer: Writer, layer: int | None, head: int) -> None:
@@ -301,31 +301,31 @@ class WatchedHead:
         self._last = torch.empty(0)
 
     def watching(self) -> AbstractContextManager[None]:
-        """Inside, each pass of the model is looked at."""
+        """Inside, the head's weights are kept in each pass of the model."""
         return watching([self.softmax], self.take_in)
 
     def take_in(self, softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
         """Keep the last row of the first text; an argument of `watching`."""
         self._last = last_row(softmax, qkv, options)[0, self.head].float().cpu()
 
-    def note(self, place: int) -> None:
-        """The token at this place has just been chosen."""
-        self.steps.append((place, F.pad(self._last, (place - len(self._last), 0))))
+    def note(self, position: int) -> None:
+        """The token at this position has just been chosen."""
+        self.steps.append((position, F.pad(self._last, (position - len(self._last), 0))))
 
     def weights(self, n_tokens: int) -> Tensor:
         """[steps, n_tokens], 0 from each written token on."""
-        rows = [F.pad(weights, (0, n_tokens - place)) for place, weights in self.steps]
+        rows = [F.pad(weights, (0, n_tokens - position)) for position, weights in self.steps]
         return torch.stack(rows) if rows else torch.empty(0, n_tokens)
 
 
 class TextStream:
-    """Text as its tokens come: no half of a character, and no token decoded more than twice."""
+    """Text as its tokens arrive: it never shows half of a character, and decodes no token more than twice."""
 
     def __init__(self, writer: Writer, tokens: Sequence[int]) -> None:
         self.writer, self.tokens, self.begin, self.shown = writer, list(tokens), 0, len(tokens)
 
     def add(self, token: int) -> str:
-        """What this token adds to the text that has been shown."""
+        """The text that this token adds to what has been shown."""
         self.tokens.append(token)
         before = self.writer.decode(self.tokens[self.begin : self.shown])
         whole = self.writer.decode(self.tokens[self.begin :])

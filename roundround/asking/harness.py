@@ -297,7 +297,7 @@ def with_folder(files: Any, folder: Path) -> Any:
 
 @contextmanager
 def quietly(*, trust: bool = False) -> Iterator[None]:
-    """Inside, the harness reports nothing but bars, and those to a terminal alone; nothing goes to standard output.
+    """Inside, the harness shows only its bars, and only on a terminal; nothing goes to standard output.
 
     Without `trust`, templates of tasks are rendered by jinja2's sandbox: in an ordinary one they reach all of Python.
     """

@@ -1,4 +1,4 @@
-"""A model and a tokenizer that somebody's Python code has loaded: of this project, or Hugging Face's, patched or not.
+"""A model and a tokenizer that a user loaded in Python: of this project, or Hugging Face's, patched or not.
 
 Tested by tests/test_api.py.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from roundround.hf.patching.attention import MakeSoftmax
     from roundround.hf.patching.patch import MakeEncoding
 
-NAME = "the model"  # of a decoder of this project: it does not know where it comes from
+NAME = "the model"  # of a decoder of this project, which does not know its run
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def vocabulary_of_run(tokenizer: Any) -> Vocabulary:
 
 @contextmanager
 def in_evaluation_mode(model: object) -> Iterator[None]:
-    """Inside, nothing of the model is in training mode; after it what was so is again."""
+    """Inside, no part of the model is in training mode; afterwards the same parts are again."""
     if isinstance(model, nn.Module) and any(weight.is_meta for weight in model.parameters()):
         raise UserError("the model is on the device meta, which holds no weights; load it with its weights")
     training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []

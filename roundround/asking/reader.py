@@ -42,17 +42,17 @@ from roundround.support.errors import UserError
 from roundround.trained.models import TrainedRun, first_of, give_default_data, opened_pretrained
 from roundround.verbs.probe import SubjectConfig
 
-TARGETS_TO_CHOOSE_BY = 2048  # enough to tell nats apart that differ by a few hundredths
+TARGETS_TO_CHOOSE_BY = 2048  # enough to distinguish losses that differ by a few hundredths of a nat
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
     """A model and the text that it is scored on, in windows of any length.
 
-    model: a decoder of this project, or a pretrained one as a probe looks at it. bos: auto, true or false; of a decoder
-    false, as it was trained on windows that begin anywhere. stride: tokens between the beginnings of windows (None:
-    they meet). max_tokens: the first targets alone. separate_documents: whether documents do not see each other. peers:
-    the processes that share the windows.
+    model: a decoder of this project, or a pretrained one as a probe has it. bos: auto, true or false; false for a
+    decoder, which was trained on windows that begin anywhere. stride: tokens between the beginnings of windows (None:
+    they meet). max_tokens: only so many first targets. separate_documents: whether tokens attend only within their
+    document. peers: the processes that share the windows.
     """
 
     model: Decoder | ProbedModel
@@ -67,7 +67,7 @@ class Reader:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether documents are read one by one; a decoder of this project keeps those in a window apart instead."""
+        """Whether documents are read one by one; a decoder of this project masks documents within a window instead."""
         return self.separate_documents and isinstance(self.model, ProbedModel)
 
     @property
@@ -76,7 +76,7 @@ class Reader:
         return min(len(self.data.held_out), (self.max_tokens or len(self.data.held_out)) + 1)
 
     def check(self, length: int) -> None:
-        """UserError where there is not one window of this length, or `bos` asks for a token that there is not."""
+        """UserError where there is no window of this length, or `bos` asks for a token that the model does not have."""
         if self.bos == "true" and isinstance(self.model, ProbedModel) and self.model.first_token is None:
             raise UserError(f"bos=true: the tokenizer of {self.model.name} puts no token at the beginning of a text")
         if not self.one_by_one:
@@ -91,11 +91,12 @@ class Reader:
         }
 
     def first_token(self, length: int) -> int | None:
-        """The token in front of every window of this length, or None: as `bos` says, or as the first targets cost less.
+        """The token in front of every window of this length, or None: as `bos` says, else whichever costs less.
 
         Models differ: one whose first key is a sink needs it before any window; one trained on windows that begin
-        anywhere takes it for the beginning of a text, which most windows are not. Where documents are read one by one
-        it stands where the tokenizer puts it, unless bos=false. UserError as `check`.
+        anywhere takes it for the beginning of a text, which most windows are not. The cost is that of the first
+        targets. Where documents are read one by one it stands where the tokenizer puts it, unless bos=false.
+        UserError as `check`.
         """
         self.check(length)
         if not isinstance(self.model, ProbedModel) or self.bos == "false":
@@ -143,7 +144,7 @@ class Reader:
         return total
 
     def windows(self, length: int, first_token: int | None, most: int | None) -> EvaluationWindows | DocumentWindows:
-        """Those of the stream, or of its documents one by one."""
+        """Windows of the stream, or of its documents one by one."""
         if not self.one_by_one:
             return self.cut(self.data.held_out[: self.n_tokens], length, most)
         tokens, stride = self.data.held_out[: self.n_tokens], self.stride or length
@@ -157,7 +158,7 @@ class Reader:
 
     @functools.cached_property
     def is_joint(self) -> NDArray[np.bool_]:
-        """Which tokens of the stream join documents: text that spells the same token stands for bytes, [n_tokens]."""
+        """Which tokens of the stream join documents, [n_tokens]; text that spells the same token stands for bytes."""
         ids, n_bytes = (x[: self.n_tokens] for x in (self.data.held_out, self.data.held_out_bytes))
         is_joint: NDArray[np.bool_] = (np.asarray(ids) == self.data.end_of_document) & (np.asarray(n_bytes) == 0)
         return is_joint
@@ -197,7 +198,7 @@ class Windowed:
 
 
 def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> TokenData:
-    """Texts as one stream to be scored, in memory, read until there are `most` targets: as `prepare` makes it."""
+    """Texts as one stream to be scored, as `prepare` makes it but in memory; read until there are `most` targets."""
     encode, found, n_tokens = Encoder(vocabulary), [], 0
     for text in texts:
         found.append(encode([(True, text)]).arrays)
@@ -231,8 +232,8 @@ def check_dispersion(dispersion: bool, *, separate: bool) -> None:
     """UserError for the dispersion of separate documents: rows are counted by their position in the window."""
     if separate and dispersion:
         raise UserError(
-            "dispersion=true reads windows as one text, and here documents do not see each other; look at "
-            "the documents with roundround probe, or give data= with data.separate_documents=false"
+            "dispersion=true reads windows as one text, and here documents do not see each other; give "
+            "data.separate_documents=false, or use roundround probe for single documents"
         )
 
 
@@ -270,7 +271,7 @@ def measure(
 
 
 def of_all(own: Dispersion, peers: Peers) -> Dispersion:
-    """One process's dispersion with those of the others added."""
+    """The dispersion of one process with that of the others added."""
     sums = peers.gather((own.sums_LHN, own.n_rows_LN))
     own.add_all(theirs for rank, theirs in enumerate(sums) if rank != peers.rank)
     return own
@@ -282,7 +283,7 @@ def of_all(own: Dispersion, peers: Peers) -> Dispersion:
 def subject_choices(cfg: DictConfig, invocation: Invocation, *, with_data: bool = False) -> dict[str, str]:
     """Leave out the default model where a run is given. Returns the choices of the command after that.
 
-    with_data: where the model stays and no text is given, also read the one that goes with it.
+    with_data: for a pretrained model without a text, also read the text that goes with it.
     """
     choices = invocation.given
     if cfg.run is not None and not any(key.partition(".")[0] == "model" for key in overridden(invocation.overrides)):
@@ -295,7 +296,7 @@ def subject_choices(cfg: DictConfig, invocation: Invocation, *, with_data: bool 
 
 
 def refuse_checkpoint(invocation: Invocation) -> None:
-    """UserError where the command line names a checkpoint and a pretrained model, which has none, is asked."""
+    """UserError where the command line names a checkpoint of a pretrained model, which has none."""
     if "checkpoint" in overridden(invocation.overrides):
         raise UserError("checkpoint= is of a run, and a pretrained model has none; give run=, or leave it out")
 
@@ -308,7 +309,7 @@ def run_of(config: Any) -> TrainedRun:
 
 @contextmanager
 def probed_model_of(config: SubjectConfig, device: torch.device) -> Iterator[tuple[ProbedModel, TrainedRun | None]]:
-    """What is probed, and its run where it was trained here."""
+    """The model to probe, and its run where it was trained here."""
     if config.model is not None:
         with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
             yield probed, None
@@ -321,7 +322,7 @@ def probed_model_of(config: SubjectConfig, device: torch.device) -> Iterator[tup
 
 
 def prompt_for(prompt: str | None, probed: ProbedModel, trained: TrainedRun | None) -> list[int]:
-    """Token ids of what is looked at token by token: this text, else one with apostrophes, or an example of a task.
+    """Token ids of what is shown token by token: this text, else one with apostrophes, or an example of a task.
 
     UserError where the text has a word that a task's vocabulary lacks.
     """
@@ -335,7 +336,7 @@ def prompt_for(prompt: str | None, probed: ProbedModel, trained: TrainedRun | No
 
 
 def check_symbols(prompt: str, vocabulary: Vocabulary) -> None:
-    """Raises UserError for a word that a task's vocabulary lacks; of text every word can be written."""
+    """Raises UserError for a word that a task's vocabulary lacks; a vocabulary of text can write every word."""
     known = vocabulary.tokenizer.get_vocab()
     if any(known.get(name) != number for number, name in enumerate(SPECIAL)):
         return
@@ -346,7 +347,7 @@ def check_symbols(prompt: str, vocabulary: Vocabulary) -> None:
 
 
 def examples_of(task: Task, length: int | None) -> Iterator[list[int]]:
-    """Test examples of a task without end, as token ids: of one length, or of those in training."""
+    """Test examples of a task without end, as token ids: of one length, or of the lengths in training."""
     examples = Examples(task, seed=0, split="test", length=length)
     return (examples[i].tokens.tolist() for i in count())
 
@@ -370,8 +371,9 @@ def scored_of(trained: TrainedRun | None, length: int | None, n: int) -> list[li
 def windows_for(
     config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | None, peers: Peers, *, batch_tokens: int = 2048
 ) -> Windowed | None:
-    """Running text in windows, read as `roundround eval` reads it: of a run its own, of other text where `length` is
-    given. None for examples of a task, and for documents one by one.
+    """Running text in windows, read as `roundround eval` reads it: a run's own, or another where `length` is given.
+
+    None for examples of a task, and for documents one by one.
     """
     own = config.data is None and config.texts is None and trained is not None
     if (trained is not None and trained.task() is not None) or (not own and config.length is None):
@@ -411,10 +413,10 @@ def windows_for(
 def texts_for(
     config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | None, windowed: Windowed | None
 ) -> list[list[int]]:
-    """Token ids of the texts: those that `windowed` reads, else documents, each after the model's first token (where it
-    has one), or examples of a task. No more are read than needed.
+    """Token ids of the texts that `windowed` reads, else of documents, each after the model's first token (if any),
+    or of examples of a task. No more are read than needed.
 
-    Of a run whose documents did not see each other every text is a document, or the beginning of one.
+    For a run whose documents did not see each other, every text is a document or the beginning of one.
     """
     if windowed is not None:
         if trained is None or not trained.separate_documents:
@@ -436,7 +438,7 @@ def texts_for(
 
 
 def documents_of(config: SubjectConfig) -> Iterator[str]:
-    """The texts themselves: those of the package, or the documents of `data`, held out or not."""
+    """The texts of the package, or the documents of `data`, held out or not."""
     if config.data is None:
         return iter(texts_of("shakespeare" if config.texts is None else config.texts))
     corpus = build(config.data, Corpus)  # type: ignore[type-abstract]

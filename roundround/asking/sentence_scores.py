@@ -1,4 +1,4 @@
-"""How likely a model finds sentences: each by itself, or behind a text that all share and that is read once.
+"""How likely sentences are for a model: each by itself, or after a text that all share and that is read once.
 
 Shapes: B sentences, T tokens, N tokens of the shared text, V vocabulary.
 
@@ -38,7 +38,7 @@ def log_probabilities(
 
     first: the token before every sentence; None where there is none, and then a sentence's first token is not counted.
     prefix: the tokens of the shared text, which stand before that. A batch has sentences of one length, so that nothing
-    is filled up and no logit depends on the others. A sentence that stands several times is read once.
+    is filled up and no logit depends on the others. A sentence that occurs several times is read once.
     """
     begin = () if first is None else (first,)
     every = [(*begin, *sentence) for sentence in sentences]

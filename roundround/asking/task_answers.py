@@ -1,6 +1,6 @@
-"""What a model answers to the examples of a task: a pretrained one under teacher forcing, and any by what it writes.
+"""Answers to the examples of a task: of a pretrained model under teacher forcing, and of any model by what it writes.
 
-A decoder of this project under teacher forcing: `model/answers.py`. Shapes: B examples, T targets, V vocabulary.
+`model/answers.py` has a decoder of this project under teacher forcing. Shapes: B examples, T targets, V vocabulary.
 
 Tested by tests/asking/test_task_answers.py.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @final
 class AnsweringPretrained:
-    """A Hugging Face model that answers; its head computes the columns that have a scored target, some at a time."""
+    """A Hugging Face model that answers; its head computes only columns with a scored target, some at a time."""
 
     def __init__(self, probed: ProbedHuggingFaceModel) -> None:
         self.probed = probed
@@ -43,18 +43,18 @@ class AnsweringPretrained:
 
 
 def check_is_written(task: Task, example: Example) -> None:
-    """UserError where the answer does not stand at the end of an example, behind all of the question."""
+    """UserError where the answer is not at the end of an example, after the whole question."""
     scored = example.scored
     if example.answers is not None or not scored[int(scored.argmax()) :].all():
         raise UserError(
-            f"by=generation is for an answer that stands behind its question, and {type(task).__name__} asks for "
-            "several in between; leave it out"
+            f"by=generation is for an answer after its question, and {type(task).__name__} asks for several in "
+            "between; leave it out"
         )
 
 
 @torch.inference_mode()
 def score_written(writer: Writer, task: Task, examples: Iterable[tuple[Example, int]]) -> AnswerScores:
-    """What the model writes behind each question, greedily: one pass over it, then one step a token, from its cache.
+    """Scores of what the model writes after each question, greedily: one pass over it, then one step for each token.
 
     A length test is right as far as the text contains its references, whatever their case and order (RULER's rule for
     its tests of these kinds); writing ends where all are found, which changes no score. Any other task has one

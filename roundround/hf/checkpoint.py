@@ -68,7 +68,7 @@ class LlamaCheckpoint:
     sha256: str
 
     def load_into(self, decoder: Decoder) -> None:
-        """Give the decoder these weights, or those of their rows that it holds; what a variant learns stays."""
+        """Give the decoder these weights, or the rows that it holds; what a variant learns does not change."""
         self.check(decoder)
         own = decoder.state_dict()
         for name, weight in self.weights.items():
@@ -194,7 +194,7 @@ def read_json(path: Path) -> Any:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors of a checkpoint. UserError where there are none."""
+    """The safetensors files of a checkpoint. UserError where there are none."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if (folder / INDEX).is_file():

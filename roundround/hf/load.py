@@ -1,4 +1,4 @@
-"""A Hugging Face model: loaded with its tokenizer, or one line that says why not, and as a probe looks at it.
+"""A Hugging Face model: loaded with its tokenizer, or refused in one line; and the interface that probes use.
 
 Shapes: B batch, T tokens, D model width, V vocabulary.
 
@@ -125,7 +125,9 @@ class Pretrained:
             placed: dict[str, Any] = {"dtype": DTYPES[self.dtype], "use_safetensors": None if self.pickled else True}
             if self.offload:
                 placed |= {"device_map": {"": "disk"}, "offload_folder": scratch}
-                logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # it would say what was asked for
+                logging.getLogger("accelerate.big_modeling").setLevel(
+                    logging.ERROR
+                )  # it would report what the user asked for
             model, found = AutoModelForCausalLM.from_pretrained(
                 self.path, output_loading_info=True, **self.options(), **placed
             )

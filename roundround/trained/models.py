@@ -148,7 +148,9 @@ class TrainedRun:
         for part in self.replaced - {"pattern"}:
             mark = PARTS_WITH_PARAMETERS[part]
             needed = {name for name in plan.state_dict() if mark in name}
-            if needed and needed == {name for name in weights if mark in name}:  # of kinds of layers that stay
+            if needed and needed == {
+                name for name in weights if mark in name
+            }:  # of kinds of layers that are not replaced
                 continue
             weights = {name: value for name, value in weights.items() if mark not in name}
             if needed:
@@ -233,7 +235,7 @@ def text_for(vocabulary: Vocabulary, corpus: Corpus) -> TokenData:
 def saved_tokenizer(directory: Path, manifest: dict[str, Any]) -> AlreadyOpen:
     """The tokenizer that a run kept in its directory, once it had read its data.
 
-    Raises UserError where it is none, or not the one that run.json tells of.
+    Raises UserError where it is none, or not the one that run.json names.
     """
     path, data = directory / "tokenizer.json", manifest["data"]
     saved = AlreadyOpen.from_file(path, data["end_of_document"])
@@ -247,7 +249,7 @@ def give_default_data(cfg: DictConfig, otherwise: str | None) -> dict[str, str]:
     """Put the text that goes with a pretrained model into a config without `data`; the choice that this makes.
 
     otherwise: the option of `data=` for a model that none goes with; None leaves the config as it is. UserError for
-    an option that roundround does not have: those of --config-dir are only known to Hydra.
+    an option that roundround does not have: Hydra alone knows the options of --config-dir.
     """
     node = OmegaConf.select(cfg, "model")  # a group that is null has no key
     name = None if node is None else OmegaConf.select(node, "default_data") or otherwise

@@ -65,7 +65,7 @@ def parts_of(config: Any) -> dict[str, DictConfig | None]:
 
 
 def chosen_parts(choices: Mapping[str, Any]) -> str:
-    """The options of a run's parts as one reads them, but for those that do nothing: `pattern=gemma4, softmax=sink`."""
+    """The options of a run's parts, without options that do nothing: `pattern=gemma4, softmax=sink`."""
     shown = [*PARTS, *(group for group in choices if "@pattern." in group)]
     return ", ".join(f"{part}={choices[part]}" for part in shown if choices.get(part) not in (None, "uniform", "none"))
 

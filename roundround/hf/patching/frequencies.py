@@ -1,4 +1,4 @@
-"""How a Hugging Face model rotates: the frequencies and factors of its rotary modules, found there and replaced there.
+"""The frequencies and factors of a Hugging Face model's rotary modules: found there, and replaced there.
 
 A model computes cosines and sines once and hands the same to all its layers. Where an encoding differs by layer, a copy
 of the rotary module computes what a layer needs, and a hook on the layer hands it over.
@@ -57,7 +57,7 @@ class RotaryTable:
 
     @property
     def within_context_P(self) -> Tensor:
-        """Those within the trained context, whatever was read last: some models change them with the length."""
+        """Frequencies within the trained context, whatever was read last: some models change them with the length."""
         of_kind = self.name.removesuffix(TABLE)
         changes = follows_length_in(self.module) is not None
         original = getattr(self.module, f"{of_kind}original_{TABLE}", None) if changes else None
@@ -174,7 +174,7 @@ def tables_of_layers(model: PreTrainedModel) -> list[RotaryTable | None]:
         return [there[0] if there else None] * len(layers)
     found: dict[int, RotaryTable] = {}
 
-    def look(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def find_table(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         own = set(layer.modules())
         for table in there:
             given = table.module.__dict__.get(COMPUTED, {}).get(table.name, [None])[0]
@@ -183,7 +183,7 @@ def tables_of_layers(model: PreTrainedModel) -> list[RotaryTable | None]:
 
     weight = model.get_input_embeddings().weight
     device = "cpu" if weight.device.type == "meta" else weight.device  # offloaded weights run on the CPU
-    hooks = [*listen(there, {}), *(layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers)]
+    hooks = [*listen(there, {}), *(layer.register_forward_pre_hook(find_table, with_kwargs=True) for layer in layers)]
     try:
         with torch.no_grad():
             text_decoder(model)(input_ids=torch.zeros(1, 2, dtype=torch.long, device=device), use_cache=False)
@@ -201,8 +201,8 @@ def rotate_layers(
     """
     there = rotary_tables(model)
     own = [table.rotation() for table in there]
-    wanted: dict[RotaryTable, list[Rotation]] = {}  # of each table, those that differ
-    number_of: list[int] = []  # of each layer's rotation among those of its table
+    wanted: dict[RotaryTable, list[Rotation]] = {}  # the different rotations of each table
+    number_of: list[int] = []  # of each layer's rotation in its table's list
     for table, rotation in zip(of_layers, rotations, strict=True):
         of_table = [] if table is None else wanted.setdefault(table, [])
         alike = [i for i, other in enumerate(of_table) if rotation.same_as(other)]

@@ -1,4 +1,4 @@
-"""Another normaliser or encoding inside a loaded model: of this project any, of Hugging Face's RoPE of another kind.
+"""Another normaliser or encoding inside a loaded model: any in a decoder of this project, RoPE in Hugging Face's.
 
 Shapes: P channel pairs.
 
@@ -98,7 +98,7 @@ class Patch:
 def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encoding: MakeEncoding | None) -> ExitStack:
     """Give every layer of a decoder of this project another normaliser or encoding; returns what undoes it.
 
-    What a kind of layer has beside them, such as its window, stays. UserError for a decoder that is patched already.
+    Other parts of a kind of layer, such as its window, do not change. UserError for a decoder that is patched already.
     """
     if decoder.is_patched:
         raise UserError(PATCHED)

@@ -138,7 +138,7 @@ def question_of(trained: TrainedRun) -> Question | None:
     example = Examples(task, seed=trained.config.seed, split="test", length=length)[0]
     tokens, targets, scored = example.tokens, example.targets, example.scored
     first = int(scored.argmax())
-    n_tokens = int(np.append(scored[first:], False).argmin())  # those that are written without another question
+    n_tokens = int(np.append(scored[first:], False).argmin())  # tokens that are written without another question
     text, of_text = trained.vocabulary().tokenizer, isinstance(task, TextTask)
     prompt, answer = (
         text.decode(part.tolist(), skip_special_tokens=of_text)

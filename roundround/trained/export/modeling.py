@@ -182,7 +182,7 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         """Logits [B, T, V], and with labels [B, T] the mean nats of the next tokens (-100 counts for nothing).
 
         `attention_mask` [B, T] is 0 where a token is padding; after a cache it is of the tokens there too.
-        `logits_to_keep` asks for the last so many rows, or for those of a tensor. `use_cache` makes a cache where
+        `logits_to_keep` is how many last rows are returned, or a tensor of row numbers. `use_cache` makes a cache where
         `past_key_values` is none. Raises ValueError for what the decoder has no place for.
         """
         for name in ("output_hidden_states", "output_attentions"):

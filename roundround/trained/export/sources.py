@@ -2,7 +2,7 @@
 
 transformers loads a modelling file and the files beside it that are imported by lines `from .name import ...`; it knows
 no subfolders. So each module gets a flat file name, pe_rope.py for roundround.pe.rope, and the import lines name these
-files. Everything else stays byte for byte the same.
+files. Everything else is byte for byte the same.
 
 Tested by tests/trained/test_export_sources.py.
 """
@@ -174,13 +174,13 @@ def flat_file_names(names: Iterable[str], given: dict[str, str]) -> dict[str, st
 
 
 def with_classes(text: str, classes: Mapping[str, type]) -> str:
-    """The text with other classes imported by the names that `classes` gives, those beyond its own as parts."""
+    """The text with other classes imported by the names in `classes`; names that the text lacks are added as parts."""
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
     statements = {node.names[0].asname: node for node in nodes}
     lines = {name: f"from {of.__module__} import {of.__qualname__} as {name}" for name, of in classes.items()}
     edits = {statements[name]: line for name, line in lines.items() if name in statements}
     more = [name for name in lines if name not in statements]
-    if more:  # after the last of those that are there
+    if more:  # after the last one of the text
         last = max(edits, key=lambda statement: statement.lineno)
         edits[last] = "\n".join([edits[last], *(lines[name] for name in more)])
         text = text.replace(PARTS, PARTS[:-1] + "".join(f', "{name}": {name}' for name in more) + "}")

@@ -141,7 +141,7 @@ def logit_scale(family: Family, scales: Sequence[float], head_dim: int) -> dict[
 
 
 def layers_of(family: Family, ropes: Sequence[Rope], windows: Sequence[int | None]) -> dict[str, Any]:
-    """The part of a configuration that tells layers apart. Raises NoStockClass where the class tells others apart."""
+    """The part of a configuration in which layers differ. Raises NoStockClass where layers of the class cannot."""
     given = {window for window in windows if window is not None}
     if given and not family.windows:
         raise NoStockClass(f"{family.export} has no windows")

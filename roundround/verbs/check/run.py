@@ -148,8 +148,9 @@ def write_vectors(cfg: DictConfig, config: CheckConfig, invocation: Invocation) 
 
 
 def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> None:
-    """The tensors of a file beside ours. Refuted where one differs by more than rounding, NoVerdict where it cannot be
-    told.
+    """Compare the tensors of a file with ours.
+
+    Refuted where one differs by more than rounding, NoVerdict where rounding hides whether it does.
     """
     assert config.against is not None
     path = home_expanded(config.against, "against")

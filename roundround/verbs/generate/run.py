@@ -39,7 +39,7 @@ from roundround.verbs.generate import GenerateConfig
 
 
 def generate(cfg: DictConfig, invocation: Invocation) -> None:
-    """Write `n` texts of at most `length` tokens, the first as it comes; what there is of them is kept on Ctrl-C."""
+    """Write `n` texts of at most `length` tokens, the first while it is made; Ctrl-C keeps what has been written."""
     choices: dict[str, Any] = subject_choices(cfg, invocation)
     config = checked(GenerateConfig, cfg)
     device = pick_device(config.device)
@@ -94,10 +94,10 @@ class Session:
         for number, text in enumerate(self.texts[1:], 2):
             print_text(f"\n\n--- {number} of {self.config.n}\n{self.writer.decode(text)}")
         print_text("\n")
-        self.tell()
+        self.summarise()
 
     def converse(self) -> None:
-        """Go on with the text, then with what is typed behind it, until the end of the input."""
+        """Continue the text, then what the user types after it, until the input ends."""
         self.writer.begin(None)
         print_text(self.writer.decode(self.texts[0]))
         try:
@@ -114,7 +114,7 @@ class Session:
                 check_room(self.writer, len(self.texts[0]), self.config.length, self.run.manifest["choices"].get("pe"))
         finally:
             self.keep()
-        self.tell()
+        self.summarise()
 
     def extend(self) -> None:
         """Read what has not been read, and write up to `length` tokens more."""
@@ -166,12 +166,12 @@ class Session:
         self.run.results(records, tokens_per_second=speed)
 
     def seen(self) -> tuple[list[str], list[int], NDArray[Any]]:
-        """The words of the first text, the places of those that were written, and what the watched head saw there."""
+        """The words of the first text, the positions of the written ones, and the watched head's weights there."""
         assert self.watched is not None, "a head is watched"
         words = self.writer.words(self.texts[0])
-        return words, [place for place, _ in self.watched.steps], self.watched.weights(len(words)).numpy()
+        return words, [position for position, _ in self.watched.steps], self.watched.weights(len(words)).numpy()
 
-    def tell(self) -> None:
+    def summarise(self) -> None:
         if self.watched is not None and self.run.writes:
             title = f"attention of layer {self.watched.layer}, head {self.watched.head}"
             show_attention(*self.seen(), n_prompt=self.n_prompt, title=title)
@@ -183,7 +183,7 @@ class Session:
 
 
 def watched_head(config: GenerateConfig, writer: Writer, n_prompt: int) -> WatchedHead | None:
-    """The head that `show=attention` looks at; None where nothing is to be shown. UserError where there is none."""
+    """The head of `show=attention`; None without it. UserError where there is no such head."""
     if config.show is None:
         return None
     n_bytes = 4 * config.length * (n_prompt + config.length)
