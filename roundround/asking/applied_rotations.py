@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -248,13 +249,8 @@ def measured_mask(
         return bool(mask_function(batch, batch, query, key))
 
     def queries_that_see(k: int) -> int | None:
-        if sees(k + UNSEEN, k):
-            return None
-        low, high = 0, UNSEEN  # a query low tokens on sees the key, one high tokens on does not
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if sees(k + middle, k) else (low, middle)
-        return high
+        n = bisect_left(range(UNSEEN), True, key=lambda distance: not sees(k + distance, k))
+        return None if n == UNSEEN else n
 
     first, second = queries_that_see(0), queries_that_see(1)
     is_chunk = first != second  # a window has one width; of a chunk the second token sees one less
@@ -293,23 +289,26 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
         assert head_dim is not None
         assert isinstance(keys, SeenKeys)
         declared = declared_by(config, number, head_dim, longest)
-        reports.append(
-            LayerReport(
-                number=number,
-                readings=readings_of(turnings, seen, trained, declared),
-                seen=seen,
-                window=keys.reach,
-                chunk=keys.own_chunk,
-                declared=declared,
-            )
-        )
+        reports.append(report_of(number, turnings, seen, trained, declared, keys.reach, keys.own_chunk))
     return reports
 
 
-def readings_of(turnings: Sequence[Turning], seen: LayerSeen, trained: int, declared: Declared) -> Readings:
+def report_of(
+    number: int,
+    turnings: Sequence[Turning],
+    seen: LayerSeen,
+    trained: int,
+    declared: Declared,
+    window: int | None,
+    chunk: int | None,
+) -> LayerReport:
+    """The report on a layer; the scheme with the declared base is tried first."""
     within, beyond, far = turnings
     bases = [] if declared.scheme.base is None else [declared.scheme.base]
-    return Readings(within=within, beyond=beyond, far=far, trained=trained, attention_factor=seen.factor, bases=bases)
+    readings = Readings(
+        within=within, beyond=beyond, far=far, trained=trained, attention_factor=seen.factor, bases=bases
+    )
+    return LayerReport(number=number, readings=readings, seen=seen, window=window, chunk=chunk, declared=declared)
 
 
 def rope_of(config: Any, layer: int) -> Mapping[str, Any] | None:
@@ -440,10 +439,7 @@ def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> lis
         own = type(encodings[number])
         if own.rotate_queries is not PositionalEncoding.rotate_queries and not issubclass(own, RotaryEncoding):
             turnings = [replace(one, odd=f"{own.__name__} does more than single tokens show") for one in turnings]
-        readings = readings_of(turnings, seen, length, declared)
-        reports.append(
-            LayerReport(number=number, readings=readings, seen=seen, window=window, chunk=chunk, declared=declared)
-        )
+        reports.append(report_of(number, turnings, seen, length, declared, window, chunk))
     return reports
 
 

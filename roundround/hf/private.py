@@ -8,12 +8,11 @@ Tested by tests/hf/test_private.py, which fails where a version of transformers 
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedConfig
-from transformers.dynamic_module_utils import get_imports, get_relative_imports
+from transformers.dynamic_module_utils import get_imports
 
 
 def attention_name(config: PreTrainedConfig) -> Any:
@@ -24,14 +23,6 @@ def attention_name(config: PreTrainedConfig) -> Any:
 def set_attention_name(config: PreTrainedConfig, name: Any) -> None:
     """Let the model of this config, and of the configs inside, call another attention."""
     config._attn_implementation = name
-
-
-def modules_beside(text: str) -> set[str]:
-    """The modules beside a source file that transformers copies with it: by its own reading of the import lines."""
-    with tempfile.NamedTemporaryFile(suffix=".py") as file:
-        file.write(text.encode())
-        file.flush()
-        return set(get_relative_imports(file.name))
 
 
 def packages_needed(folder: Path) -> set[str]:

@@ -536,7 +536,7 @@ def test_two_processes_learn_a_task_as_one_does(here: Path) -> None:
 def test_answers_between_the_questions_are_not_written(learnt_bits: Path, here: Path) -> None:
     done = typed("eval", f"run={learnt_bits}", "logger=none", "length=32", "by=generation")
     assert_refused(
-        done, "by=generation is for an answer that stands behind its question, and FlipFlop asks for several"
+        done, "by=generation is for an answer after its question, and FlipFlop asks for several"
     )
 
 

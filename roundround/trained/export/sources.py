@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from roundround.hf.private import modules_beside
 from roundround.support import __version__
 from roundround.support.errors import UserError
 from roundround.support.imports import file_of, import_statements, package_of, reached
@@ -188,18 +187,11 @@ def with_classes(text: str, classes: Mapping[str, type]) -> str:
 
 
 def with_flat_imports(module: Module, files: Mapping[str, str]) -> str:
-    """The module's text with imports of flat files. UserError where transformers would not see them."""
+    """The module's text with imports of flat files."""
     data = module.text.encode()
     places = places_of([item.node for item in module.imports], data)
-    flat = with_edits(
-        module.text, {item.node: flat_import(data[places[item.node]].decode(), item, files) for item in module.imports}
-    )
-    expected = {files[item.origin] for item in module.imports if item.names}
-    if (seen := modules_beside(flat)) != expected:
-        names = ", ".join(sorted(seen ^ expected))
-        how = "each must begin a line, and no text in quotes may look like one"
-        raise UserError(f"{module.path}: transformers misreads the imports of {names}: {how}")
-    return flat
+    edits = {item.node: flat_import(data[places[item.node]].decode(), item, files) for item in module.imports}
+    return with_edits(module.text, edits)
 
 
 def flat_import(old: str, item: OwnImport, files: Mapping[str, str]) -> str:
