@@ -259,18 +259,6 @@ def test_a_wrong_rotation_in_the_code_is_told(name: str, monkeypatch: pytest.Mon
     assert message in told(check_pretrained(tiny("llama")))
 
 
-@pytest.mark.parametrize(
-    ("theta", "longest"), [(5e5, 8192), (1e6, 40_960), (1e6, 32_768)], ids=["Llama 3", "Qwen 3", "Mistral"]
-)
-def test_slow_pairs_of_long_contexts_are_no_scaling_in_half_precision(theta: float, longest: int) -> None:
-    """At the farthest position the slowest have turned by less than bfloat16 can tell from nothing."""
-    rope = {"rope_type": "default", "rope_theta": theta}
-    model = tiny("llama", head_dim=128, num_hidden_layers=1, max_position_embeddings=longest, rope_parameters=rope)
-    reports = check_pretrained(cast(model))
-    assert [named(r.scheme).partition(",")[0] for r in reports] == ["rope"]
-    assert told(reports) == []
-
-
 def test_families_that_rotate_within_windows_alone_are_known() -> None:
     model = tiny("cohere2", sliding_window=5, layer_types=["sliding_attention"] * 3 + ["full_attention"])
     reports = check_pretrained(model)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import torch
 from conftest import STORIES, Done, assert_refused, typed
@@ -21,27 +20,19 @@ from omegaconf import DictConfig
 from safetensors import safe_open
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    GenerationConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
 
 import roundround as rr
 from roundround.asking import generation
-from roundround.asking.generation import DecoderWriter, PretrainedWriter, TextStream, WatchedHead, next_tokens
+from roundround.asking.generation import DecoderWriter, TextStream, WatchedHead, next_tokens
 from roundround.config.options import load_option
 from roundround.data.tokenizers import Bytes as ByteTokens
-from roundround.hf.load import ProbedHuggingFaceModel
-from roundround.hf.patching.attention import installed
 from roundround.pe.rope import RoPE
 from roundround.probing.probed_model import watching
-from roundround.report.generated import show_attention
 from roundround.report.page.write import page_of
 from roundround.support.errors import Interrupted
 from roundround.trained.models import build_decoder
@@ -346,24 +337,6 @@ def test_the_page_shows_what_the_head_saw(here: Path, run: Path, monkeypatch: py
     assert step["weights"] == (1000 * weights[4, : step["place"]]).round().int().tolist()
 
 
-def test_a_terminal_shows_the_prompt_in_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    for name, value in (("COLORTERM", "truecolor"), ("TERM", "xterm-256color")):
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    weights = np.array([[0.9, 0.0, 0.1, 0.0]], dtype=np.float32)
-    show_attention(["one", "two", "three", "next"], [3], weights, n_prompt=3, title="a head")
-    shown = terminal.getvalue()
-    assert "48;2;110;166;223mone" in shown, "nine tenths of the way from dark to bright"
-    assert " two " in shown
-    assert "48;2;30;54;87mthree" in shown
-
-
 def test_only_the_likeliest_are_drawn() -> None:
     logits, generators = torch.tensor([[0.0, 3.0, 2.0, 1.0]]), [torch.Generator().manual_seed(0)]
     drawn = {next_tokens(logits, temperature=5.0, top_k=2, generators=generators)[0] for _ in range(60)}
@@ -386,22 +359,6 @@ class Bytes:
 
     def decode(self, tokens: list[int]) -> str:
         return bytes(tokens).decode(errors="replace")
-
-
-@pytest.mark.parametrize("of", ["bos_token", "eos_token"])
-def test_a_tokenizer_whose_unknown_token_is_another_one_too_reads_prompts(of: str) -> None:
-    words = {"<s>": 0, "</s>": 1, "a": 2, "b": 3}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<s>" if of == "bos_token" else "</s>"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<s>" if of == "bos_token" else "</s>"}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=8, hidden_size=8, num_attention_heads=2, num_hidden_layers=1))
-    model.generation_config = GenerationConfig(eos_token_id=1)
-    with installed(model):
-        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
-        writer = PretrainedWriter(ProbedHuggingFaceModel("it", model, fast))
-    writer.check("a b")
-    assert writer.tokens("a b </s>", first=True) == [0, 2, 3, 1], "what was typed stays"
 
 
 def test_a_stream_shows_no_half_of_a_character() -> None:
