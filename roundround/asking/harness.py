@@ -116,7 +116,7 @@ class HarnessModel(HFLM):
 
     def tok_batch_encode(self, strings: Sequence[str], left_truncate_len: int, **options: Any) -> tuple[Tensor, Tensor]:
         """Questions to be answered in writing, filled up on the left; and which tokens are theirs, [B, T] each."""
-        whole = [self.tok_encode(string) or [self.first] for string in strings]
+        whole: list[list[Any]] = [self.tok_encode(string) or [self.first] for string in strings]
         self.n_read += len(whole)
         self.n_cut += sum(len(tokens) > left_truncate_len for tokens in whole)
         kept = [torch.tensor(tokens[-left_truncate_len:]) for tokens in whole]
@@ -145,8 +145,8 @@ class HarnessModel(HFLM):
             tokens = [token for token in (*context, *continuation) if token is not None]
             texts.append((tokens[-self.max_length - 1 :], min(len(continuation), len(tokens) - 1)))
             if texts[-1][1] > self.max_length:
-                n = f"{texts[-1][1]} tokens, more than length={self.max_length}"
-                raise UserError(f"an answer has {n}; give a larger length")
+                too_long = f"{texts[-1][1]} tokens, more than length={self.max_length}"
+                raise UserError(f"an answer has {too_long}; give a larger length")
             self.n_cut += len(tokens) > self.max_length + 1
         self.n_read += len(texts)
         found = [(0.0, True)] * len(texts)  # of no token
