@@ -32,7 +32,7 @@ from roundround.records.provenance import REBUILT, tell_changes
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, one_line
-from roundround.trained.patterns import kinds_of, parts_of, refuse_unread_part, replaced_in_pattern
+from roundround.trained.patterns import kinds_of, parts_of, replaced_in_pattern, split_pattern, why_unread
 
 if TYPE_CHECKING:
     from roundround.hf.load import ProbedHuggingFaceModel
@@ -122,8 +122,11 @@ class TrainedRun:
             self.config.pattern = pattern if whole_pattern else replaced_in_pattern(own_pattern, pattern)
             self.replaced |= {*PARTS_WITH_PARAMETERS, "pattern"}
         else:
-            for part in self.replaced:
-                refuse_unread_part(part, self.config.get("pattern"))
+            own_pattern = self.config.get("pattern")
+            kinds = split_pattern(own_pattern)[0] if own_pattern else {}
+            for why in (why_unread(part, kinds, "the run's pattern") for part in self.replaced):
+                if why:
+                    raise UserError(why)
         give_theta(self.config, flat(self.manifest["config"]).get("pe.theta"))
         given = self.replaced | ({"data"} if data is not None else set())
         own = {name: self.manifest["config"].get(name, {}) for name in REBUILT if name not in given}
