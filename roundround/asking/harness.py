@@ -31,6 +31,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks.manager import TaskManager, load_yaml
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from torch import Tensor
+from transformers import DynamicCache
 
 from roundround.asking.generation import PretrainedWriter, Writer, decoder_writer
 from roundround.data.corpora import first_line
@@ -164,6 +165,13 @@ class HarnessModel(HFLM):
                     n = texts[i][1]
                     found[i] = float(log_p_Bn[row, -n:].sum()), bool(likeliest_Bn[row, -n:].all())
         return found
+
+    def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **options: Any) -> Tensor:
+        if isinstance(self.model, RoundroundForCausalLM):  # an encoding may read the length of the whole text
+            options["past_key_values"] = DynamicCache()
+            self.model.own_cache(options["past_key_values"], max_length)
+        tokens_BT: Tensor = super()._model_generate(context, max_length, stop, **options)
+        return tokens_BT
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         return torch.stack(self.peers.gather(tensor.cpu()))

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from conftest import STORIES, Done, assert_refused, typed
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from roundround.asking.generation import DecoderWriter, PretrainedWriter
-from roundround.asking.task_answers import AnsweringPretrained, score_written
+from roundround.asking.generation import AnsweringPretrained, DecoderWriter, PretrainedWriter, score_written
 from roundround.config.build import build
 from roundround.config.options import load_option
 from roundround.data.tasks.base import Example, Examples, Task

@@ -18,8 +18,7 @@ from rounding import rounding
 from scipy import stats
 
 from roundround.analysis.intervals import wilson
-from roundround.asking.generation import decoder_writer
-from roundround.asking.task_answers import score_written
+from roundround.asking.generation import decoder_writer, score_written
 from roundround.data.batches import Shares
 from roundround.data.tasks.base import BOS, EOS, SEP, Example, Examples, distinct
 from roundround.data.tasks.batches import AskedBatch, TrainingExamples, padded, same_length_batches

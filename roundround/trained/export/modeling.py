@@ -205,8 +205,11 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
             loss = self.loss_function(logits=logits_BTV, labels=labels, vocab_size=self.config.vocab_size, **more)
         return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=past_key_values)
 
-    def own_cache(self, given: DynamicCache) -> Cache:
-        """The decoder's cache in a dynamic cache, put there where that is empty. ValueError for any other cache."""
+    def own_cache(self, given: DynamicCache, length: int | None = None) -> Cache:
+        """The decoder's cache in a dynamic cache, put there where that is empty. ValueError for any other cache.
+
+        length: of the whole text, where it is known.
+        """
         if not isinstance(given, DynamicCache) or given.offloading:
             raise ValueError(
                 "this model keeps its keys in a dynamic cache alone: leave out cache_implementation=, or give "
@@ -217,7 +220,7 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
             return first.cache
         if given.get_seq_length():
             raise ValueError("past_key_values= holds the keys of another model; give DynamicCache()")
-        cache = self.model.empty_cache()
+        cache = self.model.empty_cache(length=length)
         given.layers = [KeptLayer(cache, number) for number in range(len(cache.layers))]
         given.layer_class_to_replicate = None
         return cache

@@ -64,7 +64,11 @@ def source_files(main: str, classes: Mapping[str, type], *, main_file: str) -> d
     """
     modules = Library(classes.values()).closure(main, classes)
     files = flat_file_names(modules, {main: main_file})
-    texts = {name: heading(module) + with_flat_imports(module, files) for name, module in modules.items()}
+    texts = {}
+    for name, module in modules.items():
+        place = module.path.relative_to(ROOT).as_posix() if name.partition(".")[0] == PACKAGE else None
+        whence = f"# {place} of roundround {__version__} (Apache-2.0); only its import lines are changed\n"
+        texts[name] = ("" if place is None else whence) + with_flat_imports(module, files)
     imports = [item for module in modules.values() for item in module.imports]
     by_name = {f"{item.origin}.{alias.name}" for item in imports for alias in item.modules}
     lines = "".join(sorted(BY_NAME.format(files[name]) for name in by_name))
@@ -224,11 +228,3 @@ def places_of(nodes: Iterable[ast.ImportFrom], data: bytes) -> dict[ast.ImportFr
             starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
         )
     return places
-
-
-def heading(module: Module) -> str:
-    """A comment line for files of roundround, which says where they are from; nothing for a user's own."""
-    if module.name.partition(".")[0] != PACKAGE:
-        return ""
-    place = module.path.relative_to(ROOT).as_posix()
-    return f"# {place} of roundround {__version__} (Apache-2.0); only its import lines are changed\n"

@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.asking.generation import PretrainedWriter, Writer, decoder_writer
+from roundround.asking.generation import (
+    AnsweringPretrained,
+    PretrainedWriter,
+    Writer,
+    check_is_written,
+    decoder_writer,
+    score_written,
+)
 from roundround.asking.reader import check_lengths, of_all
-from roundround.asking.task_answers import AnsweringPretrained, check_is_written, score_written
 from roundround.config.recorded import overridden
 from roundround.data.corpora import Source
 from roundround.data.tasks.base import BYTES_OF_TOKEN, IDENTIFYING, Example, Examples, Task, distinct
