@@ -62,14 +62,12 @@ class Patch:
             undo.callback(install(model, make_softmax))
             if make_encoding is not None:
                 of_table = dict(zip(of_layers, new, strict=True))
-                differ = not all(
-                    rotation.same_as(of_table[table]) for table, rotation in zip(of_layers, new, strict=True)
-                )
-                if differ or len({bool(rotation.frequencies_P.any()) for rotation in new}) > 1:  # only some rotate
+                alike = all(rotation.same_as(of_table[table]) for table, rotation in zip(of_layers, new, strict=True))
+                rotating = [bool(rotation.frequencies_P.any()) for rotation in new]
+                if not alike or len(set(rotating)) > 1:  # only some rotate
                     tokens = range(min(N_TOKENS, model.get_input_embeddings().num_embeddings))
                     probed = ProbedHuggingFaceModel(type(model).__name__, model, None)
                     layouts = check(probed, tokens, ablated=True)
-                    rotating = [bool(rotation.frequencies_P.any()) for rotation in new]
                     wrong = [
                         str(softmax.shape.layer)
                         for softmax, layout, turns in zip(probed.normalisers, layouts, rotating, strict=True)

@@ -17,7 +17,6 @@ from roundround.hf.config_nodes import FAMILIES, GEGLU, SWIGLU, Family
 from roundround.model.attention import Attention
 from roundround.model.decoder import Decoder
 from roundround.model.qk_norm import RMSQueryKeyNorm
-from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.p_rope import PRoPE
 from roundround.pe.p_rope_reversed import PRoPEReversed
@@ -79,7 +78,11 @@ def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConf
         "dtype": "float32",
     }
     options["hidden_activation" if is_gemma else "hidden_act"] = GEGLU if sizes["geglu"] else SWIGLU
-    options |= logit_scale(family, [attention.shape.scale for attention in attentions], shape.head_dim)  # type: ignore[union-attr, misc]
+    scales = [attention.shape.scale for attention in attentions]  # type: ignore[union-attr]
+    scalar = round(scales[0] ** -2) if is_gemma else shape.head_dim  # Gemma 3 has a whole number of its own
+    if any(scale != scalar**-0.5 for scale in scales):
+        raise NoStockClass(f"{family.export} has logits of q . k / sqrt(head_dim) in all layers")
+    options |= {"query_pre_attn_scalar": scalar} if is_gemma else {}
     options |= layers_of(family, ropes, windows)
     if shape.d_model % shape.n_heads and family is FAMILIES["llama"]:
         raise NoStockClass(f"Llama's width is a multiple of the number of heads: {shape.d_model}, {shape.n_heads}")
@@ -129,17 +132,6 @@ def normalisation(attentions: Sequence[Attention], norm_eps: float) -> str:
     return kinds.pop()
 
 
-def logit_scale(family: Family, scales: Sequence[float], head_dim: int) -> dict[str, Any]:
-    """Gemma 3 has one of its own, 1 / sqrt(n) with n a whole number. Raises NoStockClass."""
-    is_gemma = family is FAMILIES["gemma3_text"]
-    n = round(scales[0] ** -2) if is_gemma else head_dim
-    if is_gemma and all(scale == n**-0.5 for scale in scales):
-        return {"query_pre_attn_scalar": n}
-    if any(scale != head_dim**-0.5 for scale in scales):
-        raise NoStockClass(f"{family.export} has logits of q . k / sqrt(head_dim) in all layers")
-    return {}
-
-
 def layers_of(family: Family, ropes: Sequence[Rope], windows: Sequence[int | None]) -> dict[str, Any]:
     """The part of a configuration in which layers differ. Raises NoStockClass where layers of the class cannot."""
     given = {window for window in windows if window is not None}
@@ -164,7 +156,7 @@ def layers_of(family: Family, ropes: Sequence[Rope], windows: Sequence[int | Non
     by_group: dict[str, Rope] = {}
     for group, rope in zip(groups, ropes, strict=True):
         if by_group.setdefault(group, rope) != rope:
-            raise NoStockClass(f"{family.export} rotates alike in all layers" + (" of a kind" * (family.by_kind)))
+            raise NoStockClass(f"{family.export} rotates alike in all layers" + (" of a kind" * family.by_kind))
     if not family.by_kind:
         return {**options, "rope_parameters": by_group["all"]}
     some = next(iter(by_group.values()))
@@ -173,29 +165,20 @@ def layers_of(family: Family, ropes: Sequence[Rope], windows: Sequence[int | Non
 
 
 def rope_of(decoder: Decoder, layer: int) -> Rope:
-    """`rope_parameters` of a layer. Raises NoStockClass where there are none."""
+    """Llama's `rope_parameters` of a layer. Raises NoStockClass where its encoding has none."""
     encoding = decoder.all_encodings[decoder.encoding_of_layer[layer]]
-    rope = rope_parameters(encoding)
-    if rope is None:
-        raise NoStockClass(f"no class has {type(encoding).__name__} with these numbers as its positions")
-    return rope
-
-
-def rope_parameters(encoding: PositionalEncoding) -> Rope | None:
-    """Llama's `rope_parameters` of an encoding that is the same at inference, None where there are none."""
     match encoding:
         case NoPE() if encoding.shape.head_dim % 2 == 0:
             return {"rope_type": "proportional", "partial_rotary_factor": 0.0, "rope_theta": ANY_THETA}
-        case RoPE() if encoding.log_factor_P is not None:
-            return None
+        case RoPE() if encoding.log_factor_P is not None:  # learned frequencies
+            pass
         case RoPE() | RoPERandom():  # tokens stand at consecutive positions there; the export says so
             return {"rope_type": "default", "rope_theta": encoding.theta}
         case PRoPE():
             return {"rope_type": "proportional", "partial_rotary_factor": encoding.p, "rope_theta": encoding.theta}
         case PRoPEReversed() | PartialRoPE() if encoding.n_kept == encoding.shape.head_dim // 2:  # p = 1
             return {"rope_type": "default", "rope_theta": encoding.theta}
-        case _:
-            return None
+    raise NoStockClass(f"no class has {type(encoding).__name__} with these numbers as its positions")
 
 
 def stock_weights(decoder: Decoder, config: PreTrainedConfig) -> dict[str, Tensor]:

@@ -79,7 +79,7 @@ class Session:
         self.texts = [list(prompt) for _ in range(config.n)]
         self.generators = generators_of(config.seed, config.n)
         self.n_of_text = [0] * config.n  # tokens that the model has written
-        self.n_read = self.n_written = self.n_steps = 0
+        self.n_read = 0
         self.seconds_of_prompt = self.seconds = 0.0
 
     def write(self) -> None:
@@ -103,7 +103,7 @@ class Session:
         try:
             while True:
                 self.extend()
-                self.run.log(self.n_steps, tokens=len(self.texts[0]))
+                self.run.log(self.n_of_text[0], tokens=len(self.texts[0]))
                 print_text("\n")
                 print("> ", end="", file=sys.stderr, flush=True)
                 line = sys.stdin.readline()
@@ -120,22 +120,16 @@ class Session:
         """Read what has not been read, and write up to `length` tokens more."""
         config, stream, start = self.config, TextStream(self.writer, self.texts[0]), time.perf_counter()
         unread = self.texts[0][self.n_read :]
+        options: dict[str, Any] = {"length": config.length, "temperature": config.temperature, "top_k": config.top_k}
         try:
             with torch.inference_mode():
                 logits_BV = self.writer.read(torch.tensor([unread], device=self.writer.device))
-        except ValueError as error:
-            raise UserError(str(error)) from error
-        self.n_read = len(self.texts[0])
-        self.seconds_of_prompt += time.perf_counter() - start
-        start = time.perf_counter()
-        options: dict[str, Any] = {"length": config.length, "temperature": config.temperature, "top_k": config.top_k}
-        try:
+            self.seconds_of_prompt += time.perf_counter() - start
+            start = time.perf_counter()
             for chosen in write(self.writer, logits_BV, n=config.n, generators=self.generators, **options):
                 for number, token in enumerate(chosen):
                     self.texts[number].extend([] if token is None else [token])
                     self.n_of_text[number] += token is not None
-                self.n_steps += 1
-                self.n_written += sum(token is not None for token in chosen)
                 if chosen[0] is not None:
                     if self.watched is not None:
                         self.watched.note(len(self.texts[0]) - 1)
@@ -148,9 +142,9 @@ class Session:
 
     def keep(self) -> None:
         """Write what there is, if any: the texts, and the numbers of the run."""
-        if not self.n_steps:  # a run that is refused leaves nothing
+        ends, written, n_steps = self.writer.ends, self.n_of_text, max(self.n_of_text)
+        if not n_steps:  # a run that is refused leaves nothing
             return
-        ends, written = self.writer.ends, self.n_of_text
         if self.run.writes:
             kept = [
                 {"text": self.writer.decode(text), "tokens": n, "ended": text[-1] in ends}
@@ -159,10 +153,10 @@ class Session:
             write_json(self.run.directory / TEXTS, {"prompt": self.config.prompt, "texts": kept})
             if self.watched is not None:
                 leave_attention(self.run.directory, *self.seen(), layer=self.watched.layer, head=self.watched.head)
-        speed = self.n_written / self.seconds if self.seconds else 0.0
+        speed = sum(written) / self.seconds if self.seconds else 0.0
         records = [{"metric": "tokens_per_second", "value": speed}, {"metric": "prompt_tokens", "value": self.n_prompt}]
         records += [{"metric": "tokens", "text": number, "value": n} for number, n in enumerate(written, 1)]
-        self.run.log(self.n_steps, tokens_per_second=speed)
+        self.run.log(n_steps, tokens_per_second=speed)
         self.run.results(records, tokens_per_second=speed)
 
     def seen(self) -> tuple[list[str], list[int], NDArray[Any]]:
@@ -175,9 +169,9 @@ class Session:
         if self.watched is not None and self.run.writes:
             title = f"attention of layer {self.watched.layer}, head {self.watched.head}"
             show_attention(*self.seen(), n_prompt=self.n_prompt, title=title)
-        speed = self.n_written / self.seconds if self.seconds else 0.0
+        speed = sum(self.n_of_text) / self.seconds if self.seconds else 0.0
         print_status(
-            f"{self.n_written:,} tokens in {self.seconds:.1f} s, {speed:,.0f} a second, after "
+            f"{sum(self.n_of_text):,} tokens in {self.seconds:.1f} s, {speed:,.0f} a second, after "
             f"{self.n_prompt:,} of the prompt in {self.seconds_of_prompt:.2f} s; {TEXTS} has the text"
         )
 
