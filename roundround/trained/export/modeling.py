@@ -225,20 +225,6 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         given.layer_class_to_replicate = None
         return cache
 
-    def prepare_inputs_for_generation(
-        self, input_ids: Tensor, *args: Any, past_key_values: Any = None, **kwargs: Any
-    ) -> dict[str, Any]:
-        """What transformers prepares; a cache of another kind is refused before it makes a mask for it.
-
-        By the name `kwargs` transformers knows that all arguments of `forward` are taken.
-        """
-        if past_key_values is not None:
-            self.own_cache(past_key_values)
-        made: dict[str, Any] = super().prepare_inputs_for_generation(
-            input_ids, *args, past_key_values=past_key_values, **kwargs
-        )
-        return made
-
     def init_continuous_batching(self, *args: Any, **options: Any) -> Any:
         """ValueError: its pages hold keys for attention of transformers' own."""
         raise ValueError("this model's attention takes no paged batches: call generate with a padded batch")
