@@ -31,9 +31,10 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks.manager import TaskManager, load_yaml
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
-from roundround.asking.generation import PretrainedWriter, Writer, decoder_writer
+from roundround.asking.generation import DecoderWriter, PretrainedWriter, Writer
 from roundround.data.corpora import first_line
 from roundround.data.hub import hub_is_reachable, offline
 from roundround.data.tasks.text_task import TextTask
@@ -94,7 +95,8 @@ class HarnessModel(HFLM):
             raise UserError(
                 f"{trained.directory} learns a task, whose vocabulary reads no text; lm_eval's tasks are text"
             )
-        writer = decoder_writer(trained, decoder.requires_grad_(False))
+        name = "/".join(trained.directory.parts[-2:])
+        writer = DecoderWriter(name, decoder.requires_grad_(False), trained.vocabulary())
         exported = model_to_export(trained, decoder)
         model = RoundroundForCausalLM(own_config(exported), decoder)
         one_by_one = any(isinstance(encoding, FollowsLength) for encoding in decoder.all_encodings)
@@ -122,8 +124,8 @@ class HarnessModel(HFLM):
         self.n_cut += sum(len(tokens) > left_truncate_len for tokens in whole)
         kept = [torch.tensor(tokens[-left_truncate_len:]) for tokens in whole]
         masks = [torch.ones_like(tokens) for tokens in kept]
-        padded = (torch.nn.utils.rnn.pad_sequence(rows, True, 0, padding_side="left") for rows in (kept, masks))
-        return next(padded), next(padded)
+        ids_BT, mask_BT = (pad_sequence(rows, batch_first=True, padding_side="left") for rows in (kept, masks))
+        return ids_BT, mask_BT
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         """ln p of whole texts, each token once, in windows of `max_length` tokens that meet."""

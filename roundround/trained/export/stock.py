@@ -78,7 +78,7 @@ def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConf
         "dtype": "float32",
     }
     options["hidden_activation" if is_gemma else "hidden_act"] = GEGLU if sizes["geglu"] else SWIGLU
-    scales = [attention.shape.scale for attention in attentions]  # type: ignore[union-attr]
+    scales = [float(attention.shape.scale) for attention in attentions]  # type: ignore[union-attr, arg-type]
     scalar = round(scales[0] ** -2) if is_gemma else shape.head_dim  # Gemma 3 has a whole number of its own
     if any(scale != scalar**-0.5 for scale in scales):
         raise NoStockClass(f"{family.export} has logits of q . k / sqrt(head_dim) in all layers")
