@@ -92,7 +92,7 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
 
     with given_to_write(model, tokenizer) as writer, torch.no_grad():
         writer.check(text)
-        tokens, normalisers = writer.tokens(text, first=True), writer.normalisers()
+        tokens, normalisers = writer.tokens(text, first=True), writer.normalisers
         if not tokens or not text:
             raise UserError("the text is empty; give one with at least one token")
         most = model.longest() if isinstance(model, Decoder) else writer.most
@@ -165,7 +165,7 @@ def evaluate(
         rr.evaluate(model, tokenizer, "pydoc", length=[128, 512]).query("metric == 'perplexity'")
     """
     from roundround.asking.loaded_model import given_to_read
-    from roundround.asking.losses import check_dispersion, first_tokens_of, measure
+    from roundround.asking.reader import check_dispersion, first_tokens_of, measure
     from roundround.report.evaluation import all_records
 
     try:

@@ -9,6 +9,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from roundround.hf.patching.frequencies import rotary_tables
+
 N_VOCAB, WINDOW = 97, 5
 SIZES = {
     "hidden_size": 48,
@@ -67,6 +69,11 @@ def tiny(name: str, **changes: Any) -> PreTrainedModel:
             if parameter.ndim > 1 or "sinks" in path:
                 parameter.normal_(0, 0.25 if parameter.ndim > 1 else 1.0)
     return model.requires_grad_(False)
+
+
+def frequency_tables(model: PreTrainedModel) -> list[torch.Tensor]:
+    """The buffers from which the decoder's rotary modules compute their angles, radians per token; not copies."""
+    return [table.frequencies_P for table in rotary_tables(model)]
 
 
 def some_tokens(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -97,7 +97,7 @@ def planned_config(
     `check` is shown what was composed before any class that it names is imported.
     """
     # loading imports torch, which `roundround show` does not wait for
-    from roundround.asking.reader import settle_model_and_data
+    from roundround.asking.reader import subject_choices
     from roundround.records.run import Invocation
     from roundround.trained.models import give_default_data
     from roundround.trained.start import starting_point
@@ -110,7 +110,7 @@ def planned_config(
     invocation = Invocation(verb=verb, directory=Path(), overrides=list(overrides), choices=choices)
     check(as_dict(cfg))
     if issubclass(verb_named(verb).config or object, SubjectConfig):
-        settle_model_and_data(cfg, invocation)
+        subject_choices(cfg, invocation, with_data=True)
     if verb == "eval":
         give_default_data(cfg, otherwise="pydoc")
     if verb == "train":

@@ -1,4 +1,4 @@
-"""What each attention layer of a loaded model performs, and what its config declares, beside each other.
+"""The rotation that each attention layer of a loaded model applies, beside the one that its config declares.
 
 A Hugging Face model is compared with config.json, a run with the config in its run.json.
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,7 +69,7 @@ AS_DECLARED, NOT_COMPARED = "as declared", "not compared"  # verdicts on a layer
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What a config says about a layer; None for what it leaves out, or says in a form that is not known.
+    """What a config says about a layer; None for what it leaves out or says in an unknown form.
 
     encoding: that of its numbers, in the sizes of the layer. words: what cannot be expressed so. norm: whether queries
     and keys are normalised.
@@ -83,7 +84,7 @@ class Declared:
 
     @property
     def scheme(self) -> Scheme:
-        """The same as of what is performed; the name is that of the encoding's file, an option of `pe=`."""
+        """The declared scheme; its name is that of the encoding's file, an option of `pe=`."""
         if self.encoding is None:
             return Scheme(name=self.words or "nothing")
         name = "none" if isinstance(self.encoding, NoPE) else type(self.encoding).__module__.rpartition(".")[2]
@@ -109,7 +110,7 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerReport:
-    """One layer: what it performs, named, and what is declared. number: the layer's; window, chunk: as performed."""
+    """One layer: the rotation that it applies, named, and the declared one. window, chunk: as applied."""
 
     number: int
     readings: Readings
@@ -124,7 +125,7 @@ class LayerReport:
 
     @property
     def scheme(self) -> Scheme:
-        """What is performed, by the name that is declared where that gives these very numbers."""
+        """The applied scheme; it has the declared name where that gives exactly these numbers."""
         declared = self.declared.scheme
         rotary = isinstance(self.declared.encoding, RotaryEncoding) and declared.name not in UNNAMED
         return declared if rotary and self.performs_declared() else scheme_of(self.readings)
@@ -141,7 +142,7 @@ class LayerReport:
 
     @property
     def n_slow(self) -> int:
-        """Pairs that rotate as declared, so slowly that the measurement cannot tell them from pairs at rest."""
+        """Pairs that rotate as declared, but too slowly for the measurement to distinguish them from pairs at rest."""
         frequencies_P = self.declared.frequencies_P(self.turning.farthest)
         if frequencies_P is None or not self.declared.is_performed(self.turning):
             return 0
@@ -160,7 +161,7 @@ class LayerReport:
         return DIFFERS if self.differences() else NOT_COMPARED if self.not_compared else AS_DECLARED
 
     def differences(self) -> list[str]:
-        """What is performed otherwise than declared, a phrase each."""
+        """Each difference between what is applied and what is declared, as a phrase."""
         found, turning, declared = [], self.turning, self.declared
         scheme, said, seen = self.scheme, declared.scheme, self.readings
         known = declared.frequencies_P(turning.farthest) is not None
@@ -201,7 +202,7 @@ def tokens(n: int | None) -> str:
     return "none" if n is None else f"{n:,} tokens"
 
 
-def read_layers(
+def observed_layers(
     attentions: Sequence[nn.Module],
     normalisers: Sequence[AttentionSoftmax],
     forward: Callable[[Tensor, Tensor], Any],
@@ -237,8 +238,10 @@ class SeenKeys(ModelKeys):
     own_chunk: int | None
 
 
-def look_at_mask(*, mask_function: Callable[..., Any], device: torch.device | str = "cpu", **options: Any) -> ModelKeys:
-    """`mask`, with what the function says of queries far from a key."""
+def measured_mask(
+    *, mask_function: Callable[..., Any], device: torch.device | str = "cpu", **options: Any
+) -> ModelKeys:
+    """`mask`, with what the function says about queries far from a key."""
     keys = mask(mask_function=mask_function, device=device, **options)
 
     def sees(q: int, k: int) -> bool:
@@ -246,13 +249,8 @@ def look_at_mask(*, mask_function: Callable[..., Any], device: torch.device | st
         return bool(mask_function(batch, batch, query, key))
 
     def queries_that_see(k: int) -> int | None:
-        if sees(k + UNSEEN, k):
-            return None
-        low, high = 0, UNSEEN  # a query low tokens on sees the key, one high tokens on does not
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if sees(k + middle, k) else (low, middle)
-        return high
+        n = bisect_left(range(UNSEEN), True, key=lambda distance: not sees(k + distance, k))
+        return None if n == UNSEEN else n
 
     first, second = queries_that_see(0), queries_that_see(1)
     is_chunk = first != second  # a window has one width; of a chunk the second token sees one less
@@ -266,15 +264,17 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
     device = torch.device("cpu") if weight.device.type == "meta" else weight.device
     config = model.config.get_text_config()
     longest = int(getattr(config, "max_position_embeddings", None) or 2048)
-    trained = trained_length(config, longest)
+    ropes = [rope_of(config, layer) or {} for layer in range(config.num_hidden_layers)]
+    before_scaling = [int(rope.get("original_max_position_embeddings") or longest) for rope in ropes]
+    trained = min([longest, *before_scaling])
 
     def forward(tokens_B1: Tensor, pos_B1: Tensor) -> Any:
         return decoder(input_ids=tokens_B1.to(device), position_ids=pos_B1.to(device), use_cache=False)
 
     with installed(model) as normalisers:
-        AttentionMaskInterface.register(NAME, look_at_mask)
+        AttentionMaskInterface.register(NAME, measured_mask)
         try:
-            found = read_layers(layers, normalisers, forward, n_vocab=len(weight), trained=trained, longest=longest)
+            found = observed_layers(layers, normalisers, forward, n_vocab=len(weight), trained=trained, longest=longest)
         except (IndexError, TypeError) as error:
             raise UserError(
                 f"{type(model).__name__} takes no tokens at any positions, however far ({one_line(error)[:80]}; some "
@@ -289,23 +289,26 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
         assert head_dim is not None
         assert isinstance(keys, SeenKeys)
         declared = declared_by(config, number, head_dim, longest)
-        reports.append(
-            LayerReport(
-                number=number,
-                readings=readings_of(turnings, seen, trained, declared),
-                seen=seen,
-                window=keys.reach,
-                chunk=keys.own_chunk,
-                declared=declared,
-            )
-        )
+        reports.append(report_of(number, turnings, seen, trained, declared, keys.reach, keys.own_chunk))
     return reports
 
 
-def readings_of(turnings: Sequence[Turning], seen: LayerSeen, trained: int, declared: Declared) -> Readings:
+def report_of(
+    number: int,
+    turnings: Sequence[Turning],
+    seen: LayerSeen,
+    trained: int,
+    declared: Declared,
+    window: int | None,
+    chunk: int | None,
+) -> LayerReport:
+    """The report on a layer; the scheme with the declared base is tried first."""
     within, beyond, far = turnings
     bases = [] if declared.scheme.base is None else [declared.scheme.base]
-    return Readings(within=within, beyond=beyond, far=far, trained=trained, attention_factor=seen.factor, bases=bases)
+    readings = Readings(
+        within=within, beyond=beyond, far=far, trained=trained, attention_factor=seen.factor, bases=bases
+    )
+    return LayerReport(number=number, readings=readings, seen=seen, window=window, chunk=chunk, declared=declared)
 
 
 def rope_of(config: Any, layer: int) -> Mapping[str, Any] | None:
@@ -315,12 +318,6 @@ def rope_of(config: Any, layer: int) -> Mapping[str, Any] | None:
         return None
     own = rope.get(kinds[layer], rope) if kinds else rope
     return own if isinstance(own, Mapping) and "rope_theta" in own else None
-
-
-def trained_length(config: Any, longest: int) -> int:
-    """Tokens that a model was trained on, before its RoPE was scaled."""
-    ropes = [rope_of(config, layer) or {} for layer in range(config.num_hidden_layers)]
-    return min([longest, *(int(rope.get("original_max_position_embeddings") or longest) for rope in ropes)])
 
 
 def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declared:
@@ -368,7 +365,7 @@ def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declare
 
 
 def unread_keys(said: Mapping[str, Any], model: PreTrainedModel) -> list[str]:
-    """Keys of config.json about positions that nothing reads, with those that lead to them.
+    """Keys of config.json about positions that nothing reads, with the keys that lead to them.
 
     A key is read if the class of the config has it, or if the code of the config, of the model's modules or of its kind
     of RoPE names it. It is not where `rope_parameters` has other values of that key alone. said: what the file holds.
@@ -393,7 +390,7 @@ def unread_keys(said: Mapping[str, Any], model: PreTrainedModel) -> list[str]:
 
 
 def leaves(said: Mapping[str, Any], kind: str, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """Values of a config, each with the keys that lead to it, but for parts of models of another kind, as of images."""
+    """Values of a config, each with the keys that lead to it; parts of another kind, such as images, are left out."""
     return [
         leaf
         for name, value in said.items()
@@ -422,7 +419,9 @@ def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> lis
 
     n_vocab = decoder.embed_tokens.num_embeddings
     limit = decoder.longest()
-    found = read_layers(attentions, normalisers, forward, n_vocab=n_vocab, trained=length, longest=longest, limit=limit)
+    found = observed_layers(
+        attentions, normalisers, forward, n_vocab=n_vocab, trained=length, longest=longest, limit=limit
+    )
     reaches = reaches_of(decoder, normalisers, device)
     declared_kinds = kinds_of(int(trained.config.model.n_layers), **parts_of(trained.config))
     reports = []
@@ -440,10 +439,7 @@ def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> lis
         own = type(encodings[number])
         if own.rotate_queries is not PositionalEncoding.rotate_queries and not issubclass(own, RotaryEncoding):
             turnings = [replace(one, odd=f"{own.__name__} does more than single tokens show") for one in turnings]
-        readings = readings_of(turnings, seen, length, declared)
-        reports.append(
-            LayerReport(number=number, readings=readings, seen=seen, window=window, chunk=chunk, declared=declared)
-        )
+        reports.append(report_of(number, turnings, seen, length, declared, window, chunk))
     return reports
 
 
@@ -456,10 +452,10 @@ def reaches_of(
     longest = decoder.longest()
     found: list[tuple[int | None, int | None]] = []
 
-    def look(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+    def keep(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
         found.append((options["keys"].window, options["keys"].chunk))
 
-    with watching(normalisers, look):
+    with watching(normalisers, keep):
         n_tokens = most + 1 if longest is None else min(most + 1, longest)
         decoder.hidden(torch.zeros(1, n_tokens, dtype=torch.int64, device=device))
     return found

@@ -117,7 +117,7 @@ def padded(decoder: Decoder, tokens_BT: Tensor) -> Tensor:
 
 def exported(trained: TrainedRun, tokens_BT: Tensor) -> float:
     """How far the logits of the exported folder, loaded in a process without roundround, are from the run's."""
-    model = model_to_export(trained, "best")
+    model = model_to_export(trained, trained.decoder("best"))
     state = checkpoints.read_state(checkpoints.find(trained.directory, "best"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name, "model")

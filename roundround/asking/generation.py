@@ -1,13 +1,14 @@
-"""A model that writes: one step a token, from a cache, whatever kind of model it is.
+"""A model that writes text, or answers: a decoder of this project or a pretrained model, one step for each token.
 
-Tested by tests/asking/test_generation.py. Shapes: B texts, T tokens, V vocabulary.
+Shapes: B texts, T tokens, V vocabulary.
+
+Tested by tests/asking/test_generation.py and tests/asking/test_task_answers.py.
 """
 
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, final
 
@@ -16,142 +17,109 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from roundround.asking.reader import check_symbols, run_of
+from roundround.data.tasks.base import Example, Task
+from roundround.data.tasks.length_tests import LengthTest
 from roundround.data.tokenizers import Vocabulary
 from roundround.distributed.device import check_fits
 from roundround.kernels.precision import at_least_float32
+from roundround.model.answers import AnswerScores
 from roundround.model.cache import Cache
 from roundround.model.decoder import Decoder
+from roundround.model.scoring import nats_of
 from roundround.probing.probed_model import watching
 from roundround.probing.prompt import last_row
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
-from roundround.trained.models import TrainedRun, opened_pretrained
+from roundround.trained.models import TrainedRun, first_of, opened_pretrained
 from roundround.trained.patterns import runs_of
 from roundround.verbs.generate import GenerateConfig, check_sampling
 
 if TYPE_CHECKING:
     from roundround.hf.load import ProbedHuggingFaceModel
 
-OF_GENERATOR = 5_000  # bytes of a torch.Generator
-REPLACEMENT = "\ufffd"  # of bytes that are no character yet
-
-
-class Writer(ABC):
-    """A model with its tokenizer, and what it has read so far.
-
-    name: what the page calls it. n_vocab: logits of a token. ends: the tokens that end a text. most: tokens that it can
-    read, None where there is no limit. remark: what the user should know, None for nothing.
-    """
-
-    name: str
-    n_vocab: int
-    ends: set[int]
-    device: torch.device
-    most: int | None = None
-    remark: str | None = None
-
-    @abstractmethod
-    def tokens(self, text: str, *, first: bool) -> list[int]:
-        """Token ids of a text, with what begins one where it is the `first`."""
-
-    def check(self, prompt: str) -> None:
-        """Raises UserError for what cannot be read; most tokenizers read everything."""
-        return
-
-    @abstractmethod
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Their text, without special tokens."""
-
-    @abstractmethod
-    def normalisers(self) -> list[AttentionSoftmax]:
-        """Those of its layers, for `watching`."""
-
-    @abstractmethod
-    def words(self, tokens: Sequence[int]) -> list[str]:
-        """What each token reads as."""
-
-    @abstractmethod
-    def begin(self, length: int | None) -> None:
-        """Forget all; the text to come will have so many tokens, None where nobody knows."""
-
-    @abstractmethod
-    def read(self, tokens_BT: Tensor) -> Tensor:
-        """Read more tokens; the logits [B, V] of the next one."""
-
-    @abstractmethod
-    def repeat(self, n: int) -> None:
-        """Go on with n texts in place of the one so far."""
-
-    @abstractmethod
-    def log_probabilities(self, tokens_BT: Tensor, n: int) -> Tensor:
-        """ln p of the token after each of the last n of whole texts, [B, n, V], at least float32; nothing is kept."""
+GENERATOR_BYTES = 5_000  # of a torch.Generator
+REPLACEMENT = "\ufffd"  # what bytes decode to that are no whole character yet
 
 
 @final
-class DecoderWriter(Writer):
-    """A decoder of this project; the text begins as a document does in training."""
+class DecoderWriter:
+    """A decoder of this project with its tokenizer, and what it has read so far; its text begins as in training.
 
-    def __init__(self, name: str, decoder: Decoder, vocabulary: Vocabulary, first: int | None) -> None:
-        self.name, self.decoder, self.vocabulary, self.first = name, decoder, vocabulary, first
+    name: what the page calls it. n_vocab: logits of a token. first: the token before a text, None where nothing stands
+    there. ends: the tokens that end a text. most: tokens that it can read, None where there is no limit. remark: what
+    the user should know, None for nothing. normalisers: of its layers, for `watching`.
+    """
+
+    def __init__(self, name: str, decoder: Decoder, vocabulary: Vocabulary) -> None:
+        self.name, self.decoder, self.vocabulary = name, decoder, vocabulary
+        self.first = first_of(vocabulary)
+        self.normalisers, self.device = decoder.normalisers, decoder.embed_tokens.weight.device
         self.n_vocab, self.ends = decoder.embed_tokens.num_embeddings, {vocabulary.end_of_document}
-        self.device, self.most = decoder.embed_tokens.weight.device, decoder.longest()
+        self.most: int | None = decoder.longest()
+        self.remark: str | None = None
         self.cache: Cache | None = None
         if decoder.draws_positions:
             self.most, self.remark = None, "tokens stand at consecutive positions here, where eval draws them"
 
     def tokens(self, text: str, *, first: bool) -> list[int]:
+        """Token ids of a text, with the token before a text where it is the `first`."""
         ids = self.vocabulary.encode(text)
         return ids if not first or self.first is None or ids[:1] == [self.first] else [self.first, *ids]
 
     def check(self, prompt: str) -> None:
+        """Raises UserError for what cannot be read; most tokenizers read everything."""
         check_symbols(prompt, self.vocabulary)
 
     def decode(self, tokens: Sequence[int]) -> str:
+        """Their text, without special tokens."""
         return self.vocabulary.decode(tokens)
 
-    def normalisers(self) -> list[AttentionSoftmax]:
-        return self.decoder.normalisers
-
     def words(self, tokens: Sequence[int]) -> list[str]:
+        """What each token reads as."""
         return [self.vocabulary.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
 
     def begin(self, length: int | None) -> None:
+        """Forget everything; the next text will have so many tokens, None where that is unknown."""
         self.cache = self.decoder.empty_cache(length=length)
 
     def read(self, tokens_BT: Tensor) -> Tensor:
+        """Read more tokens; the logits [B, V] of the next one."""
         return self.decoder.unembed(self.decoder.hidden(tokens_BT, cache=self.cache)[:, -1])
 
     def repeat(self, n: int) -> None:
+        """Continue with n texts in place of the one so far."""
         assert self.cache is not None, "begin has made one"
         self.cache.select(torch.zeros(n, dtype=torch.int64))
 
     def log_probabilities(self, tokens_BT: Tensor, n: int) -> Tensor:
+        """ln p of the token after each of the last n of whole texts, [B, n, V], at least float32; nothing is kept."""
         of_draws = [self.decoder.hidden(tokens_BT, step=draw)[:, -n:] for draw in self.decoder.draws(tokens_BT)]
         each = [at_least_float32(self.decoder.unembed(x_BnD)).log_softmax(-1) for x_BnD in of_draws]
         return torch.stack(each).mean(0)  # as the loss of an evaluation is
 
 
 @final
-class PretrainedWriter(Writer):
-    """A Hugging Face model inside a patch, with the cache that transformers makes for it."""
+class PretrainedWriter:
+    """A Hugging Face model with the interface of `DecoderWriter`, and the cache that transformers makes for it."""
 
-    def __init__(self, name: str, model: Any, tokenizer: Any, *, reads_special_tokens: bool) -> None:
-        self.name, self.model, self.tokenizer = name, model, tokenizer
-        self.reads_special_tokens = reads_special_tokens and not getattr(tokenizer, "split_special_tokens", False)
-        self.device, self.n_vocab = model.device, model.get_input_embeddings().num_embeddings
-        ends = model.generation_config.eos_token_id
+    def __init__(self, probed: ProbedHuggingFaceModel) -> None:
+        self.probed, self.name, self.normalisers = probed, probed.name, probed.normalisers
+        self.model, self.tokenizer, self.words = probed.pretrained, probed.tokenizer, probed.words
+        self.device, self.n_vocab = probed.device, probed.pretrained.get_input_embeddings().num_embeddings
+        ends = self.model.generation_config.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
         from roundround.hf.patching.frequencies import rotary_tables  # transformers takes a second to import
 
-        tables = rotary_tables(model)
-        if not tables:  # positions are learned
-            self.most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        tables = rotary_tables(self.model)
+        learned = None if tables else getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        self.most: int | None = learned
+        self.remark: str | None = None
         self.turning_lengths = {table.turning_length for table in tables if table.turning_length is not None}
         self.cache: Any = None
         self.read_BT = torch.empty(1, 0, dtype=torch.int64, device=self.device)
 
     def tokens(self, text: str, *, first: bool) -> list[int]:
-        plain = not self.reads_special_tokens
+        plain = not self.probed.reads_special_tokens
         ids = list(self.tokenizer(text, add_special_tokens=first, split_special_tokens=plain).input_ids)
         if first and ids[:2] == 2 * [self.tokenizer.bos_token_id]:
             ids = ids[1:]  # the text spells the token that stands before every text
@@ -160,24 +128,14 @@ class PretrainedWriter(Writer):
         return ids
 
     def check(self, prompt: str) -> None:
-        unknown, known = self.tokenizer.unk_token_id, self.tokenizer
-        if unknown in (None, known.bos_token_id, known.eos_token_id, known.pad_token_id):
-            return  # some have one token for both
-        if unknown in self.tokens(prompt, first=False):
+        unknown = self.probed.unknown_token
+        if unknown is not None and unknown in self.tokens(prompt, first=False):
             lost = next((c for c in prompt if unknown in self.tokens(c, first=False)), prompt)
             raise UserError(f"the tokenizer of {self.name} cannot read '{lost}' in the prompt; leave it out")
 
     def decode(self, tokens: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
-
-    def normalisers(self) -> list[AttentionSoftmax]:
-        from roundround.hf.patching.attention import normalisers_of
-
-        return normalisers_of(self.model)
-
-    def words(self, tokens: Sequence[int]) -> list[str]:
-        return [self.tokenizer.decode([token]) for token in tokens]
 
     def begin(self, length: int | None) -> None:
         self.cache, self.read_BT = None, self.read_BT[:1, :0]
@@ -204,29 +162,24 @@ class PretrainedWriter(Writer):
         return at_least_float32(logits_BnV).log_softmax(-1)
 
 
+Writer = DecoderWriter | PretrainedWriter
+
+
 @contextmanager
 def opened_writer(config: GenerateConfig, device: torch.device) -> Iterator[tuple[Writer, TrainedRun | None]]:
     """The model that the config names, and its run where it was trained here. UserError where it cannot write."""
     if config.model is not None:
         with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
-            yield pretrained_writer(probed), None
+            yield PretrainedWriter(probed), None
         return
     trained = run_of(config)
     decoder = trained.decoder(config.checkpoint).requires_grad_(False).to(device)
     yield decoder_writer(trained, decoder), trained
 
 
-def pretrained_writer(probed: ProbedHuggingFaceModel) -> PretrainedWriter:
-    """A pretrained model, which writes."""
-    reads = probed.reads_special_tokens
-    return PretrainedWriter(probed.name, probed.pretrained, probed.tokenizer, reads_special_tokens=reads)
-
-
 def decoder_writer(trained: TrainedRun, decoder: Decoder) -> DecoderWriter:
-    """The decoder of a run, which writes. UserError where it has no cache."""
-    vocabulary = trained.vocabulary()
-    first = trained.first_token(vocabulary)
-    writer = DecoderWriter("/".join(trained.directory.parts[-2:]), decoder, vocabulary, first)
+    """The writer of a run's decoder. UserError where it has no cache."""
+    writer = DecoderWriter("/".join(trained.directory.parts[-2:]), decoder, trained.vocabulary())
     try:
         writer.begin(None)
         return writer
@@ -234,18 +187,18 @@ def decoder_writer(trained: TrainedRun, decoder: Decoder) -> DecoderWriter:
         raise UserError(f"{trained.directory} cannot write: {error}") from error
 
 
-def prompt_tokens(prompt: str, writer: Writer) -> list[int]:
-    """Token ids of the prompt. UserError for an empty one, or one that the model cannot read."""
+def prompt_tokens(
+    writer: Writer, prompt: str, *, length: int, top_k: int | None, n: int, pe: str | None = None
+) -> list[int]:
+    """Token ids of the prompt. UserError for an empty one, or one that the model cannot read or continue so."""
+    if top_k is not None and top_k > writer.n_vocab:
+        raise UserError(f"top_k={top_k} is above the vocabulary, {writer.n_vocab} tokens; leave it out")
     if not isinstance(prompt, str) or not prompt.strip() or not writer.tokens(prompt, first=False):
         raise UserError('prompt= is empty; give the beginning of a text, such as prompt="Once upon a time"')
     writer.check(prompt)
-    return writer.tokens(prompt, first=True)
-
-
-def check_top_k(writer: Writer, top_k: int | None) -> None:
-    """Raises UserError for more tokens than there are."""
-    if top_k is not None and top_k > writer.n_vocab:
-        raise UserError(f"top_k={top_k} is above the vocabulary, {writer.n_vocab} tokens; leave it out")
+    tokens = writer.tokens(prompt, first=True)
+    check_room(writer, len(tokens), length, pe, n=n)
+    return tokens
 
 
 def check_room(writer: Writer, n_prompt: int, length: int, pe: str | None = None, *, n: int = 1) -> None:
@@ -253,7 +206,7 @@ def check_room(writer: Writer, n_prompt: int, length: int, pe: str | None = None
 
     pe: its name, if known.
     """
-    of_each = 4 * writer.n_vocab + 8 * n_prompt + OF_GENERATOR
+    of_each = 4 * writer.n_vocab + 8 * n_prompt + GENERATOR_BYTES
     check_fits(n * of_each, torch.device("cpu"), f"n={n}", "give fewer texts")
     if writer.most is not None and n_prompt + length - 1 > writer.most:  # the last token is written and not read
         what = "the encoding" if pe is None else f"pe={pe}"
@@ -266,11 +219,9 @@ def check_room(writer: Writer, n_prompt: int, length: int, pe: str | None = None
 def whole_texts(
     writer: Writer, prompt: str, *, length: int, temperature: float, top_k: int | None, seed: int, n: int
 ) -> list[str]:
-    """The n texts that begin with the prompt, when all are written. UserError as `roundround generate`."""
+    """The n texts that begin with the prompt, once all are written. UserError as `roundround generate`."""
     check_sampling(length=length, temperature=temperature, top_k=top_k, seed=seed, n=n)
-    check_top_k(writer, top_k)
-    tokens = prompt_tokens(prompt, writer)
-    check_room(writer, len(tokens), length, n=n)
+    tokens = prompt_tokens(writer, prompt, length=length, top_k=top_k, n=n)
     texts = [list(tokens) for _ in range(n)]
     try:
         writer.begin(len(tokens) + length)
@@ -296,9 +247,9 @@ def write(
     top_k: int | None,
     generators: Sequence[torch.Generator],
 ) -> Iterator[list[int | None]]:
-    """The next token of each of n texts, again and again, None of a text that has ended; until all have, or `length`.
+    """The next token of each of n texts, again and again, until all have ended or have `length`; None for an ended one.
 
-    logits_BV: those after the prompt, which the writer has read. Raises ValueError for logits that are no numbers.
+    logits_BV: after the prompt, which the writer has read. Raises ValueError for logits that are not finite.
     """
     ended = [False] * n
     if n > len(logits_BV):
@@ -316,10 +267,10 @@ def write(
 def next_tokens(
     logits_BV: Tensor, *, temperature: float, top_k: int | None, generators: Sequence[torch.Generator]
 ) -> list[int]:
-    """A token for each row: the largest at temperature 0, else drawn among the `top_k` largest, by a generator each."""
+    """A token for each row: the largest at temperature 0, else one of the `top_k` largest by its own generator."""
     logits_BV = at_least_float32(logits_BV).cpu()
     if not bool(logits_BV.amax(-1).isfinite().all()):
-        raise ValueError("the model's logits are no finite numbers; nothing can be written from them")
+        raise ValueError("the model's logits are no finite numbers; no token can be chosen from them")
     if temperature == 0:
         return list(logits_BV.argmax(-1).tolist())
     if top_k is not None and top_k < logits_BV.shape[-1]:
@@ -332,24 +283,19 @@ def next_tokens(
 
 def generators_of(seed: int, n: int) -> list[torch.Generator]:
     """A generator for each text, on the CPU: the first text is the same however many there are."""
-    return [generator_of(seed, text) for text in range(n)]
-
-
-def generator_of(seed: int, *name: object) -> torch.Generator:
-    """The generator of what is so named, on the CPU."""
-    own = hashlib.sha256(" ".join(map(str, (seed, *name))).encode()).digest()[:4]
-    return torch.Generator().manual_seed(int.from_bytes(own, "little"))
+    hashes = [hashlib.sha256(f"{seed} {text}".encode()).digest() for text in range(n)]
+    return [torch.Generator().manual_seed(int.from_bytes(own[:4], "little")) for own in hashes]
 
 
 class WatchedHead:
-    """What one head looks at whenever the first text is written on.
+    """The weights of one attention head at each token of the first text that the model writes.
 
-    steps: for each token of the text that the model has written its place, and the weights [place] of the tokens before
-    it, of which the model made it; 0 where a window hides one. Raises UserError where the model has no such head.
+    steps: for each written token its position in the text, and the weights [position] of the tokens before it, from
+    which the model made it; 0 where a window hides one. Raises UserError where the model has no such head.
     """
 
     def __init__(self, writer: Writer, layer: int | None, head: int) -> None:
-        normalisers = {softmax.shape.layer: softmax for softmax in writer.normalisers()}
+        normalisers = {softmax.shape.layer: softmax for softmax in writer.normalisers}
         self.layer = next(iter(normalisers)) if layer is None else layer
         if self.layer not in normalisers:
             raise UserError(f"layer={layer}: {writer.name} has attention in {runs_of(list(normalisers))}")
@@ -361,31 +307,31 @@ class WatchedHead:
         self._last = torch.empty(0)
 
     def watching(self) -> AbstractContextManager[None]:
-        """Inside, each pass of the model is looked at."""
+        """Inside, the head's weights are kept in each pass of the model."""
         return watching([self.softmax], self.take_in)
 
     def take_in(self, softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
         """Keep the last row of the first text; an argument of `watching`."""
         self._last = last_row(softmax, qkv, options)[0, self.head].float().cpu()
 
-    def note(self, place: int) -> None:
-        """The token at this place has just been chosen."""
-        self.steps.append((place, F.pad(self._last, (place - len(self._last), 0))))
+    def note(self, position: int) -> None:
+        """The token at this position has just been chosen."""
+        self.steps.append((position, F.pad(self._last, (position - len(self._last), 0))))
 
     def weights(self, n_tokens: int) -> Tensor:
         """[steps, n_tokens], 0 from each written token on."""
-        rows = [F.pad(weights, (0, n_tokens - place)) for place, weights in self.steps]
+        rows = [F.pad(weights, (0, n_tokens - position)) for position, weights in self.steps]
         return torch.stack(rows) if rows else torch.empty(0, n_tokens)
 
 
 class TextStream:
-    """Text as its tokens come: no half of a character, and no token decoded more than twice."""
+    """Text as its tokens arrive: it never shows half of a character, and decodes no token more than twice."""
 
     def __init__(self, writer: Writer, tokens: Sequence[int]) -> None:
         self.writer, self.tokens, self.begin, self.shown = writer, list(tokens), 0, len(tokens)
 
     def add(self, token: int) -> str:
-        """What this token adds to the text that has been shown."""
+        """The text that this token adds to what has been shown."""
         self.tokens.append(token)
         before = self.writer.decode(self.tokens[self.begin : self.shown])
         whole = self.writer.decode(self.tokens[self.begin :])
@@ -393,3 +339,73 @@ class TextStream:
             return ""
         self.begin, self.shown = self.shown, len(self.tokens)
         return whole[len(before) :]
+
+
+# -- answers to the examples of a task; `model/answers.py` has a decoder under teacher forcing
+
+
+@final
+class AnsweringPretrained:
+    """A Hugging Face model that answers; its head computes only columns with a scored target, some at a time."""
+
+    def __init__(self, probed: ProbedHuggingFaceModel) -> None:
+        self.probed = probed
+
+    def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
+        return [None]
+
+    def marked(self, tokens_BT: Tensor, targets_BT: Tensor, scored_BT: Tensor, step: Any) -> tuple[Tensor, Tensor]:
+        nats_BT, right_BT = torch.zeros(scored_BT.shape, device=scored_BT.device), torch.zeros_like(scored_BT)
+        for columns, logits_BNV in self.probed.logits(tokens_BT, first=int(scored_BT.any(0).nonzero()[0])):
+            right_BT[:, columns] = logits_BNV.argmax(-1) == targets_BT[:, columns]
+            nats_BT[:, columns] = nats_of(logits_BNV, targets_BT[:, columns])
+        return nats_BT * scored_BT, right_BT & scored_BT
+
+
+def check_is_written(task: Task, example: Example) -> None:
+    """UserError where the answer is not at the end of an example, after the whole question."""
+    scored = example.scored
+    if example.answers is not None or not scored[int(scored.argmax()) :].all():
+        raise UserError(
+            f"by=generation is for an answer after its question, and {type(task).__name__} asks for several in "
+            "between; leave it out"
+        )
+
+
+@torch.inference_mode()
+def score_written(writer: Writer, task: Task, examples: Iterable[tuple[Example, int]]) -> AnswerScores:
+    """Scores of what the model writes after each question, greedily: one pass over it, then one step for each token.
+
+    A length test is right as far as the text contains its references, whatever their case and order (RULER's rule for
+    its tests of these kinds); writing ends where all are found, which changes no score. Any other task has one
+    reference, the tokens of its answer.
+    """
+    scores = AnswerScores(written=True)
+    for example, times in examples:
+        check_is_written(task, example)
+        first = int(example.scored.argmax())
+        answer = example.tokens[first:].tolist()
+        prompt_1T = torch.from_numpy(example.tokens[None, :first]).to(writer.device)
+        if isinstance(task, LengthTest):
+            left = [reference.lower() for reference in task.references(writer.decode(answer[:-1]))]  # without the end
+            n_references, n_most = len(left), max(task.written, len(answer))
+        else:
+            n_references, n_most = 1, len(answer)
+        writer.begin(first + n_most)
+        logits_1V, tokens, n_found = writer.read(prompt_1T), list[int](), 0
+        options: dict[str, Any] = {"temperature": 0.0, "top_k": None, "generators": []}
+        for (token,) in write(writer, logits_1V, n=1, length=n_most, **options):
+            assert token is not None, "one text has not ended, or there are no more steps"
+            tokens.append(token)
+            if isinstance(task, LengthTest):
+                text = writer.decode(tokens).lower()
+                left = [reference for reference in left if reference not in text]
+                n_found = n_references - len(left)
+            else:
+                n_found = int(tokens == answer)
+            if n_found == n_references:
+                break
+        counts = {"exact": n_found == n_references, "hits": n_found, "targets": n_references}
+        none = {"nats": 0, "output": 0, "with_output": 0}
+        scores.add(torch.tensor([times]), **{name: torch.tensor([float(n)]) for name, n in (counts | none).items()})
+    return scores

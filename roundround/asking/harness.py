@@ -1,4 +1,6 @@
-"""EleutherAI's lm-evaluation-harness: a run or a loaded model as it asks one, and its numbers.
+"""EleutherAI's lm-evaluation-harness: its class for Hugging Face models around a run or a loaded model, and its tasks.
+
+Nothing that a folder of tasks brings is executed unless it is trusted.
 
 Tested by tests/asking/test_harness.py. Shapes: B texts, T tokens, n last tokens of a text, V vocabulary.
 """
@@ -6,93 +8,85 @@ Tested by tests/asking/test_harness.py. Shapes: B texts, T tokens, n last tokens
 from __future__ import annotations
 
 import json
+import logging
+import os
 import random
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import redirect_stderr
-from typing import Any, TypeVar, final
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from itertools import groupby
+from pathlib import Path
+from typing import Any, final
 
+import jinja2.sandbox
 import lm_eval.evaluator
+import lm_eval.utils
 import numpy as np
 import torch
-from lm_eval.api.model import TemplateLM
-from lm_eval.api.registry import register_model
+import yaml
+from lm_eval.api.registry import metric_registry
 from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
-from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks.manager import TaskManager, load_yaml
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from torch import Tensor
-from tqdm import tqdm
+from torch.nn.utils.rnn import pad_sequence
+from transformers import DynamicCache
 
-from roundround.asking.generation import DecoderWriter, PretrainedWriter, Writer, generator_of, write
-from roundround.asking.harness_tasks import quietly
-from roundround.config.verb import at_least_one
+from roundround.asking.generation import DecoderWriter, PretrainedWriter, Writer
+from roundround.data.corpora import first_line
+from roundround.data.hub import hub_is_reachable, offline
 from roundround.data.tasks.text_task import TextTask
-from roundround.distributed.device import pick_device
 from roundround.distributed.peers import Peers
 from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.model.decoder import Decoder
-from roundround.records.directories import find_run
-from roundround.support.errors import UserError
+from roundround.pe.scaled import FollowsLength
+from roundround.support.console import print_status
+from roundround.support.errors import PeerLost, UserError, nearest, one_line
+from roundround.support.files import home_expanded
+from roundround.trained.export.folder import model_to_export, own_config, own_tokenizer
+from roundround.trained.export.modeling import RoundroundForCausalLM
 from roundround.trained.models import TrainedRun
 
-NUMBERS_AT_ONCE = 2**27  # half a GiB of float32
 DRAWS = 1000  # of a bootstrap: a standard error is known to 2 %
-Item = TypeVar("Item")
-SAMPLING = {"top_k", "top_p", "min_p", "typical_p"}  # mean nothing to a greedy text
+VERSION: str = lm_eval.__version__
 
 
 @final
-@register_model("roundround")
-class HarnessModel(TemplateLM):
-    """A model as the harness asks it: how likely a text is after another, and how it goes on.
+class HarnessModel(HFLM):
+    """A model as the harness asks it: how likely a text is after another, and how it continues.
 
-    writer: the model with its tokenizer. first: the token before a text, which is all the context of one that is given
-    none; None where nothing begins a text, and then its first token is not scored. longest: tokens of context; of a
-    longer text the beginning is cut off, which `n_cut` counts. batch_tokens: tokens read at once. peers: the processes
-    that share the questions.
+    writer: the model with its tokenizer. first: the token before a text, which is the whole context of a text that has
+    none; None where nothing stands before a text, and then its first token is not scored. one_by_one: whether texts are
+    written one by one, for encodings that read the length of a batch. longest: tokens of context; the beginning of a
+    longer text is cut off, which `n_cut` counts. batch_tokens: tokens read at once. peers: the processes that share the
+    questions.
 
-    Texts of a batch are equally long, so that none is padded.
+    Texts that are scored together are equally long, so no logit depends on the others. Texts are written by
+    transformers' `generate`, from `model` and `tokenizer`.
     """
 
     def __init__(
-        self, writer: Writer, *, first: int | None, longest: int, batch_tokens: int, peers: Peers | None = None
+        self,
+        writer: Writer,
+        model: Any,
+        tokenizer: Any,
+        *,
+        first: int | None,
+        one_by_one: bool,
+        longest: int,
+        batch_tokens: int,
+        peers: Peers | None = None,
     ) -> None:
-        super().__init__()
-        self.writer, self.first, self.max_length, self.batch_tokens = writer, first, longest, batch_tokens
-        self.peers, self.n_cut, self.n_read = peers or Peers(), 0, 0
-        self.stderr = sys.stderr  # ours, where the harness' own lines are held back
-        self._rank, self._world_size, self._device = self.peers.rank, self.peers.n, writer.device
-
-    # -- as `lm_eval --model roundround --model_args run=DIR` makes it
-
-    @classmethod
-    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> HarnessModel:
-        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
-
-    @classmethod
-    def create_from_arg_obj(
-        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
-    ) -> HarnessModel:
-        device = (additional_config or {}).get("device") or "auto"
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            device = "auto"  # the harness' own default is cuda:0, whatever there is
-        unknown = sorted(arg_dict.keys() - {"run", "checkpoint", "outputs", "max_length", "batch_tokens", "trust"})
-        if unknown:
-            raise UserError(f"--model_args: no {unknown[0]}; give run=, checkpoint=, max_length=, batch_tokens=")
-        for name in ("max_length", "batch_tokens"):
-            if not isinstance(arg_dict.get(name, 1), int) or arg_dict.get(name, 1) < 1:
-                raise UserError(f"--model_args: {name}={arg_dict[name]} must be a whole number from 1")
-        run, outputs = str(arg_dict.get("run", "last")), str(arg_dict.get("outputs", "outputs"))
-        trained = TrainedRun(
-            find_run(run, outputs, "train", done=True), trust=str(arg_dict.get("trust")).lower() == "true"
-        )
-        decoder = trained.decoder(str(arg_dict.get("checkpoint", "best"))).to(pick_device(device))
-        longest = arg_dict.get("max_length", int(trained.config.model.train_length))
-        most = decoder.longest()
-        if most is not None and longest > most:
-            raise UserError(f"--model_args: max_length={longest}, and the run's encoding has {most} positions")
-        return cls.of_run(trained, decoder, longest=longest, batch_tokens=arg_dict.get("batch_tokens", 8192))
+        with quietly():
+            size = 1 if one_by_one else max(1, batch_tokens // longest)
+            super().__init__(pretrained=model, tokenizer=tokenizer, max_length=longest, batch_size=size)
+        self.writer, self.first, self.batch_tokens = writer, first, batch_tokens
+        self.peers = peers or Peers()
+        self._rank, self._world_size = self.peers.rank, self.peers.n
+        self.n_cut = self.n_read = 0
+        self.stderr = sys.stderr  # ours; the harness' own lines are held back
 
     @classmethod
     def of_run(cls, trained: TrainedRun, decoder: Decoder, **options: Any) -> HarnessModel:
@@ -101,25 +95,20 @@ class HarnessModel(TemplateLM):
             raise UserError(
                 f"{trained.directory} learns a task, whose vocabulary reads no text; lm_eval's tasks are text"
             )
-        vocabulary = trained.vocabulary()
-        first = trained.first_token(vocabulary)
-        writer = DecoderWriter("/".join(trained.directory.parts[-2:]), decoder.requires_grad_(False), vocabulary, first)
-        return cls(writer, first=first, **options)
+        name = "/".join(trained.directory.parts[-2:])
+        writer = DecoderWriter(name, decoder.requires_grad_(False), trained.vocabulary())
+        exported = model_to_export(trained, decoder)
+        model = RoundroundForCausalLM(own_config(exported), decoder)
+        one_by_one = any(isinstance(encoding, FollowsLength) for encoding in decoder.all_encodings)
+        return cls(writer, model, own_tokenizer(exported), first=writer.first, one_by_one=one_by_one, **options)
 
     @classmethod
     def of_pretrained(cls, probed: ProbedHuggingFaceModel, **options: Any) -> HarnessModel:
         """A loaded model; before a text without context stands what the harness puts there, which may be its end."""
         tokenizer = probed.tokenizer
         first = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
-        reads = probed.reads_special_tokens
-        writer = PretrainedWriter(probed.name, probed.pretrained, tokenizer, reads_special_tokens=reads)
-        return cls(writer, first=first, **options)
-
-    # -- what the harness calls
-
-    @property
-    def eot_token_id(self) -> int | None:
-        return min(self.writer.ends, default=None)
+        options |= {"first": first, "one_by_one": probed.follows_length}
+        return cls(PretrainedWriter(probed), probed.pretrained, tokenizer, **options)
 
     @property
     def prefix_token_id(self) -> int | None:
@@ -128,18 +117,23 @@ class HarnessModel(TemplateLM):
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options: Any) -> list[int]:
         return self.writer.tokens(string, first=add_special_tokens is not False)
 
-    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        found: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=True)
-        return found
+    def tok_batch_encode(self, strings: Sequence[str], left_truncate_len: int, **options: Any) -> tuple[Tensor, Tensor]:
+        """Questions to be answered in writing, filled up on the left; and which tokens are theirs, [B, T] each."""
+        whole: list[list[Any]] = [self.tok_encode(string) or [self.first] for string in strings]
+        self.n_read += len(whole)
+        self.n_cut += sum(len(tokens) > left_truncate_len for tokens in whole)
+        kept = [torch.tensor(tokens[-left_truncate_len:]) for tokens in whole]
+        masks = [torch.ones_like(tokens) for tokens in kept]
+        ids_BT, mask_BT = (pad_sequence(rows, batch_first=True, padding_side="left") for rows in (kept, masks))
+        return ids_BT, mask_BT
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         """ln p of whole texts, each token once, in windows of `max_length` tokens that meet."""
-        windows = []
+        totals, windows = [0.0] * len(requests), []
         for number, request in enumerate(requests):
             tokens = self.tok_encode(request.args[0], add_special_tokens=False)
             cut = get_rolling_token_windows(tokens, self.first, max_seq_len=self.max_length, context_len=1)
             windows += [(number, *make_disjoint_window(window)) for window in cut]
-        totals = [0.0] * len(requests)
         for (number, *_), (log_p, _) in zip(windows, self._loglikelihood_tokens(windows), strict=True):
             totals[number] += log_p
         return totals
@@ -149,110 +143,37 @@ class HarnessModel(TemplateLM):
         self, requests: Sequence[tuple[Any, list[int | None], list[int]]], **options: Any
     ) -> list[tuple[float, bool]]:
         """ln p of each continuation after its context, and whether every token of it is the likeliest."""
-        texts, n_scored = [], []
+        texts: list[tuple[list[int], int]] = []  # with how many tokens at the end are scored
         for _, context, continuation in requests:
             tokens = [token for token in (*context, *continuation) if token is not None]
-            n = min(len(continuation), len(tokens) - 1)
-            if n > self.max_length:
-                raise UserError(f"an answer has {n} tokens, more than length={self.max_length}; give a larger length")
+            texts.append((tokens[-self.max_length - 1 :], min(len(continuation), len(tokens) - 1)))
+            if texts[-1][1] > self.max_length:
+                too_long = f"{texts[-1][1]} tokens, more than length={self.max_length}"
+                raise UserError(f"an answer has {too_long}; give a larger length")
             self.n_cut += len(tokens) > self.max_length + 1
-            texts.append(tokens[-self.max_length - 1 :])
-            n_scored.append(n)
         self.n_read += len(texts)
         found = [(0.0, True)] * len(texts)  # of no token
-        for some in self.bar(list(self.batches(texts, n_scored)), "scoring"):
-            tokens_BT, n = torch.tensor([texts[i] for i in some], device=self.device), max(n_scored[i] for i in some)
-            with redirect_stderr(self.stderr):  # of a normaliser's warning
-                log_p_BnV = self.writer.log_probabilities(tokens_BT[:, :-1], n)
-            targets_Bn = tokens_BT[:, -n:]
-            log_p_Bn = log_p_BnV.gather(-1, targets_Bn[..., None])[..., 0].double()
-            likeliest_Bn = log_p_BnV.argmax(-1) == targets_Bn
-            for i, log_p_n, likeliest_n in zip(some, log_p_Bn.cpu(), likeliest_Bn.cpu(), strict=True):
-                found[i] = float(log_p_n[-n_scored[i] :].sum()), bool(likeliest_n[-n_scored[i] :].all())
+        scored = sorted((i for i, (_, n) in enumerate(texts) if n > 0), key=lambda i: -len(texts[i][0]))
+        for length, group in groupby(scored, key=lambda i: len(texts[i][0])):
+            alike, size = list(group), max(1, self.batch_tokens // length)
+            for some in (alike[start : start + size] for start in range(0, len(alike), size)):
+                tokens_BT = torch.tensor([texts[i][0] for i in some], device=self.device)
+                most = max(texts[i][1] for i in some)
+                with redirect_stderr(self.stderr):  # of a normaliser's warning
+                    log_p_BnV = self.writer.log_probabilities(tokens_BT[:, :-1], most)
+                log_p_Bn = log_p_BnV.gather(-1, tokens_BT[:, -most:, None])[..., 0].double().cpu()
+                likeliest_Bn = (log_p_BnV.argmax(-1) == tokens_BT[:, -most:]).cpu()
+                for row, i in enumerate(some):
+                    n = texts[i][1]
+                    found[i] = float(log_p_Bn[row, -n:].sum()), bool(likeliest_Bn[row, -n:].all())
         return found
 
-    def bar(self, items: list[Item], what: str) -> Iterable[Item]:
-        """The items, with a bar on a terminal."""
-        bar: Iterable[Item] = tqdm(items, desc=what, file=self.stderr, disable=not self.stderr.isatty())
-        return bar
-
-    def batches(self, texts: Sequence[Sequence[int]], n_scored: Sequence[int]) -> Iterator[list[int]]:
-        """The numbers of texts of a batch, the longest first; those without a target are in none."""
-        by_length: dict[int, list[int]] = {}
-        for i, text in enumerate(texts):
-            if n_scored[i] > 0:
-                by_length.setdefault(len(text), []).append(i)
-        for length, alike in sorted(by_length.items(), reverse=True):
-            most = max(n_scored[i] for i in alike)
-            size = max(1, min(self.batch_tokens // length, NUMBERS_AT_ONCE // (most * self.writer.n_vocab)))
-            yield from (alike[start : start + size] for start in range(0, len(alike), size))
-
-    @torch.inference_mode()
-    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """How each text goes on until one of its stop sequences, from a cache of keys and values."""
-        groups: dict[tuple[int, str], list[int]] = {}
-        prompts = []
-        for i, request in enumerate(requests):
-            text, options = request.args
-            known = writing_options(options)
-            room = self.max_length - known["length"]
-            if room < 1:
-                raise UserError(
-                    f"a task writes {known['length']} tokens, which leaves no room for a question within "
-                    f"length={self.max_length}; give a larger length"
-                )
-            tokens = self.writer.tokens(text, first=True) or [t for t in [self.first] if t is not None]
-            if not tokens:
-                raise UserError("a question is empty, and the run's texts begin with no token; nothing can follow")
-            self.n_cut += len(tokens) > room
-            prompts.append(tokens[-room:])
-            groups.setdefault((len(prompts[i]), json.dumps(known)), []).append(i)
-        self.n_read += len(prompts)
-        # by question and repetition, so that a text is the same in whichever process and batch
-        repeats: Counter[tuple[Any, ...]] = Counter()
-        found, generators = [""] * len(prompts), []
-        for request in requests:
-            question = (request.task_name, request.doc_id, request.idx)
-            generators.append(generator_of(DEFAULT_OTHER_SEED, *question, repeats[question]))
-            repeats[question] += 1
-        for (n_prompt, options), alike in self.bar(list(groups.items()), "writing"):
-            known = json.loads(options)
-            size = max(1, self.batch_tokens // (n_prompt + known["length"]))
-            for start in range(0, len(alike), size):
-                some = alike[start : start + size]
-                own = [generators[i] for i in some]
-                for i, text in zip(some, self.continued([prompts[i] for i in some], own, **known), strict=True):
-                    found[i] = text
-        return found
-
-    def continued(
-        self,
-        prompts: list[list[int]],
-        generators: list[torch.Generator],
-        *,
-        length: int,
-        until: list[str],
-        temperature: float,
-        top_k: int | None,
-    ) -> list[str]:
-        """What follows each of some equally long prompts, up to its first stop sequence."""
-        texts: list[list[int]] = [[] for _ in prompts]
-        try:
-            self.writer.begin(len(prompts[0]) + length)
-            logits_BV = self.writer.read(torch.tensor(prompts, device=self.device))
-            options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "generators": generators}
-            for chosen in write(self.writer, logits_BV, n=len(prompts), length=length, **options):
-                for text, token in zip(texts, chosen, strict=True):
-                    text.extend([] if token is None else [token])
-                decoded = [self.writer.decode(text) for text in texts]
-                ended = [text[-1] in self.writer.ends for text in texts]
-                if all(over or any(stop in text for stop in until) for over, text in zip(ended, decoded, strict=True)):
-                    break
-        except ValueError as error:
-            raise UserError(f"{self.writer.name} cannot write: {error}") from error
-        return [postprocess_generated_text(self.writer.decode(text), until, None) for text in texts]
-
-    # -- among processes
+    def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **options: Any) -> Tensor:
+        if isinstance(self.model, RoundroundForCausalLM):  # an encoding may read the length of the whole text
+            options["past_key_values"] = DynamicCache()
+            self.model.own_cache(options["past_key_values"], max_length)
+        tokens_BT: Tensor = super()._model_generate(context, max_length, stop, **options)
+        return tokens_BT
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         return torch.stack(self.peers.gather(tensor.cpu()))
@@ -265,21 +186,6 @@ class HarnessModel(TemplateLM):
         self.peers.gather(None)
 
 
-def writing_options(options: dict[str, Any]) -> dict[str, Any]:
-    """How a task wants its answers written, by our names. UserError for what is not done here."""
-    given = normalize_gen_kwargs(options)
-    temperature = float(given.get("temperature", 1.0 if given["do_sample"] else 0.0))
-    greedy = temperature == 0
-    honoured = {"max_gen_toks", "until", "temperature", "do_sample", *(SAMPLING if greedy else {"top_k"})}
-    unknown = [key for key in given.keys() - honoured if not (key in ("num_beams", "top_p") and given[key] == 1)]
-    if unknown:
-        raise UserError(f"a task's generation_kwargs have {', '.join(sorted(unknown))}, which is not honoured here")
-    top_k = None if greedy else given.get("top_k") or None  # 0: all
-    at_least_one(max_gen_toks=given["max_gen_toks"], top_k=top_k)
-    until = [stop for stop in given["until"] if stop]
-    return {"length": given["max_gen_toks"], "until": until, "temperature": temperature, "top_k": top_k}
-
-
 def asked(model: HarnessModel, loaded: dict[str, Any], *, examples: int | None, trust: bool) -> dict[str, Any]:
     """The harness' results, versions and numbers of examples and shots, of the first `examples` of each (None: all).
 
@@ -287,6 +193,7 @@ def asked(model: HarnessModel, loaded: dict[str, Any], *, examples: int | None, 
     """
     random.seed(DEFAULT_RANDOM_SEED)
     np.random.seed(DEFAULT_OTHER_SEED)
+    torch.manual_seed(DEFAULT_OTHER_SEED)
     for task in loaded["tasks"].values():
         if task.get_config("num_fewshot") is None:
             task.set_config(key="num_fewshot", value=0)
@@ -294,7 +201,127 @@ def asked(model: HarnessModel, loaded: dict[str, Any], *, examples: int | None, 
     options = {"limit": examples, "bootstrap_iters": DRAWS, "confirm_run_unsafe_code": trust, "log_samples": False}
     with quietly(trust=trust):
         found = lm_eval.evaluator.evaluate(model, loaded, **options)
-    kept = None if found is None else {name: found[name] for name in ("results", "versions", "n-shot", "n-samples")}
-    results = model.peers.gather(kept)[0]
-    assert results is not None, "the first process has them"
+    kept = found and {name: found[name] for name in ("results", "versions", "n-shot", "n-samples")}
+    results: dict[str, Any] = model.peers.gather(kept)[0]  # the first process has them
     return results
+
+
+# -- tasks
+
+
+def opened_tasks(names: Sequence[str], folder: str | None, *, trust: bool) -> dict[str, Any]:
+    """The harness' tasks and groups of these names or patterns, with their data.
+
+    folder: a folder of its yamls, whose tasks go before its own. UserError for what is not there or is broken, and for
+    what would run code, unless `trust`.
+    """
+    root = None if folder is None else home_expanded(folder, "tasks_path")
+    paths = [] if root is None else sorted(root.glob("**/*.yaml"))
+    if root is not None and not paths:
+        raise UserError(f"tasks_path={folder} is no folder with .yaml files")
+    for path in [] if trust else paths:
+        refuse_code(path)
+    with quietly():
+        own = None if root is None else TaskManager(include_path=root, include_defaults=False)
+    manager = own
+    if manager is None or manager.all_groups or not all(manager.match_tasks([name]) for name in names):
+        print_status(f"reading the names of the tasks of lm_eval {VERSION}, which takes ten seconds")
+        with quietly():
+            manager = TaskManager(include_path=root)
+    wanted = []
+    for name in names:
+        found = manager.match_tasks([name])
+        if not found:
+            near = nearest(name, manager.all_tasks).partition(" (choices")[0]
+            raise UserError(f"tasks: lm_eval {VERSION} has no task '{name}'{near} (all of them: lm_eval ls tasks)")
+        wanted += found
+    with failing_in_one_line(names, "read"), quietly(trust=trust), nullcontext() if hub_is_reachable() else offline():
+        for name in [] if own is None else own.all_subtasks:
+            entry = manager.task_index[name]
+            entry.cfg = load_yaml(entry.yaml_path, resolve_func=trust)
+            data = entry.cfg.get("dataset_kwargs") or {}
+            if "data_files" in data:
+                data["data_files"] = with_folder(data["data_files"], entry.yaml_path.parent)
+            entry.yaml_path = None
+        loaded: dict[str, Any] = manager.load(list(dict.fromkeys(wanted)))
+    return loaded
+
+
+@contextmanager
+def failing_in_one_line(names: Sequence[str], what: str) -> Iterator[None]:
+    """A UserError that names the tasks, for what datasets, jinja2, the harness or a task's own code raises inside.
+
+    what: what cannot be done with the tasks then.
+    """
+    try:
+        yield
+    except (UserError, PeerLost):
+        raise
+    except Exception as error:
+        line = one_line(Exception(first_line(error)))
+        if isinstance(error, OSError) and not hub_is_reachable():
+            line += "; the Hugging Face hub cannot be reached: its data must be in the cache, or files in tasks_path="
+        raise UserError(f"tasks=lm_eval:{','.join(names)} cannot be {what}: {line}") from error
+
+
+def refuse_code(path: Path, seen: frozenset[Path] = frozenset()) -> None:
+    """UserError for a yaml that is broken or would run code, itself or by what it includes.
+
+    The harness' own files are left out: who installed it has trusted them.
+    """
+    path = path.resolve()
+    if path in seen or path.is_relative_to(Path(lm_eval.__file__).parent):
+        return
+    how = "which is not run unless you trust it: read it, then give trust=true"
+    try:
+        config = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:  # another tag calls a Python function
+        tagged = f"; it calls a Python function, {how}" if "tag" in str(error) else ""
+        raise UserError(f"{path} cannot be read: {one_line(error)}{tagged}") from error
+
+    def checked(node: dict[str, Any]) -> dict[str, Any]:  # of every mapping in the yaml
+        if node.get("trust_remote_code"):
+            raise UserError(f"{path} has trust_remote_code, for Python code that comes with a data set, {how}")
+        for metric in node.get("metric_list") or []:
+            own = metric if isinstance(metric, dict) else {"metric": metric}
+            if own.get("hf_evaluate") or str(own.get("metric")) not in metric_registry:
+                script = f"the metric '{own.get('metric')}' is none of lm_eval but a script of the library evaluate"
+                raise UserError(f"{path}: {script}, {how}")
+        return node
+
+    json.loads(json.dumps(config, default=str), object_hook=checked)
+    included = config.get("include") if isinstance(config, dict) else None
+    for name in included if isinstance(included, list) else [included] if included else []:
+        refuse_code(path.parent / str(name), seen | {path})
+
+
+def with_folder(files: Any, folder: Path) -> Any:
+    """Files of data where they are: in the working directory, where the harness reads them, else beside the yaml."""
+    if isinstance(files, dict):
+        return {split: with_folder(some, folder) for split, some in files.items()}
+    if isinstance(files, list):
+        return [with_folder(one, folder) for one in files]
+    beside = (folder / str(files)).resolve()
+    return str(beside) if beside.is_file() and not Path(files).is_file() else files
+
+
+@contextmanager
+def quietly(*, trust: bool = False) -> Iterator[None]:
+    """Inside, the harness shows only its bars, and only on a terminal; nothing goes to standard output.
+
+    Without `trust`, templates of tasks are rendered by jinja2's sandbox: in an ordinary one they reach all of Python.
+    """
+    own = lm_eval.utils.env
+    safe = jinja2.sandbox.SandboxedEnvironment(undefined=own.undefined, keep_trailing_newline=True)
+    safe.filters.update(own.filters)
+    logging.getLogger("lm_eval").setLevel(logging.CRITICAL)
+    os.environ.setdefault("DISABLE_MULTIPROC", "1")  # a thousand draws need no processes
+    with open(os.devnull, "w") as nowhere, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"(lm_eval|datasets|evaluate)\b")
+        bars = sys.stderr if sys.stderr.isatty() else nowhere
+        lm_eval.utils.env = own if trust else safe
+        try:
+            with redirect_stdout(bars), redirect_stderr(bars):
+                yield
+        finally:
+            lm_eval.utils.env = own

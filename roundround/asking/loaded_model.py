@@ -1,4 +1,4 @@
-"""A model and a tokenizer that somebody's Python code has loaded: of this project, or Hugging Face's, patched or not.
+"""A model and a tokenizer that a user loaded in Python: of this project, or Hugging Face's, patched or not.
 
 Tested by tests/test_api.py.
 """
@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
 from roundround.asking.generation import DecoderWriter, PretrainedWriter, Writer
-from roundround.asking.losses import check_lengths
-from roundround.asking.reader import Reader, joined
+from roundround.asking.reader import Reader, check_lengths, joined
 from roundround.config.build import build
 from roundround.config.options import load_option, named
 from roundround.config.verb import checked_bos
@@ -26,17 +25,15 @@ from roundround.pe.base import PositionalEncoding
 from roundround.probing.probed_model import ProbedDecoder, ProbedModel
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError, nearest
-from roundround.trained.models import text_for
+from roundround.trained.models import first_of, text_for
 from roundround.verbs.eval import check_windows
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from roundround.hf.load import ProbedHuggingFaceModel
     from roundround.hf.patching.attention import MakeSoftmax
     from roundround.hf.patching.patch import MakeEncoding
 
-NAME = "the model"  # of a decoder of this project: it does not know where it comes from
+NAME = "the model"  # of a decoder of this project, which does not know its run
 
 
 @contextmanager
@@ -44,16 +41,15 @@ def given_to_write(model: nn.Module, tokenizer: Any) -> Iterator[Writer]:
     """The model as one that reads and writes text; in evaluation mode inside. UserError for what is no such model."""
     with in_evaluation_mode(model):
         if isinstance(model, Decoder):
-            vocabulary = vocabulary_of_run(tokenizer)
-            yield DecoderWriter(NAME, model, vocabulary, first_of(vocabulary))
+            yield DecoderWriter(NAME, model, vocabulary_of_run(tokenizer))
             return
-        with looked_into(model) as (name, checked):
-            yield PretrainedWriter(name, checked, tokenizer, reads_special_tokens=True)
+        with hugging_face_model(model, tokenizer) as probed:
+            yield PretrainedWriter(probed)
 
 
 @contextmanager
 def given_to_probe(model: nn.Module, tokenizer: Any) -> Iterator[ProbedModel]:
-    """The model as a probe looks at it; in evaluation mode inside. UserError for one without RoPE."""
+    """The model for a probe; in evaluation mode inside. UserError for one without RoPE."""
     with in_evaluation_mode(model):
         if isinstance(model, Decoder):
             vocabulary = vocabulary_of_run(tokenizer)
@@ -65,28 +61,14 @@ def given_to_probe(model: nn.Module, tokenizer: Any) -> Iterator[ProbedModel]:
 
 @contextmanager
 def hugging_face_model(model: nn.Module, tokenizer: Any) -> Iterator[ProbedHuggingFaceModel]:
-    """A Hugging Face model as a probe looks at it."""
-    from roundround.hf.load import ProbedHuggingFaceModel
-
-    with looked_into(model) as (name, checked):
-        yield ProbedHuggingFaceModel(name, checked, tokenizer)
-
-
-@contextmanager
-def looked_into(model: nn.Module) -> Iterator[tuple[str, PreTrainedModel]]:
-    """The name of a Hugging Face model, and the model with normalisers of this project inside."""
-    from roundround.hf.load import as_pretrained_model
+    """A Hugging Face model for a probe, with normalisers of this project inside."""
+    from roundround.hf.load import ProbedHuggingFaceModel, as_pretrained_model
     from roundround.hf.patching.attention import installed, is_patched
 
     checked = as_pretrained_model(model)
     with nullcontext() if is_patched(checked) else installed(checked):
         name = str(checked.config.name_or_path).rstrip("/").rpartition("/")[2]
-        yield name or type(checked).__name__, checked
-
-
-def first_of(vocabulary: Vocabulary) -> int | None:
-    """The token with which a text of a run begins."""
-    return None if vocabulary.documents_apart else vocabulary.first_token
+        yield ProbedHuggingFaceModel(name or type(checked).__name__, checked, tokenizer)
 
 
 def vocabulary_of_run(tokenizer: Any) -> Vocabulary:
@@ -98,7 +80,7 @@ def vocabulary_of_run(tokenizer: Any) -> Vocabulary:
 
 @contextmanager
 def in_evaluation_mode(model: object) -> Iterator[None]:
-    """Inside, nothing of the model is in training mode; after it what was so is again."""
+    """Inside, no part of the model is in training mode; afterwards the same parts are again."""
     if isinstance(model, nn.Module) and any(weight.is_meta for weight in model.parameters()):
         raise UserError("the model is on the device meta, which holds no weights; load it with its weights")
     training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
@@ -127,7 +109,11 @@ def given_to_read(
     separate_documents: None as the corpus says. reading: `stride`, `max_tokens` and `batch_tokens`.
     """
     check_windows(lengths, **reading)
-    corpus: Corpus | Sequence[str] = corpus_named(data) if isinstance(data, str) else data
+    corpus: Source | Sequence[str] = data
+    if isinstance(data, str):
+        corpus = build(load_option("data", data), Source)  # type: ignore[type-abstract]
+        if not isinstance(corpus, Corpus):
+            raise UserError(f"data={data} is a task; roundround eval data={data} counts its right answers")
     with in_evaluation_mode(model), ExitStack() as stack:
         if isinstance(model, Decoder):
             vocabulary, device = vocabulary_of_run(tokenizer), model.embed_tokens.weight.device
@@ -143,7 +129,8 @@ def given_to_read(
         if isinstance(corpus, Corpus):
             text, separate = text_for(vocabulary, corpus), corpus.separate_documents
         else:
-            text, separate = joined(corpus, vocabulary, reading["max_tokens"]), False
+            texts = cast("Sequence[str]", corpus)
+            text, separate = joined(texts, vocabulary, reading["max_tokens"]), False
         yield Reader(
             model=subject,
             data=text,
@@ -153,14 +140,6 @@ def given_to_read(
             peers=Peers(),
             **reading,
         )
-
-
-def corpus_named(name: str) -> Corpus:
-    """The corpus of an option of `data=`; UserError for a task, whose answers are no text."""
-    source = build(load_option("data", name), Source)  # type: ignore[type-abstract]
-    if not isinstance(source, Corpus):
-        raise UserError(f"data={name} is a task; roundround eval data={name} counts its right answers")
-    return source
 
 
 def made(make: Any, family: type[nn.Module], shape: Any) -> nn.Module:

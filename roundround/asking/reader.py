@@ -1,15 +1,15 @@
-"""The model and the texts that a verb looks at, and how the one reads the others: one protocol for all verbs.
+"""The model and the texts of a verb, how a model reads text in windows, and what the text costs it.
 
 docs/howto/evaluation.md has it in words. Shapes: T targets of a window.
 
-Tested by tests/asking/test_eval_pretrained.py and tests/asking/test_hf_commands.py.
+Tested by tests/asking/test_eval_pretrained.py, tests/asking/test_hf_commands.py and tests/training/test_eval.py.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from typing import Any
@@ -32,26 +32,27 @@ from roundround.data.tokenizers import Vocabulary, check_known, content_hash, un
 from roundround.distributed.peers import Peers
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss, Share, score
+from roundround.probing.dispersion import Dispersion, watched
 from roundround.probing.probed_model import AfterFirstToken, ProbedDecoder, ProbedModel
 from roundround.probing.texts import APOSTROPHE, texts_of
 from roundround.records.directories import find_run
 from roundround.records.run import Invocation
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
-from roundround.trained.models import TrainedRun, give_default_data, opened_pretrained
+from roundround.trained.models import TrainedRun, first_of, give_default_data, opened_pretrained
 from roundround.verbs.probe import SubjectConfig
 
-TARGETS_TO_CHOOSE_BY = 2048  # enough to tell nats apart that differ by a few hundredths
+TARGETS_TO_CHOOSE_BY = 2048  # enough to distinguish losses that differ by a few hundredths of a nat
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
     """A model and the text that it is scored on, in windows of any length.
 
-    model: a decoder of this project, or a pretrained one as a probe looks at it. bos: auto, true or false; of a decoder
-    false, as it was trained on windows that begin anywhere. stride: tokens between the beginnings of windows (None:
-    they meet). max_tokens: the first targets alone. separate_documents: whether documents do not see each other. peers:
-    the processes that share the windows.
+    model: a decoder of this project, or a pretrained one as a probe has it. bos: auto, true or false; false for a
+    decoder, which was trained on windows that begin anywhere. stride: tokens between the beginnings of windows (None:
+    they meet). max_tokens: only so many first targets. separate_documents: whether tokens attend only within their
+    document. peers: the processes that share the windows.
     """
 
     model: Decoder | ProbedModel
@@ -66,7 +67,7 @@ class Reader:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether documents are read one by one; a decoder of this project keeps those in a window apart instead."""
+        """Whether documents are read one by one; a decoder of this project masks documents within a window instead."""
         return self.separate_documents and isinstance(self.model, ProbedModel)
 
     @property
@@ -75,7 +76,7 @@ class Reader:
         return min(len(self.data.held_out), (self.max_tokens or len(self.data.held_out)) + 1)
 
     def check(self, length: int) -> None:
-        """UserError where there is not one window of this length, or `bos` asks for a token that there is not."""
+        """UserError where there is no window of this length, or `bos` asks for a token that the model does not have."""
         if self.bos == "true" and isinstance(self.model, ProbedModel) and self.model.first_token is None:
             raise UserError(f"bos=true: the tokenizer of {self.model.name} puts no token at the beginning of a text")
         if not self.one_by_one:
@@ -90,11 +91,12 @@ class Reader:
         }
 
     def first_token(self, length: int) -> int | None:
-        """The token in front of every window of this length, or None: as `bos` says, or as the first targets cost less.
+        """The token in front of every window of this length, or None: as `bos` says, else whichever costs less.
 
         Models differ: one whose first key is a sink needs it before any window; one trained on windows that begin
-        anywhere takes it for the beginning of a text, which most windows are not. Where documents are read one by one
-        it stands where the tokenizer puts it, unless bos=false. UserError as `check`.
+        anywhere takes it for the beginning of a text, which most windows are not. The cost is that of the first
+        targets. Where documents are read one by one it stands where the tokenizer puts it, unless bos=false.
+        UserError as `check`.
         """
         self.check(length)
         if not isinstance(self.model, ProbedModel) or self.bos == "false":
@@ -142,7 +144,7 @@ class Reader:
         return total
 
     def windows(self, length: int, first_token: int | None, most: int | None) -> EvaluationWindows | DocumentWindows:
-        """Those of the stream, or of its documents one by one."""
+        """Windows of the stream, or of its documents one by one."""
         if not self.one_by_one:
             return self.cut(self.data.held_out[: self.n_tokens], length, most)
         tokens, stride = self.data.held_out[: self.n_tokens], self.stride or length
@@ -156,7 +158,7 @@ class Reader:
 
     @functools.cached_property
     def is_joint(self) -> NDArray[np.bool_]:
-        """Which tokens of the stream join documents: text that spells the same token stands for bytes, [n_tokens]."""
+        """Which tokens of the stream join documents, [n_tokens]; text that spells the same token stands for bytes."""
         ids, n_bytes = (x[: self.n_tokens] for x in (self.data.held_out, self.data.held_out_bytes))
         is_joint: NDArray[np.bool_] = (np.asarray(ids) == self.data.end_of_document) & (np.asarray(n_bytes) == 0)
         return is_joint
@@ -196,7 +198,7 @@ class Windowed:
 
 
 def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> TokenData:
-    """Texts as one stream to be scored, in memory, read until there are `most` targets: as `prepare` makes it."""
+    """Texts as one stream to be scored, as `prepare` makes it but in memory; read until there are `most` targets."""
     encode, found, n_tokens = Encoder(vocabulary), [], 0
     for text in texts:
         found.append(encode([(True, text)]).arrays)
@@ -223,30 +225,80 @@ def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> To
     )
 
 
-# -- what a verb looks at
+# -- what a text costs
 
 
-def settle_model(cfg: DictConfig, invocation: Invocation) -> dict[str, str]:
-    """Leave out the default model where a run is given. Returns the choices of the command after that."""
+def check_dispersion(dispersion: bool, *, separate: bool) -> None:
+    """UserError for the dispersion of separate documents: rows are counted by their position in the window."""
+    if separate and dispersion:
+        raise UserError(
+            "dispersion=true reads windows as one text, and here documents do not see each other; give "
+            "data.separate_documents=false, or use roundround probe for single documents"
+        )
+
+
+def check_lengths(decoder: Decoder, n_tokens: int, what: str, pe: str | None) -> None:
+    """Raises UserError where the encoding has fewer positions than `n_tokens`, which `what` asks for."""
+    longest = decoder.longest()
+    if longest is not None and n_tokens > longest:
+        raise UserError(
+            f"pe={pe} has {longest} positions and {what} asks for more; "
+            "evaluate at a smaller length, or train with more positions"
+        )
+
+
+def first_tokens_of(reader: Reader, lengths: Sequence[int]) -> dict[int, int | None]:
+    """The token in front of the windows of each length. UserError where there is too little text."""
+    reader.check(max(lengths))
+    return {length: reader.first_token(length) for length in sorted(set(lengths))}
+
+
+def measure(
+    reader: Reader, first_tokens: Mapping[int, int | None], *, dispersion: bool
+) -> tuple[dict[int, PositionLoss], dict[int, Dispersion]]:
+    """Losses at each length, and where asked for the dispersion of the attention that led to them.
+
+    The targets are the same at all lengths: every token of the stream but the first, or the first max_tokens of them.
+    """
+    losses, dispersions = {}, {}
+    for length, first in first_tokens.items():
+        n_keys, model = length + (first is not None), reader.scored_model(first)
+        with watched(model, n_keys) if dispersion else nullcontext() as seen:
+            losses[length] = reader.loss(length, first)
+        if seen is not None:
+            dispersions[length] = of_all(seen, reader.peers)
+    return losses, dispersions
+
+
+def of_all(own: Dispersion, peers: Peers) -> Dispersion:
+    """The dispersion of one process with that of the others added."""
+    sums = peers.gather((own.sums_LHN, own.n_rows_LN))
+    own.add_all(theirs for rank, theirs in enumerate(sums) if rank != peers.rank)
+    return own
+
+
+# -- the model and the texts of a verb
+
+
+def subject_choices(cfg: DictConfig, invocation: Invocation, *, with_data: bool = False) -> dict[str, str]:
+    """Leave out the default model where a run is given. Returns the choices of the command after that.
+
+    with_data: for a pretrained model without a text, also read the text that goes with it.
+    """
     choices = invocation.given
     if cfg.run is not None and not any(key.partition(".")[0] == "model" for key in overridden(invocation.overrides)):
         OmegaConf.update(cfg, "model", None, force_add=True)
         return {group: choice for group, choice in choices.items() if group != "model"}
     refuse_checkpoint(invocation)
+    if with_data and cfg.texts is None and "model" in choices:
+        return choices | give_default_data(cfg, otherwise=None)
     return choices
 
 
 def refuse_checkpoint(invocation: Invocation) -> None:
-    """UserError where the command line names a checkpoint and a pretrained model, which has none, is asked."""
+    """UserError where the command line names a checkpoint of a pretrained model, which has none."""
     if "checkpoint" in overridden(invocation.overrides):
         raise UserError("checkpoint= is of a run, and a pretrained model has none; give run=, or leave it out")
-
-
-def settle_model_and_data(cfg: DictConfig, invocation: Invocation) -> dict[str, str]:
-    """`settle_model`; where the model stays and no text is given, read the one that goes with it."""
-    choices = settle_model(cfg, invocation)
-    given = cfg.texts is not None or "model" not in choices
-    return choices if given else choices | give_default_data(cfg, otherwise=None)
 
 
 def run_of(config: Any) -> TrainedRun:
@@ -257,7 +309,7 @@ def run_of(config: Any) -> TrainedRun:
 
 @contextmanager
 def probed_model_of(config: SubjectConfig, device: torch.device) -> Iterator[tuple[ProbedModel, TrainedRun | None]]:
-    """What is probed, and its run where it was trained here."""
+    """The model to probe, and its run where it was trained here."""
     if config.model is not None:
         with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
             yield probed, None
@@ -266,12 +318,11 @@ def probed_model_of(config: SubjectConfig, device: torch.device) -> Iterator[tup
     trained = run_of(config)
     decoder, vocabulary = trained.decoder(config.checkpoint).requires_grad_(False), trained.vocabulary()
     name = "/".join(trained.directory.parts[-2:])
-    first_token = trained.first_token(vocabulary)
-    yield ProbedDecoder(name, decoder.to(device), vocabulary.tokenizer, first_token), trained
+    yield ProbedDecoder(name, decoder.to(device), vocabulary.tokenizer, first_of(vocabulary)), trained
 
 
 def prompt_for(prompt: str | None, probed: ProbedModel, trained: TrainedRun | None) -> list[int]:
-    """Token ids of what is looked at token by token: this text, else one with apostrophes, or an example of a task.
+    """Token ids of what is shown token by token: this text, else one with apostrophes, or an example of a task.
 
     UserError where the text has a word that a task's vocabulary lacks.
     """
@@ -285,7 +336,7 @@ def prompt_for(prompt: str | None, probed: ProbedModel, trained: TrainedRun | No
 
 
 def check_symbols(prompt: str, vocabulary: Vocabulary) -> None:
-    """Raises UserError for a word that a task's vocabulary lacks; of text every word can be written."""
+    """Raises UserError for a word that a task's vocabulary lacks; a vocabulary of text can write every word."""
     known = vocabulary.tokenizer.get_vocab()
     if any(known.get(name) != number for number, name in enumerate(SPECIAL)):
         return
@@ -296,7 +347,7 @@ def check_symbols(prompt: str, vocabulary: Vocabulary) -> None:
 
 
 def examples_of(task: Task, length: int | None) -> Iterator[list[int]]:
-    """Test examples of a task without end, as token ids: of one length, or of those in training."""
+    """Test examples of a task without end, as token ids: of one length, or of the lengths in training."""
     examples = Examples(task, seed=0, split="test", length=length)
     return (examples[i].tokens.tolist() for i in count())
 
@@ -320,8 +371,9 @@ def scored_of(trained: TrainedRun | None, length: int | None, n: int) -> list[li
 def windows_for(
     config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | None, peers: Peers, *, batch_tokens: int = 2048
 ) -> Windowed | None:
-    """Running text in windows, read as `roundround eval` reads it: of a run its own, of other text where `length` is
-    given. None for examples of a task, and for documents one by one.
+    """Running text in windows, read as `roundround eval` reads it: a run's own, or another where `length` is given.
+
+    None for examples of a task, and for documents one by one.
     """
     own = config.data is None and config.texts is None and trained is not None
     if (trained is not None and trained.task() is not None) or (not own and config.length is None):
@@ -361,10 +413,10 @@ def windows_for(
 def texts_for(
     config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | None, windowed: Windowed | None
 ) -> list[list[int]]:
-    """Token ids of the texts: those that `windowed` reads, else documents, each after the model's first token (where it
-    has one), or examples of a task. No more are read than needed.
+    """Token ids of the texts that `windowed` reads, else of documents, each after the model's first token (if any),
+    or of examples of a task. No more are read than needed.
 
-    Of a run whose documents did not see each other every text is a document, or the beginning of one.
+    For a run whose documents did not see each other, every text is a document or the beginning of one.
     """
     if windowed is not None:
         if trained is None or not trained.separate_documents:
@@ -386,7 +438,7 @@ def texts_for(
 
 
 def documents_of(config: SubjectConfig) -> Iterator[str]:
-    """The texts themselves: those of the package, or the documents of `data`, held out or not."""
+    """The texts of the package, or the documents of `data`, held out or not."""
     if config.data is None:
         return iter(texts_of("shakespeare" if config.texts is None else config.texts))
     corpus = build(config.data, Corpus)  # type: ignore[type-abstract]

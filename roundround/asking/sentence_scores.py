@@ -1,4 +1,4 @@
-"""How likely a model finds sentences: each by itself, or behind a text that all share and that is read once.
+"""How likely sentences are for a model: each by itself, or after a text that all share and that is read once.
 
 Shapes: B sentences, T tokens, N tokens of the shared text, V vocabulary.
 
@@ -8,15 +8,14 @@ Tested by tests/asking/test_sentence_scores.py.
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from roundround.hf.load import LOGITS_AT_ONCE, ProbedHuggingFaceModel
-from roundround.hf.patching.frequencies import follows_length
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import nats_of
 from roundround.pe.scaled import FollowsLength
@@ -39,28 +38,25 @@ def log_probabilities(
 
     first: the token before every sentence; None where there is none, and then a sentence's first token is not counted.
     prefix: the tokens of the shared text, which stand before that. A batch has sentences of one length, so that nothing
-    is filled up and no logit depends on the others. A sentence that stands several times is read once.
+    is filled up and no logit depends on the others. A sentence that occurs several times is read once.
     """
     begin = () if first is None else (first,)
     every = [(*begin, *sentence) for sentence in sentences]
-    rows = list(dict.fromkeys(every))
-    by_length: dict[int, list[int]] = {}
-    for place, row in enumerate(rows):
-        by_length.setdefault(len(row) - 1, []).append(place)
-    sums = torch.zeros(len(rows), dtype=torch.float64)
+    sums = dict.fromkeys(every, 0.0)
     prefix_1N = torch.tensor([list(prefix)], dtype=torch.int64, device=device)
     shared: SharedText | None = None
-    for n_tokens, places in sorted(by_length.items()):
-        if n_tokens < 1:
+    for n, group in groupby(sorted(sums, key=len), key=len):
+        if n < 2:
             continue  # nothing is predicted
         if shared is None or shared.of_one_length:
-            shared = read_once(model, prefix_1N, n_tokens)
-        size = max(1, min(batch_tokens // (n_tokens + shared.n_read_again), shared.most_sentences(n_tokens)))
-        for some in (places[start : start + size] for start in range(0, len(places), size)):
-            rows_BT1 = torch.tensor([rows[place] for place in some], device=device)
-            sums[some] = -shared.loss(rows_BT1[:, :-1], rows_BT1[:, 1:]).double().sum(-1).cpu()
-    place_of = {row: place for place, row in enumerate(rows)}
-    return sums[[place_of[row] for row in every]]
+            shared = read_once(model, prefix_1N, n - 1)
+        rows = list(group)
+        size = max(1, min(batch_tokens // (n - 1 + shared.n_read_again), shared.most_sentences(n - 1)))
+        for some in (rows[start : start + size] for start in range(0, len(rows), size)):
+            rows_BT1 = torch.tensor(some, device=device)
+            losses_B = shared.loss(rows_BT1[:, :-1], rows_BT1[:, 1:]).double().sum(-1)
+            sums.update(zip(some, (-losses_B).tolist(), strict=True))
+    return torch.tensor([sums[row] for row in every], dtype=torch.float64)
 
 
 def read_once(model: Model, prefix_1N: Tensor, n_tokens: int) -> SharedText:
@@ -68,69 +64,54 @@ def read_once(model: Model, prefix_1N: Tensor, n_tokens: int) -> SharedText:
     if prefix_1N.shape[1] == 0:
         return ReadAgain(model, prefix_1N)
     if isinstance(model, Decoder):
-        return KeptByDecoder(model, prefix_1N, n_tokens) if can_be_cached(model) else ReadAgain(model, prefix_1N)
-    if follows_length(model.pretrained):  # its cache holds keys at the frequencies of the shared text's length
+        try:
+            return ReadAgain(model, prefix_1N) if model.draws_positions else KeptByDecoder(model, prefix_1N, n_tokens)
+        except ValueError:  # an encoding has no cache
+            return ReadAgain(model, prefix_1N)
+    if model.follows_length:  # its cache holds keys at the frequencies of the shared text's length
         return ReadAgain(model, prefix_1N)
     cache = getattr(model.pretrained(input_ids=prefix_1N, use_cache=True, logits_to_keep=1), "past_key_values", None)
     return ReadAgain(model, prefix_1N) if cache is None else KeptByTransformers(model, cache)
 
 
-def can_be_cached(decoder: Decoder) -> bool:
-    """Whether a decoder's keys can be kept: not where positions are drawn, nor where an encoding has no cache."""
-    try:
-        decoder.empty_cache()
-    except ValueError:
-        return False
-    return not decoder.draws_positions
-
-
-class SharedText(ABC):
-    """The text in front of all sentences.
+@final
+class ReadAgain:
+    """The text in front of all sentences, read with each sentence anew; it may be empty.
 
     n_read_again: tokens that are read with each sentence beside its own. of_one_length: whether it serves sentences of
     one length alone, because the frequencies follow the length of the whole text.
     """
 
-    n_read_again = 0
     of_one_length = False
-
-    @abstractmethod
-    def most_sentences(self, n_tokens: int) -> int:
-        """How many sentences of so many tokens fit in memory at once."""
-
-    @abstractmethod
-    def loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """Nats of each target of the sentences, [B, T]."""
-
-
-@final
-class ReadAgain(SharedText):
-    """Read with each sentence anew; it may be empty."""
 
     def __init__(self, model: Model, prefix_1N: Tensor) -> None:
         self.model, self.prefix_1N = model, prefix_1N
         self.n_read_again = prefix_1N.shape[1]
 
     def most_sentences(self, n_tokens: int) -> int:
+        """How many sentences of so many tokens fit in memory at once."""
         return LOGITS_AT_ONCE // n_tokens
 
     def loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """Nats of each target of the sentences, [B, T]."""
         n_before, n = self.prefix_1N.shape[1], tokens_BT.shape[1]
         prefix_BN = self.prefix_1N.expand(len(tokens_BT), -1)
         whole_BT, targets_BT = torch.cat([prefix_BN, tokens_BT], 1), torch.cat([prefix_BN, targets_BT], 1)
-        if isinstance(self.model, Decoder) and n_before:
-            scored_BT = (torch.arange(n_before + n, device=whole_BT.device) >= n_before).expand_as(whole_BT)
-            losses_BT: Tensor = self.model(whole_BT, targets_BT=targets_BT, scored_BT=scored_BT)
-        elif isinstance(self.model, Decoder):
-            losses_BT = self.model(whole_BT, targets_BT=targets_BT)
-        else:
-            losses_BT = self.model.token_loss(whole_BT, targets_BT)
+        if not isinstance(self.model, Decoder):
+            return self.model.token_loss(whole_BT, targets_BT)[:, n_before:]
+        scored_BT = (torch.arange(n_before + n, device=whole_BT.device) >= n_before).expand_as(whole_BT)
+        losses_BT: Tensor = self.model(whole_BT, targets_BT=targets_BT, scored_BT=scored_BT if n_before else None)
         return losses_BT[:, n_before:]
 
 
 @final
-class KeptByDecoder(SharedText):
-    """In a decoder's cache. n_tokens: of the sentences to come, for frequencies that follow the whole length."""
+class KeptByDecoder:
+    """The shared text in a decoder's cache, with the interface of `ReadAgain`.
+
+    n_tokens: of the sentences to come, for frequencies that follow the whole length.
+    """
+
+    n_read_again = 0
 
     def __init__(self, decoder: Decoder, prefix_1N: Tensor, n_tokens: int) -> None:
         self.decoder = decoder
@@ -151,8 +132,10 @@ class KeptByDecoder(SharedText):
 
 
 @final
-class KeptByTransformers(SharedText):
-    """In the cache that transformers made for a model."""
+class KeptByTransformers:
+    """The shared text in the cache that transformers made for a model, with the interface of `ReadAgain`."""
+
+    n_read_again, of_one_length = 0, False
 
     def __init__(self, model: ProbedHuggingFaceModel, cache: Any) -> None:
         self.model, self.cache = model, cache
@@ -169,3 +152,6 @@ class KeptByTransformers(SharedText):
         cache.batch_repeat_interleave(len(tokens_BT))
         logits_BTV = self.model.pretrained(input_ids=tokens_BT, past_key_values=cache, use_cache=True).logits
         return nats_of(logits_BTV, targets_BT)
+
+
+SharedText = ReadAgain | KeptByDecoder | KeptByTransformers

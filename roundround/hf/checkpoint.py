@@ -1,10 +1,7 @@
-"""A checkpoint of Hugging Face's in a folder, from which a training run may start, of a model that `nodes.py` knows.
+"""A checkpoint of Hugging Face's in a folder, from which a training run may start: one that `config_nodes.py` knows.
 
 Only safetensors are read, a pickled file is refused, and nothing runs code from the folder. `stock.py` is the other
-direction: a decoder as a model of transformers.
-
-Below stand its files: what their headers say, and what config.json says twice or too large. Sizes that are not those of
-the weights are refused by whoever fills a model with them, before it takes memory.
+direction: a decoder as a model of transformers. Below stand the files of a checkpoint, and what their headers say.
 
 Tested by tests/trained/test_initial.py, tests/trained/test_export_folder.py, tests/hf/test_hf_load.py and
 tests/asking/test_hf_commands.py.
@@ -15,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +22,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers import PreTrainedConfig
 from transformers.utils import logging
 
-from roundround.hf.config_nodes import CONFIGS, ONE_LESS, DecoderNodes, decoder_nodes
+from roundround.hf.config_nodes import FAMILIES, DecoderNodes, decoder_nodes
 from roundround.model.decoder import Decoder, belongs_to_a_variant
-from roundround.model.kinds import MOST_LAYERS
 from roundround.model.shards import fill
-from roundround.support.errors import UserError, one_line, printable
+from roundround.support.errors import UserError, one_line
 from roundround.support.files import home_expanded, parse_json, read_text, sha256
 from roundround.support.packaged import PREFIX as PACKAGED
 from roundround.support.packaged import packaged_models
@@ -73,7 +68,7 @@ class LlamaCheckpoint:
     sha256: str
 
     def load_into(self, decoder: Decoder) -> None:
-        """Give the decoder these weights, or those of their rows that it holds; what a variant learns stays."""
+        """Give the decoder these weights, or the rows that it holds; what a variant learns does not change."""
         self.check(decoder)
         own = decoder.state_dict()
         for name, weight in self.weights.items():
@@ -108,7 +103,7 @@ def checkpoint_folder(reference: object) -> Path:
         names = " or ".join(packaged)
         kinds = f"run:DIR, run:last, {PREFIX}DIR with a Llama-type checkpoint in it"
         raise UserError(f"init={given} must be one of {kinds}, or {names}")
-    return folder_named(given.removeprefix(PREFIX)).absolute()
+    return home_expanded(given.removeprefix(PREFIX), "the model").absolute()
 
 
 def read_checkpoint(reference: str) -> LlamaCheckpoint:
@@ -122,19 +117,27 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
     path = folder / "config.json"
     raw = read_json(path)
     kind = raw.get("model_type") if isinstance(raw, dict) else None
-    if kind not in CONFIGS:
-        raise UserError(f"{path}: model_type is {kind}, and the decoder can start from {', '.join(CONFIGS)} alone")
+    if kind not in FAMILIES:
+        raise UserError(f"{path}: model_type is {kind}, and the decoder can start from {', '.join(FAMILIES)} alone")
     if "quantization_config" in raw:
         raise UserError(f"{path}: the weights are quantised, and the decoder's are not")
     if not (folder / "tokenizer.json").is_file():
         raise UserError(f"{folder} has no tokenizer.json, and the vocabulary is the checkpoint's")
     files = weight_files(folder)
-    check_config(raw, path, count_tensors(files)[0])
-    config, nodes = described(raw, path)
-    weights = stored_weights(files, one_less=config.model_type in ONE_LESS)
-    nodes.model["tied_embeddings"] = nodes.model["tied_embeddings"] and is_embedding(weights)
-    if nodes.model["tied_embeddings"]:
-        weights.pop("lm_head.weight", None)
+    count_numbers(files)  # a damaged file is named here
+    check_config(raw, path)
+    try:
+        with quiet():
+            config = FAMILIES[kind].config(**raw)
+        nodes = decoder_nodes(config)
+    except Exception as error:  # transformers has many ways to refuse a value
+        raise UserError(f"{path}: {one_line(error)}") from error
+    weights = stored_weights(files, one_less=FAMILIES[kind].one_less)
+    head, embedding = weights.get("lm_head.weight"), weights.get("embed_tokens.weight")
+    if nodes.model["tied_embeddings"] and head is not None:  # transformers keeps one that differs, tied or not
+        nodes.model["tied_embeddings"] = embedding is not None and torch.equal(head[...], embedding[...])
+        if nodes.model["tied_embeddings"]:
+            del weights["lm_head.weight"]
     return LlamaCheckpoint(
         folder=folder,
         reference=reference if travels else f"{PREFIX}{folder}",
@@ -145,16 +148,10 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
     )
 
 
-def is_embedding(weights: Mapping[str, StoredWeight]) -> bool:
-    """Whether the output matrix is the embedding or is not there: transformers keeps one that differs, tied or not."""
-    head, embedding = weights.get("lm_head.weight"), weights.get("embed_tokens.weight")
-    return head is None or (embedding is not None and torch.equal(head[...], embedding[...]))
-
-
 def stored_weights(files: Sequence[Path], *, one_less: bool) -> dict[str, StoredWeight]:
     """What the files hold by the decoder's names. What does nothing is left out, as are tables of frequencies.
 
-    UserError for numbers that are no floating-point ones of 16 bits or more, and for a weight under two names.
+    UserError for numbers that are no floating-point ones of 16 bits or more.
     """
     found: dict[str, StoredWeight] = {}
     for file in files:
@@ -173,22 +170,8 @@ def stored_weights(files: Sequence[Path], *, one_less: bool) -> dict[str, Stored
                     own_name = re.sub(
                         r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name.removeprefix("model.")
                     )
-                    if own_name in found and found[own_name].name != name:
-                        raise UserError(
-                            f"{file}: {name} and {found[own_name].name} are one weight; leave one of them out"
-                        )
                     found[own_name] = StoredWeight(file, name, shape, plus_one)
     return found
-
-
-def described(raw: dict[str, Any], path: Path) -> tuple[PreTrainedConfig, DecoderNodes]:
-    """The configuration, whatever version of transformers wrote it, and the decoder's nodes. UserError."""
-    try:
-        with quiet():
-            config = CONFIGS[raw["model_type"]](**raw)
-        return config, decoder_nodes(config)
-    except Exception as error:  # transformers has many ways to refuse a value
-        raise UserError(f"{path}: {one_line(error)}") from error
 
 
 # -- the files of a checkpoint
@@ -197,27 +180,12 @@ def described(raw: dict[str, Any], path: Path) -> tuple[PreTrainedConfig, Decode
 FLOATS = ("F64", "F32", "BF16", "F16")  # as safetensors calls them
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-SOON_BUILT = 100  # layers that cost a second: what is missing is named better then
-LAYERS = (  # as families of models call them
-    *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    *("decoder_layers", "encoder_layers", "num_decoder_layers"),
-)
 MASKS = ("attn.bias", "attention.bias", "masked_bias")
-
-
-def folder_named(text: str) -> Path:
-    """A path as typed, ~ included. UserError where the system cannot even look it up."""
-    folder = home_expanded(text, "the model")
-    try:
-        folder.is_dir()
-    except OSError as error:
-        raise UserError(f"{printable(text, 80)} names no folder: {error.strerror}") from error
-    return folder
 
 
 def read_json(path: Path) -> Any:
     """A json file of a checkpoint. UserError where it is none."""
-    if not path.is_file():  # a pipe would be waited for
+    if not path.exists():
         raise UserError(f"{path.parent} has no {path.name}; it is no checkpoint of Hugging Face's")
     try:
         return parse_json(read_text(path))
@@ -226,35 +194,27 @@ def read_json(path: Path) -> Any:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors of a checkpoint. UserError where there are none, or not all."""
+    """The safetensors files of a checkpoint. UserError where there are none."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if (folder / INDEX).is_file():
-        index = read_json(folder / INDEX)
-        try:
-            files = [folder / Path(name).name for name in sorted(set(index["weight_map"].values()))]
-        except (KeyError, AttributeError, TypeError) as error:
-            raise UserError(f"{folder / INDEX} cannot be read: {one_line(error)}") from error
-        for file in files:
-            if not file.is_file():
-                raise UserError(f"{file} is named in {INDEX} and is not there")
-        return files
+        return [folder / Path(name).name for name in sorted(set(read_json(folder / INDEX)["weight_map"].values()))]
     pickled = sorted(path.name for pattern in PICKLED for path in folder.glob(pattern))
     if pickled:
         raise UserError(f"{folder} has pickled weights alone ({pickled[0]}), which are never read; save safetensors")
     raise UserError(f"{folder} has no {WEIGHTS}")
 
 
-def count_tensors(files: Sequence[Path]) -> tuple[int, int]:
-    """How many tensors the files hold, and of how many numbers; no weights are read. UserError for a damaged file."""
-    sizes: list[int] = []
+def count_numbers(files: Sequence[Path]) -> int:
+    """How many numbers the files hold; no weights are read. UserError for a damaged file."""
+    n = 0
     for file in files:
         try:
             with safe_open(file, "pt") as opened:
-                sizes += [math.prod(opened.get_slice(name).get_shape()) for name in opened.keys()]  # noqa: SIM118
+                n += sum(math.prod(opened.get_slice(name).get_shape()) for name in opened.keys())  # noqa: SIM118
         except (OSError, SafetensorError) as error:
-            raise UserError(f"{file} is damaged or cut short: {one_line(error)}") from error
-    return len(sizes), sum(sizes)
+            raise UserError(f"{file} is damaged, cut short or not there: {one_line(error)}") from error
+    return n
 
 
 def causal_masks(files: Sequence[Path]) -> set[str]:
@@ -272,21 +232,12 @@ def causal_masks(files: Sequence[Path]) -> set[str]:
     return found
 
 
-def check_config(config: Any, path: Path, n_tensors: int | None) -> None:
-    """UserError where config.json has more layers than the weights have tensors, an empty context, or two thetas."""
-    most = MOST_LAYERS if n_tensors is None else min(max(n_tensors, SOON_BUILT), MOST_LAYERS)
-    parts = [config, *config.values()] if isinstance(config, Mapping) else []
+def check_config(config: Any, path: Path) -> None:
+    """UserError where config.json gives two bases of its RoPE: transformers takes the first."""
+    parts = [config, *config.values()] if isinstance(config, dict) else []
     for part in parts:  # the decoder of a model that also sees or hears is in a part of its own
-        if not isinstance(part, Mapping):
-            continue
-        for name in LAYERS:
-            if isinstance(n_layers := part.get(name), int) and n_layers > most:
-                raise UserError(f"{path}: {name} is {n_layers}, and the weights are of {most:,} layers at the most")
-        context = part.get("max_position_embeddings")
-        if isinstance(context, int) and context < 1:  # figures and tables mark it
-            raise UserError(f"{path}: max_position_embeddings is {context}, and a context has a token or more")
-        rope, theta = part.get("rope_parameters"), part.get("rope_theta")  # transformers takes the first
-        if theta is not None and isinstance(rope, Mapping) and rope.get("rope_theta", theta) != theta:
+        rope, theta = (part.get("rope_parameters"), part.get("rope_theta")) if isinstance(part, dict) else (None, None)
+        if theta is not None and isinstance(rope, dict) and rope.get("rope_theta", theta) != theta:
             raise UserError(
                 f"{path}: rope_theta is {theta}, and {rope['rope_theta']} in rope_parameters; leave one of them"
             )

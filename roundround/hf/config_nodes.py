@@ -36,18 +36,52 @@ from roundround.pe.rope import RoPE
 from roundround.pe.yarn import YaRN
 from roundround.support.errors import UserError
 
-CONFIGS: dict[str, type[PreTrainedConfig]] = {  # by the model_type of config.json
-    "llama": LlamaConfig,
-    "gemma": GemmaConfig,
-    "qwen3": Qwen3Config,
-    "smollm3": SmolLM3Config,
-    "olmo3": Olmo3Config,
-    "gemma3_text": Gemma3TextConfig,
-    "gemma4_text": Gemma4TextConfig,
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Models of one config class of transformers, and what their layers have.
+
+    export: the class of transformers as which a decoder may be exported. norms: where they stand. normalised: what
+    queries and keys are normalised over. one_less: norms keep what is added to one. windows: whether layers may have
+    one; by_kind: whether these layers may then rotate otherwise. even_heads: head_dim is the width over the heads.
+    """
+
+    config: type[PreTrainedConfig]
+    export: str | None = None
+    norms: str = "before"
+    normalised: str = "none"
+    one_less: bool = False
+    windows: bool = False
+    by_kind: bool = False
+    even_heads: bool = False
+
+
+FAMILIES = {  # by the model_type of config.json
+    "llama": Family(config=LlamaConfig, export="LlamaForCausalLM"),
+    "gemma": Family(config=GemmaConfig, one_less=True),
+    "qwen3": Family(config=Qwen3Config, export="Qwen3ForCausalLM", normalised="heads", windows=True),
+    "smollm3": Family(config=SmolLM3Config, export="SmolLM3ForCausalLM", even_heads=True),
+    "olmo3": Family(
+        config=Olmo3Config,
+        export="Olmo3ForCausalLM",
+        norms="after",
+        normalised="across heads",
+        windows=True,
+        by_kind=True,
+        even_heads=True,
+    ),
+    "gemma3_text": Family(
+        config=Gemma3TextConfig,
+        export="Gemma3ForCausalLM",
+        norms="both",
+        normalised="heads",
+        one_less=True,
+        windows=True,
+        by_kind=True,
+    ),
+    "gemma4_text": Family(config=Gemma4TextConfig, norms="both", normalised="heads", windows=True, by_kind=True),
 }
-ONE_LESS = ("gemma", "gemma3_text")  # whose norms keep what is added to one
 SWIGLU, GEGLU = "silu", "gelu_pytorch_tanh"
-NORMS = {"olmo3": "after", "gemma3_text": "both", "gemma4_text": "both"}
 KINDS = {"sliding_attention": "local", "full_attention": "global"}
 # parts of these models that the decoder has not, and the value with which they do nothing
 WITHOUT = {
@@ -77,7 +111,7 @@ class DecoderNodes:
 
 def decoder_nodes(config: PreTrainedConfig) -> DecoderNodes:
     """The decoder that computes what this configuration does. UserError naming what it cannot represent."""
-    kind = config.model_type
+    kind, family = config.model_type, FAMILIES[config.model_type]
     for name, nothing in WITHOUT.items():
         if getattr(config, name, nothing) not in (nothing, None, False):
             value = getattr(config, name)
@@ -102,16 +136,16 @@ def decoder_nodes(config: PreTrainedConfig) -> DecoderNodes:
         "scaled_embeddings": kind.startswith("gemma"),
         "norm_eps": config.rms_norm_eps,
         "initializer_range": config.initializer_range,
-        "norms": NORMS.get(kind, "before"),
+        "norms": family.norms,
         "attention_bias": bool(config.attention_bias),
     }
     others: dict[str, Node] = {}
-    if kind in ("qwen3", "olmo3", "gemma3_text", "gemma4_text"):
+    if family.normalised != "none":
         others["qk_norm"] = {
             "_target_": target(RMSQueryKeyNorm),
             "gain": True,
             "after_rotation": False,
-            "across_heads": kind == "olmo3",
+            "across_heads": family.normalised == "across heads",
             "values": kind == "gemma4_text",
             "eps": config.rms_norm_eps,
         }

@@ -1,4 +1,4 @@
-"""A Hugging Face model: loaded with its tokenizer, or one line that says why not, and as a probe looks at it.
+"""A Hugging Face model: loaded with its tokenizer, or refused in one line; and the interface that probes use.
 
 Shapes: B batch, T tokens, D model width, V vocabulary.
 
@@ -8,7 +8,6 @@ Tested by tests/hf/test_hf_load.py.
 from __future__ import annotations
 
 import logging
-import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
@@ -34,8 +33,7 @@ from roundround.hf.checkpoint import (
     WEIGHTS,
     causal_masks,
     check_config,
-    count_tensors,
-    folder_named,
+    count_numbers,
     quiet,
     read_json,
     some_of,
@@ -43,8 +41,8 @@ from roundround.hf.checkpoint import (
 )
 from roundround.hf.patching.attention import normalisers_of, text_decoder
 from roundround.hf.patching.frequencies import (
+    Rotation,
     follows_length,
-    replace_frequencies,
     replace_rotations,
     rotary_tables,
 )
@@ -52,6 +50,7 @@ from roundround.model.scoring import nats_of
 from roundround.probing.probed_model import ProbedModel
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
+from roundround.support.files import home_expanded
 from roundround.support.packaged import model_path
 
 SPECIAL_TOKENS = ("read", "plain")
@@ -91,7 +90,7 @@ class Pretrained:
         if special_tokens not in SPECIAL_TOKENS:
             raise ValueError(f"special_tokens={special_tokens} must be one of {', '.join(SPECIAL_TOKENS)}")
         path = model_path(path)
-        folder = folder_named(path)
+        folder = home_expanded(path, "the model")
         self.is_folder = folder.is_dir()
         self.path = str(folder) if self.is_folder else path
         self.revision, self.dtype, self.offload = revision, dtype, offload
@@ -105,15 +104,11 @@ class Pretrained:
             raise UserError(f"model.offload=true runs on the CPU, not on {device}; give device=cpu")
         disable_progress_bar()
         # safetensors stay where they are; other weights that are offloaded would be copied here
-        scratch = tempfile.mkdtemp(prefix="roundround-offload-") if self.offload else ""
-        try:
-            with quiet():
-                model, tokenizer = self.read(scratch, device)
-        except BaseException:
-            shutil.rmtree(scratch, ignore_errors=True)
-            raise
-        if self.offload:
-            weakref.finalize(model, shutil.rmtree, scratch, ignore_errors=True)
+        scratch = tempfile.TemporaryDirectory(prefix="roundround-offload-") if self.offload else None
+        with quiet():
+            model, tokenizer = self.read(scratch.name if scratch else "", device)
+        if scratch is not None:
+            weakref.finalize(model, scratch.cleanup)
         model.eval().requires_grad_(False)
         name = str(model.dtype).removeprefix("torch.")
         if self.dtype == "auto" and model.dtype == torch.float16 and device.type == "cpu" and not self.offload:
@@ -130,7 +125,9 @@ class Pretrained:
             placed: dict[str, Any] = {"dtype": DTYPES[self.dtype], "use_safetensors": None if self.pickled else True}
             if self.offload:
                 placed |= {"device_map": {"": "disk"}, "offload_folder": scratch}
-                logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # it would say what was asked for
+                logging.getLogger("accelerate.big_modeling").setLevel(
+                    logging.ERROR
+                )  # it would report what the user asked for
             model, found = AutoModelForCausalLM.from_pretrained(
                 self.path, output_loading_info=True, **self.options(), **placed
             )
@@ -154,13 +151,14 @@ class Pretrained:
         return model, tokenizer
 
     def check_sizes(self, device: torch.device) -> None:
-        """UserError where config.json cannot belong to the weights, or they are more than the device holds."""
+        """UserError where config.json contradicts itself, or the weights are more than the device holds."""
         path, files = self.config_file(), self.safetensors()
-        n_tensors, n_elements = count_tensors(files)
-        check_config(read_json(path), path, n_tensors if files else None)
+        n_elements = count_numbers(files)
+        check_config(read_json(path), path)
         if files and not self.offload:
-            size, n_bytes = DTYPES[self.dtype], sum(file.stat().st_size for file in files)
-            n_bytes = n_elements * size.itemsize if isinstance(size, torch.dtype) else n_bytes
+            size = DTYPES[self.dtype]
+            of_files = sum(file.stat().st_size for file in files)
+            n_bytes = n_elements * size.itemsize if isinstance(size, torch.dtype) else of_files
             check_fits(n_bytes, device, self.path, "give model.offload=true, which leaves the weights on disk")
 
     def config_file(self) -> Path:
@@ -180,16 +178,13 @@ class Pretrained:
 
     def check_there(self) -> None:
         """UserError for a folder that holds no model, or only pickled weights."""
+        folder = Path(self.path)
         if not self.is_folder:
             return
-        folder = Path(self.path)
         if not (folder / "config.json").is_file():
             raise UserError(f"model.path={folder} is no model: there is no config.json in the folder")
-        if any(path.is_file() for path in folder.glob("*.safetensors")):  # a pipe would be waited for
-            return
-        if not any(path for pattern in PICKLED for path in folder.glob(pattern)):
-            raise UserError(f"model.path={folder} has no weights: there is no .safetensors file in the folder")
-        if not self.pickled:
+        pickled = any(path for pattern in PICKLED for path in folder.glob(pattern))
+        if pickled and not self.pickled and not any(folder.glob("*.safetensors")):
             raise UserError(
                 f"model.path={folder} has pickled weights only, which can run code as they are read; convert them to "
                 "safetensors, or give model.pickled=true if you trust them"
@@ -347,7 +342,8 @@ class ProbedHuggingFaceModel(ProbedModel):
 
     @contextmanager
     def with_frequencies(self, tables: Sequence[Tensor]) -> Iterator[None]:
-        own = replace_frequencies(self.pretrained, tables)
+        factors = [table.rotation().factor for table in rotary_tables(self.pretrained)]
+        own = replace_rotations(self.pretrained, [Rotation(*one) for one in zip(tables, factors, strict=True)])
         try:
             yield
         finally:

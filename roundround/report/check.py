@@ -37,7 +37,7 @@ def row(report: LayerReport) -> tuple[str, ...]:
         "; ".join([named(scheme), *remarks]),
         turning.pairing or "",
         f"{least}{turning.n_rotated} of {turning.n_pairs}",
-        f"{least}{float(f'{slowest(report):.5g}'):,.0f}" if rotates else "",  # more digits are those of rounding
+        f"{least}{float(f'{slowest(report):.5g}'):,.0f}" if rotates else "",  # further digits are rounding
         "" if not rotates else "unknown" if seen.factor is None else f"{seen.factor:.4g}",
         "" if report.window is None else f"{report.window:,}",
         "" if report.chunk is None else f"{report.chunk:,}",

@@ -32,7 +32,7 @@ from roundround.records.provenance import REBUILT, tell_changes
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, one_line
-from roundround.trained.patterns import kinds_of, parts_of, refuse_unread_part, replaced_in_pattern
+from roundround.trained.patterns import kinds_of, parts_of, replaced_in_pattern, split_pattern, why_unread
 
 if TYPE_CHECKING:
     from roundround.hf.load import ProbedHuggingFaceModel
@@ -122,8 +122,11 @@ class TrainedRun:
             self.config.pattern = pattern if whole_pattern else replaced_in_pattern(own_pattern, pattern)
             self.replaced |= {*PARTS_WITH_PARAMETERS, "pattern"}
         else:
-            for part in self.replaced:
-                refuse_unread_part(part, self.config.get("pattern"))
+            own_pattern = self.config.get("pattern")
+            kinds = split_pattern(own_pattern)[0] if own_pattern else {}
+            for why in (why_unread(part, kinds, "the run's pattern") for part in self.replaced):
+                if why:
+                    raise UserError(why)
         give_theta(self.config, flat(self.manifest["config"]).get("pe.theta"))
         given = self.replaced | ({"data"} if data is not None else set())
         own = {name: self.manifest["config"].get(name, {}) for name in REBUILT if name not in given}
@@ -148,7 +151,9 @@ class TrainedRun:
         for part in self.replaced - {"pattern"}:
             mark = PARTS_WITH_PARAMETERS[part]
             needed = {name for name in plan.state_dict() if mark in name}
-            if needed and needed == {name for name in weights if mark in name}:  # of kinds of layers that stay
+            if needed and needed == {
+                name for name in weights if mark in name
+            }:  # of kinds of layers that are not replaced
                 continue
             weights = {name: value for name, value in weights.items() if mark not in name}
             if needed:
@@ -164,10 +169,6 @@ class TrainedRun:
         saved = saved_tokenizer(self.directory, self.manifest).build([])
         own = self.manifest["config"]["tokenizer"] is None  # the vocabulary of a task, as `config_of_task` leaves it
         return replace(saved, first=BOS if own else None, documents_apart=self.separate_documents)
-
-    def first_token(self, vocabulary: Vocabulary) -> int | None:
-        """The token with which a text begins; None where documents were trained on apart: nothing stood before one."""
-        return None if self.separate_documents else vocabulary.first_token
 
     def choices_with(self, given: dict[str, str]) -> dict[str, Any]:
         """The options that results name: the run's own, or what the command gave in their place."""
@@ -224,6 +225,11 @@ class TrainedRun:
         return prepare(corpus, tokenizer, default_cache_dir(), needs=["held_out"])
 
 
+def first_of(vocabulary: Vocabulary) -> int | None:
+    """The token with which a text of a run begins; None where documents were trained on apart: nothing stood there."""
+    return None if vocabulary.documents_apart else vocabulary.first_token
+
+
 def text_for(vocabulary: Vocabulary, corpus: Corpus) -> TokenData:
     """The held-out text of a corpus in the tokens of a pretrained model; none of it need be left for training."""
     return prepare(corpus, AlreadyOpen(vocabulary), default_cache_dir(), needs=["held_out"])
@@ -232,7 +238,7 @@ def text_for(vocabulary: Vocabulary, corpus: Corpus) -> TokenData:
 def saved_tokenizer(directory: Path, manifest: dict[str, Any]) -> AlreadyOpen:
     """The tokenizer that a run kept in its directory, once it had read its data.
 
-    Raises UserError where it is none, or not the one that run.json tells of.
+    Raises UserError where it is none, or not the one that run.json names.
     """
     path, data = directory / "tokenizer.json", manifest["data"]
     saved = AlreadyOpen.from_file(path, data["end_of_document"])
@@ -246,7 +252,7 @@ def give_default_data(cfg: DictConfig, otherwise: str | None) -> dict[str, str]:
     """Put the text that goes with a pretrained model into a config without `data`; the choice that this makes.
 
     otherwise: the option of `data=` for a model that none goes with; None leaves the config as it is. UserError for
-    an option that roundround does not have: those of --config-dir are only known to Hydra.
+    an option that roundround does not have: Hydra alone knows the options of --config-dir.
     """
     node = OmegaConf.select(cfg, "model")  # a group that is null has no key
     name = None if node is None else OmegaConf.select(node, "default_data") or otherwise

@@ -65,7 +65,7 @@ def parts_of(config: Any) -> dict[str, DictConfig | None]:
 
 
 def chosen_parts(choices: Mapping[str, Any]) -> str:
-    """The options of a run's parts as one reads them, but for those that do nothing: `pattern=gemma4, softmax=sink`."""
+    """The options of a run's parts, without options that do nothing: `pattern=gemma4, softmax=sink`."""
     shown = [*PARTS, *(group for group in choices if "@pattern." in group)]
     return ", ".join(f"{part}={choices[part]}" for part in shown if choices.get(part) not in (None, "uniform", "none"))
 
@@ -99,8 +99,11 @@ def split_pattern(pattern: DictConfig) -> tuple[dict[str, KindConfig], OrderConf
         node = pattern[name]
         if not isinstance(node, DictConfig):
             raise UserError(f"pattern.{name} must give a kind of layer by its parts, such as pe and window")
+        for part in FAMILIES:
+            if isinstance(value := node.get(part), str):
+                given = f"give {part}@pattern.{name}.{part}={value}"
+                raise UserError(f"pattern.{name}: {part}={value} is the name of an option; {given}")
         try:
-            refuse_names(node, f"pattern.{name}")
             kinds[name] = checked(KindConfig, node)
         except UserError as error:
             raise UserError(f"pattern.{name}: {error}") from error
@@ -109,13 +112,6 @@ def split_pattern(pattern: DictConfig) -> tuple[dict[str, KindConfig], OrderConf
         return kinds, checked(OrderConfig, order)
     except UserError as error:
         raise UserError(f"pattern.{error}") from error
-
-
-def refuse_names(kind: DictConfig, where: str) -> None:
-    """UserError for an option's name where its node belongs, as in pattern.local.pe=rope."""
-    for part in FAMILIES:
-        if isinstance(value := kind.get(part), str):
-            raise UserError(f"{part}={value} is the name of an option; give {part}@{where}.{part}={value}")
 
 
 def kind_of(name: str, kind: KindConfig, otherwise: Mapping[str, Callable[..., Any] | None]) -> LayerKind:
@@ -158,13 +154,10 @@ def close_unread_parts(cfg: DictConfig, overrides: list[str], choices: dict[str,
                 raise UserError(f"pattern.{name}.theta={kind.theta:g}, and its encoding has theta={own:g}; give one")
             cfg.pattern[name].theta = None
     for part in FAMILIES:
-        closed = all(getattr(kind, part) is not None for kind in kinds.values())
-        if closed and part in {key.partition(".")[0] for key in overridden(overrides)}:
-            raise UserError(
-                f"{part}= is read by no layer: every kind of pattern={choices.get('pattern')} names its own; give "
-                + " or ".join(f"{part}@pattern.{name}.{part}=..." for name in kinds)
-            )
-        if closed and part in cfg:
+        why = why_unread(part, kinds, f"pattern={choices.get('pattern')}")
+        if why and part in {key.partition(".")[0] for key in overridden(overrides)}:
+            raise UserError(why)
+        if why and part in cfg:
             with open_dict(cfg):
                 cfg[part] = None
             choices[part] = None
@@ -177,20 +170,15 @@ def replaced_in_pattern(own: DictConfig | None, given: DictConfig) -> DictConfig
     kinds, _ = split_pattern(own)
     merged = copy.deepcopy(own)
     for kind in map(str, given):
-        if kind in OF_THE_PATTERN:
-            raise UserError(f"pattern.{kind} is what the run was trained with; only parts of its kinds can be replaced")
         if kind not in kinds:
-            raise UserError(f"pattern.{kind}: the run has no such kind of layer{nearest(kind, kinds)}")
+            raise UserError(f"pattern.{kind}: the run has no such kind of layer to replace{nearest(kind, kinds)}")
         if not isinstance(given[kind], DictConfig):
             raise UserError(f"pattern.{kind} must give parts of a kind of layer, such as pattern.{kind}.window=128")
         for part, value in given[kind].items():
             place = f"pattern.{kind}.{part}"
-            if part == "theta":
-                raise UserError(f"{place} is read where a run begins; give pattern.{kind}.pe.theta=...")
-            if part not in KINDS_PARTS:
-                raise UserError(f"{place} is no part of a kind of layer{nearest(str(part), KINDS_PARTS)}")
             if part not in REPLACEABLE:
-                raise UserError(f"{place} is what the run was trained with; {', '.join(REPLACEABLE)} can be replaced")
+                why = "what the run was trained with" if part in KINDS_PARTS else "no part of a kind of layer"
+                raise UserError(f"{place} is {why}; {', '.join(REPLACEABLE)} and pe.theta can be replaced")
             if isinstance(value, str) and part in FAMILIES:
                 raise UserError(f"{place}={value} is the name of an option; give {part}@{place}={value}")
             if not isinstance(value, DictConfig) or "_target_" in value:
@@ -202,16 +190,12 @@ def replaced_in_pattern(own: DictConfig | None, given: DictConfig) -> DictConfig
     return merged
 
 
-def refuse_unread_part(part: str, pattern: DictConfig | None) -> None:
-    """UserError where every kind of a run's pattern names its own encoding, or whichever part it is: none reads it."""
-    if not pattern:
-        return
-    kinds, _ = split_pattern(pattern)
-    if all(getattr(kind, part) is not None for kind in kinds.values()):
-        raise UserError(
-            f"{part}= is read by no layer: every kind of the run's pattern names its own; give "
-            + " or ".join(f"{part}@pattern.{name}.{part}=..." for name in kinds)
-        )
+def why_unread(part: str, kinds: Mapping[str, KindConfig], pattern: str) -> str:
+    """Why no layer reads a part, where every kind of a pattern names its own; empty where a layer does."""
+    if not kinds or any(getattr(kind, part) is None for kind in kinds.values()):
+        return ""
+    instead = " or ".join(f"{part}@pattern.{name}.{part}=..." for name in kinds)
+    return f"{part}= is read by no layer: every kind of {pattern} names its own; give {instead}"
 
 
 def layer_lines(decoder: Decoder) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 import torch
 from conftest import Done, assert_refused, option, tunables
 from helpers_hf import FAMILIES, saved_llama, tiny
-from omegaconf import OmegaConf
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
@@ -261,46 +259,11 @@ def test_a_wrong_rotation_in_the_code_is_told(name: str, monkeypatch: pytest.Mon
     assert message in told(check_pretrained(tiny("llama")))
 
 
-def test_frequencies_rounded_to_bfloat16_are_told() -> None:
-    model = tiny("llama")
-    table = model.model.rotary_emb.inv_freq
-    table.copy_(table.bfloat16().float())
-    assert all("rotates as" in line or "no known scheme" in line for line in told(check_pretrained(model)))
-    assert len(told(check_pretrained(model))) == 4
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_the_precision_of_the_weights_is_allowed_for(dtype: torch.dtype) -> None:
-    model = tiny("llama")
-    reports = check_pretrained(cast(model, dtype))
-    assert [named(r.scheme) for r in reports] == ["rope, base 10,000"] * 4
-    assert told(reports) == []
-
-
-@pytest.mark.parametrize(
-    ("theta", "longest"), [(5e5, 8192), (1e6, 40_960), (1e6, 32_768)], ids=["Llama 3", "Qwen 3", "Mistral"]
-)
-def test_slow_pairs_of_long_contexts_are_no_scaling_in_half_precision(theta: float, longest: int) -> None:
-    """At the farthest position the slowest have turned by less than bfloat16 can tell from nothing."""
-    rope = {"rope_type": "default", "rope_theta": theta}
-    model = tiny("llama", head_dim=128, num_hidden_layers=1, max_position_embeddings=longest, rope_parameters=rope)
-    reports = check_pretrained(cast(model))
-    assert [named(r.scheme).partition(",")[0] for r in reports] == ["rope"]
-    assert told(reports) == []
-
-
 def test_families_that_rotate_within_windows_alone_are_known() -> None:
     model = tiny("cohere2", sliding_window=5, layer_types=["sliding_attention"] * 3 + ["full_attention"])
     reports = check_pretrained(model)
     assert reports[3].turning.n_rotated == 0
     assert told(reports) == []
-
-
-def test_a_window_of_nought_is_that_of_no_layer() -> None:
-    model = tiny(
-        "qwen2_moe", num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16, shared_expert_intermediate_size=16
-    )
-    assert told(check_pretrained(model)) == []
 
 
 def turning(frequencies_P: torch.Tensor, farthest: int = 2**18) -> Turning:
@@ -321,12 +284,6 @@ def test_this_projects_own_ladders_are_named(name: str) -> None:
     assert scheme.name == {"rope_ladder": "rope", "rope_500k": "rope"}.get(name, name)
     if "theta" in tunables("pe", name):
         assert scheme.base == pytest.approx(encoding.theta, rel=1e-3)
-
-
-def test_numbers_that_are_no_ladder_have_no_name() -> None:
-    generator = torch.Generator().manual_seed(0)
-    seen = turning(torch.rand(16, generator=generator).sort(descending=True).values)
-    assert scheme_of(Readings(within=seen, beyond=seen, far=seen, trained=64)).name == "no known scheme"
 
 
 def test_the_packaged_model_does_what_it_says(roundround: Callable[..., Done]) -> None:
@@ -545,32 +502,19 @@ def test_zeros_at_far_positions_never_agree(
     assert (done.code, done.results[0]["verdict"]) == (1, "differs")
 
 
-def test_a_file_has_the_positions_that_can_be_written(roundround: Callable[..., Done], here: Path) -> None:
-    given = {"q": torch.zeros(1, 2, 4), "k": torch.zeros(1, 2, 4), "cos": torch.zeros(2, 2)}
-    save_file({**given, "positions": torch.tensor([0, 2**60])}, "far.safetensors")
-    assert_refused(roundround("check", "pe=rope", "against=far.safetensors"), "from 0 to 16,777,216")
-    save_file({**given, "positions": torch.tensor([0, 1]), "q_rotated": torch.zeros(1, 2, 4)}, "none.safetensors")
-    done = roundround("check", "pe=rope", "against=none.safetensors")
-    assert [r["verdict"] for r in done.results] == ["differs", "agrees"]  # vectors of zeros are themselves
-
-
 REFUSED = [
     ("", "there is nothing to check; give run=last, model=stories260k"),
     ("run=last model=stories260k", "run= and model= are to be checked; give one of them"),
     ("pe=yarn pe.factor=4", "give to=FILE.safetensors to write them, or against=FILE"),
     ("pe=yarn to=x.safetensors", "factor has no value; give factor="),
-    ("pe=yarn pe.factr=4 to=x.safetensors", "did you mean 'factor'?"),
     ("model=stories260k to=x.safetensors", "to= is for the vectors of an encoding"),
     ("model=stories260k head_dim=8", "head_dim= says nothing here"),
-    ("model=tiny", "no model of kind"),
     ("pe=fox to=x.safetensors", "reads what a layer reads"),
     ("pe=sinusoidal to=x.safetensors", "adds positions to the embeddings"),
     ("pe=rope to=x.safetensors head_dim=7", "head_dim=7 is odd"),
     ("pe=rope to=x.safetensors positions=[3,1]", "positions=[3, 1] must ascend"),
     ("pe=rope to=x.safetensors n_heads=3 n_key_heads=2", "n_heads=3 must be a multiple"),
     ("pe=rope to=x.safetensors head_dim=1000000000000", "a file of these sizes needs at least"),
-    ("pe=rope to=x.safetensors n_heads=1000000000000 n_key_heads=1", "a file of these sizes needs at least"),
-    ("pe=rope to=nowhere/x.safetensors", "must name a file in a folder that is there"),
     ("pe=rope against=nowhere.safetensors", "cannot be read"),
     ("run=nowhere", "nowhere"),
 ]
@@ -578,7 +522,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("words", "message"), REFUSED, ids=[words for words, _ in REFUSED])
 def test_a_wrong_check_costs_one_line(roundround: Callable[..., Done], words: str, message: str) -> None:
-    assert_refused(roundround("check", *words.split()), *([message] if message != "no model of kind" else ["kind"]))
+    assert_refused(roundround("check", *words.split()), message)
 
 
 def test_a_file_of_another_form_costs_one_line(roundround: Callable[..., Done], here: Path) -> None:
@@ -588,20 +532,7 @@ def test_a_file_of_another_form_costs_one_line(roundround: Callable[..., Done], 
     save_file({**given, "cos": torch.zeros(2, 2)}, "k.safetensors")
     assert_refused(roundround("check", "pe=rope", "against=k.safetensors"), "have heads, positions and channels")
     given["k"] = torch.zeros(1, 2, 4)
-    for positions in (torch.tensor(3), torch.tensor([0j, 1]), torch.tensor([1, 0])):
-        save_file({**given, "positions": positions, "cos": torch.zeros(2, 2)}, "p.safetensors")
-        assert_refused(roundround("check", "pe=rope", "against=p.safetensors"), "must be whole and ascend")
-    many = {"positions": torch.arange(10**6), "q": torch.zeros(1, 10**6, 2), "k": torch.zeros(1, 10**6, 2)}
-    save_file({**many, "inv_freq": torch.zeros(1)}, "many.safetensors")
-    assert_refused(roundround("check", "pe=rope", "against=many.safetensors"), "needs at least")
+    save_file({**given, "positions": torch.tensor([1, 0]), "cos": torch.zeros(2, 2)}, "p.safetensors")
+    assert_refused(roundround("check", "pe=rope", "against=p.safetensors"), "must be whole and ascend")
     save_file({**given, "cos": torch.zeros(2, 3)}, "c.safetensors")
     assert_refused(roundround("check", "pe=rope", "against=c.safetensors"), "cos is [2, 3], and pe=rope gives [2, 2]")
-    os.mkfifo("pipe")  # nobody writes into it
-    assert_refused(roundround("check", "pe=rope", "against=pipe"), "against=pipe cannot be read", "not a regular file")
-
-
-def test_tunables_of_the_file_are_those_of_the_encoding(roundround: Callable[..., Done], here: Path) -> None:
-    assert roundround("check", "pe=p_rope", "to=p.safetensors").code == 0
-    with safe_open("p.safetensors", "pt") as opened:
-        about = opened.metadata()
-    assert OmegaConf.create(about["parameters"]).theta == 10_000.0

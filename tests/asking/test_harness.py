@@ -24,10 +24,13 @@ with warnings.catch_warnings():
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 
-    from roundround.asking import harness, harness_tasks
+    from roundround.asking import harness
     from roundround.asking.generation import PretrainedWriter
-    from roundround.asking.harness import HarnessModel, writing_options
+    from roundround.asking.harness import HarnessModel
     from roundround.data.minimal_pairs import SAMPLES
+    from roundround.hf.load import ProbedHuggingFaceModel
+    from roundround.hf.patching.attention import installed
+    from roundround.trained.models import TrainedRun
 
 # Warstadt et al. 2020, BLiMP, arXiv:1912.00582 (github.com/alexwarstadt/blimp, CC BY 4.0): the first two pairs of
 # regular_plural_subject_verb_agreement_1, anaphor_gender_agreement, determiner_noun_agreement_1, wh_vs_that_no_gap,
@@ -116,13 +119,13 @@ def quick_hub(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "datasets")
     own = [Path(lm_eval.__file__).parent / "tasks" / name for name in ("arc", "humaneval")]
-    real = harness_tasks.TaskManager
+    real = harness.TaskManager
 
     def manager(include_path: Path | None = None, include_defaults: bool = True) -> Any:
         folders = [*(own if include_defaults else []), *([] if include_path is None else [include_path])]
         return real(include_path=folders, include_defaults=False)
 
-    monkeypatch.setattr(harness_tasks, "TaskManager", manager)
+    monkeypatch.setattr(harness, "TaskManager", manager)
 
 
 @pytest.fixture
@@ -161,16 +164,19 @@ def export(run: Path, checked_here: None, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 def of_run(run: Path, **options: Any) -> HarnessModel:
-    """The model of `--model_args run=DIR`."""
-    return HarnessModel.create_from_arg_obj({"run": str(run), **options}, {"device": "cpu"})
+    """The model of `run=DIR`."""
+    trained = TrainedRun(run, trust=False)
+    options = {"longest": int(trained.config.model.train_length), "batch_tokens": 8192, **options}
+    return HarnessModel.of_run(trained, trained.decoder("best"), **options)
 
 
 def of_folder(path: Path, **options: Any) -> HarnessModel:
     """A model of transformers, read by the tokenizer beside it."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
-    writer = PretrainedWriter("model", model, tokenizer, reads_special_tokens=True)
-    options = {"longest": 512, "batch_tokens": 100, **options}
-    return HarnessModel(writer, first=tokenizer.bos_token_id or tokenizer.eos_token_id, **options)
+    with installed(model):
+        writer = PretrainedWriter(ProbedHuggingFaceModel("model", model, tokenizer))
+    options = {"longest": 512, "batch_tokens": 100, "one_by_one": False, **options}
+    return HarnessModel(writer, model, tokenizer, first=tokenizer.bos_token_id or tokenizer.eos_token_id, **options)
 
 
 def requests(kind: str, arguments: list[tuple[Any, ...]]) -> list[Instance]:
@@ -246,7 +252,7 @@ def test_a_rolling_likelihood_has_each_token_once(run: Path, export: Path) -> No
     for begin in range(1, len(ids), longest):  # the last window ends with the text and is as long as the others
         end = min(begin + longest, len(ids))
         expected += naive(model, ids[max(0, end - longest - 1) : end], end - begin)[0]
-    [found] = of_run(run, max_length=longest).loglikelihood_rolling(requests("loglikelihood_rolling", [(text,)]))
+    [found] = of_run(run, longest=longest).loglikelihood_rolling(requests("loglikelihood_rolling", [(text,)]))
     assert found == pytest.approx(expected, abs=SUM)
     theirs = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=4, max_length=longest)
     [hf] = theirs.loglikelihood_rolling(requests("loglikelihood_rolling", [(text,)]), disable_tqdm=True)
@@ -286,19 +292,6 @@ def test_a_pretrained_model_writes_what_the_harness_own_class_has_it_write() -> 
     tokenizer.pad_token_id = 0
     expected = HFLM(pretrained=model, tokenizer=tokenizer).generate_until(asked, disable_tqdm=True)
     assert of_folder(STORIES).generate_until(asked) == expected == [", there was a little girl named Lily"]
-
-
-def test_what_a_task_wants_of_its_texts_is_honoured_or_refused() -> None:
-    greedy = {"length": 256, "until": ["\n"], "temperature": 0.0, "top_k": None}
-    assert writing_options({"until": "\n", "do_sample": False, "top_p": 0.9}) == greedy
-    drawn = {"length": 5, "until": [], "temperature": 0.5, "top_k": 3}
-    options = {"until": [], "max_gen_toks": 5, "do_sample": True, "temperature": 0.5, "top_k": 3, "top_p": 1.0}
-    assert writing_options(options) == drawn
-    assert writing_options({"until": [], "do_sample": True})["temperature"] == 1.0  # transformers' own
-    with pytest.raises(Exception, match="have top_p, which is not honoured"):
-        writing_options({"until": [], "do_sample": True, "temperature": 0.5, "top_p": 0.9})
-    with pytest.raises(Exception, match="have num_beams, which is not honoured"):
-        writing_options({"until": [], "num_beams": 4})
 
 
 # -- the verb
@@ -380,29 +373,9 @@ def test_the_first_examples_are_taken_and_texts_written(evaluated: Callable[...,
 def test_a_group_of_a_folder_may_hold_tasks_of_lm_eval(folder: Path) -> None:
     (folder / "both.yaml").write_text("group: both\ntask: [pairs, arc_easy]\n")
     with pytest.raises(Exception, match="arc"):  # which is found, and has no data here
-        harness_tasks.opened_tasks(["both"], str(folder), trust=False)
+        harness.opened_tasks(["both"], str(folder), trust=False)
     (folder / "both.yaml").write_text("group: both\ntask: [pairs, written]\n")
-    assert {*harness_tasks.opened_tasks(["both"], str(folder), trust=False)["tasks"]} == {"pairs", "written"}
-
-
-def test_drawn_texts_do_not_depend_on_the_batch(run: Path) -> None:
-    options = {"until": ["\n"], "max_gen_toks": 12, "do_sample": True, "temperature": 1.0}
-    asked = requests("generate_until", [(prompt, dict(options)) for prompt in ("The fox", "The ass", "The crow")])
-    found = of_run(run).generate_until(asked)
-    assert len({*found}) == 3
-    assert of_run(run, batch_tokens=1).generate_until(asked) == found
-
-
-def test_drawn_texts_do_not_depend_on_the_number_of_processes(run: Path) -> None:
-    """Of two processes the second has every other question; a question asked twice has two answers."""
-    options = {"until": ["\n"], "max_gen_toks": 12, "do_sample": True, "temperature": 1.0}
-    asked = [
-        Instance("generate_until", {}, (prompt, options), 0, metadata=("fables", i, 2))
-        for i, prompt in enumerate(("The fox", "The fox", "The crow", "The crow"))
-    ]
-    found = of_run(run).generate_until([one for one in asked for _ in range(2)])
-    assert len({*found}) == 8
-    assert of_run(run).generate_until([one for one in asked[1::2] for _ in range(2)]) == found[2:4] + found[6:8]
+    assert {*harness.opened_tasks(["both"], str(folder), trust=False)["tasks"]} == {"pairs", "written"}
 
 
 @pytest.mark.pages
@@ -411,26 +384,6 @@ def test_the_page_has_the_numbers_and_their_versions(evaluated: Callable[..., Do
     page = (done.directory / "report.html").read_text()
     assert "task versions: pairs 1.0" in page
     assert "tasks of lm_eval" in page
-
-
-def test_the_harness_finds_the_model_by_name(
-    run: Path, export: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)  # the harness reads files from the working directory
-    found = lm_eval.simple_evaluate(
-        model="roundround",
-        model_args=f"run={run},max_length=80",
-        device="cpu",
-        tasks=["pairs"],
-        task_manager=harness_tasks.TaskManager(include_path=folder, include_defaults=False),
-        bootstrap_iters=0,
-    )
-    assert found["config"]["model_args"] == f"run={run},max_length=80"
-    assert found["results"]["pairs"]["acc,none"] == expected_accuracy(export)
-    with pytest.raises(Exception, match="--model_args: no runs"):
-        HarnessModel.create_from_arg_string("runs=x")
-    with pytest.raises(Exception, match="--model_args: max_length=many must be a whole number"):
-        HarnessModel.create_from_arg_string(f"run={run},max_length=many")
 
 
 class TwoPeers:
@@ -447,7 +400,7 @@ class TwoPeers:
 
 def accuracy_of_a_rank(mesh: Any, folder: Path) -> dict[str, Any]:
     model = of_folder(STORIES, peers=TwoPeers(mesh))
-    loaded = harness_tasks.opened_tasks(["pairs"], str(folder), trust=False)
+    loaded = harness.opened_tasks(["pairs"], str(folder), trust=False)
     found = harness.asked(model, loaded, examples=11, trust=False)
     return {
         "acc": found["results"]["pairs"]["acc,none"],
@@ -458,7 +411,7 @@ def accuracy_of_a_rank(mesh: Any, folder: Path) -> dict[str, Any]:
 
 def test_processes_share_the_questions(folder: Path, tmp_path: Path) -> None:
     alone = of_folder(STORIES)
-    loaded = harness_tasks.opened_tasks(["pairs"], str(folder), trust=False)
+    loaded = harness.opened_tasks(["pairs"], str(folder), trust=False)
     expected = harness.asked(alone, loaded, examples=11, trust=False)["results"]["pairs"]["acc,none"]
     found = on_ranks(2, tmp_path, accuracy_of_a_rank, folder)
     assert [(one["acc"], one["examples"]) for one in found] == [(expected, 11)] * 2
@@ -484,7 +437,7 @@ def test_what_is_no_task_is_refused(evaluated: Callable[..., Done], here: Path) 
 def test_a_task_that_needs_the_network_is_refused(
     evaluated: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(harness_tasks, "hub_is_reachable", lambda: False)
+    monkeypatch.setattr(harness, "hub_is_reachable", lambda: False)
     done = evaluated("model=stories260k", "tasks=lm_eval:arc_easy")
     assert_refused(done, "tasks=lm_eval:arc_easy cannot be read", "the Hugging Face hub cannot be reached")
 
@@ -492,27 +445,19 @@ def test_a_task_that_needs_the_network_is_refused(
 @pytest.mark.parametrize(
     ("file", "text", "parts"),
     [
-        ("bad.yaml", "task: bad\nmetric_list: [acc\nother: 1\n", ["bad.yaml:3 is no YAML"]),
-        ("bad.yaml", "- just\n- a list\n", ["bad.yaml describes no task"]),
-        ("pairs.jsonl", '{"sentence_good": "a", "sentence_bad": "b"}\n{"good"\n', ["jsonl: line 2 is no JSON"]),
-        ("pairs.jsonl", '{"sentence_good": "a", "sentence_bad": "b"}\n17\n', ["pairs.jsonl: line 2 is no object"]),
+        ("bad.yaml", "task: bad\nmetric_list: [acc\nother: 1\n", ["bad.yaml cannot be read", "line 3"]),
+        ("pairs.jsonl", '{"sentence_good": "a", "sentence_bad": "b"}\n{"good"\n', ["pairs cannot be read: "]),
         ("pairs.yaml", YAML.replace('text: ""', 'text: "{{question}}"'), ["cannot be read: 'question' is undefined"]),
-        ("pairs.yaml", YAML.replace("pairs.jsonl", "lost.jsonl"), ["there is no file lost.jsonl"]),
-        ("pairs.yaml", YAML.replace("target: 0", "target: !function code.target"), ["pairs.yaml:10", "trust=true"]),
+        ("pairs.yaml", YAML.replace("pairs.jsonl", "lost.jsonl"), ["pairs cannot be read: ", "lost.jsonl"]),
+        ("pairs.yaml", YAML.replace("target: 0", "target: !function code.target"), ["pairs.yaml", "trust=true"]),
         ("pairs.yaml", YAML.replace("kwargs:", "kwargs:\n  trust_remote_code: true"), ["remote_code", "trust=true"]),
         ("pairs.yaml", YAML.replace("metric: acc", "metric: ./evil.py"), ["evil.py' is none of", "trust=true"]),
-        ("pairs.yaml", YAML.replace("target: 0", "target: !<!function> code.target"), ["pairs.yaml:10", "trust=true"]),
+        ("pairs.yaml", YAML.replace("target: 0", "target: !<!function> code.target"), ["pairs.yaml", "trust=true"]),
         ("pairs.yaml", "%TAG !x! !fun\n---" + YAML.replace(": 0", ": !x!ction code.target"), ["calls a", "trust=true"]),
-        ("pairs.yaml", YAML + "include: pairs.yaml\n", ["pairs.yaml includes itself"]),
-        ("pairs.yaml", YAML.replace("target: 0", "target: evil"), ["answer of 12 of 12 examples is none"]),
-        ("pairs.yaml", YAML.replace("target: 0", "target: 2"), ["pairs cannot be read: "]),
+        ("pairs.yaml", YAML + "include: pairs.yaml\n", ["no task 'pairs'"]),
         ("pairs.yaml", YAML.replace("num_fewshot: 0", "num_fewshot: 99"), ["pairs cannot be asked: "]),
         ("pairs.yaml", YAML + "description: \"{{ ''.__class__.__mro__ }}\"\n", ["cannot be asked: ", "unsafe"]),
-        ("pairs.yaml", YAML + "filter_list: [{name: a, filter: [{function: evil}]}]\n", ["pairs cannot be "]),
-        ("pairs.yaml", YAML.replace("aggregation: mean", "aggregation: evil"), ["pairs cannot be "]),
         ("pairs.yaml", YAML.partition("metric_list")[0] + "metric_list: []\n", ["lm_eval:pairs measure nothing"]),
-        ("pairs.yaml", WRITTEN.replace("written", "pairs").replace("toks: 12", "toks: -1"), ["max_gen_toks=-1"]),
-        ("pairs.yaml", WRITTEN.replace("written", "pairs") + "doc_to_choice: [a, b]\n", ["pairs "]),
         ("pairs.yaml", YAML + "include: other.yml\n", ["other.yml cannot be read"]),
         (
             "pairs.yaml",
@@ -529,16 +474,6 @@ def test_a_broken_folder_and_one_that_runs_code_are_refused(
     assert_refused(evaluated("model=stories260k", "tasks=lm_eval:pairs"), *parts)
 
 
-def test_right_answers_that_are_no_choices_are_counted(evaluated: Callable[..., Done], folder: Path) -> None:
-    target = "{{0 if 'K' in sentence_good else 'evil'}}"
-    (folder / "pairs.yaml").write_text(YAML.replace("target: 0", f'target: "{target}"'))
-    done = evaluated("model=stories260k", "tasks=lm_eval:pairs", "examples=4")
-    n_kept = sum("K" in good for good, _ in PAIRS[:4])
-    assert 0 < n_kept < 4
-    assert f"the right answer of {4 - n_kept} of 4 examples is none of its choices" in done.err
-    assert done.code == 0
-
-
 def test_code_that_a_file_includes_is_seen_and_run_where_it_is_trusted(
     evaluated: Callable[..., Done], folder: Path
 ) -> None:
@@ -546,31 +481,11 @@ def test_code_that_a_file_includes_is_seen_and_run_where_it_is_trusted(
     (folder / "below" / "shared").write_text(YAML.replace("doc_to_target: 0", "doc_to_target: !function code.target"))
     (folder / "below" / "code.py").write_text("def target(doc):\n    return 1\n")
     (folder / "pairs.yaml").write_text("include: below/shared\ntask: pairs\n")
-    assert_refused(evaluated("model=stories260k", "tasks=lm_eval:pairs"), "below/shared:10 calls a Python function")
+    done = evaluated("model=stories260k", "tasks=lm_eval:pairs")
+    assert_refused(done, "below/shared cannot be read", "calls a Python function")
     done = evaluated("model=stories260k", "tasks=lm_eval:pairs", "trust=true")
     assert done.code == 0, done.err
     assert done.value("acc") == 1 - expected_accuracy(STORIES)
-
-
-def test_a_task_that_runs_what_the_model_writes_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = harness_tasks.TaskManager
-
-    def unsafe(**options: Any) -> Any:
-        manager = real(**options)
-        load = manager.load
-
-        def loaded(names: list[str]) -> Any:
-            found = load(names)
-            found["tasks"]["pairs"].UNSAFE_CODE = True
-            return found
-
-        manager.load = loaded
-        return manager
-
-    monkeypatch.setattr(harness_tasks, "TaskManager", unsafe)
-    with pytest.raises(Exception, match="pairs runs code that the model writes"):
-        harness_tasks.opened_tasks(["pairs"], str(folder), trust=False)
-    assert harness_tasks.opened_tasks(["pairs"], str(folder), trust=True)["tasks"]
 
 
 def test_without_the_harness_the_extra_is_named(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -52,9 +51,7 @@ def test_a_probe_leaves_arrays_records_and_pictures(probe: Callable[..., Done]) 
         "train init=hf:few model.train_length=32 trainer.max_steps=1 data=text data.path={corpus}",
         "eval model=hf model.path=few data=text data.path={corpus} length=16",
         "eval model=hf model.path=few data=blimp",
-        "eval model=hf model.path=few data=needle length=200 examples=2",
         "probe model=hf model.path=few text={corpus}",
-        "probe model=hf model.path=few text={corpus} length=16",
     ],
 )
 def test_text_that_the_tokenizer_cannot_read_is_refused_by_every_verb(
@@ -158,17 +155,6 @@ def test_the_baseline_of_a_run_is_evals_perplexity(
     assert baseline["targets"] == scored.value("scored_targets")
 
 
-def test_bos_is_for_windows_of_a_pretrained_model(probe: Callable[..., Done]) -> None:
-    assert_refused(probe("bos=true"), "bos=true is for windows of a pretrained model=; give length= too")
-
-
-def test_all_frequencies_may_go(probe: Callable[..., Done]) -> None:
-    for bands in ("lowest:1", "lowest:0.5,highest:0.5"):
-        done = probe(f"ablate={bands}", "texts=sums")
-        assert done.code == 0, done.err
-        assert len([r for r in done.results if r["ablate"] == bands and r["metric"] == "perplexity"]) > 0
-
-
 def test_a_curve_starts_at_the_model_and_ends_without_rope(probe: Callable[..., Done]) -> None:
     done = probe("ablate=curve")
     assert done.code == 0, done.err
@@ -189,13 +175,6 @@ def test_another_normaliser_is_probed_too(probe: Callable[..., Done]) -> None:
     plain, sharp = probe("rows=false"), probe("rows=false", "softmax=temperature", "softmax.temperature=0.1")
     entropies = [sum(r["value"] for r in done.results if r["metric"] == "entropy") for done in (plain, sharp)]
     assert entropies[1] < entropies[0] / 2
-
-
-def test_rows_of_several_texts_are_taken_where_a_normaliser_counts_positions(probe: Callable[..., Done]) -> None:
-    plain, scaled = probe(), probe("softmax=llama4")  # which scales queries from position 8,192 on
-    shares = [[r["value"] for r in done.results if r["metric"] == "share_on_previous"] for done in (plain, scaled)]
-    assert len(shares[0]) > 4
-    assert shares[0] == shares[1]
 
 
 def test_a_run_is_probed(roundround: Callable[..., Done], train: Callable[..., Done]) -> None:
@@ -226,14 +205,10 @@ def broken(folder: Path, here: Path, what: str) -> Path:
     if what == "empty":
         shutil.rmtree(path)
         path.mkdir()
-    elif what == "no weights":
-        weights.unlink()
     elif what == "pickled":
         weights.rename(path / "pytorch_model.bin")
     elif what == "cut":
         weights.write_bytes(weights.read_bytes()[:20_000])
-    elif what == "no header":
-        weights.write_bytes(b"\x00" * 4)
     elif what == "code":
         config = json.loads((path / "config.json").read_text())
         config |= {"model_type": "mine", "auto_map": {"AutoConfig": "m.C", "AutoModelForCausalLM": "m.M"}}
@@ -244,24 +219,10 @@ def broken(folder: Path, here: Path, what: str) -> Path:
         save_file({name: x for name, x in tensors.items() if "layers.2." not in name}, weights, {"format": "pt"})
     elif what == "unexpected":
         save_file(load_file(weights) | {f"value_head.{i}": torch.ones(2) for i in range(5)}, weights, {"format": "pt"})
-    elif what == "layers without end":
-        config = json.loads((path / "config.json").read_text()) | {"num_hidden_layers": 10**9}
-        (path / "config.json").write_text(json.dumps(config))
-    elif what == "a pipe":
-        weights.unlink()
-        os.mkfifo(weights)
-    elif what == "other sizes":
-        config = json.loads((path / "config.json").read_text()) | {"intermediate_size": 32}
-        (path / "config.json").write_text(json.dumps(config))
-    elif what == "bad value":
-        config = json.loads((path / "config.json").read_text()) | {"num_hidden_layers": "four"}
-        (path / "config.json").write_text(json.dumps(config))
     elif what == "gpt2":
         GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=260)).save_pretrained(path)
     elif what == "t5":
         T5Config(d_model=16, num_layers=1, num_heads=2, d_kv=8, d_ff=16, vocab_size=9).save_pretrained(path)
-    elif what == "nonsense":
-        (path / "config.json").write_text("{")
     return path
 
 
@@ -269,23 +230,16 @@ def broken(folder: Path, here: Path, what: str) -> Path:
     ("what", "message"),
     [
         ("empty", "there is no config.json"),
-        ("no weights", "there is no .safetensors file"),
         ("pickled", "model.pickled=true if you trust them"),
-        ("cut", "model.safetensors is damaged or cut short"),
-        ("no header", "model.safetensors is damaged or cut short"),
+        ("cut", "model.safetensors is damaged, cut short"),
         (
             "unexpected",
             "has 5 weights that LlamaForCausalLM has no place for: value_head.0, value_head.1, value_head.2 and 2",
         ),
-        ("layers without end", "num_hidden_layers is 1000000000, and the weights are of 100 layers at the most"),
-        ("a pipe", "there is no .safetensors file"),
         ("missing", "lacks 9 of its weights, such as model.layers.2."),
-        ("other sizes", "have other sizes than its config.json says"),
-        ("bad value", "cannot be loaded"),
         ("code", "model.trust_remote_code=true"),
         ("gpt2", "has no RoPE"),
         ("t5", "no decoder that transformers knows"),
-        ("nonsense", "config.json cannot be read"),
     ],
 )
 def test_a_folder_that_is_no_usable_model(
@@ -301,10 +255,8 @@ def test_a_folder_that_is_no_usable_model(
     [
         (["model=hf"], "give model.path=DIR"),
         (["model=tiny"], "model=hf model.path=DIR"),
-        (["model=gemma7b"], "did you mean 'gemma-7b'"),
         (["model=gemma-7b"], "HF_TOKEN"),
         (["model=gemma-7b", "run=last"], "not both"),
-        (["run=nowhere"], "it does not exist"),
         (["run=last"], "no finished train run"),
     ],
 )
@@ -318,41 +270,17 @@ def test_a_model_that_is_not_there(roundround: Callable[..., Done], args: list[s
         (["ablate=lowest:1.5"], "is no band of frequencies"),
         (["ablate=lowest:0.6,highest:0.6"], "overlap"),
         (["ablate=curve,lowest:0.2"], "stands alone"),
-        (["texts=shakespear"], "did you mean 'shakespeare'"),
-        (["softmax=sof"], "did you mean 'softmax'"),
         (["pe=alibi"], "ALiBi is no RoPE"),
         (["length=100000"], "choose a shorter length"),
-        (["length=1"], "must be at least 2"),
         (["prompt="], "prompt has 1 tokens"),
-        (["model.dtype=float31"], "must be one of auto, float32"),
-        (["model.typo=1"], "no config key"),
         (["prompt=maximum", "ablate=curve"], "two different probes"),
         (["texts=code", "data=pydoc"], "give one of them"),
-        (["device=meta"], "it computes nothing"),
-        (["ablate=lowest:0"], "is no band of frequencies"),
-        (["model.pickled=2"], "neither true nor false"),
         (["ablate=lowest:0.3,highest:0.65"], "they take"),
-        (["batch_tokens=0"], "must be at least 1"),
         (["device=cuda:99"], "cannot be used"),
     ],
 )
 def test_a_wrong_option(probe: Callable[..., Done], args: list[str], message: str) -> None:
     assert_refused(probe(*args), message)
-
-
-def test_code_that_is_not_needed_is_no_reason_to_refuse(probe: Callable[..., Done], folder: Path, here: Path) -> None:
-    shutil.copytree(folder, here / "native")
-    config = json.loads((here / "native" / "config.json").read_text())
-    config["auto_map"] = {"AutoConfig": "m.C", "AutoModelForCausalLM": "m.M"}  # transformers has the class itself
-    (here / "native" / "config.json").write_text(json.dumps(config))
-    (here / "native" / "m.py").write_text("raise SystemExit('foreign code ran')")
-    done = probe("model.path=native", "rows=false", "entropy=false")
-    assert done.code == 0, done.err
-
-
-def test_a_broken_pickle_is_refused(probe: Callable[..., Done], folder: Path, here: Path) -> None:
-    path = broken(folder, here, "pickled")
-    assert_refused(probe(f"model.path={path}", "model.pickled=true"), "cannot be loaded")
 
 
 def test_a_short_text_is_refused(probe: Callable[..., Done], here: Path) -> None:
@@ -409,8 +337,3 @@ def test_the_default_model_stands_aside_for_a_run(train: Callable[..., Done], ro
 
 def test_a_machine_without_runs_is_told_what_can_be_evaluated(roundround: Callable[..., Done]) -> None:
     assert_refused(roundround("eval", "logger=none"), "roundround train", "roundround eval model=stories260k")
-
-
-def test_a_model_that_is_not_in_the_package_is_refused(roundround: Callable[..., Done]) -> None:
-    given = ["probe", "logger=none", "model=hf", "model.path=package:stories260"]
-    assert_refused(roundround(*given), "no model 'stories260' in the package", "did you mean 'stories260k'")

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from conftest import STORIES, Done, assert_refused, typed
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from roundround.asking.generation import DecoderWriter, pretrained_writer
-from roundround.asking.task_answers import AnsweringPretrained, score_written
+from roundround.asking.generation import AnsweringPretrained, DecoderWriter, PretrainedWriter, score_written
 from roundround.config.build import build
 from roundround.config.options import load_option
 from roundround.data.tasks.base import Example, Examples, Task
@@ -98,7 +97,7 @@ def test_what_is_written_is_scored_by_rulers_rule(
     words = [word for text in texts for word in text.split()[2:40:9]]
     references = [words[0], words[-1].upper(), "never-written", words[3]]
     monkeypatch.setattr(LengthTest, "references", lambda self, answer: references)
-    scores = score_written(pretrained_writer(probed), needle, [(e, 1) for e in examples])
+    scores = score_written(PretrainedWriter(probed), needle, [(e, 1) for e in examples])
     shares = [sum(r.lower() in text.lower() for r in references) / len(references) for text in texts]
     assert 0 < float(np.mean(shares)) < 1, "both kinds have been seen"
     assert scores.values() == pytest.approx({"exact_match": 0.0, "string_match": float(np.mean(shares))})
@@ -111,11 +110,11 @@ def test_an_answer_costs_one_pass_over_the_question_and_one_step_a_token(
     n_prompt, read = int(example.scored.argmax()), []
     hook = stories.model.register_forward_hook(lambda module, args, options, out: read.append(out[0].shape[1]),
                                                with_kwargs=True)  # fmt: skip
-    score_written(pretrained_writer(probed), needle, [(example, 1)])
+    score_written(PretrainedWriter(probed), needle, [(example, 1)])
     assert read == [n_prompt, *[1] * (needle.written - 1)], "the last token is written and not read"
     read.clear()
     monkeypatch.setattr(LengthTest, "references", lambda self, answer: ["", " "])
-    found = score_written(pretrained_writer(probed), needle, [(example, 1)])
+    found = score_written(PretrainedWriter(probed), needle, [(example, 1)])
     hook.remove()
     assert found.values()["exact_match"] == 1
     assert read[0] == n_prompt
@@ -129,7 +128,7 @@ def test_a_passkey_costs_as_much_and_is_found_where_its_digits_are_written(monke
     sizes = load_option("model", "tiny", d_model=16, n_layers=1, n_heads=2, n_key_heads=1)
     vocabulary = task.vocabulary()
     decoder = build_decoder(sizes, load_option("pe", "rope"), load_option("softmax", "softmax"), vocabulary.size).eval()
-    writer, hidden = DecoderWriter("small", decoder, vocabulary, None), decoder.hidden
+    writer, hidden = DecoderWriter("small", decoder, vocabulary), decoder.hidden
     writer.ends = set()
     drawn = Examples(task, seed=0, split="test", length=90)[0]
     tokens = torch.from_numpy(drawn.tokens[:85])[None]

@@ -108,18 +108,6 @@ def test_a_path_that_cannot_be_is_the_users_to_mend() -> None:
     assert full.startswith("no space left on the disk of run;")
 
 
-@pytest.mark.parametrize(
-    "words", ["No space left on device", "I/O error: No space left on device (os error 28)", os.strerror(errno.EDQUOT)]
-)
-def test_an_export_names_its_own_full_disk(words: str) -> None:
-    from roundround.verbs.export.run import refused_where_full
-
-    with pytest.raises(UserError, match="the disk of there"), refused_where_full(Path("there")):
-        raise RuntimeError(words)
-    with pytest.raises(RuntimeError, match="another"), refused_where_full(Path("there")):
-        raise RuntimeError("another")
-
-
 # -- habits
 
 

@@ -9,14 +9,13 @@ from typing import Any, ClassVar, final
 import pytest
 import torch
 from conftest import STORIES
-from helpers_hf import FAMILIES, some_tokens, tiny
+from helpers_hf import FAMILIES, frequency_tables, some_tokens, tiny
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import roundround as rr
 from roundround.hf.checkpoint import read_checkpoint
 from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import attention_layers, installed
-from roundround.hf.patching.frequencies import frequency_tables
 from roundround.kernels.keys import AttentionShape
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers_hf import ARCHITECTURES, N_VOCAB, SCALED_ROPE, SIZES, WINDOW, Words, some_tokens, tiny
+from helpers_hf import ARCHITECTURES, N_VOCAB, SIZES, WINDOW, Words, frequency_tables, some_tokens, tiny
 from torch import nn
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
-    GPT2Config,
-    GPT2LMHeadModel,
     PreTrainedModel,
     T5GemmaConfig,
     T5GemmaForConditionalGeneration,
@@ -26,7 +24,6 @@ import roundround as rr
 from roundround.hf import load as subject_module
 from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import INPUT, attention, configs_of, installed, mask
-from roundround.hf.patching.frequencies import frequency_tables
 from roundround.papers.constructions import calls
 from roundround.probing.ablation import text_loss
 from roundround.probing.dispersion import watched
@@ -121,22 +118,6 @@ def test_windows_are_those_of_the_masks(name: str) -> None:
     assert (WINDOW in seen) == ("sliding_window" in ARCHITECTURES[name])
 
 
-def test_a_scaled_ladder_is_read_with_its_scaled_frequencies() -> None:
-    plain, scaled = (layouts_of("llama", **changes)[0].frequencies_P for changes in ({}, SCALED_ROPE))
-    assert float(scaled[-1]) == pytest.approx(5e5 ** (-7 / 8) / 8)
-    assert float(plain[-1]) == pytest.approx(1e4 ** (-7 / 8))
-
-
-def test_half_precision_tells_the_same_layout() -> None:
-    for name in ("gemma4_text", "cohere", "gpt_neox"):
-        model = tiny(name).to(torch.bfloat16)
-        with installed(model):
-            subject = ProbedHuggingFaceModel(name, model, None)
-            read = observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False).layouts
-        expected = layouts_of(name)
-        assert [(x.pairing, x.n_rotated) for x in read] == [(x.pairing, x.n_rotated) for x in expected]
-
-
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("n_rotary", [8, 16])
 def test_a_layout_is_found_from_queries_alone(pairing: str, n_rotary: int) -> None:
@@ -160,27 +141,6 @@ def test_the_models_own_softmax_is_kept() -> None:
     with installed(tiny("gemma2")) as caps, installed(tiny("gpt_oss")) as sinks:
         assert {type(x) for x in caps} == {SoftCap}
         assert {type(x) for x in sinks} == {Sink}
-
-
-def test_windows_are_the_models_own() -> None:
-    model, seen = tiny("gemma3_text"), {}
-
-    with installed(model) as normalisers:
-        for softmax in normalisers:
-            softmax.register_forward_pre_hook(
-                lambda softmax, args, options: seen.update({softmax.shape.layer: options["keys"].window}),
-                with_kwargs=True,
-            )
-        model(some_tokens(1, 20), use_cache=False)
-    assert seen == {0: WINDOW, 1: None, 2: WINDOW, 3: None}
-
-
-def test_many_layers_in_half_precision_are_read() -> None:
-    model = tiny("gemma", num_hidden_layers=32).to(torch.bfloat16)
-    with installed(model):
-        subject = ProbedHuggingFaceModel("deep", model, None)
-        layouts = observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False).layouts
-    assert {(x.pairing, x.n_rotated) for x in layouts} == {("half-split", 8)}
 
 
 def test_the_decoder_inside_a_model_of_images_is_probed() -> None:
@@ -330,15 +290,6 @@ def test_layers_keep_their_numbers_where_others_have_no_attention(capsys: pytest
     assert {int(layer) for layer in re.findall(r"^ ?diffuse +(\d)\.\d", shown, re.MULTILINE)} <= {2, 4, 5}
 
 
-def test_kinds_and_windows_are_those_of_the_layers_with_attention() -> None:
-    types = ["linear_attention", "sliding_attention", "linear_attention", "full_attention"]
-    model = tiny("lfm2", num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2, num_key_value_heads=2)
-    with installed(model):
-        subject = ProbedHuggingFaceModel("hybrid", model, Words())
-        model.config.layer_types, model.config.sliding_window = types, 7  # as a hybrid with windows would say
-        assert (subject.kinds(), subject.windows()) == (["sliding", "full"], [7, None])
-
-
 def test_a_mask_that_is_not_causal_is_refused() -> None:
     options = {"batch_size": 1, "q_length": 12, "kv_length": 12, "attention_mask": None}
     chunked = chunked_causal_mask_function(4, torch.zeros(1, dtype=torch.long))
@@ -371,16 +322,6 @@ def test_texts_packed_into_one_row_are_refused(n: int) -> None:
             batch_size=1,
             q_length=n,
             kv_length=n,
-        )
-
-
-def test_a_piece_hidden_far_from_the_query_is_refused() -> None:
-    with pytest.raises(UserError, match="neither causal"):
-        mask(  # 1,401 to 1,999 tokens back
-            mask_function=lambda b, h, q, k: (k <= q) & ~((q >= 2300) & (q < 2500) & (k >= 500) & (k < 900)),
-            batch_size=1,
-            q_length=3000,
-            kv_length=3000,
         )
 
 
@@ -440,13 +381,6 @@ def test_a_call_without_our_mask_is_refused() -> None:
             attention(layer, q, q[:, :2], q[:, :2], None)
         with pytest.raises(UserError, match="makes its own attention mask"):
             model(some_tokens(1, 3), attention_mask=torch.zeros(1, 1, 3, 3), use_cache=False)
-
-
-def test_a_model_without_rope_is_refused_in_one_line() -> None:
-    model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=50)).eval()
-    with pytest.raises(UserError) as error, installed(model):
-        ProbedHuggingFaceModel("gpt2", model, None).tables()
-    assert "\n" not in str(error.value)
 
 
 def test_a_leak_is_found_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from transformers import PreTrainedTokenizerFast
 
 import roundround as rr
 from roundround.distributed import device
-from roundround.hf.checkpoint import check_config
 from roundround.hf.load import Pretrained, ProbedHuggingFaceModel
 from roundround.hf.patching.attention import installed
 from roundround.probing.probe import Probe, observe
@@ -94,18 +93,6 @@ def test_masks_that_old_files_keep_are_left_out_and_a_bias_of_that_name_is_not(t
     save_file(tensors | {f"{attention}.bias": torch.ones(48)}, weights, {"format": "pt"})
     with pytest.raises(UserError, match=r"has 1 weights that GPTNeoForCausalLM has no place for: .*attention.bias;"):
         source(tmp_path, offload=False).load(torch.device("cpu"))
-
-
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({"model_type": "bart", "decoder_layers": 10**9}, "decoder_layers is 1000000000"),
-        ({"model_type": "t5", "num_decoder_layers": 10**9}, "num_decoder_layers is 1000000000"),
-    ],
-)
-def test_layers_beyond_the_weights_are_refused_whatever_a_family_calls_them(config: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        check_config(config, Path("config.json"), 10)
 
 
 def test_a_model_larger_than_the_memory_is_refused_unless_it_stays_on_disk(

@@ -9,14 +9,13 @@ from contextlib import nullcontext
 import pytest
 import torch
 from conftest import ROOT, STORIES
-from helpers_hf import FAMILIES, N_VOCAB, some_tokens, tiny
+from helpers_hf import FAMILIES, N_VOCAB, frequency_tables, some_tokens, tiny
 from rounding import rounding
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import roundround as rr
 from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import installed
-from roundround.hf.patching.frequencies import frequency_tables
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 from roundround.pe.rotary import RotaryEncoding, ladder, rotation
@@ -204,12 +203,6 @@ def test_weights_that_a_model_leaves_behind_are_missed_in_one_line() -> None:
         model(some_tokens(1, 8), use_cache=False, output_attentions=True)
 
 
-def test_other_frequencies_are_remarked_on() -> None:
-    model = tiny("llama")
-    with pytest.warns(UserWarning, match=r"other frequencies than the model was trained with"):
-        rr.patch(model, pe="rope_500k").remove()
-
-
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
 
 
@@ -220,11 +213,6 @@ def test_yarns_attention_factor_goes_with_its_frequencies() -> None:
     with pytest.warns(UserWarning, match="other frequencies"), rr.patch(model, pe="rope"):
         torch.testing.assert_close(logits(model), logits(stock), rtol=0, atol=OF_COSINES)
     assert torch.equal(logits(model), own)
-
-
-def test_an_attention_factor_that_goes_is_remarked_on_where_no_pair_rotates_faster() -> None:
-    with pytest.warns(UserWarning, match=r"trained with an attention factor of 1\.13863 in its rotation"):
-        rr.patch(tiny("llama", rope_parameters=YARN), pe="nope").remove()
 
 
 def test_frequencies_set_to_zero_leave_the_attention_factor() -> None:
@@ -324,25 +312,6 @@ def test_a_probe_leaves_the_training_mode_of_every_part() -> None:
     assert {name: module.training for name, module in model.named_modules()} == before
 
 
-def test_a_function_makes_a_normaliser_too() -> None:
-    from roundround.softmax.top_k import TopK
-
-    model = tiny("llama")
-    with rr.patch(model, softmax="top_k", k=3):
-        expected = logits(model)
-    with rr.patch(model, softmax=lambda shape: TopK(shape, k=3)):
-        assert torch.equal(logits(model), expected)
-
-
-def test_a_probe_sees_the_patched_model() -> None:
-    model = tiny("llama")
-    tokenizer = Letters()
-    plain = rr.probe(model, tokenizer, ["abcdefgh", "hgfedcba" * 4])
-    with rr.patch(model, softmax="temperature", temperature=0.2):
-        sharp = rr.probe(model, tokenizer, ["abcdefgh", "hgfedcba" * 4])
-    assert float(sharp.arrays()["entropy"].mean()) < float(plain.arrays()["entropy"].mean()) / 2
-
-
 class Letters:
     """A tokenizer whose tokens are letters."""
 
@@ -389,11 +358,6 @@ def test_only_hugging_face_models_are_patched() -> None:
         rr.patch(torch.nn.Linear(2, 2), softmax="ssmax")
     with pytest.raises(UserError, match="not a Linear"):
         rr.probe(torch.nn.Linear(2, 2), None, ["a text"])
-
-
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'prob'"):
-        rr.prob  # noqa: B018
 
 
 # -- a trained model

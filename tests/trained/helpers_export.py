@@ -154,7 +154,7 @@ def greedy(decoder: Decoder, tokens_BT: Tensor, n: int) -> Tensor:
 
 def written_from_a_cache(model: ModelToExport, tokens_1T: Tensor, n: int) -> Tensor:
     """One text with the n likeliest tokens behind it, by what `roundround generate` calls."""
-    writer = DecoderWriter("small", model.decoder, Bytes().build([]), None)
+    writer = DecoderWriter("small", model.decoder, Bytes().build([]))
     writer.ends = set()
     writer.begin(None)
     with torch.inference_mode():

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from roundround.config.options import load_option
 from roundround.model.decoder import Decoder
-from roundround.trained.export.card import card_of, code, model_card, shown, with_arguments
+from roundround.trained.export.card import card_of, model_card, with_arguments
 from roundround.trained.models import build_decoder
 
 HOSTILE = [
@@ -21,10 +21,6 @@ HOSTILE = [
     "a | b\n\n# heading",
     "`code` ``more``",
     "]\nlicense: mit\ntags: [x",
-    "www.evil.example",
-    "![image](http://evil.example/x.png)",
-    "&lt;img src=x onerror=alert(1)&gt;",
-    "\ud800\u202e\x00\uffff",
     "x" * 100_000,
     "",
 ]
@@ -72,18 +68,6 @@ def test_tags_are_the_names_themselves(decoder: Decoder) -> None:
     for name in ("no", "1e5", "p_rope", "rope/table2", "na\u00efve"):
         head = card_with(name, decoder).split("---\n")[1]
         assert yaml.safe_load(head)["tags"] == ["roundround", name, name]
-
-
-def test_a_run_without_choices_has_no_such_tags(decoder: Decoder) -> None:
-    card = model_card(replace(CARD, manifest={**MANIFEST, "choices": {}}), decoder, stock="LlamaForCausalLM", needs=[])
-    assert yaml.safe_load(card.split("---\n")[1])["tags"] == ["roundround"]
-
-
-def test_what_is_harmless_stays_as_it_is() -> None:
-    for text in ("p_rope (p=0.75, theta=10000.0)", "my model", "0.2.0", "a (k=[1.0, -2])"):
-        assert shown(text) == text
-    assert code("roundround train pe.p=0.5 'data.path=a b'") == "`roundround train pe.p=0.5 'data.path=a b'`"
-    assert code("a|b <c>") == "`a&#124;b &lt;c&gt;`"
 
 
 def test_a_step_that_was_not_measured_has_no_perplexity() -> None:

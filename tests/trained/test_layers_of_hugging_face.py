@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers_patterns import decoder_of
 from rounding import rounding
-from test_patterns import decoder_of
 from torch import Tensor, nn
 from transformers import GptOssConfig, Lfm3Config, Llama4TextConfig, Qwen3NextConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention, GptOssRotaryEmbedding

@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from roundround.config.options import load_option
 from roundround.hf.checkpoint import read_checkpoint
-from roundround.hf.config_nodes import CONFIGS
+from roundround.hf.config_nodes import FAMILIES
 from roundround.model.decoder import Decoder
 from roundround.support.errors import UserError
 from roundround.trained.models import build_decoder
@@ -54,7 +54,7 @@ def quiet_transformers() -> None:
 def random_model(name: str) -> PreTrainedModel:
     """Of this type, with norms away from one."""
     torch.manual_seed(0)
-    config = CONFIGS[name.partition(" ")[0]](**(SIZES | MODELS[name]))
+    config = FAMILIES[name.partition(" ")[0]].config(**(SIZES | MODELS[name]))
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -106,7 +106,7 @@ def test_smollm3s_fourth_layer_has_no_position(tmp_path: Path) -> None:
     ],
 )
 def test_what_the_decoder_has_not_is_named(name: str, change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    config = CONFIGS[name](**(SIZES | MODELS[name] | change))
+    config = FAMILIES[name].config(**(SIZES | MODELS[name] | change))
     config.save_pretrained(tmp_path)
     save_file({"model.embed_tokens.weight": torch.zeros(61, 48)}, tmp_path / "model.safetensors")
     Tokenizer(WordLevel({"w0": 0}, unk_token="w0")).save(str(tmp_path / "tokenizer.json"))

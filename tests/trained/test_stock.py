@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import Done
 from helpers_export import LENGTH, loaded, some_tokens, trained, written
-from test_patterns import config_of
+from helpers_patterns import config_of
 
 from roundround.config.options import load_option
 from roundround.trained.export.folder import ModelToExport

@@ -18,8 +18,7 @@ from rounding import rounding
 from scipy import stats
 
 from roundround.analysis.intervals import wilson
-from roundround.asking.generation import decoder_writer
-from roundround.asking.task_answers import score_written
+from roundround.asking.generation import decoder_writer, score_written
 from roundround.data.batches import Shares
 from roundround.data.tasks.base import BOS, EOS, SEP, Example, Examples, distinct
 from roundround.data.tasks.batches import AskedBatch, TrainingExamples, padded, same_length_batches
@@ -536,7 +535,7 @@ def test_two_processes_learn_a_task_as_one_does(here: Path) -> None:
 def test_answers_between_the_questions_are_not_written(learnt_bits: Path, here: Path) -> None:
     done = typed("eval", f"run={learnt_bits}", "logger=none", "length=32", "by=generation")
     assert_refused(
-        done, "by=generation is for an answer that stands behind its question, and FlipFlop asks for several"
+        done, "by=generation is for an answer after its question, and FlipFlop asks for several"
     )
 
 

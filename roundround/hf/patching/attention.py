@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
+from roundround.hf.private import attention_name, set_attention_name
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.sink import Sink
@@ -53,7 +54,7 @@ def installed(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -
 
 
 def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> Callable[[], None]:
-    """Begin what `installed` does; returns what ends it."""
+    """Do what `installed` does at its beginning; returns the function that undoes it."""
     if getattr(model.config, "is_encoder_decoder", False):
         raise UserError(f"{type(model).__name__} has an encoder; roundround looks inside decoders alone")
     layers = attention_layers(model)
@@ -62,14 +63,14 @@ def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> 
     make = own_softmax if make_softmax is None else partial(replacement, make_softmax=make_softmax)
     made = [make(layer) for layer in layers]
     with ExitStack() as undo:
-        for config in reversed(configs_of(model)):  # undone the outermost first, which sets those inside too
-            undo.callback(setattr, config, "_attn_implementation", config._attn_implementation)
+        for config in reversed(configs_of(model)):  # undone from the outermost, which also sets the inner ones
+            undo.callback(set_attention_name, config, attention_name(config))
         for layer, softmax in zip(layers, made, strict=True):
             own = next(layer.parameters())
             if own.device.type != "meta":  # offloaded weights: what runs, runs on the CPU
                 softmax.to(own.device)
             layer.add_module(SLOT, softmax.train(layer.training))
-            undo.callback(layer._modules.pop, SLOT, None)
+            undo.callback(delattr, layer, SLOT)
             for name in (INPUT, ASKED):
                 undo.callback(layer.__dict__.pop, name, None)
             undo.callback(layer.register_forward_pre_hook(remember_input, with_kwargs=True).remove)
@@ -133,7 +134,7 @@ def rope_types(module: nn.Module) -> dict[str, str]:
 def forget_length(module: nn.Module, args: tuple[Any, ...]) -> None:
     """Give dynamic NTK its own frequencies back before a call, so that they follow the length of this call alone.
 
-    transformers keeps those of the longest text so far.
+    transformers keeps the frequencies of the longest text so far.
     """
     for name in (name for name, kind in rope_types(module).items() if kind == "dynamic"):
         own_P = getattr(module, f"{name}original_inv_freq").clone()
@@ -214,7 +215,7 @@ def check_input_taken(layer: nn.Module, args: tuple[Any, ...], output: Any) -> N
 def ask_for_weights(
     layers: list[nn.Module], model: PreTrainedModel, args: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
-    """Tell each layer whether `output_attentions` is given: some models do not hand it on."""
+    """Note in each layer whether `output_attentions` is given: some models do not pass it on."""
     asked = options.get("output_attentions")
     for layer in layers:
         layer.__dict__[ASKED] = model.config.output_attentions if asked is None else asked
@@ -305,8 +306,8 @@ class ModelKeys(Keys):
     """Keys in the place of a mask tensor, with the few things that models do to a mask on its way.
 
     Some cut it down to the rows of its last queries; generation with a static cache makes it ahead and hands it in.
-    n_given: keys for which the model made it, those behind the last one that is seen included. of_no_layer: of windows
-    of 0 tokens, which Qwen2's MoE names where it has none.
+    n_given: keys for which the model made it, also keys after the last one that is seen. of_no_layer: its windows have
+    0 tokens, which Qwen2's MoE says where it has none.
     """
 
     ndim: ClassVar[int] = 4

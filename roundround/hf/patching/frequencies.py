@@ -1,4 +1,4 @@
-"""How a Hugging Face model rotates: the frequencies and factors of its rotary modules, found there and replaced there.
+"""The frequencies and factors of a Hugging Face model's rotary modules: found there, and replaced there.
 
 A model computes cosines and sines once and hands the same to all its layers. Where an encoding differs by layer, a copy
 of the rotary module computes what a layer needs, and a hook on the layer hands it over.
@@ -57,7 +57,7 @@ class RotaryTable:
 
     @property
     def within_context_P(self) -> Tensor:
-        """Those within the trained context, whatever was read last: some models change them with the length."""
+        """Frequencies within the trained context, whatever was read last: some models change them with the length."""
         of_kind = self.name.removesuffix(TABLE)
         changes = follows_length_in(self.module) is not None
         original = getattr(self.module, f"{of_kind}original_{TABLE}", None) if changes else None
@@ -118,20 +118,9 @@ def rotary_tables(model: PreTrainedModel) -> list[RotaryTable]:
     ]
 
 
-def frequency_tables(model: PreTrainedModel) -> list[Tensor]:
-    """The buffers from which the decoder's rotary modules compute their angles, radians per token; not copies."""
-    return [table.frequencies_P for table in rotary_tables(model)]
-
-
 def follows_length(model: PreTrainedModel) -> str | None:
     """The kind of RoPE by which the model computes its frequencies anew for every length; None where it does not."""
     return next(filter(None, map(follows_length_in, text_decoder(model).modules())), None)
-
-
-def replace_frequencies(model: PreTrainedModel, tables: Sequence[Tensor]) -> list[Rotation]:
-    """Let the model rotate at other frequencies, by its own factors; see `replace_rotations`."""
-    own = [table.rotation().factor for table in rotary_tables(model)]
-    return replace_rotations(model, [Rotation(*rotation) for rotation in zip(tables, own, strict=True)])
 
 
 def replace_rotations(model: PreTrainedModel, rotations: Sequence[Rotation]) -> list[Rotation]:
@@ -165,16 +154,14 @@ def follows(table: RotaryTable, before: Rotation, rotation: Rotation) -> bool:
     except (TypeError, ValueError, IndexError, KeyError, AttributeError, RuntimeError):
         return False  # of a form that is not known
     angle_NP = pos_N[:, None].float() * table.frequencies_P.float()  # as it is stored: half precision rounds it
-    expected = rotation.factor * angle_NP.cos(), rotation.factor * angle_NP.sin()
-    return all(same_channels(given, value) for given, value in zip(turns, expected, strict=True))
-
-
-def same_channels(given_NR: Tensor, expected_NP: Tensor) -> bool:
-    """Whether each pair's value is there, once or twice, in any order of the channels."""
-    if given_NR.shape[1] % expected_NP.shape[1]:
-        return False
-    expected_NR = expected_NP.repeat(1, given_NR.shape[1] // expected_NP.shape[1])
-    return torch.allclose(given_NR.float().sort().values, expected_NR.sort().values, atol=1e-3, rtol=0)
+    for given_NR, turned_NP in zip(turns, (angle_NP.cos(), angle_NP.sin()), strict=True):
+        times, left = divmod(given_NR.shape[1], turned_NP.shape[1])
+        if left:
+            return False
+        expected_NR = (rotation.factor * turned_NP).repeat(1, times)  # once or twice, in any order of the channels
+        if not torch.allclose(given_NR.float().sort().values, expected_NR.sort().values, atol=1e-3, rtol=0):
+            return False
+    return True
 
 
 # -- a rotation of its own for each layer
@@ -187,7 +174,7 @@ def tables_of_layers(model: PreTrainedModel) -> list[RotaryTable | None]:
         return [there[0] if there else None] * len(layers)
     found: dict[int, RotaryTable] = {}
 
-    def look(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def find_table(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         own = set(layer.modules())
         for table in there:
             given = table.module.__dict__.get(COMPUTED, {}).get(table.name, [None])[0]
@@ -196,7 +183,7 @@ def tables_of_layers(model: PreTrainedModel) -> list[RotaryTable | None]:
 
     weight = model.get_input_embeddings().weight
     device = "cpu" if weight.device.type == "meta" else weight.device  # offloaded weights run on the CPU
-    hooks = [*listen(there, {}), *(layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers)]
+    hooks = [*listen(there, {}), *(layer.register_forward_pre_hook(find_table, with_kwargs=True) for layer in layers)]
     try:
         with torch.no_grad():
             text_decoder(model)(input_ids=torch.zeros(1, 2, dtype=torch.long, device=device), use_cache=False)
@@ -214,8 +201,8 @@ def rotate_layers(
     """
     there = rotary_tables(model)
     own = [table.rotation() for table in there]
-    wanted: dict[RotaryTable, list[Rotation]] = {}  # of each table, those that differ
-    number_of: list[int] = []  # of each layer's rotation among those of its table
+    wanted: dict[RotaryTable, list[Rotation]] = {}  # the different rotations of each table
+    number_of: list[int] = []  # of each layer's rotation in its table's list
     for table, rotation in zip(of_layers, rotations, strict=True):
         of_table = [] if table is None else wanted.setdefault(table, [])
         alike = [i for i, other in enumerate(of_table) if rotation.same_as(other)]
@@ -251,11 +238,16 @@ def rotate_layers(
 def copy_of(module: nn.Module) -> nn.Module:
     """A copy of a rotary module, put into it, so that its tables are among the model's."""
     made = copy.deepcopy(module, {id(getattr(module, "config", None)): getattr(module, "config", None)})
-    for name in [name for name in made._modules if name.startswith(COPY)]:
-        del made._modules[name]
-    n = sum(name.startswith(COPY) for name in module._modules)
+    remove_copies(made)
+    n = sum(name.startswith(COPY) for name, _ in module.named_children())
     module.add_module(f"{COPY}{n}", made)
     return made
+
+
+def remove_copies(module: nn.Module) -> None:
+    """Take the copies of a rotary module out of it."""
+    for name in [name for name, _ in module.named_children() if name.startswith(COPY)]:
+        delattr(module, name)
 
 
 def listen(there: Sequence[RotaryTable], copies: Mapping[RotaryTable, Sequence[nn.Module]]) -> list[RemovableHandle]:
@@ -277,8 +269,7 @@ def end(there: Sequence[RotaryTable], hooks: Sequence[RemovableHandle]) -> None:
         hook.remove()
     for table in there:
         table.module.__dict__.pop(COMPUTED, None)
-        for name in [name for name in table.module._modules if name.startswith(COPY)]:
-            del table.module._modules[name]
+        remove_copies(table.module)
 
 
 def hand_over(

@@ -1,4 +1,4 @@
-"""Another normaliser or encoding inside a loaded model: of this project any, of Hugging Face's RoPE of another kind.
+"""Another normaliser or encoding inside a loaded model: any in a decoder of this project, RoPE in Hugging Face's.
 
 Shapes: P channel pairs.
 
@@ -62,14 +62,12 @@ class Patch:
             undo.callback(install(model, make_softmax))
             if make_encoding is not None:
                 of_table = dict(zip(of_layers, new, strict=True))
-                differ = not all(
-                    rotation.same_as(of_table[table]) for table, rotation in zip(of_layers, new, strict=True)
-                )
-                if differ or len({bool(rotation.frequencies_P.any()) for rotation in new}) > 1:  # only some rotate
+                alike = all(rotation.same_as(of_table[table]) for table, rotation in zip(of_layers, new, strict=True))
+                rotating = [bool(rotation.frequencies_P.any()) for rotation in new]
+                if not alike or len(set(rotating)) > 1:  # only some rotate
                     tokens = range(min(N_TOKENS, model.get_input_embeddings().num_embeddings))
                     probed = ProbedHuggingFaceModel(type(model).__name__, model, None)
                     layouts = check(probed, tokens, ablated=True)
-                    rotating = [bool(rotation.frequencies_P.any()) for rotation in new]
                     wrong = [
                         str(softmax.shape.layer)
                         for softmax, layout, turns in zip(probed.normalisers, layouts, rotating, strict=True)
@@ -98,7 +96,7 @@ class Patch:
 def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encoding: MakeEncoding | None) -> ExitStack:
     """Give every layer of a decoder of this project another normaliser or encoding; returns what undoes it.
 
-    What a kind of layer has beside them, such as its window, stays. UserError for a decoder that is patched already.
+    Other parts of a kind of layer, such as its window, do not change. UserError for a decoder that is patched already.
     """
     if decoder.is_patched:
         raise UserError(PATCHED)

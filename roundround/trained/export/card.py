@@ -1,4 +1,4 @@
-"""The model card of an exported folder: what the run knows of the model, and how to load it.
+"""The model card of an exported folder: what the run knows about the model, and how to load it.
 
 The run may be somebody else's, and a card is shown as a web page: what comes from the run passes `shown` or `code`.
 
@@ -39,7 +39,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What the card tells that the decoder does not know.
+    """What the card says that the decoder does not know.
 
     manifest: the run's run.json. checkpoint: its name. step: optimizer steps of the checkpoint. measured: what was
     measured on held-out data at that step, by name; empty where nothing was. question: of a run that learns a task,
@@ -57,7 +57,7 @@ class Card:
 def card_of(
     manifest: dict[str, Any], name: str, checkpoint: str, state: dict[str, Any], question: Question | None = None
 ) -> Card:
-    """What the model card tells; the loss is the one measured at the checkpoint's own step."""
+    """The content of the model card; the loss is the one measured at the checkpoint's own step."""
     known = [state[name] for name in ("best", "validated") if name in state]
     measured: dict[str, Any] = next((m for m in known if m["step"] == state["step"]), {})
     return Card(

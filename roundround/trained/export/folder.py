@@ -28,13 +28,13 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast
-from transformers.dynamic_module_utils import get_imports
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from roundround.config.build import checked_values, target_class
 from roundround.data.tasks.base import Examples
 from roundround.data.tasks.text_task import TextTask, beginning
 from roundround.distributed.device import check_fits
+from roundround.hf.private import packages_needed
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.records import checkpoints
@@ -110,13 +110,13 @@ class ModelToExport:
     kinds: dict[str, ExportedKind] = field(default_factory=dict)
 
 
-def model_to_export(trained: TrainedRun, checkpoint: str) -> ModelToExport:
-    """The run's decoder with a checkpoint's weights and all that it takes to build it elsewhere."""
+def model_to_export(trained: TrainedRun, decoder: Decoder) -> ModelToExport:
+    """The run's decoder, with a checkpoint's weights, and all that it takes to build it elsewhere."""
     vocabulary, own = trained.vocabulary(), trained.config
     of_text_task = isinstance(trained.task(), TextTask)
     kinds = exported_kinds(**parts_of(own))
     return ModelToExport(
-        decoder=trained.decoder(checkpoint),
+        decoder=decoder,
         sizes=checked_values(own.model, Decoder, OF_THE_BUILDER),
         encoding={} if kinds else checked_values(own.pe, PositionalEncoding, []),
         normaliser={} if kinds else checked_values(own.softmax, AttentionSoftmax, []),
@@ -138,7 +138,7 @@ def question_of(trained: TrainedRun) -> Question | None:
     example = Examples(task, seed=trained.config.seed, split="test", length=length)[0]
     tokens, targets, scored = example.tokens, example.targets, example.scored
     first = int(scored.argmax())
-    n_tokens = int(np.append(scored[first:], False).argmin())  # those that are written without another question
+    n_tokens = int(np.append(scored[first:], False).argmin())  # tokens that are written without another question
     text, of_text = trained.vocabulary().tokenizer, isinstance(task, TextTask)
     prompt, answer = (
         text.decode(part.tolist(), skip_special_tokens=of_text)
@@ -184,7 +184,7 @@ def stock_class(trained: ModelToExport) -> str | None:
 def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
     """All files of an exported model. UserError where a source that it needs cannot be found."""
     config = stock_config(trained.decoder, trained.sizes)
-    stock = stock_class(trained)
+    stock = None if config is None else str(config.architectures[0])
     if config is not None:
         weights = stock_weights(trained.decoder, config)
     else:
@@ -202,23 +202,26 @@ def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
     generation.save_pretrained(folder)
     shared = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
     save_file(shared, folder / "model.safetensors", metadata={"format": "pt"})
-    # the tokenizer as the run used it: it adds no token by itself, and reads no special token out of a text
+    own_tokenizer(trained).save_pretrained(folder)
+    needs = sorted(packages_needed(folder) - sys.stdlib_module_names - {"torch", "transformers"})
+    write_atomically(folder / "README.md", model_card(card, trained.decoder, stock=stock, needs=needs))
+
+
+def own_tokenizer(trained: ModelToExport) -> PreTrainedTokenizerFast:
+    """The tokenizer as the run used it: it adds no token by itself, and reads no special token out of a text."""
     bare = json.loads(trained.tokenizer.to_str()) | {"post_processor": None}
     first, end = map(trained.tokenizer.id_to_token, (trained.first_token, trained.end_of_document))
-    PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(json.dumps(bare)),
         bos_token=first,  # of a run on text the same token, which closes each document and stands before the next
         eos_token=end,
         pad_token=end,
         split_special_tokens=True,
         clean_up_tokenization_spaces=False,
-    ).save_pretrained(folder)
-    imported = {package for file in folder.glob("*.py") for package in get_imports(file)}
-    needs = sorted(imported - sys.stdlib_module_names - {"torch", "transformers"})
-    write_atomically(folder / "README.md", model_card(card, trained.decoder, stock=stock, needs=needs))
+    )
 
 
-def own_config(trained: ModelToExport) -> PreTrainedConfig:
+def own_config(trained: ModelToExport) -> RoundroundConfig:
     """The configuration for the folder's own code."""
     shape, sizes = trained.decoder.encoding.shape, trained.sizes
     config = RoundroundConfig(
@@ -242,6 +245,8 @@ def own_config(trained: ModelToExport) -> PreTrainedConfig:
         order=[list(trained.kinds).index(kind.name) for kind in trained.decoder.kinds] if trained.kinds else [],
         architectures=[RoundroundForCausalLM.__name__],
         dtype="float32",
+        eos_token_id=trained.end_of_document,
+        bos_token_id=trained.first_token,
     )
     classes = {"AutoConfig": RoundroundConfig, "AutoModelForCausalLM": RoundroundForCausalLM}
     for name, value in windows_of(trained.decoder).items():
@@ -281,7 +286,7 @@ def export_best(directory: Path, n_parameters: int) -> Path:
     folder = final.with_name(f".{EXPORTED}")
     with folder_in_one_step(final, folder):
         card = card_of(trained.manifest, directory.name, "best", state, question_of(trained))
-        write_folder(model_to_export(trained, "best"), folder, card)
+        write_folder(model_to_export(trained, trained.decoder("best")), folder, card)
         for file in folder.iterdir():
             usual_mode(file)
     return final
@@ -315,7 +320,9 @@ def agreement(trained: ModelToExport, folder: Path, tokens_BT: Tensor) -> Agreem
     Raises NotTheSame where the folder does not load, or computes or tokenises something else.
     """
     stock = stock_class(trained)
-    rows = rows_compared(tokens_BT, trained.decoder.embed_tokens.num_embeddings)
+    (n_windows, length), n_vocab = tokens_BT.shape, trained.decoder.embed_tokens.num_embeddings
+    n_rows = max(1, min(length, LOGITS_COMPARED // (n_windows * n_vocab)))
+    rows = torch.linspace(0, length - 1, n_rows).round().long()  # as many as fit, spread evenly
     text = trained.tokenizer.decode(tokens_BT[0].tolist())
     facts, theirs = answer_of(folder, tokens_BT, rows, text, code="stock" if stock else "trust")
     module, _, name = facts["class"].rpartition(".")
@@ -337,13 +344,6 @@ def agreement(trained: ModelToExport, folder: Path, tokens_BT: Tensor) -> Agreem
             f"where the largest is {found.largest:.3g}"
         )
     return found
-
-
-def rows_compared(tokens_BT: Tensor, n_vocab: int) -> Tensor:
-    """Positions whose logits are compared: all, or as many as fit, spread evenly."""
-    n_windows, length = tokens_BT.shape
-    n_rows = max(1, min(length, LOGITS_COMPARED // (n_windows * n_vocab)))
-    return torch.linspace(0, length - 1, n_rows).round().long()
 
 
 def answer_of(folder: Path, tokens_BT: Tensor, rows: Tensor, text: str, *, code: str) -> tuple[dict[str, Any], Tensor]:

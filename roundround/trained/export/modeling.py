@@ -4,6 +4,9 @@ An export copies this file and the source files that it imports into one folder 
 `Normaliser` are the run's own classes there. Parameters have the names of Hugging Face's `LlamaForCausalLM`; what the
 encoding learns is below `model.encodings`, what a normaliser learns below `model.layers.N.self_attn.softmax`.
 
+It uses three names of transformers outside the public interface: `CacheLayerMixin`, the cache's
+`layer_class_to_replicate` and `_tied_weights_keys` (tests/hf/test_private.py).
+
 Shapes: B batch, T tokens, D model width, V vocabulary.
 
 Tested by tests/trained/test_export_folder.py.
@@ -126,9 +129,9 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
     main_input_name = "input_ids"
     _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "model.embed_tokens.weight"}
 
-    def __init__(self, config: RoundroundConfig) -> None:
+    def __init__(self, config: RoundroundConfig, decoder: Decoder | None = None) -> None:
         super().__init__(config)
-        self.model = Decoder(
+        self.model = decoder or Decoder(
             n_vocab=config.vocab_size,
             kinds=layer_kinds(config),
             d_model=config.hidden_size,
@@ -146,7 +149,8 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
             **config.options,
         )
         has_bias = bool(config.options.get("other_biases")) and not config.tie_word_embeddings
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=has_bias)
+        own_head = None if decoder is None else decoder.lm_head
+        self.lm_head = own_head or nn.Linear(config.hidden_size, config.vocab_size, bias=has_bias)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -178,7 +182,7 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         """Logits [B, T, V], and with labels [B, T] the mean nats of the next tokens (-100 counts for nothing).
 
         `attention_mask` [B, T] is 0 where a token is padding; after a cache it is of the tokens there too.
-        `logits_to_keep` asks for the last so many rows, or for those of a tensor. `use_cache` makes a cache where
+        `logits_to_keep` is how many last rows are returned, or a tensor of row numbers. `use_cache` makes a cache where
         `past_key_values` is none. Raises ValueError for what the decoder has no place for.
         """
         for name in ("output_hidden_states", "output_attentions"):
@@ -201,8 +205,11 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
             loss = self.loss_function(logits=logits_BTV, labels=labels, vocab_size=self.config.vocab_size, **more)
         return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=past_key_values)
 
-    def own_cache(self, given: DynamicCache) -> Cache:
-        """The decoder's cache in a dynamic cache, put there where that is empty. ValueError for any other cache."""
+    def own_cache(self, given: DynamicCache, length: int | None = None) -> Cache:
+        """The decoder's cache in a dynamic cache, put there where that is empty. ValueError for any other cache.
+
+        length: of the whole text, where it is known.
+        """
         if not isinstance(given, DynamicCache) or given.offloading:
             raise ValueError(
                 "this model keeps its keys in a dynamic cache alone: leave out cache_implementation=, or give "
@@ -213,24 +220,10 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
             return first.cache
         if given.get_seq_length():
             raise ValueError("past_key_values= holds the keys of another model; give DynamicCache()")
-        cache = self.model.empty_cache()
+        cache = self.model.empty_cache(length=length)
         given.layers = [KeptLayer(cache, number) for number in range(len(cache.layers))]
         given.layer_class_to_replicate = None
         return cache
-
-    def prepare_inputs_for_generation(
-        self, input_ids: Tensor, *args: Any, past_key_values: Any = None, **kwargs: Any
-    ) -> dict[str, Any]:
-        """What transformers prepares; a cache of another kind is refused before it makes a mask for it.
-
-        By the name `kwargs` transformers knows that all arguments of `forward` are taken.
-        """
-        if past_key_values is not None:
-            self.own_cache(past_key_values)
-        made: dict[str, Any] = super().prepare_inputs_for_generation(
-            input_ids, *args, past_key_values=past_key_values, **kwargs
-        )
-        return made
 
     def init_continuous_batching(self, *args: Any, **options: Any) -> Any:
         """ValueError: its pages hold keys for attention of transformers' own."""

@@ -2,7 +2,7 @@
 
 transformers loads a modelling file and the files beside it that are imported by lines `from .name import ...`; it knows
 no subfolders. So each module gets a flat file name, pe_rope.py for roundround.pe.rope, and the import lines name these
-files. Everything else stays byte for byte the same.
+files. Everything else is byte for byte the same.
 
 Tested by tests/trained/test_export_sources.py.
 """
@@ -24,7 +24,6 @@ from roundround.support.imports import file_of, import_statements, package_of, r
 PACKAGE = "roundround"
 ROOT = Path(__file__).resolve().parents[3]  # the folder that holds the package
 PORTABLE = ("kernels", "model", "pe", "softmax")  # they import torch and nothing heavier
-SEEN_BY_TRANSFORMERS = re.compile(r"^\s*from\s+\.(\S+)\s+import", re.MULTILINE)  # transformers.dynamic_module_utils
 BY_NAME = "from .{0} import __name__ as _  # transformers does not follow `from . import {0}`\n"
 
 
@@ -65,7 +64,11 @@ def source_files(main: str, classes: Mapping[str, type], *, main_file: str) -> d
     """
     modules = Library(classes.values()).closure(main, classes)
     files = flat_file_names(modules, {main: main_file})
-    texts = {name: heading(module) + with_flat_imports(module, files) for name, module in modules.items()}
+    texts = {}
+    for name, module in modules.items():
+        place = module.path.relative_to(ROOT).as_posix() if name.partition(".")[0] == PACKAGE else None
+        whence = f"# {place} of roundround {__version__} (Apache-2.0); only its import lines are changed\n"
+        texts[name] = ("" if place is None else whence) + with_flat_imports(module, files)
     imports = [item for module in modules.values() for item in module.imports]
     by_name = {f"{item.origin}.{alias.name}" for item in imports for alias in item.modules}
     lines = "".join(sorted(BY_NAME.format(files[name]) for name in by_name))
@@ -174,13 +177,13 @@ def flat_file_names(names: Iterable[str], given: dict[str, str]) -> dict[str, st
 
 
 def with_classes(text: str, classes: Mapping[str, type]) -> str:
-    """The text with other classes imported by the names that `classes` gives, those beyond its own as parts."""
+    """The text with other classes imported by the names in `classes`; names that the text lacks are added as parts."""
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
     statements = {node.names[0].asname: node for node in nodes}
     lines = {name: f"from {of.__module__} import {of.__qualname__} as {name}" for name, of in classes.items()}
     edits = {statements[name]: line for name, line in lines.items() if name in statements}
     more = [name for name in lines if name not in statements]
-    if more:  # after the last of those that are there
+    if more:  # after the last one of the text
         last = max(edits, key=lambda statement: statement.lineno)
         edits[last] = "\n".join([edits[last], *(lines[name] for name in more)])
         text = text.replace(PARTS, PARTS[:-1] + "".join(f', "{name}": {name}' for name in more) + "}")
@@ -188,18 +191,11 @@ def with_classes(text: str, classes: Mapping[str, type]) -> str:
 
 
 def with_flat_imports(module: Module, files: Mapping[str, str]) -> str:
-    """The module's text with imports of flat files. UserError where transformers would not see them."""
+    """The module's text with imports of flat files."""
     data = module.text.encode()
     places = places_of([item.node for item in module.imports], data)
-    flat = with_edits(
-        module.text, {item.node: flat_import(data[places[item.node]].decode(), item, files) for item in module.imports}
-    )
-    expected = {files[item.origin] for item in module.imports if item.names}
-    if (seen := set(SEEN_BY_TRANSFORMERS.findall(flat))) != expected:
-        names = ", ".join(sorted(seen ^ expected))
-        how = "each must begin a line, and no text in quotes may look like one"
-        raise UserError(f"{module.path}: transformers misreads the imports of {names}: {how}")
-    return flat
+    edits = {item.node: flat_import(data[places[item.node]].decode(), item, files) for item in module.imports}
+    return with_edits(module.text, edits)
 
 
 def flat_import(old: str, item: OwnImport, files: Mapping[str, str]) -> str:
@@ -232,11 +228,3 @@ def places_of(nodes: Iterable[ast.ImportFrom], data: bytes) -> dict[ast.ImportFr
             starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
         )
     return places
-
-
-def heading(module: Module) -> str:
-    """A comment line for files of roundround, which says where they are from; nothing for a user's own."""
-    if module.name.partition(".")[0] != PACKAGE:
-        return ""
-    place = module.path.relative_to(ROOT).as_posix()
-    return f"# {place} of roundround {__version__} (Apache-2.0); only its import lines are changed\n"

@@ -13,20 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
-from transformers import (
-    Gemma3TextConfig,
-    LlamaConfig,
-    Olmo3Config,
-    PreTrainedConfig,
-    Qwen3Config,
-    SmolLM3Config,
-)
+from transformers import PreTrainedConfig
 
-from roundround.hf.config_nodes import GEGLU, ONE_LESS, SWIGLU
+from roundround.hf.config_nodes import FAMILIES, GEGLU, SWIGLU, Family
 from roundround.model.attention import Attention
 from roundround.model.decoder import Decoder
-from roundround.model.qk_norm import QueryKeyNorm, RMSQueryKeyNorm
-from roundround.pe.base import PositionalEncoding
+from roundround.model.qk_norm import RMSQueryKeyNorm
 from roundround.pe.nope import NoPE
 from roundround.pe.p_rope import PRoPE
 from roundround.pe.p_rope_reversed import PRoPEReversed
@@ -38,23 +30,7 @@ from roundround.softmax.temperature import Temperature
 
 ANY_THETA = 10_000.0  # no pair rotates, so any will do
 BEYOND = ("other_biases", "embedding_norm", "logit_cap")  # options of the decoder that none of the classes has
-FAMILIES: dict[tuple[str, str], type[PreTrainedConfig]] = {  # by where norms stand, and what is normalised
-    ("before", "none"): LlamaConfig,
-    ("before", "heads"): Qwen3Config,
-    ("after", "across heads"): Olmo3Config,
-    ("both", "heads"): Gemma3TextConfig,
-}
-CLASSES = {
-    LlamaConfig: "LlamaForCausalLM",
-    SmolLM3Config: "SmolLM3ForCausalLM",
-    Qwen3Config: "Qwen3ForCausalLM",
-    Olmo3Config: "Olmo3ForCausalLM",
-    Gemma3TextConfig: "Gemma3ForCausalLM",
-}
-HAVE_WINDOWS = (Qwen3Config, Olmo3Config, Gemma3TextConfig)
 NO_LAYERS = 4096  # tokens of a window where no layer has one
-BY_KIND = (Olmo3Config, Gemma3TextConfig)  # layers with windows may rotate otherwise than the others
-EVEN_HEADS = (SmolLM3Config, Olmo3Config)  # whose head_dim is the width over the number of heads
 Rope = dict[str, Any]
 
 
@@ -80,11 +56,12 @@ def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConf
     ropes = [rope_of(decoder, layer) for layer in range(len(attentions))]
     windows = [kind.window for kind in decoder.kinds]
     norms, normalised = sizes.get("norms", "before"), normalisation(attentions, sizes["norm_eps"])  # type: ignore[arg-type]
-    family = FAMILIES.get((norms, normalised))
+    several = len({str(rope) for rope in ropes}) > 1 and (norms, normalised) == ("before", "none")
+    fitting = (f for f in FAMILIES.values() if f.export and (f.norms, f.normalised) == (norms, normalised))
+    family = FAMILIES["smollm3"] if several else next(fitting, None)
     if family is None:
         raise NoStockClass(f"no class has model.norms={norms} with queries and keys normalised over {normalised}")
-    if family is LlamaConfig and len({str(rope) for rope in ropes}) > 1:
-        family = SmolLM3Config
+    is_gemma = family is FAMILIES["gemma3_text"]
     shape = decoder.encoding.shape
     options: dict[str, Any] = {
         "vocab_size": decoder.embed_tokens.num_embeddings,
@@ -97,22 +74,25 @@ def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConf
         "max_position_embeddings": shape.train_length,
         "initializer_range": min(sizes["initializer_range"], 1.0),  # they allow no more; only fresh weights need it
         "rms_norm_eps": sizes["norm_eps"],
-        "tie_word_embeddings": decoder.lm_head is None
-        and (decoder.embedding_scale is None or family is Gemma3TextConfig),
+        "tie_word_embeddings": decoder.lm_head is None and (decoder.embedding_scale is None or is_gemma),
         "attention_bias": sizes.get("attention_bias", False),
-        "architectures": [CLASSES[family]],
+        "architectures": [family.export],
         "dtype": "float32",
     }
-    options["hidden_activation" if family is Gemma3TextConfig else "hidden_act"] = GEGLU if sizes["geglu"] else SWIGLU
-    options |= logit_scale(family, [attention.shape.scale for attention in attentions], shape.head_dim)  # type: ignore[union-attr, misc]
+    options["hidden_activation" if is_gemma else "hidden_act"] = GEGLU if sizes["geglu"] else SWIGLU
+    scales = [float(attention.shape.scale) for attention in attentions]  # type: ignore[union-attr, arg-type]
+    scalar = round(scales[0] ** -2) if is_gemma else shape.head_dim  # Gemma 3 has a whole number of its own
+    if any(scale != scalar**-0.5 for scale in scales):
+        raise NoStockClass(f"{family.export} has logits of q . k / sqrt(head_dim) in all layers")
+    options |= {"query_pre_attn_scalar": scalar} if is_gemma else {}
     options |= layers_of(family, ropes, windows)
-    if shape.d_model % shape.n_heads and family is LlamaConfig:
+    if shape.d_model % shape.n_heads and family is FAMILIES["llama"]:
         raise NoStockClass(f"Llama's width is a multiple of the number of heads: {shape.d_model}, {shape.n_heads}")
-    if shape.n_heads * shape.head_dim != shape.d_model and family in EVEN_HEADS:
-        raise NoStockClass(f"{CLASSES[family]} has heads of d_model / n_heads channels: head_dim={shape.head_dim}")
-    if family is Gemma3TextConfig and decoder.embedding_scale is None:
+    if shape.n_heads * shape.head_dim != shape.d_model and family.even_heads:
+        raise NoStockClass(f"{family.export} has heads of d_model / n_heads channels: head_dim={shape.head_dim}")
+    if is_gemma and decoder.embedding_scale is None:
         raise NoStockClass("Gemma3ForCausalLM scales its embeddings: model.scaled_embeddings=false")
-    return family(**options)
+    return family.config(**options)
 
 
 def check_parts(decoder: Decoder, attentions: Sequence[Attention], sizes: Mapping[str, Any]) -> None:
@@ -139,58 +119,47 @@ def check_parts(decoder: Decoder, attentions: Sequence[Attention], sizes: Mappin
 
 def normalisation(attentions: Sequence[Attention], norm_eps: float) -> str:
     """What queries and keys are normalised over in all layers: none, heads or across heads. Raises NoStockClass."""
-    kinds = {normalised_over(attention.qk_norm, norm_eps) for attention in attentions}
+    kinds = set()
+    for norm in (attention.qk_norm for attention in attentions):
+        kinds.add("none" if norm is None else "across heads" if getattr(norm, "across_heads", False) else "heads")
+        if norm is None:
+            continue
+        if not isinstance(norm, RMSQueryKeyNorm) or norm.after_rotation or norm.values or norm.q_norm.weight is None:
+            raise NoStockClass("queries and keys are normalised otherwise than by qk_norm=rms or rms_across")
+        if norm.eps != norm_eps:
+            eps = f"qk_norm.eps={norm.eps:g}, model.norm_eps={norm_eps:g}"
+            raise NoStockClass(f"all norms of a class have one eps: {eps}")
     if len(kinds) > 1:
         raise NoStockClass("no class normalises queries and keys in some of its layers alone")
     return kinds.pop()
 
 
-def normalised_over(norm: QueryKeyNorm | None, norm_eps: float) -> str:
-    if norm is None:
-        return "none"
-    if not isinstance(norm, RMSQueryKeyNorm) or norm.after_rotation or norm.values or norm.q_norm.weight is None:
-        raise NoStockClass("queries and keys are normalised otherwise than by qk_norm=rms or rms_across")
-    if norm.eps != norm_eps:
-        raise NoStockClass(f"all norms of a class have one eps: qk_norm.eps={norm.eps:g}, model.norm_eps={norm_eps:g}")
-    return "across heads" if norm.across_heads else "heads"
-
-
-def logit_scale(family: type[PreTrainedConfig], scales: Sequence[float], head_dim: int) -> dict[str, Any]:
-    """Gemma 3 has one of its own, 1 / sqrt(n) with n a whole number. Raises NoStockClass."""
-    n = round(scales[0] ** -2) if family is Gemma3TextConfig else head_dim
-    if family is Gemma3TextConfig and all(scale == n**-0.5 for scale in scales):
-        return {"query_pre_attn_scalar": n}
-    if any(scale != head_dim**-0.5 for scale in scales):
-        raise NoStockClass(f"{CLASSES[family]} has logits of q . k / sqrt(head_dim) in all layers")
-    return {}
-
-
-def layers_of(family: type[PreTrainedConfig], ropes: Sequence[Rope], windows: Sequence[int | None]) -> dict[str, Any]:
-    """The part of a configuration that tells layers apart. Raises NoStockClass where the class tells others apart."""
+def layers_of(family: Family, ropes: Sequence[Rope], windows: Sequence[int | None]) -> dict[str, Any]:
+    """The part of a configuration in which layers differ. Raises NoStockClass where layers of the class cannot."""
     given = {window for window in windows if window is not None}
-    if given and family not in HAVE_WINDOWS:
-        raise NoStockClass(f"{CLASSES[family]} has no windows")
+    if given and not family.windows:
+        raise NoStockClass(f"{family.export} has no windows")
     if len(given) > 1:
         raise NoStockClass(f"no class has windows of several sizes: {', '.join(map(str, sorted(given)))}")
     types = ["full_attention" if window is None else "sliding_attention" for window in windows]
     options: dict[str, Any] = {}
-    if family in HAVE_WINDOWS:
-        none = NO_LAYERS if family in BY_KIND else None  # these make a mask of windows that no layer takes
+    if family.windows:
+        none = NO_LAYERS if family.by_kind else None  # these make a mask of windows that no layer takes
         options = {"layer_types": types, "sliding_window": given.pop() if given else none}
-    if family is Qwen3Config:
+    if family is FAMILIES["qwen3"]:
         options |= {"use_sliding_window": "sliding_attention" in types, "max_window_layers": 0}
-    if family is SmolLM3Config:
+    if family is FAMILIES["smollm3"]:
         rotates = [rope.get("partial_rotary_factor") != 0 for rope in ropes]
         rotating = [rope for rope, does in zip(ropes, rotates, strict=True) if does]
         if any(rope != rotating[0] for rope in rotating):
             raise NoStockClass("no class without normalised queries and keys rotates layers differently")
         return {"rope_parameters": rotating[0], "no_rope_layers": [int(does) for does in rotates]}  # 1: RoPE is used
-    groups = [types if family in BY_KIND else ["all"] * len(ropes)][0]
+    groups = [types if family.by_kind else ["all"] * len(ropes)][0]
     by_group: dict[str, Rope] = {}
     for group, rope in zip(groups, ropes, strict=True):
         if by_group.setdefault(group, rope) != rope:
-            raise NoStockClass(f"{CLASSES[family]} rotates alike in all layers" + (" of a kind" * (family in BY_KIND)))
-    if family not in BY_KIND:
+            raise NoStockClass(f"{family.export} rotates alike in all layers" + (" of a kind" * family.by_kind))
+    if not family.by_kind:
         return {**options, "rope_parameters": by_group["all"]}
     some = next(iter(by_group.values()))
     kinds = ("full_attention", "sliding_attention")
@@ -198,29 +167,20 @@ def layers_of(family: type[PreTrainedConfig], ropes: Sequence[Rope], windows: Se
 
 
 def rope_of(decoder: Decoder, layer: int) -> Rope:
-    """`rope_parameters` of a layer. Raises NoStockClass where there are none."""
+    """Llama's `rope_parameters` of a layer. Raises NoStockClass where its encoding has none."""
     encoding = decoder.all_encodings[decoder.encoding_of_layer[layer]]
-    rope = rope_parameters(encoding)
-    if rope is None:
-        raise NoStockClass(f"no class has {type(encoding).__name__} with these numbers as its positions")
-    return rope
-
-
-def rope_parameters(encoding: PositionalEncoding) -> Rope | None:
-    """Llama's `rope_parameters` of an encoding that is the same at inference, None where there are none."""
     match encoding:
         case NoPE() if encoding.shape.head_dim % 2 == 0:
             return {"rope_type": "proportional", "partial_rotary_factor": 0.0, "rope_theta": ANY_THETA}
-        case RoPE() if encoding.log_factor_P is not None:
-            return None
+        case RoPE() if encoding.log_factor_P is not None:  # learned frequencies
+            pass
         case RoPE() | RoPERandom():  # tokens stand at consecutive positions there; the export says so
             return {"rope_type": "default", "rope_theta": encoding.theta}
         case PRoPE():
             return {"rope_type": "proportional", "partial_rotary_factor": encoding.p, "rope_theta": encoding.theta}
         case PRoPEReversed() | PartialRoPE() if encoding.n_kept == encoding.shape.head_dim // 2:  # p = 1
             return {"rope_type": "default", "rope_theta": encoding.theta}
-        case _:
-            return None
+    raise NoStockClass(f"no class has {type(encoding).__name__} with these numbers as its positions")
 
 
 def stock_weights(decoder: Decoder, config: PreTrainedConfig) -> dict[str, Tensor]:
@@ -233,7 +193,7 @@ def stock_weights(decoder: Decoder, config: PreTrainedConfig) -> dict[str, Tenso
         re.sub(r"\.self_attn\.qk_norm\.([qk]_norm)\.", r".self_attn.\1.", name): tensor
         for name, tensor in weights_by_llama_name(decoder).items()
     }
-    if config.model_type in ONE_LESS:
+    if FAMILIES[config.model_type].one_less:
         return {name: tensor - 1 if name.endswith("norm.weight") else tensor for name, tensor in weights.items()}
     if decoder.embedding_scale is not None:
         embeddings = weights["model.embed_tokens.weight"]

@@ -32,7 +32,7 @@ from roundround.report import check as report
 from roundround.support import __version__
 from roundround.support.console import print_status
 from roundround.support.errors import NoVerdict, Refuted, UserError, one_line
-from roundround.support.files import check_is_file, home_expanded, write_atomically
+from roundround.support.files import home_expanded, write_atomically
 from roundround.trained.models import TrainedRun, refuse_other_kinds
 from roundround.verbs.check import FARTHEST, CheckConfig
 
@@ -92,9 +92,23 @@ def refuse_unread(config: CheckConfig, keys: set[str]) -> None:
 # -- vectors of conformance
 
 
-def encoding_of(config: CheckConfig, shape: AttentionShape) -> PositionalEncoding:
-    """The encoding of `pe=` in these sizes. UserError where queries and keys do not show it."""
-    assert config.pe is not None
+def encoding_of(
+    config: CheckConfig, n_heads: int, n_key_heads: int, head_dim: int, n_positions: int
+) -> PositionalEncoding:
+    """The encoding of `pe=` in these sizes.
+
+    UserError where queries and keys do not show it, or memory cannot hold them rotated, copied and multiplied.
+    """
+    n_bytes = 32 * n_heads * n_positions * (head_dim + n_positions)
+    check_fits(n_bytes, torch.device("cpu"), "a file of these sizes", "give fewer heads, channels or positions")
+    shape = AttentionShape(
+        n_heads=n_heads,
+        n_key_heads=n_key_heads,
+        head_dim=head_dim,
+        d_model=n_heads * head_dim,
+        layer=0,
+        train_length=config.train_length,
+    )
     encoding = build(config.pe, PositionalEncoding, shape)
     try:
         conformance.check_conformable(encoding)
@@ -103,31 +117,14 @@ def encoding_of(config: CheckConfig, shape: AttentionShape) -> PositionalEncodin
     return encoding
 
 
-def shape_of(config: CheckConfig, n_heads: int, n_key_heads: int, head_dim: int, n_positions: int) -> AttentionShape:
-    """The sizes of the vectors. UserError where memory cannot hold them, rotated, copied and multiplied."""
-    n_bytes = 32 * n_heads * n_positions * (head_dim + n_positions)
-    check_fits(n_bytes, torch.device("cpu"), "a file of these sizes", "give fewer heads, channels or positions")
-    return AttentionShape(
-        n_heads=n_heads,
-        n_key_heads=n_key_heads,
-        head_dim=head_dim,
-        d_model=n_heads * head_dim,
-        layer=0,
-        train_length=config.train_length,
-    )
-
-
 def write_vectors(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> None:
     """The file of `to=`: tensors, and what made them as its metadata."""
     assert config.to is not None
     path = Path(os.path.abspath(home_expanded(config.to, "to")))
-    if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"to={config.to} must name a file in a folder that is there")
-    if path.exists():
-        raise UserError(f"to={config.to} is there already; remove it, or give another name")
-    shape = shape_of(config, config.n_heads, config.n_key_heads, config.head_dim, len(config.positions))
-    encoding = encoding_of(config, shape)
-    given = conformance.drawn(shape, config.positions, config.seed)
+    if path.exists() or not path.parent.is_dir():
+        raise UserError(f"to={config.to} is there already, or its folder is not; give another name")
+    encoding = encoding_of(config, config.n_heads, config.n_key_heads, config.head_dim, len(config.positions))
+    given = conformance.drawn(encoding.shape, config.positions, config.seed)
     tensors = {**given, **conformance.made(encoding, given)}
     about = {
         "format": "roundround vectors 1",
@@ -138,7 +135,7 @@ def write_vectors(cfg: DictConfig, config: CheckConfig, invocation: Invocation) 
         "seed": str(config.seed),
         "pairing": "half-split" if isinstance(encoding, RotaryEncoding) else "",
         "attention_factor": repr(float(encoding.attention_factor)) if isinstance(encoding, RotaryEncoding) else "1.0",
-        "logit_scale": repr(shape.scale),
+        "logit_scale": repr(encoding.shape.scale),
     }
     with opened_run(invocation, cfg) as run:
         run.note(choices=invocation.given, device=describe_device(torch.device("cpu")), vectors=str(path))
@@ -149,20 +146,20 @@ def write_vectors(cfg: DictConfig, config: CheckConfig, invocation: Invocation) 
 
 
 def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> None:
-    """The tensors of a file beside ours. Refuted where one differs by more than rounding, NoVerdict where it cannot be
-    told.
+    """Compare the tensors of a file with ours.
+
+    Refuted where one differs by more than rounding, NoVerdict where rounding hides whether it does.
     """
     assert config.against is not None
     path = home_expanded(config.against, "against")
     theirs, about = read_vectors(path)
     n_heads, n_positions, head_dim = theirs["q"].shape
-    encoding = encoding_of(config, shape_of(config, n_heads, len(theirs["k"]), head_dim, n_positions))
+    encoding = encoding_of(config, n_heads, len(theirs["k"]), head_dim, n_positions)
     ours = conformance.made(encoding, theirs)
     for name in conformance.MADE:
-        if name in theirs and name not in ours:
-            raise UserError(f"{path}: {name} is there, and pe={invocation.given.get('pe')} has none")
-        if name in theirs and theirs[name].shape != ours[name].shape:
-            shapes = f"{list(theirs[name].shape)}, and pe={invocation.given.get('pe')} gives {list(ours[name].shape)}"
+        own = list(ours[name].shape) if name in ours else "none"
+        if name in theirs and list(theirs[name].shape) != own:
+            shapes = f"{list(theirs[name].shape)}, and pe={invocation.given.get('pe')} gives {own}"
             raise UserError(f"{path}: {name} is {shapes}")
     held = conformance.held_against(encoding, theirs)
     with opened_run(invocation, cfg) as run:
@@ -193,7 +190,6 @@ def hint(encoding: PositionalEncoding, theirs: dict[str, Tensor], differing: lis
 def read_vectors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a file and its metadata. UserError where it is none, or has not what the others are made from."""
     try:
-        check_is_file(path)
         with safe_open(path, "pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             about = opened.metadata() or {}
@@ -205,10 +201,8 @@ def read_vectors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise UserError(f"{path} has no {words}; roundround check pe=... to=FILE writes a file of this form")
     positions, q, k = (tensors[name] for name in conformance.GIVEN)
     fits = q.dim() == k.dim() == 3 and q.shape[1:] == k.shape[1:] and q.numel() > 0 < len(k) and not len(q) % len(k)
-    counted = positions.dim() == 1 and not positions.is_floating_point() and not positions.is_complex()
-    places = positions.tolist() if counted else []
-    ascend = bool(places) and all(a < b for a, b in pairwise([-1, *places, FARTHEST + 1]))
-    if not fits or not ascend or len(places) != q.shape[1]:
+    ascend = positions.dtype in (torch.int32, torch.int64) and list(positions.shape) == list(q.shape[1:2])
+    if not fits or not ascend or any(a >= b for a, b in pairwise([-1, *positions.tolist(), FARTHEST + 1])):
         raise UserError(
             f"{path}: positions {list(positions.shape)} must be whole and ascend, from 0 to {FARTHEST:,}, and q "
             f"{list(q.shape)}, k {list(k.shape)} have heads, positions and channels"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.asking.losses import check_lengths
+from roundround.asking.reader import check_lengths
 from roundround.config.recorded import overridden
 from roundround.distributed.device import describe_device
 from roundround.kernels.trial import FallsBack
@@ -44,8 +44,7 @@ def evaluate_harness(
     if "length" in keys and len(config.length) > 1:
         raise UserError("length= is the longest context of tasks=lm_eval:..., in tokens; give one")
     try:
-        from roundround.asking import harness
-        from roundround.asking.harness_tasks import VERSION, check_targets, failing_in_one_line, opened_tasks
+        from roundround.asking.harness import VERSION, asked, failing_in_one_line, opened_tasks
     except ModuleNotFoundError as error:
         raise UserError(
             f"tasks=lm_eval:... needs EleutherAI's harness ({error}): pip install 'roundround[lm_eval]'"
@@ -71,8 +70,7 @@ def evaluate_harness(
             first_token=first,
         )
         with warnings_as_lines(FallsBack), failing_in_one_line(config.tasks, "asked"):
-            check_targets(loaded, examples)
-            found = harness.asked(model, loaded, examples=examples, trust=config.trust)
+            found = asked(model, loaded, examples=examples, trust=config.trust)
         common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": seed}
         common |= {"length": model.max_length, "first_token": first, "lm_eval": VERSION}
         records = report.records(found, common)

@@ -37,7 +37,7 @@ from roundround.report.pairs import PairScores
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
 from roundround.support.files import write_atomically
-from roundround.trained.models import TrainedRun, text_for
+from roundround.trained.models import TrainedRun, first_of, text_for
 from roundround.verbs.eval import EvalConfig
 
 OF_OTHERS = ("by", "length", "stride", "max_tokens", "bos", "examples", "dispersion")  # options of text and of tasks
@@ -88,7 +88,7 @@ def subject_of_run(trained: TrainedRun, decoder: Decoder, choices: dict[str, str
     return Subject(
         model=decoder,
         vocabulary=vocabulary,
-        first=trained.first_token(vocabulary),
+        first=first_of(vocabulary),
         longest=decoder.longest(),
         seed=int(trained.config.seed),
         text=lambda: ("the run's held-out text", trained.held_out_text()),

@@ -14,8 +14,14 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from roundround.asking.losses import check_dispersion, check_lengths, first_tokens_of, measure
-from roundround.asking.reader import Reader, refuse_checkpoint
+from roundround.asking.reader import (
+    Reader,
+    check_dispersion,
+    check_lengths,
+    first_tokens_of,
+    measure,
+    refuse_checkpoint,
+)
 from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
 from roundround.data.corpora import Corpus, Source

@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.asking.generation import Writer, decoder_writer, pretrained_writer
-from roundround.asking.losses import check_lengths, of_all
-from roundround.asking.task_answers import AnsweringPretrained, check_is_written, score_written
+from roundround.asking.generation import (
+    AnsweringPretrained,
+    PretrainedWriter,
+    Writer,
+    check_is_written,
+    decoder_writer,
+    score_written,
+)
+from roundround.asking.reader import check_lengths, of_all
 from roundround.config.recorded import overridden
 from roundround.data.corpora import Source
 from roundround.data.tasks.base import BYTES_OF_TOKEN, IDENTIFYING, Example, Examples, Task, distinct
@@ -134,7 +140,7 @@ def asked_of_pretrained(probed: ProbedHuggingFaceModel, task: Source, choices: d
         seed=0,
         d_model=probed.normalisers[0].shape.d_model,
         tokenizer_hash=content_hash(vocabulary.tokenizer),
-        make_writer=partial(pretrained_writer, probed),
+        make_writer=partial(PretrainedWriter, probed),
         facts={"seed": None, "run": None},
         of_text=True,
     )

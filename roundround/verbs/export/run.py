@@ -6,8 +6,6 @@ Tested by tests/trained/test_export_command.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -27,7 +25,7 @@ from roundround.records.opening import opened_run
 from roundround.records.run import Invocation, Run
 from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import UserError
-from roundround.support.files import home_expanded, is_full
+from roundround.support.files import home_expanded
 from roundround.trained.export.card import Card, card_of
 from roundround.trained.export.folder import (
     MODELING,
@@ -63,7 +61,7 @@ def export(cfg: DictConfig, invocation: Invocation) -> None:
     if trained.manifest["status"] != "done":
         status = trained.manifest["status"].partition(":")[0]
         raise UserError(f"{source} is not finished ({status}); resume it with: roundround train resume={source}")
-    model = model_to_export(trained, config.checkpoint)
+    model = model_to_export(trained, trained.decoder(config.checkpoint))
     if config.stock:
         try:
             fitting_config(model.decoder, model.sizes)
@@ -96,25 +94,13 @@ def held_out_windows(trained: TrainedRun) -> Tensor:
     return validation_windows(tokens, length=length, max_tokens=n_windows * length)[:, :-1]
 
 
-@contextmanager
-def refused_where_full(destination: Path) -> Iterator[None]:
-    """Raises UserError where the disk of the destination is full: libraries do not name the disk."""
-    try:
-        yield
-    except Exception as error:
-        if not is_full(error):
-            raise
-        raise UserError(f"no space left on the disk of {destination}; free some, or give another to=DIR") from error
-
-
 def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: Path, card: Card) -> None:
     """Write beside the destination, compare logits, move into place, and print what was done."""
     stock, pe, parts = stock_class(model), run.manifest["choices"].get("pe"), chosen_parts(run.manifest["choices"])
     kind = f"a stock {stock}" if stock else f"a model with its own {MODELING}.py (trust_remote_code=True)"
     with new_folder(destination) as folder:
         print_status(f"{parts}: {kind}, {n_parameters(model.decoder):,} parameters, step {card.step}")
-        with refused_where_full(destination):
-            write_folder(model, folder, card)
+        write_folder(model, folder, card)
         found = agreement(model, folder, windows)
     print_status(
         f"loaded in a clean process: {found.n_logits:,} logits on {windows.numel():,} held-out tokens differ from the "

@@ -19,13 +19,12 @@ from roundround.asking.generation import (
     WatchedHead,
     Writer,
     check_room,
-    check_top_k,
     generators_of,
     opened_writer,
     prompt_tokens,
     write,
 )
-from roundround.asking.reader import settle_model
+from roundround.asking.reader import subject_choices
 from roundround.config.build import checked
 from roundround.config.recorded import ITS_OWN
 from roundround.distributed.device import check_fits, describe_device, pick_device
@@ -40,16 +39,15 @@ from roundround.verbs.generate import GenerateConfig
 
 
 def generate(cfg: DictConfig, invocation: Invocation) -> None:
-    """Write `n` texts of at most `length` tokens, the first as it comes; what there is of them is kept on Ctrl-C."""
-    choices: dict[str, Any] = settle_model(cfg, invocation)
+    """Write `n` texts of at most `length` tokens, the first while it is made; Ctrl-C keeps what has been written."""
+    choices: dict[str, Any] = subject_choices(cfg, invocation)
     config = checked(GenerateConfig, cfg)
     device = pick_device(config.device)
     with opened_writer(config, device) as (writer, trained):
         own = {"softmax": ITS_OWN, "pe": ITS_OWN}
         choices = {**own, **choices} if trained is None else trained.choices_with(choices)
-        check_top_k(writer, config.top_k)
-        tokens = prompt_tokens(config.prompt, writer)
-        check_room(writer, len(tokens), config.length, choices.get("pe"), n=config.n)
+        options: dict[str, Any] = {"length": config.length, "top_k": config.top_k, "n": config.n}
+        tokens = prompt_tokens(writer, config.prompt, pe=choices.get("pe"), **options)
         watched = watched_head(config, writer, len(tokens))
         with opened_run(invocation, cfg) as run:
             run.note(
@@ -81,7 +79,7 @@ class Session:
         self.texts = [list(prompt) for _ in range(config.n)]
         self.generators = generators_of(config.seed, config.n)
         self.n_of_text = [0] * config.n  # tokens that the model has written
-        self.n_read = self.n_written = self.n_steps = 0
+        self.n_read = 0
         self.seconds_of_prompt = self.seconds = 0.0
 
     def write(self) -> None:
@@ -96,16 +94,16 @@ class Session:
         for number, text in enumerate(self.texts[1:], 2):
             print_text(f"\n\n--- {number} of {self.config.n}\n{self.writer.decode(text)}")
         print_text("\n")
-        self.tell()
+        self.summarise()
 
     def converse(self) -> None:
-        """Go on with the text, then with what is typed behind it, until the end of the input."""
+        """Continue the text, then what the user types after it, until the input ends."""
         self.writer.begin(None)
         print_text(self.writer.decode(self.texts[0]))
         try:
             while True:
                 self.extend()
-                self.run.log(self.n_steps, tokens=len(self.texts[0]))
+                self.run.log(self.n_of_text[0], tokens=len(self.texts[0]))
                 print_text("\n")
                 print("> ", end="", file=sys.stderr, flush=True)
                 line = sys.stdin.readline()
@@ -116,28 +114,22 @@ class Session:
                 check_room(self.writer, len(self.texts[0]), self.config.length, self.run.manifest["choices"].get("pe"))
         finally:
             self.keep()
-        self.tell()
+        self.summarise()
 
     def extend(self) -> None:
         """Read what has not been read, and write up to `length` tokens more."""
         config, stream, start = self.config, TextStream(self.writer, self.texts[0]), time.perf_counter()
         unread = self.texts[0][self.n_read :]
+        options: dict[str, Any] = {"length": config.length, "temperature": config.temperature, "top_k": config.top_k}
         try:
             with torch.inference_mode():
                 logits_BV = self.writer.read(torch.tensor([unread], device=self.writer.device))
-        except ValueError as error:
-            raise UserError(str(error)) from error
-        self.n_read = len(self.texts[0])
-        self.seconds_of_prompt += time.perf_counter() - start
-        start = time.perf_counter()
-        options: dict[str, Any] = {"length": config.length, "temperature": config.temperature, "top_k": config.top_k}
-        try:
+            self.seconds_of_prompt += time.perf_counter() - start
+            start = time.perf_counter()
             for chosen in write(self.writer, logits_BV, n=config.n, generators=self.generators, **options):
                 for number, token in enumerate(chosen):
                     self.texts[number].extend([] if token is None else [token])
                     self.n_of_text[number] += token is not None
-                self.n_steps += 1
-                self.n_written += sum(token is not None for token in chosen)
                 if chosen[0] is not None:
                     if self.watched is not None:
                         self.watched.note(len(self.texts[0]) - 1)
@@ -150,9 +142,9 @@ class Session:
 
     def keep(self) -> None:
         """Write what there is, if any: the texts, and the numbers of the run."""
-        if not self.n_steps:  # a run that is refused leaves nothing
+        ends, written, n_steps = self.writer.ends, self.n_of_text, max(self.n_of_text)
+        if not n_steps:  # a run that is refused leaves nothing
             return
-        ends, written = self.writer.ends, self.n_of_text
         if self.run.writes:
             kept = [
                 {"text": self.writer.decode(text), "tokens": n, "ended": text[-1] in ends}
@@ -161,31 +153,31 @@ class Session:
             write_json(self.run.directory / TEXTS, {"prompt": self.config.prompt, "texts": kept})
             if self.watched is not None:
                 leave_attention(self.run.directory, *self.seen(), layer=self.watched.layer, head=self.watched.head)
-        speed = self.n_written / self.seconds if self.seconds else 0.0
+        speed = sum(written) / self.seconds if self.seconds else 0.0
         records = [{"metric": "tokens_per_second", "value": speed}, {"metric": "prompt_tokens", "value": self.n_prompt}]
         records += [{"metric": "tokens", "text": number, "value": n} for number, n in enumerate(written, 1)]
-        self.run.log(self.n_steps, tokens_per_second=speed)
+        self.run.log(n_steps, tokens_per_second=speed)
         self.run.results(records, tokens_per_second=speed)
 
     def seen(self) -> tuple[list[str], list[int], NDArray[Any]]:
-        """The words of the first text, the places of those that were written, and what the watched head saw there."""
+        """The words of the first text, the positions of the written ones, and the watched head's weights there."""
         assert self.watched is not None, "a head is watched"
         words = self.writer.words(self.texts[0])
-        return words, [place for place, _ in self.watched.steps], self.watched.weights(len(words)).numpy()
+        return words, [position for position, _ in self.watched.steps], self.watched.weights(len(words)).numpy()
 
-    def tell(self) -> None:
+    def summarise(self) -> None:
         if self.watched is not None and self.run.writes:
             title = f"attention of layer {self.watched.layer}, head {self.watched.head}"
             show_attention(*self.seen(), n_prompt=self.n_prompt, title=title)
-        speed = self.n_written / self.seconds if self.seconds else 0.0
+        speed = sum(self.n_of_text) / self.seconds if self.seconds else 0.0
         print_status(
-            f"{self.n_written:,} tokens in {self.seconds:.1f} s, {speed:,.0f} a second, after "
+            f"{sum(self.n_of_text):,} tokens in {self.seconds:.1f} s, {speed:,.0f} a second, after "
             f"{self.n_prompt:,} of the prompt in {self.seconds_of_prompt:.2f} s; {TEXTS} has the text"
         )
 
 
 def watched_head(config: GenerateConfig, writer: Writer, n_prompt: int) -> WatchedHead | None:
-    """The head that `show=attention` looks at; None where nothing is to be shown. UserError where there is none."""
+    """The head of `show=attention`; None without it. UserError where there is no such head."""
     if config.show is None:
         return None
     n_bytes = 4 * config.length * (n_prompt + config.length)

@@ -18,7 +18,7 @@ from roundround.asking.reader import (
     probed_model_of,
     prompt_for,
     scored_of,
-    settle_model_and_data,
+    subject_choices,
     texts_for,
     windows_for,
 )
@@ -50,8 +50,8 @@ from roundround.verbs.probe import ProbeConfig
 
 
 def probe(cfg: DictConfig, invocation: Invocation) -> None:
-    """Look at a model with `texts`, `data` or the run's own held-out text, and at one prompt token by token."""
-    choices = settle_model_and_data(cfg, invocation)
+    """Probe a model with `texts`, `data` or the run's own held-out text, and with one prompt token by token."""
+    choices = subject_choices(cfg, invocation, with_data=True)
     config = checked(ProbeConfig, cfg)
     bands = [ablation.parse_band(text) for text in config.ablate if text != "curve"]
     ablation.check_apart(bands)
@@ -76,12 +76,12 @@ def probe(cfg: DictConfig, invocation: Invocation) -> None:
                 one_by_one = partial(ablation.text_loss, probed, texts, batch_tokens=config.batch_tokens, scored=scored)
                 ablate(run, config, probed, texts, bands, windowed, windowed.loss if windowed else one_by_one)
             elif config.prompt == "maximum":
-                look_at_maximum(run, probed, config.figures)
+                probe_maximum(run, probed, config.figures)
             else:
-                look(run, config, probed, trained, texts)
+                probe_texts(run, config, probed, trained, texts)
 
 
-def look(
+def probe_texts(
     run: Run, config: ProbeConfig, probed: ProbedModel, trained: TrainedRun | None, texts: list[list[int]]
 ) -> None:
     """Norms, entropies and rows of the texts, and one prompt token by token."""
@@ -113,7 +113,7 @@ def look(
     )
 
 
-def look_at_maximum(run: Run, probed: ProbedModel, style: FigureStyle) -> None:
+def probe_maximum(run: Run, probed: ProbedModel, style: FigureStyle) -> None:
     """Entropy of every head at the end of a question about the largest of ever more numbers."""
     check(probed, probed.tokens(APOSTROPHE))
     entropies = entropy_by_length(probed)
@@ -201,7 +201,7 @@ def draw_curve(
 
 
 def print_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None:
-    """What the perplexities were taken over."""
+    """Say over which targets the perplexities were taken."""
     if not run.writes:
         return
     if windowed is None:

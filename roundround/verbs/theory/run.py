@@ -9,7 +9,7 @@ from itertools import chain
 
 from omegaconf import DictConfig
 
-from roundround.asking.reader import probed_model_of, settle_model_and_data, texts_for, windows_for
+from roundround.asking.reader import probed_model_of, subject_choices, texts_for, windows_for
 from roundround.config.build import checked
 from roundround.config.recorded import as_dict, give_theta
 from roundround.distributed.device import describe_device, pick_device
@@ -27,8 +27,8 @@ from roundround.verbs.theory import TheoryConfig
 
 
 def theory(cfg: DictConfig, invocation: Invocation) -> None:
-    """Check one statement, or all, and write results and a table; Refuted where one does not hold."""
-    choices = settle_model_and_data(cfg, invocation)
+    """Check one statement, or all; Refuted where one does not hold."""
+    choices = subject_choices(cfg, invocation, with_data=True)
     config = checked(TheoryConfig, cfg)
     claims = [claim_of(name) for name in dict.fromkeys(config.claim or statement_names())]
     device = pick_device(config.device)
