@@ -14,7 +14,7 @@ from rich.table import Table
 from torch import Tensor
 
 from roundround.model.scoring import PositionLoss
-from roundround.probing.ablation import FEW, FEWEST, Band, context_bins, mark, n_targets
+from roundround.probing.ablation import FEW, FEWEST, Band, bins, mark, n_targets
 from roundround.probing.layout import KINDS, Layout
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
@@ -207,7 +207,7 @@ def spread(n_layers: int) -> list[int]:
 def records_of_loss(loss: PositionLoss, **common: Any) -> list[dict[str, Any]]:
     """Perplexity of all targets, and by the number of tokens before them."""
     found = [{"metric": "perplexity", **common, "targets": n_targets(loss), "value": loss.perplexity()}]
-    for first, last in context_bins(loss):
+    for first, last in bins(loss):
         where = {"first_position": first, "last_position": last - 1, "targets": n_targets(loss, first, last)}
         found.append({"metric": "perplexity", **common, **where, "value": loss.perplexity(first, last)})
     return found
@@ -234,7 +234,7 @@ def show_ablation(before: PositionLoss, after: PositionLoss, probed: str, bands:
 
 def ranges(loss: PositionLoss) -> list[tuple[str, tuple[int, int | None]]]:
     """All targets, and each range of the number of tokens before them, with its name."""
-    return [*((f"{a:,}-{b - 1:,}", (a, b)) for a, b in context_bins(loss)), ("all", (0, None))]
+    return [*((f"{a:,}-{b - 1:,}", (a, b)) for a, b in bins(loss)), ("all", (0, None))]
 
 
 def caption(loss: PositionLoss) -> str | None:

@@ -20,11 +20,12 @@ from roundround.hf.patching.attention import installed
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
 from roundround.probing.probe import Probe, observe
-from roundround.report import evaluation, figures, probe_figures
+from roundround.report import probe_figures
 from roundround.report import probe_tables as report
+from roundround.report.drawing import figures
 from roundround.report.drawing.figures import save, subplots
 from roundround.report.drawing.style import HEAT, PLACE_COLOURS, SCREEN, SIGNED, styled
-from roundround.report.eval_panels import drawing
+from roundround.report.eval_panels import TEXT
 from roundround.report.probe_panels import kept_panels
 from roundround.support.panels import Drawing
 
@@ -189,8 +190,11 @@ def test_a_thousandth_is_not_drawn_as_an_effect() -> None:
         found[n] = PositionLoss(n)
         found[n].add(torch.full((20, n), 5.416 + 0.001 * number))
     with kept() as drawn:
-        records = evaluation.records(found, dict.fromkeys(found, 1), {})
-        figures.save_drawing(drawing(records, (256, 256), "tiny"), Path())
+        records = [{"metric": "perplexity", "length": n, "value": loss.perplexity()} for n, loss in found.items()]
+        for n, loss in found.items():
+            place = {"metric": "nats_per_token", "length": n, "value": loss.token_loss()}
+            records += [{**place, "first_position": a, "last_position": a} for a in (0, n - 1)]
+        figures.save_drawing(TEXT.drawing(records, (256, 256), "tiny", ""), Path())
         draw_curve(found[512], [ablation.Band("lowest", 1.0)], [found[512]])
         for axis in [*drawn["perplexity"].axes, drawn["ablation"].axes[0]]:
             low, high = axis.get_ylim()

@@ -15,7 +15,10 @@ import torch
 from conftest import FAST, Done, assert_refused, typed
 from scipy import stats
 
-from roundround.report.pairs import PairScores, records
+from roundround.report.eval_panels import PAIRS, view
+from roundround.report.evaluation import PairScores
+from roundround.report.evaluation import records_of_pairs as records
+from roundround.report.page.view import opened_run
 from roundround.trained.models import TrainedRun
 from roundround.verbs.eval.pairs import csv_of
 
@@ -145,17 +148,14 @@ def test_the_packaged_model_is_asked_with_nothing_else(roundround: Callable[...,
 
 
 def test_the_page_and_the_figure_show_phenomena(evaluated: Callable[..., Done]) -> None:
-    from roundround.report.eval_panels import view
-    from roundround.report.pairs import drawing
-
     done = evaluated(*SOME, "prefix=0,8,40")
-    line, by_rank = drawing(done.results).panels
+    line, by_rank = PAIRS.panels(done.results, None)
     assert list(line.curves[0].x) == [0, 8, 40]
     assert [curve.name for curve in by_rank.curves] == [
         "behind 0 tokens", "behind 8 tokens", "behind 40 tokens", "chance"
     ]  # fmt: skip
     assert list(by_rank.curves[0].y) == sorted(by_rank.curves[0].y)
-    page = view(None, done.results)  # type: ignore[arg-type]
+    page = view(opened_run(done.directory), done.results)
     assert page.sections[0].title == "Right sentences"
     assert re.search(r"12 pairs of 3 phenomena, a sample", " ".join(page.scope))
 

@@ -28,10 +28,12 @@ from roundround.data.tasks.parity import Parity
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
 from roundround.probing.probed_model import ProbedDecoder
-from roundround.report.answers import intervals, values
+from roundround.report.evaluation import intervals
+from roundround.report.evaluation import values_of_task as values
 from roundround.trained.models import TrainedRun
 from roundround.training.material import TaskMaterial, left_plateau, unread_loss
-from roundround.verbs.eval.task import Asked, measure, summed
+from roundround.verbs.eval.subject import Subject
+from roundround.verbs.eval.task import measure, summed
 
 TINY = [
     *("logger=none", "pe=nope", "data=copy", "data.n_symbols=8", "data.train_lengths=[1,2]", "batch_size=32"),
@@ -321,15 +323,11 @@ def test_processes_share_the_distinct_examples(learnt: Path) -> None:
     assert task is not None
     config: Any = SimpleNamespace(examples=40, batch_tokens=64, dispersion=False, by="forcing")
     lengths = {length: task.context(length) for length in (1, 2)}
-    asked: Any = Asked(
-        **{"model": trained.decoder("last"), "task": task, "device": torch.device("cpu"), "seed": 0, "longest": 2},
-        **{"choices": {}, "in_training": (1, 2), "d_model": 16, "tokenizer_hash": "", "make_writer": None, "facts": {}},
-    )
-
+    subject = Subject(model=trained.decoder("last"), device=torch.device("cpu"), choices={}, context=2, trained=trained)
     sums = []
     for rank, n in ((0, 1), (0, 2), (1, 2)):
         peers: Any = SimpleNamespace(rank=rank, n=n, gather=lambda value: [value])
-        by_part, _, _ = measure(config, asked, lengths, peers)
+        by_part, _, _ = measure(config, task, subject, lengths, peers)
         sums.append({length: summed(parts.values()).sums for length, parts in by_part.items()})
     whole, first, second = sums
     for length in lengths:

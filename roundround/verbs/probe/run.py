@@ -39,7 +39,7 @@ from roundround.records.run import Invocation, Run
 from roundround.report import probe_figures as figures
 from roundround.report import probe_tables as report
 from roundround.report.drawing.figures import save_drawing
-from roundround.report.evaluation import scope
+from roundround.report.evaluation import scope_of_text
 from roundround.report.probe_panels import kept_panels, maximum_panels
 from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import UserError
@@ -207,7 +207,7 @@ def print_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None
     if windowed is None:
         print_status("each text by itself, up to the model's own context; every token but the first is a target")
         return
-    length, n_bytes = windowed.length, windowed.reader.scored_bytes(windowed.first_token)
-    for line in scope({length: loss}, {length: n_bytes}, {length: windowed.first_word()}, windowed.reader):
+    length = windowed.length
+    for line in scope_of_text({length: loss}, {length: windowed.first_token}, windowed.reader):
         print_status(line)
     print_status(f"read as roundround eval length={length} reads text")
