@@ -20,8 +20,7 @@ from rich.text import Text
 from safetensors.numpy import save_file
 
 from roundround.report.drawing.tables import Record, Table, tables_of
-from roundround.report.page.heads import shown_word
-from roundround.report.page.view import RunFiles, Section, View
+from roundround.report.page.view import RunFiles, Section, View, shown_word
 from roundround.support.console import print_table
 from roundround.support.files import usual_mode
 

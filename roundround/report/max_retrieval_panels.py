@@ -20,8 +20,7 @@ from roundround.report.drawing.figures import colour_map, finish, save, subplots
 from roundround.report.drawing.style import HEAT, styled
 from roundround.report.drawing.tables import Record, Table, tables_of
 from roundround.report.max_retrieval_tables import OF_HEADS, Array, Measured, measured_of, shown_name
-from roundround.report.page.heads import scaled
-from roundround.report.page.view import RunFiles, Section, View
+from roundround.report.page.view import RunFiles, Section, View, scaled
 from roundround.report.train_panels import logged
 from roundround.support.panels import Curve, Drawing, Mark, Panel
 

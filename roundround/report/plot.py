@@ -15,7 +15,7 @@ from roundround.analysis.comparison import Comparison, training_curves
 from roundround.report import comparison, comparison_tables
 from roundround.report.drawing.figures import add_heat, colour_map, figure_of, finish, subplots
 from roundround.report.drawing.style import HEAT, SCREEN, Sizes, styled
-from roundround.report.page.heads import shown_word
+from roundround.report.page.view import files_of, shown_word
 from roundround.support.errors import UserError, nearest
 from roundround.support.panels import Drawing
 
@@ -40,10 +40,9 @@ def of_comparison(found: Comparison) -> Pictures:
 
 def of_run(directory: Path) -> Pictures:
     """The curves of the run's page, by the titles of its sections. UserError where the directory is no run."""
-    from roundround.report.page.view import opened_run
     from roundround.report.page.write import view_of
 
-    files = opened_run(directory)
+    files = files_of(directory)
     sections = [section for section in view_of(files, files.records()).sections if section.drawn]
     title = " ".join([files.run.verb, *files.run.manifest["overrides"]])
     return {

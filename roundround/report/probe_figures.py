@@ -21,7 +21,7 @@ from roundround.probing.prompt import PromptRecord
 from roundround.probing.rows import BANDS, PLACES
 from roundround.report.drawing.figures import add_heat, finish, number_columns, save, save_drawing, subplots
 from roundround.report.drawing.style import INK, PLACE_COLOURS, SCREEN, SIGNED, Sizes, styled
-from roundround.report.page.heads import LETTERS
+from roundround.report.probe_panels import LETTERS
 from roundround.report.probe_tables import ROTATED, shown_wavelength, standing_out
 from roundround.support.panels import Curve, Drawing, Mark, Panel
 from roundround.trained.patterns import runs_of

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,9 @@ from roundround.analysis.past_run import PastRun, direction
 from roundround.records.directories import PAGE, jobs_of_sweep
 from roundround.report.comparison import AXES, panels_of
 from roundround.report.drawing.tables import Table, filled, in_words
-from roundround.report.facts import Fact
-from roundround.report.lab_book import relative
+from roundround.report.lab_book import Fact, relative
 from roundround.report.page.view import RunFiles, Section
-from roundround.report.page.write import html, pictures_of
+from roundround.report.page.write import html
 from roundround.report.train_panels import logged
 from roundround.support.console import print_status, print_table
 from roundround.support.errors import UserError, one_line
@@ -127,51 +125,38 @@ def table_of(runs: Sequence[PastRun]) -> Table:
 def write_sweep_page(directory: Path) -> None:
     """Write the page of a sweep into its directory."""
     runs = runs_of(directory)
-    files = RunFiles(runs[0])
-    found = [*curves_by_step(runs, files.remarks), *curves_by_length(runs, files.remarks)]
-    panels = [panel for panel in found if panel.drawn]
+    remarks: list[str] = []
+    panels = [panel for panel in [*curves_by_step(runs, remarks), *curves_by_length(runs, remarks)] if panel.drawn]
     if len(panels) > PANELS:
-        files.remarks.append(f"{PANELS} of {len(panels):,} panels are drawn")
-    curves = Section("Curves", panels=panels[:PANELS])
-    pages = [run.directory.name for run in runs if (run.directory / PAGE).exists()]
-    results = Section(
-        "Runs", tables=[table_of(runs)], part="runs.html.j2" if pages else None, values={"pages": pages, "page": PAGE}
-    )
+        remarks.append(f"{PANELS} of {len(panels):,} panels are drawn")
+    pages = {"pages": [run.directory.name for run in runs if (run.directory / PAGE).exists()], "page": PAGE}
+    part = "runs.html.j2" if pages["pages"] else None
+    results = Section("Runs", tables=[table_of(runs)], part=part, values=pages)
     statuses = {run.directory.name: run.status.partition(":")[0] for run in runs}
     unfinished = [job for job, status in statuses.items() if status != "done"]
     if unfinished:
-        files.remarks.append(f"not done: {len(unfinished):,} of {len(runs):,} runs (job {', '.join(unfinished)})")
+        remarks.append(f"not done: {len(unfinished):,} of {len(runs):,} runs (job {', '.join(unfinished)})")
     settings = swept(runs)
-    values = {key: ", ".join(dict.fromkeys(own[key] for own in settings)) for key in settings[0]}
-    number = count()
-    shared = dict(word.partition("=")[::2] for word in runs[0].manifest["overrides"])
-    page = html(
-        {
-            "title": f"Sweep of {verb_named(runs[0].verb).name}",
-            "subject": "; ".join(f"{key}: {listed}" for key, listed in values.items()),
-            "status": next((status for status in statuses.values() if status != "done"), "done"),
-            "findings": [],
-            "remarks": files.remarks,
-            "headline": [("runs", f"{len(runs):,}")],
-            "scope": ["Each run has lines of its own; compare takes means over runs, with intervals and tests."],
-            "sections": [(section, pictures_of(section, files, number)) for section in (curves, results)],
-            "data": None,
-            "facts": [
-                Fact("directory", str(directory)),
-                Fact("started", runs[0].started.isoformat(sep=" ", timespec="seconds")),
-            ],
-            "commands": next_commands(directory, runs),
-            "settings": Table(
-                "Given to all runs alike",
-                ["setting", "value"],
-                [[key, value] for key, value in shared.items() if key not in (*values, "run")],
-            ),
-            "config": [],
-            "common": [],
-        },
-        scripts=(),
-    )  # fmt: skip
-    write_atomically(directory / PAGE, page)
+    varied = {key: ", ".join(dict.fromkeys(own[key] for own in settings)) for key in settings[0]}
+    given = [list(word.partition("=")[::2]) for word in runs[0].manifest["overrides"]]
+    shared = [[key, value] for key, value in given if key not in (*varied, "run")]
+    started = runs[0].started.isoformat(sep=" ", timespec="seconds")
+    values = {
+        "title": f"Sweep of {verb_named(runs[0].verb).name}",
+        "subject": "; ".join(f"{key}: {listed}" for key, listed in varied.items()),
+        "status": statuses[unfinished[0]] if unfinished else "done",
+        "findings": [],
+        "remarks": remarks,
+        "headline": [("runs", f"{len(runs):,}")],
+        "scope": ["Each run has lines of its own; compare takes means over runs, with intervals and tests."],
+        "data": None,
+        "facts": [Fact("directory", str(directory)), Fact("started", started)],
+        "commands": next_commands(directory, runs),
+        "settings": Table("Given to all runs alike", ["setting", "value"], shared),
+        "config": [],
+        "common": [],
+    }
+    write_atomically(directory / PAGE, html(values, [Section("Curves", panels=panels[:PANELS]), results]))
 
 
 def curves_by_step(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]:
@@ -184,11 +169,10 @@ def curves_by_step(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]:
     found: list[Panel] = []
     for name, label in LOGGED.items():
         curves = [(own, logged(some, name, "")[0]) for own, some in zip(styles(runs), lines, strict=True)]
+        drawn: list[tuple[dict[str, Any], Curve]] = [(own, curve) for own, curve in curves if np.size(curve.x)]
         share = "match" in name
-        found += panels_of(
-            [(own, curve) for own, curve in curves if len(curve.x)],  # type: ignore[arg-type]
-            label.capitalize(), ("step", label), possible=(0.0, 1.0 if share else None), whole=share,
-        )  # fmt: skip
+        options = {"possible": (0.0, 1.0 if share else None), "whole": share}
+        found += panels_of(drawn, label.capitalize(), ("step", label), **options)
     return found
 
 
@@ -198,34 +182,27 @@ def curves_by_length(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]
     A curve for each run, and for each setting that its own records differ in, such as several normalisers on one model.
     Parts of a task are left out. What could not be read is added to `remarks`.
     """
-    numbers_of_all = [[number for number in numbers_in(run, remarks) if direction(number[1])] for run in runs]
+    found = []
+    for run in runs:
+        numbers = [number for number in numbers_in(run, remarks) if direction(number[1]) and len(number[2]) == 1]
+        kept, _ = varying([replicate for replicate, *_ in numbers])
+        found.append([({key: one.settings.get(key) for key in kept}, metric, *at, x) for one, metric, at, x in numbers])
     for axis, label in AXES.items():
-        whole = [[number for number in some if [name for name, _ in number[2]] == [axis]] for some in numbers_of_all]
-        metric = next((metric for some in whole for _, metric, _, _ in some), "")
-        curves = []
-        for own, some in zip(styles(runs), whole, strict=True):
-            kept, _ = varying([replicate for replicate, *_ in some])
-            lines: dict[tuple[Any, ...], dict[float, list[float]]] = {}
-            for replicate, name, ((_, x),), value in some:
-                if name == metric:
-                    its = tuple(replicate.settings.get(key) for key in kept)
-                    lines.setdefault(its, {}).setdefault(x, []).append(value)
-            for its, points in lines.items():
-                xs = sorted(points)
-                curves.append(
-                    (own | dict(zip(kept, its, strict=True)), Curve("", xs, [float(np.mean(points[x])) for x in xs]))
-                )
-        ticks = sorted({x for some in whole for _, name, ((_, x),), _ in some if name == metric})
+        metric = next((metric for some in found for _, metric, (name, _), _ in some if name == axis), "")
+        curves, ticks = [], set[float]()
+        for own, some in zip(styles(runs), found, strict=True):
+            lines: dict[str, tuple[dict[str, Any], dict[float, list[float]]]] = {}
+            for settings, name, (along, x), value in some:
+                if (along, name) == (axis, metric):
+                    lines.setdefault(repr(settings), (settings, {}))[1].setdefault(x, []).append(value)
+            for settings, points in lines.values():
+                ticks |= points.keys()
+                means = [float(np.mean(points[x])) for x in sorted(points)]
+                curves.append((own | settings, Curve("", sorted(points), means)))
         if len(ticks) > 1:
-            words = in_words(metric)
-            return panels_of(
-                curves,
-                words.capitalize(),
-                (label, words),
-                log="x" if ticks[0] > 0 else "",
-                x_ticks=ticks,
-                possible=(0.0, None),
-            )
+            words, log = in_words(metric), "x" if min(ticks) > 0 else ""
+            options = {"log": log, "x_ticks": sorted(ticks), "possible": (0.0, None)}
+            return panels_of(curves, words.capitalize(), (label, words), **options)
     return []
 
 

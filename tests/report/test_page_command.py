@@ -20,7 +20,7 @@ from helpers_page import Page, eval_records, write_run
 from roundround.analysis.past_run import past_run
 from roundround.command_line.launch import Job
 from roundround.config.options import changed_settings
-from roundround.report.facts import commands_of
+from roundround.report.lab_book import commands_of
 from roundround.verbs import verb_named
 
 Command = Callable[..., Done]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -19,15 +19,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from roundround.analysis.past_run import PastRun
-from roundround.config.options import changed_settings
 from roundround.config.recorded import flat
 from roundround.records.directories import PAGE
 from roundround.report.drawing.numbers import shown, text_of
 from roundround.report.drawing.style import PLACE_COLOURS
 from roundround.report.drawing.tables import Record, common_fields, exact, in_words, tables_of, text
-from roundround.report.facts import commands_of, facts_of, settings_of
-from roundround.report.page.pictures import VARIABLES, Picture, picture_of
-from roundround.report.page.view import RunFiles, Section, View, figures_of, opened_run
+from roundround.report.lab_book import commands_of, facts_of, given_to
+from roundround.report.page.pictures import VARIABLES, picture_of
+from roundround.report.page.view import RunFiles, Section, View, files_of, images_of
 from roundround.support.errors import escaped, one_line
 from roundround.support.files import write_atomically
 from roundround.verbs import verb_named
@@ -35,7 +34,6 @@ from roundround.verbs import verb_named
 HERE = Path(__file__).parent
 COMMON = "page.js"  # the script of every page
 MARK = '<p class="kind">roundround</p>'  # of the template: what it stands in is a page of ours
-DRAWN_IN_A_SECTION = 600_000  # characters of its panels
 MOST_CELLS = 40_000  # of all tables, fifty bytes each
 FEWEST_ROWS, MOST_ROWS = 40, 1000  # of a table that is cut
 
@@ -49,29 +47,24 @@ def write_page(directory: Path, to: Path | None = None) -> Path:
 
 
 def view_of(files: RunFiles, records: list[Record]) -> View:
-    """What the verb's own page shows; the general one where its files are of another shape than the verb leaves."""
+    """What the verb's own page shows; the general page and a remark where a file is damaged, or of another version."""
     module, _, name = verb_named(files.run.verb).page.partition(":")
-    if not module:
-        return general_view(files, records)
-    view: Callable[[RunFiles, list[Record]], View] = getattr(importlib.import_module(module), name)
-    try:
-        return view(files, records)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        files.remarks.append(f"the run's files are not as {files.run.verb} leaves them ({one_line(error)})")
-        return general_view(files, records)
-
-
-def general_view(files: RunFiles, records: list[Record]) -> View:
-    """Of a verb without a page of its own: results as tables, and the figures that the run left."""
-    return View([Section("Results", tables=tables_of(records)), Section("Figures", figures=figures_of(files))])
+    if module:
+        view: Callable[[RunFiles, list[Record]], View] = getattr(importlib.import_module(module), name)
+        try:
+            return view(files, records)
+        except Exception as error:
+            files.remarks.append(f"the run's files are not as {files.run.verb} leaves them ({one_line(error)})")
+    figures = images_of(files.run.directory)
+    return View([Section("Results", tables=tables_of(records)), Section("Figures", figures=figures)])
 
 
 def page_of(directory: Path) -> str:
-    """The page as text. What cannot be read is said on it. UserError where the directory is no run."""
-    files = opened_run(directory)
+    """The page as text. UserError where the directory is no run, or its results cannot be read."""
+    files = files_of(directory)
     records = files.records()
     view = view_of(files, records)
-    run, common, number = files.run, common_fields(records), count()
+    run, common = files.run, common_fields(records)
     sections = [section for section in view.sections if not section.empty]
     values = {
         "title": verb_named(run.verb).title,
@@ -81,11 +74,10 @@ def page_of(directory: Path) -> str:
         "remarks": files.remarks,
         "headline": headline_of(run),
         "scope": view.scope,
-        "sections": [(section, pictures_of(section, files, number)) for section in sections],
         "data": view.data,
         "facts": facts_of(run),
         "commands": commands_of(run),
-        "settings": settings_of(run, changed_settings(run.manifest)),
+        "settings": given_to(run),
         "config": [(key, text_of(value)) for key, value in sorted(flat(run.manifest["config"]).items())],
         "common": [(name, text_of(value)) for name, value in common.items() if value is not None],
     }
@@ -93,22 +85,7 @@ def page_of(directory: Path) -> str:
     n_columns = sum(len(table.columns) for table in tables)
     for table in tables:
         table.cut(max(FEWEST_ROWS, min(MOST_ROWS, MOST_CELLS // n_columns)))
-    return html(values, view.scripts)
-
-
-def pictures_of(section: Section, files: RunFiles, number: Iterator[int]) -> list[Picture]:
-    """The panels of a section as they are drawn, as many as have room in a page; what is left out becomes a remark."""
-    found: list[Picture] = []
-    room = DRAWN_IN_A_SECTION
-    for panel in section.drawn:
-        picture = picture_of(panel, next(number))
-        room -= len(picture.svg)
-        if room < 0:
-            left = f"{len(section.drawn) - len(found):,} of {len(section.drawn):,} panels are left out"
-            files.remarks.append(f"{section.title}: {left}, because a page has no room for more")
-            break
-        found.append(picture)
-    return found
+    return html(values, sections, view.scripts)
 
 
 @cache
@@ -126,8 +103,9 @@ def environment() -> Environment:
     return found
 
 
-def html(values: dict[str, Any], scripts: Sequence[str]) -> str:
-    """The page with these values for its template, and these scripts beside the common one."""
+def html(values: dict[str, Any], sections: Sequence[Section], scripts: Sequence[str] = ()) -> str:
+    """The page with these values for its template, its sections, and these scripts beside the common one."""
+    number = count()
     code = "\n".join((HERE / name).read_text(encoding="utf-8") for name in (COMMON, *scripts))
     script = f"(function () {{\n{code}\n}})();"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -139,6 +117,7 @@ def html(values: dict[str, Any], scripts: Sequence[str]) -> str:
     own = {
         "style": Markup(f":root {{ {palette} }}\n" + (HERE / "page.css").read_text(encoding="utf-8")),
         "script": Markup(script),
+        "sections": [(one, [picture_of(panel, next(number)) for panel in one.drawn]) for one in sections],
         "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:",
     }
     return environment().get_template("page.html.j2").render(**own, **values)
