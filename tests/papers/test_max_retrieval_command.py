@@ -21,8 +21,7 @@ from scipy import stats
 
 from roundround.analysis.intervals import half_width, paired_p
 from roundround.papers.max_retrieval.sets import TrainingSets
-from roundround.report import max_retrieval_panels as figures
-from roundround.report import max_retrieval_tables as report
+from roundround.report import max_retrieval as report
 from roundround.report.drawing.figures import save_drawing
 from roundround.support.console import print_table
 from roundround.verbs.max_retrieval.evaluation import fits_by_seed
@@ -399,7 +398,7 @@ def test_a_gain_that_is_the_same_in_every_seed_has_the_p_of_its_signs() -> None:
 
 def accuracy_of(found: report.Measured, folder: Path) -> str:
     """The figure of accuracies as it is written."""
-    (svg,) = save_drawing(figures.drawings(found)[0], folder, kinds=["svg"])
+    (svg,) = save_drawing(report.drawings(found)[0], folder, kinds=["svg"])
     return svg.read_text()
 
 

@@ -30,8 +30,7 @@ from roundround.papers.max_retrieval.evaluation import (
 from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape
 from roundround.papers.max_retrieval.sets import FITTING, TEST, sets_of_size
 from roundround.records.run import Run
-from roundround.report import max_retrieval_panels as figures
-from roundround.report import max_retrieval_tables as report
+from roundround.report import max_retrieval as report
 from roundround.report.drawing.figures import save_drawing
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax
@@ -215,7 +214,7 @@ def draw(
 ) -> None:
     """Every figure of the run; heat maps of the first seed, plain and adaptive, also as arrays [sets, items]."""
     folder, arrays = directory / "figures", directory / "attention.safetensors"
-    for drawing in figures.drawings(measured):
+    for drawing in report.drawings(measured):
         save_drawing(drawing, folder, config.figures)
     shown = {name: softmaxes[name] for name in (report.BASELINE, report.ADAPTIVE) if name in softmaxes}
     seed, model = next(iter(models.items()))
@@ -228,10 +227,10 @@ def draw(
     save_file({f"{name}.{n}": alpha for n, found in frames.items() for name, alpha in found.items()}, arrays)
     usual_mode(arrays)
     for name in shown:
-        figures.heat_maps({n: weights[name].numpy() for n, weights in frames.items()}, name, folder, config.figures)
+        report.heat_maps({n: weights[name].numpy() for n, weights in frames.items()}, name, folder, config.figures)
     if points is not None:
         polynomial = softmaxes["fitted"]
         assert isinstance(polynomial, AdaptiveTemperature)
         save_drawing(
-            figures.temperature_fit(points.numpy(), polynomial.coefficients, config.fit_sizes), folder, config.figures
+            report.temperature_fit(points.numpy(), polynomial.coefficients, config.fit_sizes), folder, config.figures
         )
