@@ -20,7 +20,7 @@ from roundround.report.evaluation import PairScores
 from roundround.report.evaluation import records_of_pairs as records
 from roundround.report.page.view import opened_run
 from roundround.trained.models import TrainedRun
-from roundround.verbs.eval.pairs import csv_of
+from roundround.verbs.eval.questions import csv_of
 
 SOME = ["data=zorro", "data.pairs=4", "data.phenomena=[case-subjective_pronoun,irregular-verb,binding-principle_a]"]
 

@@ -32,8 +32,7 @@ from roundround.report.evaluation import intervals
 from roundround.report.evaluation import values_of_task as values
 from roundround.trained.models import TrainedRun
 from roundround.training.material import TaskMaterial, left_plateau, unread_loss
-from roundround.verbs.eval.subject import Subject
-from roundround.verbs.eval.task import measure, summed
+from roundround.verbs.eval.questions import Subject, measure_task, summed
 
 TINY = [
     *("logger=none", "pe=nope", "data=copy", "data.n_symbols=8", "data.train_lengths=[1,2]", "batch_size=32"),
@@ -327,7 +326,7 @@ def test_processes_share_the_distinct_examples(learnt: Path) -> None:
     sums = []
     for rank, n in ((0, 1), (0, 2), (1, 2)):
         peers: Any = SimpleNamespace(rank=rank, n=n, gather=lambda value: [value])
-        by_part, _, _ = measure(config, task, subject, lengths, peers)
+        by_part, _, _ = measure_task(config, task, subject, lengths, peers)
         sums.append({length: summed(parts.values()).sums for length, parts in by_part.items()})
     whole, first, second = sums
     for length in lengths:

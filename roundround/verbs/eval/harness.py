@@ -19,7 +19,7 @@ from roundround.support.console import warnings_as_lines
 from roundround.support.errors import UserError, printable
 from roundround.trained.patterns import chosen_parts
 from roundround.verbs.eval import EvalConfig
-from roundround.verbs.eval.subject import Subject, refuse, show
+from roundround.verbs.eval.questions import Subject, refuse, show
 
 # options that mean nothing to a task of the harness
 OF_TEXT = ("data", "stride", "max_tokens", "bos", "dispersion", "by")

@@ -1,41 +1,35 @@
-"""`roundround eval`: perplexity of a model on held-out text, at several context lengths, and its dispersion.
-
-The model is one trained here (`run=`) or a pretrained one (`model=`). The files beside this ask the other questions.
+"""`roundround eval`: which model is asked, one trained here (`run=`) or a pretrained one (`model=`), and what.
 
 Tested by tests/training/test_eval.py and tests/asking/test_eval_pretrained.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from omegaconf import DictConfig
 
-from roundround.asking.losses import check_dispersion, first_tokens_of, measure
-from roundround.asking.reader import Reader, refuse_checkpoint
+from roundround.asking.losses import check_dispersion
+from roundround.asking.reader import refuse_checkpoint
 from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
 from roundround.data.corpora import Corpus, Source
-from roundround.data.prepared import TokenData
 from roundround.distributed.device import pick_device
-from roundround.kernels.trial import FallsBack
-from roundround.probing.ablation import FEWEST, n_targets
 from roundround.records.directories import find_run, read_manifest
-from roundround.records.opening import opened_run
 from roundround.records.run import Invocation
-from roundround.report import evaluation as report
-from roundround.report.eval_panels import TEXT, at_each
-from roundround.support.console import print_status, warnings_as_lines
-from roundround.support.errors import UserError, printable
-from roundround.support.files import write_json
+from roundround.support.console import print_status
+from roundround.support.errors import UserError
 from roundround.trained.models import TrainedRun, give_default_data, opened_pretrained, text_for
-from roundround.trained.patterns import chosen_parts, layer_lines
+from roundround.trained.patterns import layer_lines
 from roundround.verbs.eval import EvalConfig
 from roundround.verbs.eval.harness import evaluate_harness
-from roundround.verbs.eval.pairs import evaluate_pairs, pairs_asked_for
-from roundround.verbs.eval.subject import Subject, refuse, show
-from roundround.verbs.eval.task import evaluate_task, task_of_text
+from roundround.verbs.eval.questions import (
+    Subject,
+    evaluate_pairs,
+    evaluate_task,
+    evaluate_text,
+    pairs_asked_for,
+    refuse,
+    task_of_text,
+)
 
 
 def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
@@ -150,56 +144,3 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
 def refuse_keys_of_tasks(invocation: Invocation, why: str) -> None:
     refuse(invocation, ["examples"], f"is for a task, and {why}; give max_tokens=")
     refuse(invocation, ["by"], f"is for a task, and {why}; leave it out")
-
-
-def evaluate_text(
-    cfg: DictConfig,
-    config: EvalConfig,
-    invocation: Invocation,
-    data: TokenData,
-    subject: Subject,
-    *,
-    separate_documents: bool,
-    remarks: Sequence[str] = (),
-) -> None:
-    """Measure and report in a run directory, which has what is known before the first number.
-
-    UserError where there is too little text.
-    """
-    read_as: dict[str, Any] = {name: getattr(config, name) for name in ("bos", "stride", "max_tokens", "batch_tokens")}
-    read_as |= {"separate_documents": separate_documents, "peers": invocation.peers}
-    reader = Reader(model=subject.model, data=data, device=subject.device, **read_as)
-    with warnings_as_lines(FallsBack):  # the token in front of a length's windows depends on no other length
-        first_tokens = first_tokens_of(reader, config.length)
-    words = report.first_words(reader, first_tokens)
-    alike = len(set(words.values())) == 1
-    with opened_run(invocation, cfg) as run:
-        run.note(
-            data={"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash},
-            first_token=words[min(words)] if alike else {str(length): word for length, word in words.items()},
-            **subject.known(),
-            **reader.reading(),
-        )
-        for remark in remarks:
-            print_status(remark)
-        with warnings_as_lines(FallsBack):
-            losses, dispersions = measure(reader, first_tokens, dispersion=config.dispersion)
-        records = report.records_of_text(reader, first_tokens, losses, dispersions, subject.common())
-        headline = {}
-        for length, row in at_each(records, "length").items():
-            numbers = {name: record["value"] for name, record in row.items() if name != "scored_targets"}
-            run.log(length, length=length, **numbers)
-            headline[f"perplexity_{length}"] = numbers["perplexity"]
-        run.results(records, **headline)
-        if not run.writes:
-            return
-        write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
-        title, trained = printable(f"{subject.choices.get('model')}, {chosen_parts(subject.choices)}"), subject.context
-        n = max(n_targets(loss) for loss in losses.values())
-        few = "" if n >= FEWEST else ", too few to tell"
-        drawing = TEXT.drawing(records, (trained, trained), title, f"{n:,} targets, the same at each length{few}.")
-        table = TEXT.table(records, (trained, trained), f"held-out text, {title}")
-        scope, *lines = report.scope_of_text(losses, first_tokens, reader)
-        show(run, config, drawing, [table], [f"{scope}; * is the training context length", *lines])
-        if dispersions:
-            report.leave_dispersion(dispersions, run.directory, config, title=title)
