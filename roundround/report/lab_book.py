@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ from typing import Any
 import rich.table
 from rich import box
 
-from roundround.analysis.past_run import PastRun
+from roundround.analysis.past_run import PastRun, directories_of, last
 from roundround.config.options import Change
+from roundround.config.verb import Verb
 from roundround.report.drawing.numbers import shown, text_of
 from roundround.report.drawing.tables import Table, in_words, tables_of
 from roundround.support.console import print_result, print_status, print_table
-from roundround.support.errors import UserError
+from roundround.support.errors import UserError, nearest
 from roundround.verbs import verb_named
 
 NUMBERS_SHOWN = 2  # of a headline
@@ -113,6 +114,16 @@ def settings_of(run: PastRun, changes: Sequence[Change] | None) -> Table:
 # -- on a screen
 
 
+def meant_by(verb: Verb, names: Sequence[str], values: Mapping[str, str]) -> list[Path]:
+    """The runs that are named, or the last one. UserError for a key that the verb does not read."""
+    for key in values:
+        if key not in verb.reads:
+            raise UserError(f"no key {key}{nearest(key, verb.reads)}; roundround runs filters")
+    outputs, of_verb = values.get("outputs", "outputs"), values.get("verb")
+    named = [run for name in names for run in directories_of(name, outputs, of_verb)]
+    return list(dict.fromkeys(named if names else [last(0, outputs, of_verb)]))
+
+
 def show_runs(runs: Sequence[PastRun], *, n_runs: int, all_seen: bool) -> None:
     """The list, and how many more there are."""
     columns = ("run", "verb", "overridden", "status", "took", "headline")
@@ -158,15 +169,12 @@ def show_run(run: PastRun, changes: Sequence[Change] | None) -> None:
         print_table(settings.rich(), on_output=True, first_to_leave=["default"])
     else:
         print_result("Everything is as the defaults have it.")
-    try:
-        for table in tables_of(run.results()):
-            table.cut(ROWS_SHOWN)
-            found = table.rich()
-            found.caption = "\n".join(filter(None, [table.note, f"and {table.more:,} more" * bool(table.more)]))
-            print_table(found, on_output=True)
-        show_curves(run)
-    except UserError as error:
-        print_status(f"damaged: {error}")
+    for table in tables_of(run.results()):
+        table.cut(ROWS_SHOWN)
+        found = table.rich()
+        found.caption = "\n".join(filter(None, [table.note, f"and {table.more:,} more" * bool(table.more)]))
+        print_table(found, on_output=True)
+    show_curves(run)
     print_result(f"files: {', '.join(sorted(path.name for path in run.directory.iterdir() if path.name[0] != '.'))}")
 
 

@@ -40,6 +40,7 @@ MARK = "*"  # of SECOND_HAND
 FEWEST_TO_RESAMPLE = 5  # seeds; a bootstrap interval of fewer means nothing
 BASELINE, ADAPTIVE = "softmax", "adaptive_temperature"
 OF_HEADS = ("logit_slope", "class_offset_spread")
+FROM_PAPER = ("baseline_from_paper", "gains_from_paper")
 BY_WEIGHT = "heaviest_class_is_right"
 EQUAL = 5e-4  # of accuracy, which is printed in tenths of a per cent, and of the other measures' size
 
@@ -97,7 +98,7 @@ class Measured:
                     for j, n in enumerate(self.sizes):
                         value = float(values[i, j])
                         found.append({"metric": metric, **which, "seed": seed, "n": n, "value": value})
-        apart = zip(("baseline_from_paper", "gains_from_paper"), from_paper(self) or (), strict=False)
+        apart = zip(FROM_PAPER, from_paper(self) or (), strict=False)
         by_seed = self.of_heads | {metric: np.sqrt(np.mean(values_SN**2, 1)) for metric, values_SN in apart}
         for metric, of_seeds in by_seed.items():
             found += [

@@ -5,22 +5,18 @@ Tested by tests/analysis/test_runs_and_show.py.
 
 from __future__ import annotations
 
-from roundround.analysis.past_run import directories_of, last, past_run
+from roundround.analysis.past_run import past_run
 from roundround.config.options import changed_settings
 from roundround.report import lab_book as report
-from roundround.support.errors import UserError, nearest
+from roundround.support.errors import UserError
 from roundround.verbs.show import VERB
 
 
 def show(names: list[str], values: dict[str, str]) -> None:
     """Print a run's settings, results, curves and files. UserError where several are meant, or none."""
-    for key in values:
-        if key not in VERB.reads:
-            raise UserError(f"no key {key}{nearest(key, VERB.reads)}; roundround runs filters")
     if len(names) > 1:
         raise UserError(f"show takes one run, and {len(names)} are given; roundround runs lists several")
-    outputs, verb = values.get("outputs", "outputs"), values.get("verb")
-    directories = directories_of(names[0], outputs, verb) if names else [last(0, outputs, verb)]
+    directories = report.meant_by(VERB, names, values)
     if len(directories) > 1:
         raise UserError(f"{names[0]} holds {len(directories)} runs, and show takes one; roundround runs lists them")
     run = past_run(directories[0])
