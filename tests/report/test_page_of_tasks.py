@@ -6,18 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from helpers_page import Page, train_config, write_run
 
 from roundround.report.page.write import page_of
-from roundround.support.errors import UserError
-
-
-@pytest.fixture(autouse=True)
-def defaults_not_composed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What differs from the defaults is tested where runs are made; Hydra takes half a second to compose them."""
-    monkeypatch.setattr("roundround.report.page.write.changed_settings", lambda run: None)
-
 
 DATA = {
     "corpus_hash": "c" * 64, "tokenizer_hash": "t" * 64, "n_vocab": 36, "end_of_document": 2, "training_tokens": 0,
@@ -79,9 +70,3 @@ def test_an_evaluation_shows_shares_with_intervals_and_names_the_lengths_in_trai
     ]
     assert "erplexity" not in page.text
     assert "Windows begin" not in page.text
-
-
-@pytest.mark.parametrize("lengths", [None, "ab", [1], [4, 2], [1, "x"]])
-def test_lengths_of_training_that_are_none_make_a_manifest_damaged(tmp_path: Path, lengths: Any) -> None:
-    with pytest.raises(UserError, match=r"data\.train_lengths is .* and must be two whole numbers"):
-        page_of(trained(tmp_path / "run", train_lengths=lengths))

@@ -20,7 +20,7 @@ from roundround.config.options import conf_dir
 from roundround.config.verb import FigureStyle
 from roundround.report.drawing import figures
 from roundround.report.drawing.figures import save_drawing
-from roundround.report.drawing.style import FONTS, PALETTE, SCREEN, SIZES, styled
+from roundround.report.drawing.style import FONTS, PALETTE, SCREEN, SIZES
 from roundround.support.errors import UserError
 from roundround.support.panels import Curve, Drawing, HeatMap, Mark, Panel
 from roundround.verbs import VERBS
@@ -130,11 +130,6 @@ def test_ticks_of_all_axes_are_plain_numbers(drawn: Any) -> None:
     assert [label for label in labels if not re.fullmatch(r"\N{MINUS SIGN}?[\d,.]*", label)] == []
 
 
-def test_a_colour_bar_says_what_its_colours_are(drawn: Any) -> None:
-    figure = drawn(Drawing("a", "a", [HeatMap([[1.0, 2.0]], "layer", "pair", label="mean norm")]), PAPER)
-    assert [axis.get_ylabel() for axis in figure.axes] == ["pair", "mean norm"]
-
-
 def test_cells_with_texts_get_the_room_that_these_need(drawn: Any) -> None:
     texts = [[f"{n}.234\n\N{PLUS-MINUS SIGN}0.123" for n in range(8)] for _ in range(4)]
     names = [f"softmax{n}" for n in range(8)]
@@ -202,19 +197,3 @@ def test_a_wrong_style_is_one_line(given: Any, told: str) -> None:
 
     with pytest.raises(UserError, match=re.escape(told)):
         checked(CompareConfig, OmegaConf.create({"figures": given}))
-
-
-def test_computer_modern_leaves_the_letters_that_it_draws_as_others_to_the_next_font() -> None:
-    from matplotlib.font_manager import findfont
-    from matplotlib.ft2font import FT2Font
-
-    with styled(FigureStyle(font="computer_modern")):
-        font = FT2Font(findfont("Computer Modern", fallback_to_default=False))
-    assert not any(font.get_char_index(ord(letter)) for letter in "_<>|{}")
-    assert all(font.get_char_index(ord(letter)) for letter in "aZ019=.,()[]%+-/: ")
-
-
-def test_measured_places_that_lie_close_together_are_not_all_labelled() -> None:
-    assert figures.apart([40, 32, 31, 24, 20], (19, 41), log=True) == [20, 24, 32, 40]
-    sizes = [16_384, 4_096, 1_024, 256, 64, 16]
-    assert figures.apart(sizes, (12, 21_000), log=True) == sizes[::-1]

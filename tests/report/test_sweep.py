@@ -177,13 +177,10 @@ def test_the_page_of_a_sweep_says_what_has_not_ended_well_and_no_run_of_one_job(
     for job, status in enumerate(("done", "interrupted")):
         words = [f"seed={job}", "batch_size=3", f"run=runs/{job}"]
         folder = write_train(tmp_path / str(job), "rope", job, status=status, overrides=words)
-        (folder / "results.json").write_text("[")
         (folder / "metrics.jsonl").write_text('{"step": 1}\n{"st\n')
     write_sweep_page(tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert '<p class="badge interrupted">' in page
     assert "job 1: metrics.jsonl: 1 line is damaged and left out" in page
-    assert "job 0: " in page
-    assert page.count("results.json") >= 2
     assert "batch_size" in page
     assert "runs/0" not in page
