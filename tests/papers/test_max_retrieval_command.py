@@ -24,7 +24,7 @@ from roundround.papers.max_retrieval.sets import TrainingSets
 from roundround.report import max_retrieval as report
 from roundround.report.drawing.figures import save_drawing
 from roundround.support.console import print_table
-from roundround.verbs.max_retrieval.evaluation import fits_by_seed
+from roundround.verbs.max_retrieval.run import fits_by_seed
 
 SMALL = [
     "logger=none",
@@ -212,7 +212,7 @@ def test_a_run_is_evaluated_in_bfloat16_and_at_one_temperature(
     roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("roundround.verbs.max_retrieval.evaluation.draw", lambda *_: None)  # most of the time
+        patched.setattr("roundround.verbs.max_retrieval.run.draw", lambda *_: None)  # most of the time
         first = roundround("maxkey", *SMALL)
     both = ["bfloat16=true", "one_temperature=true"]
     done = roundround("maxkey", f"run={first.directory}", "logger=none", *both)
