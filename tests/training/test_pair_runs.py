@@ -18,7 +18,7 @@ from scipy import stats
 from roundround.report.eval_panels import PAIRS, view
 from roundround.report.evaluation import PairScores
 from roundround.report.evaluation import records_of_pairs as records
-from roundround.report.page.view import opened_run
+from roundround.report.page.view import files_of
 from roundround.trained.models import TrainedRun
 from roundround.verbs.eval.questions import csv_of
 
@@ -155,7 +155,7 @@ def test_the_page_and_the_figure_show_phenomena(evaluated: Callable[..., Done]) 
         "behind 0 tokens", "behind 8 tokens", "behind 40 tokens", "chance"
     ]  # fmt: skip
     assert list(by_rank.curves[0].y) == sorted(by_rank.curves[0].y)
-    page = view(opened_run(done.directory), done.results)
+    page = view(files_of(done.directory), done.results)
     assert page.sections[0].title == "Right sentences"
     assert re.search(r"12 pairs of 3 phenomena, a sample", " ".join(page.scope))
 
