@@ -47,17 +47,6 @@ Interval = tuple[float, float]
 # -- text
 
 
-def values_of_text(loss: PositionLoss, n_bytes: int) -> dict[str, float]:
-    """The loss of the text in three units, and what the joints between documents would make of it."""
-    return {
-        "perplexity": loss.perplexity(),
-        "nats_per_token": loss.token_loss(),
-        "nats_per_byte": loss.token_loss() * loss.n_targets / n_bytes if n_bytes else math.nan,
-        "perplexity_with_joints": loss.perplexity_with_joints(),
-        "share_of_loss_at_joints": loss.share_at_joints(),
-    }
-
-
 def records_of_text(
     reader: Reader,
     first_tokens: Mapping[int, int | None],
@@ -72,8 +61,15 @@ def records_of_text(
     common, words = {**common, **reader.reading(), "stride": reader.stride}, first_words(reader, first_tokens)
     found: list[Record] = []
     for length, loss in losses.items():
-        where = {**common, "length": length}
-        values = values_of_text(loss, reader.scored_bytes(first_tokens[length])) | {"scored_targets": loss.n_targets}
+        where, n_bytes = {**common, "length": length}, reader.scored_bytes(first_tokens[length])
+        values = {
+            "perplexity": loss.perplexity(),
+            "nats_per_token": loss.token_loss(),
+            "nats_per_byte": loss.token_loss() * loss.n_targets / n_bytes if n_bytes else math.nan,
+            "perplexity_with_joints": loss.perplexity_with_joints(),
+            "share_of_loss_at_joints": loss.share_at_joints(),
+            "scored_targets": loss.n_targets,
+        }
         found += [{"metric": name, **where, "value": value} for name, value in values.items()]
         for a, b in bins(loss, 1):
             place = {"first_position": a, "last_position": b - 1, "targets": n_targets(loss, a, b)}

@@ -103,14 +103,6 @@ def given_to(run: PastRun) -> Table:
     return Table("Given on the command line", ["setting", "value"], given)
 
 
-def settings_of(run: PastRun, changes: Sequence[Change] | None) -> Table:
-    """What differs from the defaults, with them; where these are not known, what the command line gave."""
-    if changes is None:
-        return given_to(run)
-    rows = [[change.key, text_of(change.value), text_of(change.default)] for change in changes]
-    return Table("What differs from the defaults", ["setting", "value", "default"], rows)
-
-
 # -- on a screen
 
 
@@ -157,14 +149,20 @@ def as_record(run: PastRun) -> dict[str, Any]:
 
 
 def show_run(run: PastRun, changes: Sequence[Change] | None) -> None:
-    """Where it is from, its settings, results, curves and files, in the words of its page."""
+    """Where it is from, its settings, results, curves and files, in the words of its page.
+
+    changes: what differs from the defaults; None where these are not known.
+    """
     print_result(relative(run.directory))
     for fact in facts_of(run):
         print_result(f"{fact.name:<24} {fact.value}")
     for name, command in commands_of(run):
         print_result(f"{name}:")
         print_result(command)  # a line of its own, to be copied
-    settings = settings_of(run, changes)
+    settings = given_to(run)
+    if changes is not None:
+        rows = [[change.key, text_of(change.value), text_of(change.default)] for change in changes]
+        settings = Table("What differs from the defaults", ["setting", "value", "default"], rows)
     if settings.rows:
         print_table(settings.rich(), on_output=True, first_to_leave=["default"])
     else:

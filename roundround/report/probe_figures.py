@@ -280,7 +280,10 @@ def name_pairs(
             for tick in sorted(ticks)
         ]
         axis.set_yticks(sorted(ticks), names)
-        others = "".join(f" | {in_layers(columns)}" for columns in kinds[1:])
+        others = ""
+        for columns in kinds[1:]:  # `layers 5, 11, 17`, the first few of them
+            more = ", ..." if len(columns) > LAYERS_NAMED else ""
+            others += f" | layers {', '.join(map(str, columns[:LAYERS_NAMED]))}{more}"
         axis.set_ylabel(f"pair: wavelength (tokens){others}")
     draw_context(axis, layouts, contexts)
 
@@ -295,12 +298,6 @@ def kinds_of(layouts: Sequence[Layout]) -> list[list[int]]:
         elif layout.n_rotated:
             kinds.append([column])
     return sorted(kinds, key=len, reverse=True)
-
-
-def in_layers(columns: Sequence[int]) -> str:
-    """`layers 5, 11, 17`, the first few of them."""
-    more = ", ..." if len(columns) > LAYERS_NAMED else ""
-    return f"layers {', '.join(map(str, columns[:LAYERS_NAMED]))}{more}"
 
 
 def draw_context(axis: Any, layouts: Sequence[Layout], contexts: Sequence[int]) -> None:

@@ -75,18 +75,6 @@ def range_of(record: Record) -> str:
     return f"{first:,.0f}-{last:,.0f} tokens before" + ("" if n is None else f" ({n:,.0f} targets)")
 
 
-def ablated_panel(records: Sequence[Record]) -> Panel:
-    """Perplexity against the tokens before the target, with all frequencies and without some."""
-    lines: dict[str, list[tuple[float, Record]]] = {}
-    for middle, record in by_place(records):
-        lines.setdefault(str(record["ablate"]), []).append((middle, record))
-    curves = []
-    for ablate, points in lines.items():
-        name = "all frequencies" if ablate == "none" else f"without {ablate}"
-        curves.append(curve_by_place(name, points))
-    return Panel(BEFORE, "perplexity", curves, "xy", "Perplexity by the tokens before the target")
-
-
 def maximum_panels(records: Sequence[Record]) -> list[Panel]:
     """Figure 3 of arXiv:2410.01104: entropy of the last row against the number of listed elements, a panel a layer."""
     layers = by_layer(records, "entropy", "n")
@@ -115,7 +103,12 @@ def view(files: RunFiles, records: list[Record]) -> View:
     if heads:
         ordered = standing_out(heads, places)
         first = max(ordered, key=lambda head: head.change() or 0.0)  # the first of all where nothing was ablated
-        data = arrays_for_script(files, ordered, places) | about_heads(heads, places, first)
+        data = arrays_for_script(files, ordered, places) | {"places": places, "first": first.name, "heads": {}}
+        for head in heads:  # the map shows two decimals: of shares rounded to three before, some would be wrong
+            own = {"label": head.place(), "share": short(head.share(), 6)}
+            own |= {name: short(value) for name, value in head.measures.items()}
+            own |= {} if head.change() is None else {"change": short(head.change())}
+            data["heads"][head.name] = own
         sections.append(explorer(heads, places, first))
     about_lists = "Entropy of the last row when asked for the largest of a list; the band spans the heads."
     asked = Section("Asked for the maximum", panels=maximum_panels(records), note=about_lists)
@@ -124,25 +117,6 @@ def view(files: RunFiles, records: list[Record]) -> View:
     tables, scripts = tables_of(rest, folded=True), ("draw.js", "probe.js") if heads else ()
     note = "What is measured of each head stands in the table of heads above and in results.json." if heads else ""
     return View([*sections, Section("Numbers", tables=tables, note=note)], scope(files, heads), data, scripts)
-
-
-def about_heads(heads: Sequence[Head], places: Sequence[str], first: Head) -> dict[str, Any]:
-    """Labels, shares and measures by head for the script, and which head is shown first."""
-    return {
-        "places": list(places),
-        "first": first.name,
-        "heads": {
-            h.name: {
-                "label": h.place(),
-                "share": short(
-                    h.share(), 6
-                ),  # the map shows two decimals: rounded to three before, some would be wrong
-                **{name: short(value) for name, value in h.measures.items()},
-                **({"change": short(change)} if (change := h.change()) is not None else {}),
-            }
-            for h in heads
-        },
-    }
 
 
 def explorer(heads: Sequence[Head], places: Sequence[str], first: Head) -> Section:
@@ -201,10 +175,16 @@ def ablation(records: Sequence[Record]) -> Section:
     title = "Frequencies set to zero"
     if not found:
         return Section(title)
+    lines: dict[str, list[tuple[float, Record]]] = {}
+    for middle, record in by_place(found):
+        lines.setdefault(str(record["ablate"]), []).append((middle, record))
+    names = {ablate: "all frequencies" if ablate == NONE else f"without {ablate}" for ablate in lines}
+    curves = [curve_by_place(names[ablate], points) for ablate, points in lines.items()]
+    by_tokens = Panel(BEFORE, "perplexity", curves, "xy", "Perplexity by the tokens before the target")
     swept = any("kept" in record for record in found)
     n_targets = next((number(r.get("targets")) for r in found if "first_position" not in r), None)
     note = "" if n_targets is None else f"{n_targets:,.0f} targets in all; a range of fewer than 100 says little."
-    return Section(title, panels=kept_panels(found) if swept else [ablated_panel(found)], note=note)
+    return Section(title, panels=kept_panels(found) if swept else [by_tokens], note=note)
 
 
 def scope(files: RunFiles, heads: Sequence[Head]) -> list[str]:

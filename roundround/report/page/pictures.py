@@ -68,8 +68,8 @@ def picture_of(panel: Panel | HeatMap, number: int) -> Picture:
         for artist in axis.findobj():
             artist.set_clip_on(False)  # everything lies inside
         svg = inline(figure, {} if isinstance(panel, HeatMap) else titles_of(panel), f"r{number}")
-    alt = cells_in_words(panel) if isinstance(panel, HeatMap) else in_words(panel)
-    return Picture(panel.title, panel.note, height, alt, svg, [] if isinstance(panel, HeatMap) else legend_of(panel))
+    legend = [] if isinstance(panel, HeatMap) else legend_of(panel)
+    return Picture(panel.title, panel.note, height, in_words(panel), svg, legend)
 
 
 def inline(figure: Any, titles: dict[str, list[str]], salt: str) -> Markup:
@@ -158,8 +158,12 @@ def sign(curve: Curve, place: int) -> Markup:
     return Markup("".join(parts))
 
 
-def in_words(panel: Panel) -> str:
-    """What is drawn against what, and where each line begins, ends and is least."""
+def in_words(panel: Panel | HeatMap) -> str:
+    """What is drawn against what, and where each line begins, ends and is least; the texts of cells."""
+    if isinstance(panel, HeatMap):
+        cells = [", ".join(" ".join(text.split()) for text in texts) for texts in panel.texts]
+        rows = [f"{name}: {texts}" for name, texts in zip(panel.y_names, cells, strict=True)]
+        return f"{panel.y_label} by {panel.x_label} ({', '.join(panel.x_names)}). {'; '.join(rows)}."
     parts = [f"{panel.y_label} against {panel.x_label}."]
     for curve in panel.drawn[:MOST_LINES]:
         x, y, _, _ = panel.visible(curve)
@@ -172,11 +176,3 @@ def in_words(panel: Panel) -> str:
         parts.append(words + ".")
     hidden = len(panel.drawn) - MOST_LINES
     return " ".join([*parts, f"{hidden} more lines."] if hidden > 0 else parts)
-
-
-def cells_in_words(panel: HeatMap) -> str:
-    rows = [
-        f"{name}: {', '.join(' '.join(text.split()) for text in texts)}"
-        for name, texts in zip(panel.y_names, panel.texts, strict=True)
-    ]
-    return f"{panel.y_label} by {panel.x_label} ({', '.join(panel.x_names)}). {'; '.join(rows)}."

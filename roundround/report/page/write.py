@@ -66,13 +66,17 @@ def page_of(directory: Path) -> str:
     view = view_of(files, records)
     run, common = files.run, common_fields(records)
     sections = [section for section in view.sections if not section.empty]
+    headline = {
+        in_words(name): "never left" if (name, value) == ("plateau", "inf") else shown(value)
+        for name, value in run.manifest["headline"].items()
+    }
     values = {
         "title": verb_named(run.verb).title,
         "subject": subject_of(run, common),
         "status": run.status.partition(":")[0],
         "findings": view.findings,
         "remarks": files.remarks,
-        "headline": headline_of(run),
+        "headline": list(headline.items()),
         "scope": view.scope,
         "data": view.data,
         "facts": facts_of(run),
@@ -132,8 +136,3 @@ def subject_of(run: PastRun, common: dict[str, Any]) -> str:
     parts = [str(names["model"])] if "model" in names else []
     parts += [f"{name}={names[name]}" for name in ("pe", "softmax") if name in names and names[name] != "its own"]
     return ", ".join(parts)
-
-
-def headline_of(run: PastRun) -> list[tuple[str, str]]:
-    found = {in_words(name): shown(value) for name, value in run.manifest["headline"].items()}
-    return list((found | ({"plateau": "never left"} if found.get("plateau") == "inf" else {})).items())

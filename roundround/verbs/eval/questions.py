@@ -262,15 +262,21 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, t
         if rows := crossed(records, "exact_match", part, "length"):
             first = "exact match" if part == "task" else f"exact match by {part}"
             columns = {length: str(length) for length in lengths}
-            tables.append(grid(title, first, rows, columns, {}, name_of_part, lambda r: f"{r['value']:.2f}"))
+            tables.append(
+                grid(
+                    title,
+                    first,
+                    rows,
+                    columns,
+                    {},
+                    lambda part: part if isinstance(part, str) else f"{part:g}",
+                    lambda r: f"{r['value']:.2f}",
+                )
+            )
         drawing = TASK.drawing(records, in_training, title, f"{n:,} examples at each length.")
         show(run, config, drawing, tables, [scope_of_task(config, task, subject, in_training, n_shared, n)])
         if dispersions:
             report.leave_dispersion(dispersions, run.directory, config, title=title, contexts=contexts)
-
-
-def name_of_part(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:g}"
 
 
 def quarter_turns(task: Task, subject: Subject, lengths: Sequence[int], common: Mapping[str, Any]) -> list[Record]:
@@ -473,20 +479,16 @@ def check_room(subject: Subject, prefix: int, n_sentence: int) -> None:
         )
 
 
-def prefix_text(subject: Subject, config: EvalConfig) -> tuple[str, TokenData]:
-    """The text of a prefix and its name: the run's held-out text, or what `eval` reads with a pretrained model."""
-    if subject.trained is not None:
-        return "the run's held-out text", subject.trained.held_out_text()
-    name = str(OmegaConf.select(config.model, "default_data") or "pydoc")
-    corpus = build(load_option("data", name), Corpus)  # type: ignore[type-abstract]
-    return f"data={name}", text_for(subject.vocabulary, corpus)
-
-
 def cut(subject: Subject, config: EvalConfig, n: int) -> tuple[str, list[int]]:
     """The text of the longest prefix, n tokens that end where a document does, and whose it is. A shorter prefix is its
     end, so that what is near a sentence is always the same. UserError where there is too little text.
     """
-    name, data = prefix_text(subject, config)
+    if subject.trained is not None:
+        name, data = "the run's held-out text", subject.trained.held_out_text()
+    else:
+        option = str(OmegaConf.select(config.model, "default_data") or "pydoc")  # what `eval` reads with the model
+        corpus = build(load_option("data", option), Corpus)  # type: ignore[type-abstract]
+        name, data = f"data={option}", text_for(subject.vocabulary, corpus)
     ids = np.asarray(data.held_out)
     ends = np.flatnonzero(ids == data.end_of_document)
     if not len(ends) or n > ends[-1]:
