@@ -33,12 +33,12 @@ from roundround.config.recorded import overridden
 from roundround.data.corpora import Corpus, Source
 from roundround.data.minimal_pairs import MinimalPairs, Pair
 from roundround.data.prepared import TokenData
-from roundround.data.tasks.base import BYTES_OF_TOKEN, IDENTIFYING, Example, Examples, Task, distinct
+from roundround.data.tasks.base import IDENTIFYING, Example, Examples, Task, distinct
 from roundround.data.tasks.batches import same_length_batches
 from roundround.data.tasks.length_tests import LengthTest
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import Vocabulary, check_known, content_hash, unknown_token
-from roundround.distributed.device import check_fits, describe_device
+from roundround.distributed.device import describe_device
 from roundround.distributed.peers import Peers
 from roundround.kernels.trial import FallsBack
 from roundround.model.answers import AnswerScores, score_answers
@@ -229,7 +229,6 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, t
     contexts = {length: task.context(length) for length in lengths}
     most = contexts[lengths[-1]] + (task.written if config.by == "generation" and isinstance(task, LengthTest) else 0)
     subject.check_room(most, f"length={lengths[-1]} ({most} tokens)")
-    check_examples_fit(config, task, contexts, subject)
     if config.by == "generation":
         examples = Examples(task, seed=subject.seed or 0, split="test", length=lengths[0])
         for i in range(IDENTIFYING):  # by chance one of them may ask at its end alone
@@ -290,20 +289,6 @@ def quarter_turns(task: Task, subject: Subject, lengths: Sequence[int], common: 
     if not isinstance(wavelength, int) or facts["rotated_pairs"] != facts["pairs"]:
         return []
     return [{"metric": "quarter_turn", **common, "length": n, "value": wavelength / 4} for n in lengths]
-
-
-def check_examples_fit(config: EvalConfig, task: Task, contexts: Mapping[int, int], subject: Subject) -> None:
-    """Raises UserError where the examples of a length, or the layers' input of one, are more than the memory holds."""
-    if isinstance(subject.model, Decoder):
-        d_model = subject.model.embed_tokens.embedding_dim
-    else:
-        d_model = subject.model.normalisers[0].shape.d_model
-    for length, context in contexts.items():
-        if task.test_lengths() is None:  # else there are so many as there are
-            n_bytes = config.examples * context * BYTES_OF_TOKEN
-            what = f"examples={config.examples} of length={length} ({context:,} tokens)"
-            check_fits(n_bytes, torch.device("cpu"), what, "give fewer or shorter ones")
-        check_fits(8 * d_model * context, subject.device, f"length={length} ({context:,} tokens)", "give a smaller one")
 
 
 def scope_of_task(
@@ -405,7 +390,9 @@ def evaluate_pairs(
     first = subject.vocabulary.end_of_document if trained is None else trained.first_token(subject.vocabulary)
     asked, prefixes = pairs.by_phenomenon(), sorted(set(config.prefix))
     sentences = tokens_of(asked, pairs.before, subject.vocabulary)
-    check_room(subject, prefixes[-1], max(len(s) for own in sentences.values() for s in own))
+    n_tokens = max(len(sentence) for own in sentences.values() for sentence in own)
+    what = f"prefix={prefixes[-1]} with a sentence of {n_tokens} tokens"
+    subject.check_room(prefixes[-1] + n_tokens, what)
     if prefixes[-1] and first is None:
         assert trained is not None
         raise UserError(f"{trained.directory} was trained on documents that do not see each other; leave prefix= out")
@@ -467,16 +454,6 @@ def tokens_of(asked: Mapping[str, Sequence[Pair]], before: str, vocabulary: Voca
     unknown = unknown_token(vocabulary.tokenizer, vocabulary.end_of_document)
     check_known([token for own in found.values() for ids in own for token in ids], unknown, "the sentences")
     return found
-
-
-def check_room(subject: Subject, prefix: int, n_sentence: int) -> None:
-    """Raises UserError where the encoding has fewer positions than a prefix and the longest sentence."""
-    longest = None if subject.decoder is None else subject.decoder.longest()
-    if longest is not None and prefix + n_sentence > longest:
-        raise UserError(
-            f"pe={subject.choices.get('pe')} has {longest} positions, and prefix={prefix} with a sentence of "
-            f"{n_sentence} tokens needs {prefix + n_sentence}; give a shorter prefix, or train with more positions"
-        )
 
 
 def cut(subject: Subject, config: EvalConfig, n: int) -> tuple[str, list[int]]:
