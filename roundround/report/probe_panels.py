@@ -107,7 +107,8 @@ def view(files: RunFiles, records: list[Record]) -> View:
         for head in heads:  # the map shows two decimals: of shares rounded to three before, some would be wrong
             own = {"label": head.place(), "share": short(head.share(), 6)}
             own |= {name: short(value) for name, value in head.measures.items()}
-            own |= {} if head.change() is None else {"change": short(head.change())}
+            change = head.change()
+            own |= {} if change is None else {"change": short(change)}
             data["heads"][head.name] = own
         sections.append(explorer(heads, places, first))
     about_lists = "Entropy of the last row when asked for the largest of a list; the band spans the heads."
@@ -208,29 +209,6 @@ def arrays_for_script(files: RunFiles, heads: Sequence[Head], places: Sequence[s
     """What the page's script reads; `heads` with those first that are kept where not all fit."""
     probe = files.arrays("probe.safetensors", lambda key: "square" not in key)
     prompt = files.arrays("prompt.safetensors", lambda key: key == "weights")
-    found = of_all_heads(probe, heads, places) | {"parts": {}}
-    for name, title, arrays, key, numbers_of in (
-        ("norms", "norms of queries", probe, "query_norm", norms_of),
-        ("logits", "logits by frequency", probe, "logit_by_pair", logits_of),
-        ("prompt", "attention on the prompt", prompt, "weights", weights_of),
-    ):
-        known = [head for head in heads if fits(arrays, key, head)]
-        most = max(1, ROOM // len(json.dumps(numbers_of(arrays, known[0])))) if known else 0
-        found["parts"][name] = {head.name: numbers_of(arrays, head) for head in known[:most]}
-        if len(known) > most:
-            files.remarks.append(
-                f"{title}: shown for the {most:,} heads of {len(known):,} that stand out most (each label's largest "
-                "shares in turn), because a page has no room for more; the arrays of the run have all"
-            )
-    if found["parts"]["prompt"]:
-        words = [shown_word(word) for word in files.words("prompt.safetensors")]
-        n_tokens = prompt["weights"].shape[-1]
-        found["words"] = words if len(words) == n_tokens else [str(place) for place in range(n_tokens)]
-    return found
-
-
-def of_all_heads(probe: dict[str, NDArray[Any]], heads: Sequence[Head], places: Sequence[str]) -> dict[str, Any]:
-    """What is small enough to be there for every head."""
     norms = {kind: probe[f"{kind}_norm"] for kind in ("query", "key", "value") if f"{kind}_norm" in probe}
     found: dict[str, Any] = {"overview": {kind: overview(norms_LHP) for kind, norms_LHP in norms.items()}}
     found["shares"] = {h.name: shares_of(probe, h, places) for h in heads}
@@ -240,17 +218,28 @@ def of_all_heads(probe: dict[str, NDArray[Any]], heads: Sequence[Head], places: 
         found["frequencies"] = [[short(float(g), 4) for g in g_P] for g_P in probe["frequencies"]]
     if "distances" in probe:
         found["distances"] = [int(d) for d in probe["distances"].tolist()]
+    found["parts"] = {}
+    for name, title, arrays, key, numbers_of in (
+        ("norms", "norms of queries", probe, "query_norm", norms_of),
+        ("logits", "logits by frequency", probe, "logit_by_pair", logits_of),
+        ("prompt", "attention on the prompt", prompt, "weights", weights_of),
+    ):
+        known = heads if key in arrays else []
+        most = max(1, ROOM // len(json.dumps(numbers_of(arrays, known[0])))) if known else 0
+        found["parts"][name] = {head.name: numbers_of(arrays, head) for head in known[:most]}
+        if len(known) > most:
+            files.remarks.append(
+                f"{title}: shown for the {most:,} heads of {len(known):,} that stand out most (each label's largest "
+                "shares in turn), because a page has no room for more; the arrays of the run have all"
+            )
+    if found["parts"]["prompt"]:
+        found["words"] = [shown_word(word) for word in files.words("prompt.safetensors")]
     return found
-
-
-def fits(arrays: dict[str, NDArray[Any]], name: str, head: Head) -> bool:
-    """Whether an array knows this head."""
-    return name in arrays and head.layer < arrays[name].shape[0] and head.head < arrays[name].shape[1]
 
 
 def norms_of(probe: dict[str, NDArray[Any]], head: Head) -> dict[str, Any]:
     """Mean query norm of each pair, with and without the first token of each text."""
-    names = [name for name in ("query_norm", f"query_norm{FIRST}") if fits(probe, name, head)]
+    names = [name for name in ("query_norm", f"query_norm{FIRST}") if name in probe]
     return {name: scaled(there(probe[name][head.layer, head.head])) for name in names}
 
 
@@ -290,7 +279,7 @@ def shares_of(probe: dict[str, NDArray[Any]], head: Head, places: Sequence[str])
     rows = {band: [round(1000 * of.get(place, 0.0)) for place in places] for band, of in head.shares.items()}
     for name in ("fastest", "fast", "slow", "slowest"):
         key = f"{WITHOUT}{name}"
-        if fits(probe, key, head) and probe[key].shape[2] == len(places):
+        if key in probe:
             rows[name] = [round(1000 * share) for share in np.nan_to_num(probe[key][head.layer, head.head]).tolist()]
     return {("all" if band == NONE else f"without {band}"): values for band, values in rows.items()}
 

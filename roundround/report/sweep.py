@@ -171,8 +171,8 @@ def curves_by_step(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]:
         curves = [(own, logged(some, name, "")[0]) for own, some in zip(styles(runs), lines, strict=True)]
         drawn: list[tuple[dict[str, Any], Curve]] = [(own, curve) for own, curve in curves if np.size(curve.x)]
         share = "match" in name
-        options = {"possible": (0.0, 1.0 if share else None), "whole": share}
-        found += panels_of(drawn, label.capitalize(), ("step", label), **options)
+        ends = (0.0, 1.0 if share else None)
+        found += panels_of(drawn, label.capitalize(), ("step", label), possible=ends, whole=share)
     return found
 
 
@@ -185,15 +185,15 @@ def curves_by_length(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]
     found = []
     for run in runs:
         numbers = [number for number in numbers_in(run, remarks) if direction(number[1]) and len(number[2]) == 1]
-        kept, _ = varying([replicate for replicate, *_ in numbers])
-        found.append([({key: one.settings.get(key) for key in kept}, metric, *at, x) for one, metric, at, x in numbers])
+        found.append((varying([replicate for replicate, *_ in numbers])[0], numbers))
     for axis, label in AXES.items():
-        metric = next((metric for some in found for _, metric, (name, _), _ in some if name == axis), "")
+        metric = next((name for _, some in found for _, name, ((along, _),), _ in some if along == axis), "")
         curves, ticks = [], set[float]()
-        for own, some in zip(styles(runs), found, strict=True):
+        for own, (kept, some) in zip(styles(runs), found, strict=True):
             lines: dict[str, tuple[dict[str, Any], dict[float, list[float]]]] = {}
-            for settings, name, (along, x), value in some:
+            for replicate, name, ((along, x),), value in some:
                 if (along, name) == (axis, metric):
+                    settings = {key: replicate.settings.get(key) for key in kept}
                     lines.setdefault(repr(settings), (settings, {}))[1].setdefault(x, []).append(value)
             for settings, points in lines.values():
                 ticks |= points.keys()
@@ -201,8 +201,8 @@ def curves_by_length(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]
                 curves.append((own | settings, Curve("", sorted(points), means)))
         if len(ticks) > 1:
             words, log = in_words(metric), "x" if min(ticks) > 0 else ""
-            options = {"log": log, "x_ticks": sorted(ticks), "possible": (0.0, None)}
-            return panels_of(curves, words.capitalize(), (label, words), **options)
+            ends = (0.0, None)
+            return panels_of(curves, words.capitalize(), (label, words), log=log, x_ticks=sorted(ticks), possible=ends)
     return []
 
 

@@ -213,7 +213,7 @@ def test_a_comparison_shows_its_remarks_differences_and_what_was_left_out(tmp_pa
     assert Page(page_of(run)).column("p (Holm)") == ["", "", "<= 0.062", "<= 0.062"]
     assert len([a for a in page.all("path") if a.get("class") == "line" and str(a["d"]).count("L") == 1]) == 5
     (run / "comparison.json").write_text('{"remarks": 1, "groups": [1], "curves": [{"settings": {}}], "skipped": [')
-    assert "comparison.json cannot be read" in Page(page_of(run)).text
+    assert "the run's files are not as compare leaves them" in Page(page_of(run)).text
 
 
 def test_a_table_that_would_fill_the_page_is_cut_and_says_how_many_rows_more_there_are(tmp_path: Path) -> None:

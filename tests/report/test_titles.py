@@ -36,7 +36,7 @@ def test_a_figure_takes_any_title(tmp_path: Path) -> None:
 
 def test_a_table_shows_its_title_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     title = "pe=[red]x[/nope], softmax=[link](y)"
-    print_table(TEXT.table([], None, title))
+    print_table(TEXT.table([{"metric": name, "length": 8, "value": 1.5} for name in TEXT.columns], None, title))
     assert title in capsys.readouterr().err
 
 

@@ -200,7 +200,7 @@ def test_a_learned_table_and_a_run_of_a_task_are_refused(
     learned = train("pe=learned")
     told = roundround("eval", f"run={learned.directory}", *SOME, "logger=none")
     assert told.code == 2
-    assert "pe=learned has 32 positions, and prefix=0 with a sentence of" in told.err
+    assert "pe=learned has 32 positions and prefix=0 with a sentence of" in told.err
     task = roundround(
         "train",
         *[w for w in FAST if not w.startswith(("tokenizer", "validation", "model.train"))],

@@ -43,15 +43,16 @@ def evaluate_harness(cfg: DictConfig, config: EvalConfig, invocation: Invocation
     longest = config.length[0] if "length" in keys else subject.context
     options: dict[str, Any] = {"longest": longest, "batch_tokens": config.batch_tokens, "peers": invocation.peers}
     subject.check_room(longest, f"length={longest}")
-    if subject.trained is not None:
-        model = harness.HarnessModel.of_run(subject.trained, subject.model, **options)
+    if subject.trained is not None and subject.decoder is not None:
+        model = harness.HarnessModel.of_run(subject.trained, subject.decoder, **options)
     else:
-        model = harness.HarnessModel.of_pretrained(subject.model, **options)
+        model = harness.HarnessModel.of_pretrained(subject.probed, **options)
     OmegaConf.update(cfg, "length", [longest])
     if examples is None:
         OmegaConf.update(cfg, "examples", None)
     begins = model.tok_encode("a")[:1] == [model.first]  # else it stands there alone where there is no context
-    first = subject.vocabulary.tokenizer.id_to_token(model.first) if begins else None
+    tokenizer: Any = subject.vocabulary.tokenizer
+    first = tokenizer.id_to_token(model.first) if begins else None
     with opened_run(invocation, cfg) as run:
         versions = {name: task.VERSION for name, task in loaded["tasks"].items()}
         run.note(lm_eval=VERSION, tasks=versions, first_token=first, **subject.known())

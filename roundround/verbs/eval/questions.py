@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
 from roundround.asking.generation import Writer, decoder_writer, pretrained_writer
-from roundround.asking.losses import check_lengths, first_tokens_of, measure, of_all
+from roundround.asking.losses import check_dispersion, check_lengths, first_tokens_of, measure, of_all
 from roundround.asking.reader import Reader
 from roundround.asking.sentence_scores import log_probabilities
 from roundround.asking.task_answers import AnsweringPretrained, check_is_written, score_written
@@ -88,6 +88,12 @@ class Subject:
         return self.model if isinstance(self.model, Decoder) else None
 
     @property
+    def probed(self) -> ProbedHuggingFaceModel:
+        """The pretrained model."""
+        assert not isinstance(self.model, Decoder)
+        return self.model
+
+    @property
     def seed(self) -> int | None:
         return None if self.trained is None else int(self.trained.config.seed)
 
@@ -143,15 +149,15 @@ def evaluate_text(
     config: EvalConfig,
     invocation: Invocation,
     data: TokenData,
-    subject: Subject,
-    *,
     separate_documents: bool,
-    remarks: Sequence[str] = (),
+    remarks: Sequence[str],
+    subject: Subject,
 ) -> None:
     """Measure and report in a run directory, which has what is known before the first number.
 
     UserError where there is too little text.
     """
+    check_dispersion(config.dispersion, separate=separate_documents)
     read_as: dict[str, Any] = {name: getattr(config, name) for name in ("bos", "stride", "max_tokens", "batch_tokens")}
     read_as |= {"separate_documents": separate_documents, "peers": invocation.peers}
     reader = Reader(model=subject.model, data=data, device=subject.device, **read_as)
@@ -194,14 +200,14 @@ def evaluate_text(
 # -- a task
 
 
-def task_of_text(probed: ProbedHuggingFaceModel, task: Source, subject: Subject) -> Task:
+def in_tokens_of(subject: Subject, task: Source) -> Task:
     """The task in the tokens of a pretrained model. UserError for a task with a vocabulary of its own."""
     if not isinstance(task, TextTask):
         raise UserError(
             f"data={subject.choices.get('data')} has symbols of its own, which a pretrained model does not know; give "
             "a task of text, such as data=needle, or a text"
         )
-    vocabulary, end = subject.vocabulary, probed.tokenizer.eos_token_id
+    vocabulary, end = subject.vocabulary, subject.probed.tokenizer.eos_token_id
     if end is not None:  # an answer ends as the model ends a text, not with the token that joins documents
         vocabulary = replace(vocabulary, end_of_document=end)
     task = task.with_vocabulary(vocabulary)
@@ -315,14 +321,15 @@ def scope_of_task(
 def answering(config: EvalConfig, subject: Subject) -> Callable[[Task, list[tuple[Example, int]]], AnswerScores]:
     """The function that scores different examples, each with how often it was drawn."""
     if config.by == "generation":
-        if subject.trained is not None:
-            writer: Writer = decoder_writer(subject.trained, subject.model)
+        writer: Writer
+        if subject.trained is not None and subject.decoder is not None:
+            writer = decoder_writer(subject.trained, subject.decoder)
         else:
-            writer = pretrained_writer(subject.model)
+            writer = pretrained_writer(subject.probed)
         if writer.remark is not None:
             print_status(writer.remark)
         return partial(score_written, writer)
-    model = subject.model if isinstance(subject.model, Decoder) else AnsweringPretrained(subject.model)
+    model = subject.decoder or AnsweringPretrained(subject.probed)
     return lambda _, share: score_answers(model, same_length_batches(share, config.batch_tokens), device=subject.device)
 
 
@@ -336,7 +343,7 @@ def measure_task(
     """
     by_part: dict[int, dict[str, AnswerScores]] = {}
     dispersions, n_shared, answer = {}, 0, answering(config, subject)
-    module = subject.model if isinstance(subject.model, Decoder) else subject.model.model
+    module = subject.decoder or subject.probed.model
     groups = task.groups() or {"": task}
     tests = {name: part.test_lengths() for name, part in groups.items()}
     wanted = config.examples if task.part() == "task" else -(-config.examples // len(groups))

@@ -5,13 +5,17 @@ Tested by tests/training/test_eval.py and tests/asking/test_eval_pretrained.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from omegaconf import DictConfig
 
-from roundround.asking.losses import check_dispersion
 from roundround.asking.reader import refuse_checkpoint
 from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
 from roundround.data.corpora import Corpus, Source
+from roundround.data.prepared import TokenData
+from roundround.data.tasks.base import Task
 from roundround.distributed.device import pick_device
 from roundround.records.directories import find_run, read_manifest
 from roundround.records.run import Invocation
@@ -26,9 +30,9 @@ from roundround.verbs.eval.questions import (
     evaluate_pairs,
     evaluate_task,
     evaluate_text,
+    in_tokens_of,
     pairs_asked_for,
     refuse,
-    task_of_text,
 )
 
 
@@ -36,14 +40,31 @@ def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
     """Score a run, rebuilt from its manifest, or a pretrained model; `pe`, `softmax`, `data` replace its own."""
     given = invocation.given | ({} if cfg.tasks else give_default_data(cfg, otherwise="pydoc"))
     config = checked(EvalConfig, cfg)
-    if config.model is None:
-        evaluate_run(cfg, config, invocation)
-    else:
-        evaluate_pretrained(cfg, config, invocation, given)
-
-
-def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) -> None:
     pairs = pairs_asked_for(config, invocation)
+    own_data = pairs is not None
+    with (
+        of_run(cfg, config, invocation, own_data)
+        if config.model is None
+        else pretrained(cfg, config, invocation, given) as subject
+    ):
+        if config.tasks:
+            evaluate_harness(cfg, config, invocation, subject)
+        elif pairs is not None:
+            evaluate_pairs(cfg, config, invocation, pairs, subject)
+        elif (task := task_of(config, subject)) is not None:
+            evaluate_task(cfg, config, invocation, task, subject)
+        else:
+            read = f"data={given.get('data')} is text"
+            if subject.trained is not None:
+                read = f"{subject.trained.directory} was trained on text"
+            refuse(invocation, ["examples"], f"is for a task, and {read}; give max_tokens=")
+            refuse(invocation, ["by"], f"is for a task, and {read}; leave it out")
+            evaluate_text(cfg, config, invocation, *text_of(config, invocation, subject), subject)
+
+
+@contextmanager
+def of_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation, own_data: bool) -> Iterator[Subject]:
+    """The decoder of a run; the whole of what replaces its encodings is put into the config that is recorded."""
     if config.bos == "true":
         raise UserError(
             "bos=true is for a pretrained model=; a run was trained on windows that begin anywhere in a text"
@@ -62,57 +83,23 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         trust=config.trust,
         pe=config.pe,
         softmax=config.softmax,
-        data=None if pairs is not None else config.data,
+        data=None if own_data else config.data,
         pattern=config.pattern,
         whole_pattern=invocation.given.get("pattern") is not None,
     )
-    record_encodings(cfg, trained)
-    task = None if config.tasks or pairs is not None else trained.task()
-    device = pick_device(config.device)
-    decoder = trained.decoder(config.checkpoint).to(device)
-    subject = Subject(
-        model=decoder,
-        device=device,
-        choices=trained.choices_with(invocation.given),
-        context=int(trained.config.model.train_length),
-        trained=trained,
-    )
-    if config.tasks:
-        evaluate_harness(cfg, config, invocation, subject)
-    elif pairs is not None:
-        evaluate_pairs(cfg, config, invocation, pairs, subject)
-    elif task is not None:
-        evaluate_task(cfg, config, invocation, task, subject)
-    else:
-        refuse_keys_of_tasks(invocation, f"{source} was trained on text")
-        longest = max(config.length)
-        subject.check_room(longest, f"length={longest}")
-        separate = trained.separate_documents  # as in training, unless the command line says otherwise
-        if config.data is not None and "data.separate_documents" in overridden(invocation.overrides):
-            separate = build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
-        check_dispersion(config.dispersion, separate=separate)
-        data = trained.held_out_text()
-        remarks = [] if config.pattern is None else layer_lines(decoder)
-        if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
-            remarks.append(
-                "this is not the corpus that the run was trained on, as it was then: it may have seen held-out text"
-            )
-        if decoder.draws_positions:
-            remarks.append("the loss is the mean of five draws of positions, of each window or of all documents")
-        evaluate_text(cfg, config, invocation, data, subject, separate_documents=separate, remarks=remarks)
-
-
-def record_encodings(cfg: DictConfig, trained: TrainedRun) -> None:
-    """Put the whole of what replaces the run's encodings, bases included, into the config that is recorded."""
     if cfg.get("pe") is not None:
         cfg.pe = trained.config.pe
     for kind, given in (cfg.get("pattern") or {}).items():
         if isinstance(given, DictConfig) and given.get("pe") is not None:
             given.pe = trained.config.pattern[kind].pe
+    device, context = pick_device(config.device), int(trained.config.model.train_length)
+    decoder, choices = trained.decoder(config.checkpoint).to(device), trained.choices_with(invocation.given)
+    yield Subject(model=decoder, device=device, choices=choices, context=context, trained=trained)
 
 
-def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocation, given: dict[str, str]) -> None:
-    pairs = pairs_asked_for(config, invocation)
+@contextmanager
+def pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocation, given: dict[str, str]) -> Iterator[Subject]:
+    """A pretrained model, patched inside the block."""
     refuse_checkpoint(invocation)
     if config.run != "last":
         raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
@@ -124,23 +111,33 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
     with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
         give_theta(cfg, probed.theta)
         choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
-        subject = Subject(model=probed, device=device, choices=choices, context=probed.longest)
-        if config.tasks:
-            evaluate_harness(cfg, config, invocation, subject)
-            return
-        if pairs is not None:
-            evaluate_pairs(cfg, config, invocation, pairs, subject)
-            return
-        corpus = build(config.data, Source)  # type: ignore[type-abstract]
-        if not isinstance(corpus, Corpus):
-            evaluate_task(cfg, config, invocation, task_of_text(probed, corpus, subject), subject)
-            return
-        refuse_keys_of_tasks(invocation, f"data={given.get('data')} is text")
-        check_dispersion(config.dispersion, separate=corpus.separate_documents)
-        data = text_for(subject.vocabulary, corpus)
-        evaluate_text(cfg, config, invocation, data, subject, separate_documents=corpus.separate_documents)
+        yield Subject(model=probed, device=device, choices=choices, context=probed.longest)
 
 
-def refuse_keys_of_tasks(invocation: Invocation, why: str) -> None:
-    refuse(invocation, ["examples"], f"is for a task, and {why}; give max_tokens=")
-    refuse(invocation, ["by"], f"is for a task, and {why}; leave it out")
+def task_of(config: EvalConfig, subject: Subject) -> Task | None:
+    """The task that the run learns, or that `data` is; None for text."""
+    if subject.trained is not None:
+        return subject.trained.task()
+    source = build(config.data, Source)  # type: ignore[type-abstract]
+    return None if isinstance(source, Corpus) else in_tokens_of(subject, source)
+
+
+def text_of(config: EvalConfig, invocation: Invocation, subject: Subject) -> tuple[TokenData, bool, list[str]]:
+    """The held-out text, whether its documents do not see each other, and remarks on the numbers that follow."""
+    trained, decoder = subject.trained, subject.decoder
+    if trained is None or decoder is None:
+        corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
+        return text_for(subject.vocabulary, corpus), corpus.separate_documents, []
+    longest, separate = max(config.length), trained.separate_documents  # as in training, unless the words say otherwise
+    subject.check_room(longest, f"length={longest}")
+    if config.data is not None and "data.separate_documents" in overridden(invocation.overrides):
+        separate = build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
+    data = trained.held_out_text()
+    remarks = [] if config.pattern is None else layer_lines(decoder)
+    if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
+        remarks.append(
+            "this is not the corpus that the run was trained on, as it was then: it may have seen held-out text"
+        )
+    if decoder.draws_positions:
+        remarks.append("the loss is the mean of five draws of positions, of each window or of all documents")
+    return data, separate, remarks
