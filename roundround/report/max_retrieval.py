@@ -74,18 +74,19 @@ class Measured:
         return float(self.accuracy(name)[:, self.sizes.index(n)].mean())
 
     def distinct(self) -> dict[str, list[str]]:
-        """Each normaliser with those that are the same in every measure at every seed and size.
+        """Each normaliser, with itself and all that are the same in every measure, to EQUAL, at every seed and size.
 
-        A normaliser that learns stands here as it starts, which is another one where it has not been trained: SSMax
-        starts as ln n scaling.
+        A normaliser that learns is measured as it starts, and may be another one there: SSMax starts as ln n scaling.
         """
         found: dict[str, list[str]] = {}
-        for name, metrics in self.values.items():
-            same = next((other for other in found if alike(metrics, self.values[other])), None)
-            if same is None:
-                found[name] = []
+        for name, own in self.values.items():
+            for first, names in found.items():
+                other = self.values[first]
+                if all(np.allclose(own[metric], other[metric], rtol=EQUAL, atol=EQUAL) for metric in own):
+                    names.append(name)
+                    break
             else:
-                found[same].append(name)
+                found[name] = [name]
         return found
 
     def records(self) -> list[dict[str, Any]]:
@@ -121,16 +122,6 @@ def measured_of(records: Sequence[Record]) -> Measured:
     return found
 
 
-def alike(one: dict[str, Array], other: dict[str, Array]) -> bool:
-    """Whether two normalisers are the same in every measure, to EQUAL; their weights are not compared."""
-    return all(np.allclose(one[metric], other[metric], rtol=EQUAL, atol=EQUAL) for metric in one)
-
-
-def shown_name(name: str, repeated_by: Sequence[str]) -> str:
-    """A normaliser and those that repeat it, as one row or line."""
-    return " = ".join([name, *repeated_by])
-
-
 class Distance(NamedTuple):
     """Root mean square distance from the paper over the sizes, in percentage points; a 95 % interval over seeds."""
 
@@ -164,7 +155,7 @@ def from_paper(measured: Measured, metric: str = "accuracy") -> tuple[Array, Arr
 
 
 def distance(values: Array) -> Distance:
-    """Of the mean over seeds of `values` [S, N] from 0."""
+    """The distance from 0 of the mean over seeds of `values` [S, N]."""
 
     def of(chosen: NDArray[np.intp]) -> float:
         return float(np.sqrt(np.mean(values[chosen].mean(0) ** 2)))
@@ -190,9 +181,9 @@ def rows(measured: Measured) -> list[list[str]]:
         if any(cells):
             found.append([label, *cells])
     baseline = measured.accuracy(BASELINE)
-    for name, repeated_by in measured.distinct().items():
+    for name, names in measured.distinct().items():
         accuracy = measured.accuracy(name)
-        found.append([shown_name(name, repeated_by), *(f"{x:.1f}" for x in accuracy.mean(0))])
+        found.append([" = ".join(names), *(f"{x:.1f}" for x in accuracy.mean(0))])
         if len(measured.seeds) > 1:
             found.append(["", *(f"±{x:.1f}" for x in half_width(accuracy))])
             if name != BASELINE:
@@ -231,10 +222,10 @@ def notes(measured: Measured, fit_sizes: Sequence[int]) -> list[str]:
     if marked:
         lines.append(f"{MARK}: second-hand; the paper's numbers of {marked} items are less certain than its others")
     lines += [
-        f"{shown_name(name, repeated_by)}: the same in every measure at every size, so one result and not "
-        f"{1 + len(repeated_by)}; what a normaliser learns is as it starts, because only the plain softmax is trained"
-        for name, repeated_by in measured.distinct().items()
-        if repeated_by
+        f"{' = '.join(names)}: the same in every measure at every size, so one result and not {len(names)}; what a "
+        "normaliser learns is as it starts, because only the plain softmax is trained"
+        for names in measured.distinct().values()
+        if len(names) > 1
     ]
     apart = distances(measured)
     if apart is not None:
@@ -324,12 +315,12 @@ def dispersion(measured: Measured, metric: str) -> Panel:
 def curves_of(measured: Measured, metric: str, factor: float = 1.0) -> list[Curve]:
     """A line for each normaliser; one for those that are alike, because only the upper one would be seen."""
     curves = []
-    for style, (name, repeated_by) in enumerate(measured.distinct().items()):
+    for style, (name, names) in enumerate(measured.distinct().items()):
         if metric in measured.values[name]:
             values = factor * measured.values[name][metric]
             mean, half = values.mean(0), half_width(values)
             low, high = mean - half, mean + half
-            curves.append(Curve(shown_name(name, repeated_by), measured.sizes, mean, low=low, high=high, style=style))
+            curves.append(Curve(" = ".join(names), measured.sizes, mean, low=low, high=high, style=style))
     return curves
 
 

@@ -369,9 +369,9 @@ def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) ->
     apart = report.distances(measured)
     records = measured.records()
     if apart is not None:
-        headline |= {"baseline_from_paper": apart[0].value, "gains_from_paper": apart[1].value}
-        for metric, distance in zip(("baseline_from_paper", "gains_from_paper"), apart, strict=True):
-            several = math.isfinite(distance.low)  # of one seed there is no interval
+        for metric, distance in zip(report.FROM_PAPER, apart, strict=True):
+            headline[metric] = distance.value
+            several = math.isfinite(distance.low)  # one seed has no interval
             interval = {"low": distance.low, "high": distance.high} if several else {}
             records.append({"metric": metric, "value": distance.value, **interval})
     run.results(records, **headline)
