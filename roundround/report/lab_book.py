@@ -61,21 +61,19 @@ def facts_of(run: PastRun) -> list[Fact]:
         *(manifest["data"] or {}).items(),
         ("roundround", manifest["roundround"]),
     ]
-    found = [fact_of(name, value) for name, value in values if value is not None]
+    found = []
+    for name, value in values:  # a hash is cut; a seed and the id of a token are numbers whose digits stay together
+        if name.endswith("_hash") and isinstance(value, str):
+            found.append(Fact(in_words(name), value[:SHORT_HASH], value))
+        elif value is not None:
+            together = name == "seed" or name.endswith("of_document")
+            found.append(Fact(in_words(name), text_of(value) if together else shown(value)))
     if commit:
         patched = ", with uncommitted changes (code.patch)" if git.get("dirty") else ""
         found.append(Fact("commit", commit[:SHORT_HASH] + patched, commit))
     if versions := manifest.get("versions"):
         found.append(Fact("versions", ", ".join(f"{name} {text_of(value)}" for name, value in versions.items())))
     return found
-
-
-def fact_of(name: str, value: Any) -> Fact:
-    """A hash is cut; a seed and the id of a token are numbers whose digits stay together."""
-    if name.endswith("_hash") and isinstance(value, str):
-        return Fact(in_words(name), value[:SHORT_HASH], value)
-    together = name == "seed" or name.endswith("of_document")
-    return Fact(in_words(name), text_of(value) if together else shown(value))
 
 
 def duration(seconds: float | None) -> str:

@@ -66,42 +66,29 @@ def logged(lines: Sequence[Record], name: str, words: str, **look: Any) -> tuple
 
 
 def scope(run: PastRun) -> list[str]:
-    """What the held-out loss is taken over."""
-    config, data = run.manifest["config"], run.manifest["data"] or {}
-    if run.learns_a_task:
-        return [*scope_of_task(run), *as_softmax(run)]
-    lines, length = [], config["model"].get("train_length")
-    held_out, wanted = number(data.get("held_out_tokens")), number(config.get("validation_tokens"))
-    if held_out is not None and wanted is not None:
-        lines.append(
-            f"Held-out loss: over {min(held_out, wanted):,.0f} of {held_out:,.0f} held-out tokens, in windows of the "
-            f"training context length, {shown(length)} tokens; the best checkpoint is the one where it is least."
-        )
-    if number(data.get("training_tokens")) is not None:
-        lines.append(f"Trained on a corpus of {shown(data['training_tokens'])} tokens.")
-    return lines + as_softmax(run)
-
-
-def scope_of_task(run: PastRun) -> list[str]:
-    """Which examples there were, and what the held-out numbers are taken over."""
-    data, lengths = run.manifest["data"] or {}, run.train_lengths
-    lines, n_validated, n = [], number(data.get("validation_examples")), number(data.get("train_examples"))
-    if n_validated is not None:
+    """What the model was trained on, and what the held-out numbers are taken over."""
+    config, data, lengths = run.manifest["config"], run.manifest["data"] or {}, run.train_lengths
+    context, lines = shown(config["model"].get("train_length")), []
+    n_held_out, wanted = number(data.get("held_out_tokens")), number(config.get("validation_tokens"))
+    n_validated, n = number(data.get("validation_examples")), number(data.get("train_examples"))
+    if run.learns_a_task and n_validated is not None:
         n_distinct = number(data.get("distinct_validation_examples"))
         same = "" if n_distinct in (None, n_validated) else f" ({n_distinct:,.0f} distinct)"
         lines.append(
             f"Held-out numbers: over {n_validated:,.0f} validation examples{same}, of which only scored tokens count; "
             "the best checkpoint is the one with most exact matches, among equals that of the lowest loss."
         )
-    if lengths is not None:
+    if run.learns_a_task and lengths is not None:
         examples = "new examples in every batch" if n is None else f"{n:,.0f} examples"
-        context = shown(run.manifest["config"]["model"].get("train_length"))
         what = f"{run.choices.get('data', 'a task')}: {examples}"
         lines.append(f"Trained on {what}, of length {lengths[0]:,} to {lengths[1]:,}, up to {context} tokens.")
-    return lines
-
-
-def as_softmax(run: PastRun) -> list[str]:
+    if not run.learns_a_task and n_held_out is not None and wanted is not None:
+        lines.append(
+            f"Held-out loss: over {min(n_held_out, wanted):,.0f} of {n_held_out:,.0f} held-out tokens, in windows of "
+            f"the training context length, {context} tokens; the best checkpoint is the one where it is least."
+        )
+    if not run.learns_a_task and number(data.get("training_tokens")) is not None:
+        lines.append(f"Trained on a corpus of {shown(data['training_tokens'])} tokens.")
     if run.manifest.get("trains_as_softmax") and run.choices.get("softmax") != "softmax":
-        return ["While training, this normaliser is the plain softmax; it differs at inference."]
-    return []
+        lines.append("While training, this normaliser is the plain softmax; it differs at inference.")
+    return lines

@@ -1,7 +1,7 @@
 """How every figure is drawn, with matplotlib's own objects, so that no screen, notebook or MPLBACKEND has a say.
 
 `save` writes files; `draw_panel` draws the curves and the cells that `support/panels.py` describes, the same in the
-files of a run (`save_drawing`, panels on a grid) and in its page (`report/page/pictures.py`).
+files of a run (`save_drawing`, panels on a grid) and in its page (`report/page/write.py`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,10 @@ FORMATS = ("table", "json")
 
 def runs(names: list[str], values: dict[str, str]) -> None:
     """Print the runs that are named, or all under `outputs`, as far as they pass every filter."""
-    outputs, limit = values.pop("outputs", "outputs"), limit_of(values.pop("limit", VERB.reads["limit"][0]))
+    outputs, text = values.pop("outputs", "outputs"), values.pop("limit", VERB.reads["limit"][0])
+    if text != "all" and not (text.isascii() and text.isdecimal() and 0 < int(text) < 10**9):
+        raise UserError(f"limit={text}: give a whole number from 1 on, or all")
+    limit = None if text == "all" else int(text)
     form = values.pop("format", "table")
     if form not in FORMATS:
         raise UserError(f"no format={form}{nearest(form, FORMATS)}")
@@ -35,12 +38,3 @@ def runs(names: list[str], values: dict[str, str]) -> None:
         report.show_runs(found, n_runs=len(directories), all_seen=len(found) != limit)
     for _, why in damaged:
         print_status(f"passed over: {why}")
-
-
-def limit_of(text: str) -> int | None:
-    """How many runs are shown; None for all."""
-    if text == "all":
-        return None
-    if not text.isascii() or not text.isdecimal() or not 0 < int(text) < 10**9:
-        raise UserError(f"limit={text}: give a whole number from 1 on, or all")
-    return int(text)
