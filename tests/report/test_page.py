@@ -170,13 +170,6 @@ def test_no_run_is_refused(tmp_path: Path) -> None:
         page_of(tmp_path)
 
 
-def test_values_that_are_no_numbers_are_drawn_nowhere_and_shown_as_they_are(tmp_path: Path) -> None:
-    records = [*eval_records(PERPLEXITIES[:2]), {**eval_records([(2048, 1.0)])[0], "value": "inf"}]
-    page = Page(page_of(write_run(tmp_path / "run", "eval", records)))
-    assert page.column("perplexity")[-1] == "inf"
-    assert not [a for _, a in page.elements if "nan" in str(a.get("d", "")) + str(a.get("cy", ""))]
-
-
 def test_the_interval_of_an_accuracy_is_students(tmp_path: Path) -> None:
     page = Page(page_of(runs_of_every_kind(tmp_path)["max-retrieval"]))
     assert [float(cell) for cell in page.column("mean")] == pytest.approx([47.0, 23.0])
@@ -223,41 +216,6 @@ def test_a_table_that_would_fill_the_page_is_cut_and_says_how_many_rows_more_the
     rows = len(Page(text).column("layer"))
     assert rows + int(re.findall(r"([\d,]+) more rows", Page(text).text)[0].replace(",", "")) == 1500
     assert rows >= 200
-
-
-def test_a_comparison_of_many_settings_draws_the_first_panels_and_counts_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = runs_of_every_kind(tmp_path)["compare"]
-    n_drawn = page_of(run).count("<svg")
-    assert n_drawn > 1
-    assert "panels are drawn" not in Page(page_of(run)).text
-    monkeypatch.setattr("roundround.report.comparison.ON_A_PAGE", 0)
-    assert "0 of 1 panels are drawn; compare fewer settings for others" in Page(page_of(run)).text
-    assert page_of(run).count("<svg") < n_drawn
-
-
-def test_of_a_run_with_frequencies_at_zero_the_head_that_changes_most_is_shown_first(tmp_path: Path) -> None:
-    shares = {
-        (0, "none"): (0.75, 0.25),
-        (0, "lowest:0.5"): (0.5, 0.5),
-        (1, "none"): (0.25, 0.75),
-        (1, "lowest:0.5"): (1, 0),
-    }
-    records = [
-        {"metric": f"share_on_{place}", "layer": 0, "head": head, "ablate": ablate, "value": share}
-        for (head, ablate), values in shares.items()
-        for place, share in zip(("previous", "sink"), values, strict=True)
-    ]
-    text = page_of(write_run(tmp_path / "run", "probe", records))
-    page = Page(text)
-    assert page.column("change") == ["0.2500", "0.7500"]
-    assert page.column("label") == ["previous", "sink"]
-    (shown_first,) = [a["data-head"] for a in page.all("button") if "data-head" in a and a["tabindex"] == "0"]
-    assert shown_first == "0.1"
-    assert "This run recorded no labels" in page.text
-    (data,) = re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)
-    assert json.loads(data)["shares"]["0.0"] == {"all": [750, 250], "without lowest:0.5": [500, 500]}
 
 
 def test_what_was_never_reached_or_cannot_be_known_is_no_number_on_a_page(tmp_path: Path) -> None:

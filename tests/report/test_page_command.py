@@ -18,10 +18,8 @@ from conftest import FAST, Done, assert_refused
 from helpers_page import Page, eval_records, write_run
 
 from roundround.analysis.past_run import past_run
-from roundround.command_line.launch import Job
 from roundround.config.options import changed_settings
 from roundround.report.lab_book import commands_of
-from roundround.verbs import verb_named
 
 Command = Callable[..., Done]
 SMALL_MAXKEY = ["seeds=2", "max_steps=2", "test_sizes=[4]", "test_sets=4", "model.width=8", "device=cpu", "logger=none"]
@@ -100,18 +98,6 @@ def test_a_page_that_cannot_be_written_is_told_and_the_run_is_done(
     assert [line for line in trained.err.splitlines() if "page" in line] == [
         "the page of the run could not be written: [Errno 28] No space left on device"
     ]
-
-
-@pytest.mark.pages
-def test_only_the_first_process_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = write_run(tmp_path / "run", "eval", eval_records([(64, 2.0)]))
-    job = Job(verb_named("eval"), None, ())
-    monkeypatch.setattr("roundround.command_line.launch.rank", lambda: 1)
-    job.leave_page(run)
-    assert not (run / "report.html").exists()
-    monkeypatch.setattr("roundround.command_line.launch.rank", lambda: 0)
-    job.leave_page(run)
-    assert (run / "report.html").exists()
 
 
 def test_report_writes_the_page_into_the_run_and_prints_its_path(roundround: Command) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from helpers_browser import Tab, browser, tab
 from helpers_page import eval_records, write_probe, write_run
-from safetensors.numpy import save_file
 
 from roundround.report.page.write import write_page
 
@@ -68,16 +67,6 @@ def test_a_chosen_head_fills_the_panel(tmp_path: Path, window: Tab) -> None:
     assert window.ask("document.querySelectorAll('#norms rect.high, #logits rect.high').length") > 6
 
 
-def test_arrow_keys_and_enter_choose_a_head(tmp_path: Path, window: Tab) -> None:
-    window.open(write_page(write_probe(tmp_path / "run")))
-    window.click('[data-head="0.0"]')
-    for key in ("ArrowRight", "ArrowDown", "ArrowDown"):  # the last leads nowhere
-        window.press(key)
-    assert shown(window, "#head-title").startswith("Layer 0, head 0")
-    window.press("Enter")
-    assert shown(window, "#head-title").startswith("Layer 1, head 1")
-
-
 def test_pointing_at_a_token_shows_its_row(tmp_path: Path, window: Tab) -> None:
     window.open(write_page(write_probe(tmp_path / "run")))
     window.click('[data-head="0.1"]')
@@ -105,21 +94,6 @@ def test_the_map_can_be_coloured_by_a_measure_and_thinned_to_a_label(tmp_path: P
     assert shown(window, "#most").endswith(" (entropy)")
     window.ask("s.value = ''; s.dispatchEvent(new Event('change'))")
     assert window.ask("!document.getElementById('of-labels').hidden && document.getElementById('scale').hidden")
-
-
-def test_the_slider_changes_the_maps(tmp_path: Path, window: Tab) -> None:
-    config = {"model": {"_target_": "x"}, "normalisers": {}}
-    records = [{"metric": "accuracy", "softmax": "softmax", "seed": 0, "n": n, "value": 0.5} for n in (16, 1024)]
-    run = write_run(tmp_path / "run", "max-retrieval", records, config=config)
-    save_file({f"softmax.{n}": np.full((2, 3), 1 / n, np.float32) for n in (16, 1024)}, run / "attention.safetensors")
-    window.open(write_page(run))
-    window.hover("[data-map] rect.high")
-    assert shown(window, "[data-map] .readout").endswith("weight 0.0625")
-    window.ask("document.getElementById('size').focus()")
-    window.press("ArrowRight")
-    assert shown(window, "#size-shown") == "1,024"
-    window.hover("[data-map] rect.high")
-    assert "weight 9.77e-4" in shown(window, "[data-map] .readout")
 
 
 def test_light_and_dark_follow_the_system_and_the_button(tmp_path: Path, window: Tab) -> None:

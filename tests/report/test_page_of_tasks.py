@@ -43,10 +43,6 @@ def test_training_on_a_task_shows_right_answers_beside_the_loss(tmp_path: Path) 
     assert "corpus of" not in page.text
 
 
-def test_a_finite_set_of_examples_is_counted(tmp_path: Path) -> None:
-    assert "copy: 100,000 examples, of length" in Page(page_of(trained(tmp_path / "run", train_examples=100_000))).text
-
-
 def test_an_evaluation_shows_shares_with_intervals_and_names_the_lengths_in_training(tmp_path: Path) -> None:
     run, records = trained(tmp_path / "train"), []
     for length, share in ((20, 0.75), (40, 0.25)):

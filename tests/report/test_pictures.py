@@ -51,12 +51,6 @@ def test_a_line_is_interrupted_where_there_is_no_number() -> None:
     assert len(corners(path)) == 4
 
 
-def test_nothing_to_draw_is_no_panel() -> None:
-    assert Panel("x", "y", [Curve("a", [1], [math.nan]), Curve("b", [], [])]).drawn == []
-    assert Panel("x", "y", [Curve("a", [1], [-1.0])], "y").drawn == []
-    assert len(Panel("x", "y", [Curve("a", [1], [2.0])]).drawn) == 1
-
-
 def test_a_band_ends_where_the_possible_does() -> None:
     curve = Curve("a", [0, 1], [50.0, 60.0], low=[-400, 40], high=[600, 80])
     panel = Panel("x", "y", [curve], possible=(0.0, 100.0))
@@ -82,13 +76,6 @@ def test_every_marker_says_its_numbers_and_its_words_are_text() -> None:
     assert "&lt;x&gt;" in picture_of(panel, 0).svg
 
 
-def test_parts_of_two_pictures_have_different_names() -> None:
-    panel = Panel("x", "y", [Curve("a", [1, 2], [5.0, 2.0])])
-    names = [set(re.findall(r'id="([^"]+)"', picture_of(panel, n).svg)) for n in (1, 2)]
-    assert names[0]
-    assert not names[0] & names[1]
-
-
 def test_the_colours_of_a_picture_are_the_pages_own_and_the_page_has_dark_ones() -> None:
     panel = Panel(
         "x", "y", [Curve(f"{n}", [1, 2], [n, n + 1]) for n in range(8)] + [Curve("r", [1, 2], [3, 3], reference=True)],
@@ -108,14 +95,6 @@ def test_lines_differ_in_dashes_and_markers_as_well() -> None:
     many = [look_of(Curve("", [], []), place) for place in range(3 * len(PALETTE))]
     assert len({(str(look.get("linestyle")), look["marker"]) for look in many}) == 3 * len(PALETTE)
     assert len(set(MARKERS)) == len(MARKERS)
-
-
-def test_cells_say_their_numbers_in_words_and_are_stronger_where_better() -> None:
-    panel = HeatMap([[0.0, 1.0]], "softmax", "pe", x_names=["a", "b"], y_names=["rope"], texts=[["1.5", "2.5*"]])
-    found = picture_of(panel, 0)
-    assert found.alt == "pe by softmax (a, b). rope: 1.5, 2.5*."
-    weak, strong = (float(x) for x in re.findall(r"var\(--c0\); (?:fill-)?opacity: ([\d.]+)", found.svg))
-    assert weak < strong
 
 
 def test_ticks_are_round_and_few() -> None:
