@@ -63,7 +63,7 @@ class Kind:
         return Drawing(self.figure, title, self.panels(records, trained), note=note)
 
     def table(self, records: Sequence[Record], trained: Lengths, title: str) -> rich.table.Table:
-        """For a terminal: a row for each value of `along`; those of training have a star."""
+        """For a terminal: a row for each value of `along`; lengths of training have a star."""
         rows = at_each(records, self.along)
         columns = {name: words for name, words in self.columns.items() if any(name in row for row in rows.values())}
 
@@ -203,9 +203,9 @@ def of_task(records: Sequence[Record], trained: Lengths) -> list[Panel]:
 
 
 def right_by_part(records: Sequence[Record], part: str, trained: Lengths) -> Panel:
-    """How many examples are right whose answer stood at a known depth or distance, a line for each length.
+    """The share of right examples by the depth or distance of their answer, a line for each length.
 
-    With distances comes that at which the slowest pair has turned by a quarter, where all pairs rotate.
+    A mark shows the distance at which the slowest pair has turned by a quarter, if all pairs rotate.
     """
     found = [r for r in records if r["metric"] == "exact_match" and number(r.get(part)) is not None]
     lengths = sorted({record["length"] for record in found})
@@ -222,9 +222,9 @@ def right_by_part(records: Sequence[Record], part: str, trained: Lengths) -> Pan
 
 
 def of_pairs(records: Sequence[Record], trained: Lengths) -> list[Panel]:
-    """Accuracy over all against the prefix, where there are several, and that of each phenomenon in ascending order.
+    """Accuracy over all phenomena against the prefix, if there are several, and the accuracy of each phenomenon.
 
-    The phenomena stand in the order of the shortest prefix, whose interval is over their pairs.
+    The phenomena are sorted by their accuracy behind the shortest prefix; its interval is over their pairs.
     """
     prefixes = sorted(at_each(records, "prefix"))
     by_prefix = crossed((r for r in records if "phenomenon" in r), "accuracy", "prefix", "phenomenon")

@@ -108,7 +108,7 @@ def scope_of_text(
 
 
 def about_joints(loss: PositionLoss, length: int, reader: Reader) -> list[str]:
-    """What the tokens cost that join documents, and where that is more than a model would pay that knows joints."""
+    """The loss at tokens that join documents, and a line if it is more than a model that knows joints would have."""
     if not loss.n_joints:
         return []
     each, mean, joint = loss.joint_sum / loss.n_joints, loss.token_loss(), reader.data.joining_token
@@ -221,7 +221,7 @@ class PairScores:
         return sum(map(len, self.by_phenomenon.values()))
 
     def right(self, phenomenon: str) -> NDArray[np.bool_]:
-        """Where the wrong sentence is not the likelier one, [N]: of equal ones the first counts, as in lm-eval."""
+        """Whether the wrong sentence is not the likelier one, [N]; equal sentences count as right, as in lm-eval."""
         scores_N2 = self.by_phenomenon[phenomenon]
         found: NDArray[np.bool_] = scores_N2[:, 0] >= scores_N2[:, 1]
         return found
@@ -336,7 +336,7 @@ def leave_dispersion(
     title: str,
     contexts: Mapping[int, int] | None = None,
 ) -> None:
-    """Keep dispersion by the number of visible keys, draw the longest context and show the table."""
+    """Save dispersion by the number of visible keys, draw the longest context and print the table."""
     write_json(directory / "dispersion.json", by_visible_keys(by_length))
     longest = max(by_length)
     context = longest if contexts is None else contexts[longest]
@@ -370,7 +370,7 @@ def table_of_dispersion(by_length: Mapping[int, Dispersion], *, name: str) -> Ta
 
 
 def warning(dispersion: Dispersion, context: int) -> str | None:
-    """A line where most rows of a context lie outside the polynomial's active range; None elsewhere."""
+    """A line if most rows of a context lie outside the polynomial's active range; else None."""
     weights_L = dispersion.n_rows_LN.sum(-1)
     inside = float((dispersion.means_LH("in_active_range").mean(-1) * weights_L).sum() / weights_L.sum())
     if inside >= 0.5:
@@ -384,7 +384,7 @@ def warning(dispersion: Dispersion, context: int) -> str | None:
 
 
 def drawing_of_dispersion(dispersion: Dispersion, *, context: int, title: str) -> Drawing:
-    """Each head against the number of keys it sees, beside Lemma 2.1 of the widest head and what is uniform."""
+    """Each head against the number of keys that it sees, beside Lemma 2.1 of the widest head and uniform weights."""
     n = [*dispersion.largest_n[:-1], min(dispersion.largest_n[-1], context)]
     n_layers = len(dispersion.layers)
     places = range(n_layers) if n_layers <= MOST_LAYERS else (0, n_layers // 2, n_layers - 1)

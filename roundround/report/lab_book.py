@@ -1,4 +1,4 @@
-"""Past runs: what their pages and a screen say of them beside their results, `roundround runs` and `roundround show`.
+"""What a page and a terminal say about a past run beside its results; the output of `roundround runs` and `show`.
 
 Tested by tests/analysis/test_runs_and_show.py and tests/report/test_page_command.py.
 """
@@ -36,7 +36,7 @@ SHORT_HASH = 12  # characters
 
 @dataclass(frozen=True)
 class Fact:
-    """A name and what stands beside it; `whole` where the shown value is cut."""
+    """A name and its value; `whole` is the full value if `value` is cut."""
 
     name: str
     value: str
@@ -77,7 +77,7 @@ def facts_of(run: PastRun) -> list[Fact]:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as a person says them."""
+    """Seconds in hours, minutes and seconds."""
     if seconds is None:
         return "not known"
     if seconds < 60:
@@ -88,7 +88,7 @@ def duration(seconds: float | None) -> str:
 
 
 def commands_of(run: PastRun) -> list[tuple[str, str]]:
-    """How to run it again: from its manifest, and as it was typed in its folder."""
+    """The commands that repeat the run: from its manifest, and as it was typed in its folder."""
     again = shlex.join(["roundround", "rerun", str(run.directory)])
     repeated = [("again, and compare the numbers", again)] if verb_named(run.verb).repeats else []
     folder = run.manifest.get("cwd")
@@ -96,7 +96,7 @@ def commands_of(run: PastRun) -> list[tuple[str, str]]:
 
 
 def given_to(run: PastRun) -> Table:
-    """What the command line gave."""
+    """The settings that the command line gave."""
     given = [list(word.partition("=")[::2]) for word in run.manifest["overrides"]]
     return Table("Given on the command line", ["setting", "value"], given)
 
@@ -115,7 +115,7 @@ def meant_by(verb: Verb, names: Sequence[str], values: Mapping[str, str]) -> lis
 
 
 def show_runs(runs: Sequence[PastRun], *, n_runs: int, all_seen: bool) -> None:
-    """The list, and how many more there are."""
+    """Print the list, and how many more runs there are."""
     columns = ("run", "verb", "overridden", "status", "took", "headline")
     table = rich.table.Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
     for run in runs:
@@ -130,7 +130,7 @@ def show_runs(runs: Sequence[PastRun], *, n_runs: int, all_seen: bool) -> None:
     elif not runs:
         print_status(f"no run passes the filters; {n_runs:,} run{' was' if n_runs == 1 else 's were'} read")
     elif not all_seen:
-        print_status(f"the newest {len(runs):,} of those that are meant, out of {n_runs:,} runs; limit=all shows all")
+        print_status(f"these are the newest {len(runs):,} runs that pass, out of {n_runs:,}; limit=all shows all")
 
 
 def as_record(run: PastRun) -> dict[str, Any]:
@@ -147,9 +147,9 @@ def as_record(run: PastRun) -> dict[str, Any]:
 
 
 def show_run(run: PastRun, changes: Sequence[Change] | None) -> None:
-    """Where it is from, its settings, results, curves and files, in the words of its page.
+    """Print the origin of a run, its settings, results, curves and files, in the words of its page.
 
-    changes: what differs from the defaults; None where these are not known.
+    changes: the settings that differ from the defaults; None if the defaults are not known.
     """
     print_result(relative(run.directory))
     for fact in facts_of(run):
@@ -175,7 +175,7 @@ def show_run(run: PastRun, changes: Sequence[Change] | None) -> None:
 
 
 def show_curves(run: PastRun) -> None:
-    """Every metric of metrics.jsonl as a line of bars, from its first value to its last."""
+    """Print every metric of metrics.jsonl as a line of bars, from its first value to its last."""
     lines, n_damaged = run.metrics()
     for name in dict.fromkeys(name for line in lines for name in line if name != "step"):
         values = [float(v) for line in lines if isinstance(v := line.get(name), int | float) and math.isfinite(v)]
@@ -187,7 +187,7 @@ def show_curves(run: PastRun) -> None:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Bars whose height is the value between the lowest and the highest: means over equal parts of a long curve."""
+    """A line of bars between the lowest and the highest value; a bar of a long curve is a mean over several values."""
     n = min(POINTS, len(values))
     parts = [values[k * len(values) // n : (k + 1) * len(values) // n] for k in range(n)]
     means = [sum(part) / len(part) for part in parts]
@@ -196,6 +196,6 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def relative(directory: Path) -> str:
-    """The directory as one would type it from here."""
+    """The directory as it is typed from the current folder."""
     near = os.path.relpath(directory)
     return str(directory) if near.startswith("..") else near

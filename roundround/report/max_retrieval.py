@@ -1,4 +1,4 @@
-"""What a max-retrieval run shows: records, the table beside the paper's and the distance between the two, panels, page.
+"""The results of a max-retrieval run: records, the table beside the paper's, the distance between them, panels, page.
 
 Files and page draw the same panels; maps of attention and the fit are drawn here as matplotlib has them.
 Shapes: S seeds, N sizes.
@@ -47,9 +47,9 @@ EQUAL = 5e-4  # of accuracy, which is printed in tenths of a per cent, and of th
 
 @dataclass
 class Measured:
-    """What was measured for each seed and size; `values[name][metric]` is [S, N], accuracies are shares of 1.
+    """The measurements of each seed and size; `values[name][metric]` is [S, N], and accuracies lie between 0 and 1.
 
-    `of_heads[metric]` is [S]: what belongs to a seed's head and no size.
+    `of_heads[metric]` is [S]: measurements of a seed's head, which have no size.
     """
 
     seeds: list[int]
@@ -59,7 +59,7 @@ class Measured:
     of_heads: dict[str, Array] = field(default_factory=dict)
 
     def put(self, seed: int, n: int, softmax: str | None, means: dict[str, float]) -> None:
-        """Store what was measured of a normaliser, or of the logits (None), for a seed and a size."""
+        """Store the means of a normaliser, or of the logits (None), for a seed and a size."""
         table = self.of_logits if softmax is None else self.values.setdefault(softmax, {})
         for metric, value in means.items():
             values_SN = table.setdefault(metric, np.full((len(self.seeds), len(self.sizes)), np.nan))
@@ -90,7 +90,7 @@ class Measured:
         return found
 
     def records(self) -> list[dict[str, Any]]:
-        """One for each metric, normaliser, seed and size; then those of heads, and how far each is from the paper."""
+        """A record for each metric, normaliser, seed and size; then of each head, and its distance from the paper."""
         found = []
         for name, metrics in [*self.values.items(), (None, self.of_logits)]:
             which = {} if name is None else {"softmax": name}
@@ -109,7 +109,7 @@ class Measured:
 
 
 def measured_of(records: Sequence[Record]) -> Measured:
-    """What the records of a run say; NaN where they say nothing."""
+    """The measurements that the records of a run hold; NaN for missing ones."""
     sized = [record for record in records if number(record.get("n")) is not None and "seed" in record]
     there = [record for record in sized if abs(number(record["value"]) or 0.0) <= MOST and is_number(record["value"])]
     found = Measured(sorted({r["seed"] for r in there}), sorted({r["n"] for r in there}))
@@ -271,7 +271,7 @@ def drawings(measured: Measured) -> list[Drawing]:
 
 
 def accuracy(measured: Measured) -> Panel:
-    """Means over seeds with 95 % intervals; the paper's numbers, with a mark on those that are second-hand."""
+    """Means over seeds with 95 % intervals, and the paper's numbers, with a mark on the second-hand ones."""
     curves = curves_of(measured, "accuracy", 100.0)
     for place, name in enumerate(("paper: softmax", "paper: adaptive")):
         own = [n for n in measured.sizes if n in PAPER]
@@ -301,7 +301,7 @@ DISPERSION: dict[str, dict[str, Any]] = {
 
 
 def dispersion(measured: Measured, metric: str) -> Panel:
-    """A measure of dispersion, what it is where all weights are alike, and Lemma 2.1 for the plain softmax."""
+    """A measure of dispersion, its value for equal weights, and Lemma 2.1 for the plain softmax."""
     curves = curves_of(measured, metric)
     alike = [math.log(n) if metric == "entropy" else 1 / n for n in measured.sizes]
     curves.append(Curve("uniform: ln n, 1 / n", measured.sizes, alike, reference=True))
@@ -313,7 +313,7 @@ def dispersion(measured: Measured, metric: str) -> Panel:
 
 
 def curves_of(measured: Measured, metric: str, factor: float = 1.0) -> list[Curve]:
-    """A line for each normaliser; one for those that are alike, because only the upper one would be seen."""
+    """A line for each normaliser; equal ones share a line, because they would hide each other."""
     curves = []
     for style, (name, names) in enumerate(measured.distinct().items()):
         if metric in measured.values[name]:

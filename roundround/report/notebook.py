@@ -1,4 +1,4 @@
-"""What a Jupyter notebook shows of a verb that runs in a process of its own: its lines, and a bar.
+"""Runs a verb in a process of its own and shows its lines and a progress bar in a Jupyter notebook.
 
 Tested by tests/test_api.py and tests/test_notebook.py.
 """
@@ -23,8 +23,8 @@ LINES = 12  # shown of what has been printed, the last
 def run_shown(verb: str, words: Sequence[str]) -> Path:
     """Run `roundround VERB WORDS` in a process of its own and show its lines; the run directory.
 
-    UserError where it was refused, RuntimeError where it failed, KeyboardInterrupt where a signal stopped it: each has
-    the line about it.
+    Raises UserError if the words were refused, RuntimeError if the verb failed, and KeyboardInterrupt if a signal
+    stopped it, each with the line about it.
     """
     ipython = sys.modules.get("IPython")  # in a notebook's kernel, which shows what is displayed
     in_notebook = ipython is not None and hasattr(ipython.get_ipython(), "kernel")
@@ -51,7 +51,7 @@ def run_shown(verb: str, words: Sequence[str]) -> Path:
 
 
 class Shown:
-    """The lines of a verb in the output of a cell, which is made anew with each line."""
+    """The output of a notebook cell, which shows the lines of a verb and is updated with each line."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -59,7 +59,7 @@ class Shown:
         self.handle: Any = None
 
     def tell(self, line: str) -> None:
-        """Show one more line; one that says how far a run is takes the place of the one before."""
+        """Show one more line; a line of progress replaces the one before."""
         found = STEP.fullmatch(line)
         if found is None:
             self.lines.append(line)
@@ -73,7 +73,7 @@ class Shown:
             self.handle.update(self.bundle(), raw=True)
 
     def bundle(self) -> dict[str, str]:
-        """What is shown, as a page and as text."""
+        """The output as HTML and as text."""
         lines = [*self.lines[-LINES:], *([self.step] if self.step else [])]
         bar = f'<progress value="{self.done}" max="{self.n_steps}"></progress>' if self.n_steps else ""
         return {"text/plain": "\n".join(lines), "text/html": f"{bar}<pre>{escape(chr(10).join(lines))}</pre>"}

@@ -1,4 +1,4 @@
-"""What is drawn of a result in Python: of a probe, a comparison, attention weights or a run, as matplotlib's figures.
+"""The matplotlib figures that Python gets of a probe, a comparison, attention weights or a run.
 
 Tested by tests/test_api.py.
 """
@@ -100,7 +100,7 @@ def draw_head(weights: AttentionWeights, layer: int, head: int, sizes: Sizes) ->
 
 
 def drawn(of: str, pictures: Pictures, what: str | None) -> Any:
-    """The picture of this name, else the first; shown by a notebook. UserError where there is none."""
+    """The figure of this name, or the first; a notebook shows it. UserError if there is none."""
     if not pictures:
         raise UserError(f"{of} has nothing to draw")
     if what is not None and what not in pictures:
@@ -113,7 +113,7 @@ def drawn(of: str, pictures: Pictures, what: str | None) -> Any:
 
 
 def save_styled(figure: Any, *args: Any, **options: Any) -> None:
-    """Figure.savefig in the style that the figure was drawn in: fonts and colours are also settled when it is saved."""
+    """`Figure.savefig` in the style that the figure was drawn in, because saving reads fonts and colours again."""
     with styled(SCREEN):
         type(figure).savefig(figure, *args, **options)
 

@@ -26,7 +26,7 @@ from roundround.report.probe_tables import ROTATED, shown_wavelength, standing_o
 from roundround.support.panels import Curve, Drawing, Mark, Panel
 from roundround.trained.patterns import runs_of
 
-HATCHES = ("", "//", "..", "xx", "\\\\", "--", "")  # of the places, so that they can be told apart in grey
+HATCHES = ("", "//", "..", "xx", "\\\\", "--", "")  # of the places, so that they differ in grey too
 HEADS_DRAWN = 1  # of each label, token by token
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of pairs that rotate
 FEW, FAR = 0.01, 3.0  # of the norms may lie beyond the darkest colour, where they are this many times larger
@@ -45,18 +45,18 @@ def draw_all(seen: Probe, prompt: PromptRecord, folder: Path, style: FigureStyle
 
 
 def pictures(seen: Probe) -> dict[str, Callable[[Probe, Sizes], Any]]:
-    """What draws each picture that a probe has without a prompt, by name."""
+    """The functions that draw the pictures of a probe without a prompt, by name."""
     of_rows = {"labels": draw_labels, "logits_by_frequency": draw_split, "without_a_band": draw_without}
     return (of_rows if seen.rows is not None else {}) | {"norms": draw_layers, "heads": draw_heads}
 
 
 def heads_drawn(seen: Probe) -> list[tuple[int, int, str]]:
-    """Layer, head and label of those that are drawn one by one."""
+    """Layer, head and label of the heads that are drawn one by one."""
     return [(layer, head, label) for layer, head, label, _ in standing_out(seen, HEADS_DRAWN)]
 
 
 def panels_for(n: int, sizes: Sizes, most: int = 3, **options: Any) -> tuple[Any, list[Any], float]:
-    """A figure with n panels, at most so many side by side, these panels and the width of each in inches."""
+    """A figure with n panels, at most `most` side by side; its panels, and the width of each in inches."""
     n_columns = min(n, most)
     n_rows = -(-n // n_columns)
     width = sizes.widths[n_columns - 1]
@@ -67,9 +67,9 @@ def panels_for(n: int, sizes: Sizes, most: int = 3, **options: Any) -> tuple[Any
 
 
 def darkest(norms: Tensor) -> float:
-    """The norm from which on all are drawn alike, so that a few pairs far above all others do not hide them.
+    """The norm of the darkest colour, so that a few far larger norms do not hide the others.
 
-    The largest, if FEW of them are not more than FAR times below it.
+    It is the largest norm, unless the norms without the FEW largest are all more than FAR times smaller.
     """
     known = norms[~norms.isnan()]
     largest, most = float(known.max()), float(known.quantile(1 - FEW))
@@ -77,7 +77,7 @@ def darkest(norms: Tensor) -> float:
 
 
 def context_note(seen: Probe) -> str:
-    """What the dashed line is."""
+    """The note that explains the dashed line."""
     windows = sorted({context for context in seen.contexts() if context < seen.train_length})
     window = f", or the {' or '.join(f'{n:,}' for n in windows)} that the layer sees" if windows else ""
     return f"Below the dashed line a pair turns less than once within {seen.train_length:,} tokens{window}."
@@ -289,7 +289,7 @@ def name_pairs(
 
 
 def kinds_of(layouts: Sequence[Layout]) -> list[list[int]]:
-    """The columns whose pairs rotate alike, those of the most frequent layout first; without those that do not."""
+    """The columns by equal rotations, the most frequent layout first; columns that do not rotate are left out."""
     kinds: list[list[int]] = []
     for column, layout in enumerate(layouts):
         alike = [columns for columns in kinds if same(layouts[columns[0]], layout)]

@@ -1,5 +1,5 @@
-"""The panels of a probe, and its page: a map of its heads to be explored, perplexity without frequencies, entropy when
-asked for the maximum.
+"""The panels of a probe, and its page: a map of its heads to be explored, perplexity without frequencies, and entropy
+when the model is asked for the maximum.
 
 The files that `probe` leaves and its page draw the same panels. Shapes: L layers, H heads, K key heads, P pairs,
 D distances, T tokens. A part that is too large for a page is kept for the heads that stand out most.
@@ -97,7 +97,7 @@ def maximum_panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
-    """Whatever of the three kinds of probe the records are of."""
+    """The sections of whichever of the three kinds of probe the records are from."""
     heads, places = heads_of(records), places_of(records)
     sections, data = [], None
     if heads:
@@ -121,7 +121,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
 
 
 def explorer(heads: Sequence[Head], places: Sequence[str], first: Head) -> Section:
-    """The map of all heads, what is shown of a chosen one, and the table of heads."""
+    """The map of all heads, the details of a chosen head, and the table of heads."""
     n_layers, n_heads = 1 + max(h.layer for h in heads), 1 + max(h.head for h in heads)
     if n_layers * n_heads > MOST_CELLS:
         raise ValueError(f"heads up to {n_layers - 1:,}.{n_heads - 1:,} are more than a map has room for")
@@ -206,7 +206,7 @@ def scope(files: RunFiles, heads: Sequence[Head]) -> list[str]:
 
 
 def arrays_for_script(files: RunFiles, heads: Sequence[Head], places: Sequence[str]) -> dict[str, Any]:
-    """What the page's script reads; `heads` with those first that are kept where not all fit."""
+    """The data that the page's script reads. heads: in the order in which they are kept if not all have room."""
     probe = files.arrays("probe.safetensors", lambda key: "square" not in key)
     prompt = files.arrays("prompt.safetensors", lambda key: key == "weights")
     norms = {kind: probe[f"{kind}_norm"] for kind in ("query", "key", "value") if f"{kind}_norm" in probe}
@@ -253,7 +253,7 @@ def keys_of(probe: dict[str, NDArray[Any]]) -> dict[str, Any]:
 
 
 def there(values_P: NDArray[Any]) -> NDArray[Any]:
-    """Without the padding at the end of a smaller layer."""
+    """The values without the padding at the end of a smaller layer."""
     known = np.flatnonzero(~np.isnan(values_P))
     return values_P[: known[-1] + 1] if len(known) else values_P[:0]
 
@@ -311,19 +311,19 @@ class Head:
         return f"{self.layer}.{self.head}"
 
     def place(self) -> str:
-        """Its label; of a run that has none the place of the largest share."""
+        """Its label, or the place of the largest share if the run recorded no label."""
         before = self.shares.get(NONE, {})
         return self.label or (max(before, key=lambda place: before[place]) if before else "")
 
     def share(self) -> float:
-        """The weight behind its label; where it was not recorded, that at the label's place, of a local head less."""
+        """The recorded weight behind its label, or the weight at the label's place, which is less for a local head."""
         if self.behind_label is not None:
             return self.behind_label
         before = self.shares.get(NONE, {})
         return sum(before.get(place, 0.0) for place in (NEIGHBOURHOOD if self.place() == "local" else [self.place()]))
 
     def change(self) -> float | None:
-        """The share of the weight that goes elsewhere with the frequencies set to zero; None where none were."""
+        """The share of the weight that moves when frequencies are set to zero; None if none were."""
         bands = [band for band in self.shares if band != NONE]
         if not bands or NONE not in self.shares:
             return None
@@ -332,12 +332,12 @@ class Head:
 
 
 def places_of(records: Sequence[Record]) -> list[str]:
-    """The places of the records, in their order, which is that of the arrays too."""
+    """The places in the order of the records, which is the order of the arrays too."""
     return list(dict.fromkeys(r["metric"].removeprefix(SHARE) for r in records if r["metric"].startswith(SHARE)))
 
 
 def heads_of(records: Sequence[Record]) -> list[Head]:
-    """Every head of which the records know where its weight goes, layer by layer."""
+    """Every head whose shares of weight were recorded, layer by layer."""
     found: dict[tuple[int, int], Head] = {}
     for record in records:
         layer, head = record.get("layer"), record.get("head")
@@ -356,6 +356,6 @@ def heads_of(records: Sequence[Record]) -> list[Head]:
 
 
 def standing_out(heads: Sequence[Head], places: Sequence[str]) -> list[Head]:
-    """The heads in the order in which a page shows them: of each label in turn the one with the largest share left."""
+    """The heads in the order of a page: each label in turn gives its head with the largest share that is left."""
     by_label = [sorted((h for h in heads if h.place() == place), key=lambda h: -h.share()) for place in places]
     return [head for turn in zip_longest(*by_label) for head in turn if head is not None]

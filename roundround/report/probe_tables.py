@@ -1,4 +1,4 @@
-"""The results of a probe as records and tables, of ablations too; figures are in `probe_figures.py`.
+"""The results of a probe and of its ablations as records and tables; figures are in `probe_figures.py`.
 
 Shapes: L layers, H heads, P pairs.
 """
@@ -65,7 +65,7 @@ def records(seen: Probe) -> list[dict[str, Any]]:
 
 
 def by_head(metric: str, numbers: Sequence[int], layers: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Each head's value, of the layers of these numbers."""
+    """Each head's value in the layers with these numbers."""
     return [
         {"metric": metric, "layer": layer, "head": head, "value": value}
         for layer, values_H in zip(numbers, layers, strict=True)

@@ -1,6 +1,6 @@
-"""What came of a sweep: a table of its runs by what was swept, a page with their curves overlaid, the next command.
+"""The outcome of a sweep: a table of its runs by swept settings, a page with all their curves, the next command.
 
-A run that looks at the model of another one is told apart by the settings of that one too.
+A run that measures the model of another run has the settings of that run too.
 
 Tested by tests/report/test_sweep.py.
 """
@@ -42,7 +42,7 @@ LOGGED = {  # of a training, by step: what the page overlays
 
 
 def show_sweep(directory: Path, failures: Mapping[int, str], n_jobs: int) -> None:
-    """Tell how a sweep ended. failures: why a job failed, by its number."""
+    """Print how a sweep ended. failures: why a job failed, by its number."""
     runs = runs_of(directory)
     if runs:
         table = table_of(runs)
@@ -60,7 +60,7 @@ def show_sweep(directory: Path, failures: Mapping[int, str], n_jobs: int) -> Non
 
 
 def reasons(failures: Mapping[int, str]) -> str:
-    """Each reason once, with the jobs that had it."""
+    """Each reason once, with the numbers of its jobs."""
     jobs: dict[str, list[int]] = {}
     for job, why in sorted(failures.items()):
         jobs.setdefault(why.removeprefix("failed: ").partition(" (traceback")[0], []).append(job)
@@ -76,7 +76,7 @@ def runs_of(directory: Path) -> list[PastRun]:
 
 
 def next_commands(directory: Path, runs: Sequence[PastRun]) -> list[tuple[str, str]]:
-    """What one does with such runs: in words, and as it is typed."""
+    """Commands that often follow such runs: in words, and as they are typed."""
     name = shlex.quote(relative(directory))
     trained = [run.train_lengths[1] for run in runs if run.train_lengths]
     lengths = ",".join(str(times * max(trained)) for times in (1, 2, 4)) if trained else ""
@@ -86,7 +86,7 @@ def next_commands(directory: Path, runs: Sequence[PastRun]) -> list[tuple[str, s
 
 
 def swept(runs: Sequence[PastRun]) -> list[dict[str, str]]:
-    """For each run what was given to it and not to all of them alike."""
+    """The settings given to each run that differ between the runs."""
     given = []
     for run in runs:
         words = [*(run.measured.manifest["overrides"] if run.measured else []), *run.manifest["overrides"]]
@@ -97,7 +97,7 @@ def swept(runs: Sequence[PastRun]) -> list[dict[str, str]]:
 
 
 def styles(runs: Sequence[PastRun]) -> list[dict[str, str]]:
-    """What gives the curve of each run its colour: what was swept, and the seed where that is all."""
+    """The settings that give the curve of each run its colour: without the seed, unless only the seed was swept."""
     settings = swept(runs)
     others = [{key: value for key, value in own.items() if key != "seed"} for own in settings]
     return others if others[0] else settings
@@ -207,7 +207,7 @@ def curves_by_length(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]
 
 
 def numbers_in(run: PastRun, remarks: list[str]) -> list[Number]:
-    """What `compare` would read of a run, where it has results."""
+    """The numbers that `compare` reads from a run; none if it has no results."""
     table = LongTable(DataFrame())
     try:
         found = numbers_of(run, table)

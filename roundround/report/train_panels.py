@@ -1,4 +1,4 @@
-"""The panels of a training run, and its page: its losses step by step, and what came of it."""
+"""The panels and the page of a training run: its losses step by step, and its results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHERS = {  # each other number that is logged: title, label
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
-    """Loss and held-out loss, of a task what is right, learning rate, gradient norm and speed; results as tables."""
+    """Loss, held-out loss, right answers of a task, learning rate, gradient norm and speed; then results as tables."""
     results = [
         r | {"value": "never left"} if r["metric"] == "plateau" and number(r["value"]) is None else r for r in records
     ]
@@ -32,7 +32,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
 
 
 def panels(lines: Sequence[Record]) -> list[Panel]:
-    """The curves of a training, off the lines of metrics.jsonl."""
+    """The curves of a training, from the lines of metrics.jsonl."""
     of_batches, note = logged(lines, "loss", "training loss")
     held_out, _ = logged(lines, "held_out_nats_per_token", "held-out loss")
     right = [logged(lines, f"held_out_{name}", in_words(name))[0] for name in ("exact_match", "token_accuracy")]
@@ -47,9 +47,9 @@ def panels(lines: Sequence[Record]) -> list[Panel]:
 
 
 def logged(lines: Sequence[Record], name: str, words: str, **look: Any) -> tuple[Curve, str]:
-    """A number by step, at most MOST_POINTS means of equally many lines with the least and the largest as a band.
+    """A number by step; more than MOST_POINTS lines become means of equally many, with a band from least to largest.
 
-    Also what was done, in words. Where one of several lines is no number, their mean is none either.
+    Also a note that says so. A mean over a line without a number is no number either.
     """
     there = [line for line in lines if name in line]
     steps, values = numbers(float(line["step"]) for line in there), numbers(number(line[name]) for line in there)

@@ -38,7 +38,7 @@ def test_a_filter_and_a_limit_leave_runs_out_and_say_so(roundround: Command) -> 
     assert "12-07-00" in listed.out
     assert "12-05-00" in listed.out
     assert listed.out.count("12-0") == 2
-    assert listed.err == "the newest 2 of those that are meant, out of 9 runs; limit=all shows all\n"
+    assert listed.err == "these are the newest 2 runs that pass, out of 9; limit=all shows all\n"
     assert roundround("runs", "pe=nope", "limit=all").out.count("12-0") == 5
 
 

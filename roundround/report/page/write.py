@@ -50,7 +50,7 @@ MARK = '<p class="kind">roundround</p>'  # of the template: what it stands in is
 MOST_CELLS = 40_000  # of all tables, fifty bytes each
 FEWEST_ROWS, MOST_ROWS = 40, 1000  # of a table that is cut
 WIDTH, HEIGHT, LEFT, BOTTOM = 440, 290, 76, 46
-MOST_LINES = 8  # of a panel, that are told in words
+MOST_LINES = 8  # of a panel that are described in words
 VARIABLES = {INK: "ink", SOFT: "soft", LINE: "line", GREY: "reference", SHADE: "shade"}
 VARIABLES |= {colour: f"c{number}" for number, colour in enumerate(PALETTE)}
 SVG, LINKED = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"

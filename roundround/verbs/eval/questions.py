@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 TO_LEAVE = ("with joints", "nats per byte")  # columns, where a terminal is narrow
 TIMES = (1, 2, 4)  # the longest length in training: where lengths are not given
-OF_OTHERS = ("by", "length", "stride", "max_tokens", "bos", "examples", "dispersion")  # options of text and of tasks
+OF_OTHERS = ("by", "length", "stride", "max_tokens", "bos", "examples", "dispersion")  # which text and tasks take
 
 
 # -- who is asked, and what is left
@@ -285,7 +285,7 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, t
 
 
 def quarter_turns(task: Task, subject: Subject, lengths: Sequence[int], common: Mapping[str, Any]) -> list[Record]:
-    """The distance at which the slowest pair has turned by pi / 2, for each length, of a task that has distances.
+    """For a task with distances, the distance at which the slowest pair has turned by pi / 2, for each length.
 
     A search by meaning that uses this pair works up to about this distance: Barbero et al. 2024, arXiv:2410.06205,
     Theorem 6.1. None where a pair does not rotate.
@@ -304,7 +304,7 @@ def scope_of_task(
     parts = task.groups() and task.part()
     each = " of each part, where there are so many," if parts == "task" else ""
     n = config.examples if parts == "task" else n_examples
-    line = f"{n:,} test examples{each} at each length; intervals of 95 %, in which those that are the same count once"
+    line = f"{n:,} test examples{each} at each length; intervals of 95 %, in which equal examples count once"
     line += f"; checkpoint {config.checkpoint}" if subject.decoder is not None else ""
     if config.by == "generation":
         line += "; scored by what the model writes, the likeliest token each time"
@@ -464,8 +464,10 @@ def tokens_of(asked: Mapping[str, Sequence[Pair]], before: str, vocabulary: Voca
 
 
 def cut(subject: Subject, config: EvalConfig, n: int) -> tuple[str, list[int]]:
-    """The text of the longest prefix, n tokens that end where a document does, and whose it is. A shorter prefix is its
-    end, so that what is near a sentence is always the same. UserError where there is too little text.
+    """The name of the text and the longest prefix, n tokens that end where a document does.
+
+    A shorter prefix is the end of a longer one, so that the tokens next to a sentence are always the same. UserError if
+    there is too little text.
     """
     if subject.trained is not None:
         name, data = "the run's held-out text", subject.trained.held_out_text()
@@ -491,7 +493,7 @@ def scored(
     first: int | None,
     prefix: Sequence[int],
 ) -> report.PairScores:
-    """The log-probabilities of all sentences behind a prefix; each process reads a share of the pairs."""
+    """The log-probabilities of all sentences after a prefix; each process reads a share of the pairs."""
     every = [sentence for own in sentences.values() for sentence in own]
     mine = [place for place in range(len(every)) if place // 2 % peers.n == peers.rank]
     own = log_probabilities(

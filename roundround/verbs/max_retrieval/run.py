@@ -71,7 +71,7 @@ def max_retrieval(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
-    """The verb: what is asked for, whether it can be done, then do it."""
+    """Check what is asked for, then do it."""
     cfg, source = config_and_source(cfg, invocation)
     config = checked(MaxRetrievalConfig, cfg)
     device = pick_device(config.device)
@@ -82,7 +82,7 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
     model = build(config.model, MaxRetrieval, seeds[mine])
     optimizer = build(config.optim, OptimizerFactory)
     optimizer.check(model, sharded=False)
-    for node in config.normalisers.values():  # those that nobody evaluates too
+    for node in config.normalisers.values():  # also the ones that are not evaluated
         build(node, AttentionSoftmax, head_shape(config.model.width, config.max_items))
     softmaxes = {name: softmax_of(config, name) for name in config.names}
     if config.one_temperature and not any(isinstance(softmax, AdaptiveTemperature) for softmax in softmaxes.values()):
@@ -135,7 +135,7 @@ def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConf
 
 
 def trained(directory: Path) -> Path:
-    """The run that trained the models of this one, which may have evaluated another's."""
+    """The run that trained the models of this run: itself, or another one that it evaluated."""
     source = read_manifest(directory).get("run")
     return Path(source) if source else directory
 
@@ -167,7 +167,7 @@ def train_all(
     optimizer: torch.optim.Optimizer,
     peers: Peers,
 ) -> None:
-    """Train all seeds, each process its own, from the newest checkpoint where there is one."""
+    """Train all seeds, each process its own, from the newest checkpoint if there is one."""
     mine = seeds_of(peers.rank, peers.n, len(seeds))
     first_step = resume(run, model, optimizer, mine, peers)
     n_steps = config.max_steps
@@ -216,7 +216,7 @@ def train_all(
 
 
 def resume(run: Run, model: MaxRetrieval, optimizer: torch.optim.Optimizer, mine: slice, peers: Peers) -> int:
-    """Give the seeds of this process what the newest checkpoint holds of them; its step, 0 where there is none."""
+    """Load the seeds of this process from the newest checkpoint; returns its step, 0 if there is none."""
     newest = peers.gather(checkpoints.newest(run.directory / "checkpoints"))[0]
     if newest is None:
         return 0
