@@ -373,7 +373,7 @@ def plot(result: object, what: str | None = None) -> Any:
         rr.plot(weights, "2.3").savefig("head.pdf")
     """
     from roundround.analysis.comparison import Comparison
-    from roundround.report import plot as report
+    from roundround.report import notebook as report
 
     if isinstance(result, Comparison):
         return report.drawn("the comparison", report.of_comparison(result), what)

@@ -22,7 +22,7 @@ from roundround.papers.figures import (
 )
 from roundround.papers.figures.probed import probed
 from roundround.probing.prompt import entropy_by_length
-from roundround.report import probe_figures
+from roundround.report import probe_results
 from roundround.support.errors import UserError
 from roundround.support.panels import HeatMap
 
@@ -45,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             out = io.StringIO()
             with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(io.StringIO()):
                 for draw in ("draw_all",):
-                    patch.setattr(probe_figures, draw, lambda *_: [])
+                    patch.setattr(probe_results, draw, lambda *_: [])
                 patch.setattr(task, "entropy_by_length", partial(entropy_by_length, n_elements=(1, 8), n_lists=1))
                 assert not cli([verb, *words])
             made[kind] = Path(out.getvalue().split()[-1])

@@ -24,7 +24,7 @@ from roundround.probing.probe import Probe, batches, observe
 from roundround.probing.prompt import entropy_by_length
 from roundround.probing.rows import BANDS, FARTHEST, FIRST_ROW, NEAR, PLACES, RowStatistics
 from roundround.probing.texts import DOMAINS, maximum_prompt, texts_of
-from roundround.report import probe_tables as report
+from roundround.report import probe_results as report
 from roundround.softmax.softmax import Softmax
 from roundround.support.errors import UserError
 

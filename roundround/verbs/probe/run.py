@@ -36,8 +36,7 @@ from roundround.probing.prompt import N_LISTS, entropy_by_length
 from roundround.probing.texts import APOSTROPHE
 from roundround.records.opening import opened_run
 from roundround.records.run import Invocation, Run
-from roundround.report import probe_figures as figures
-from roundround.report import probe_tables as report
+from roundround.report import probe_results as report
 from roundround.report.drawing.figures import save_drawing
 from roundround.report.evaluation import scope_of_text
 from roundround.report.probe_panels import kept_panels, maximum_panels
@@ -106,7 +105,7 @@ def look(
         save_file(found, run.directory / f"{name}.safetensors", metadata=about)
         usual_mode(run.directory / f"{name}.safetensors")
     report.write_alignment(seen.prompt, seen, run.directory / "alignment.json")
-    figures.draw_all(seen, seen.prompt, run.directory / "figures", config.figures)
+    report.draw_all(seen, seen.prompt, run.directory / "figures", config.figures)
     report.show(seen)
     print_status(
         f"{seen.n_texts:,} texts, {seen.n_tokens:,} tokens; arrays in probe.safetensors, figures/ has the pictures"
