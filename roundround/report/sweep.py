@@ -13,22 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pandas import DataFrame
 
-from roundround.analysis.comparison import varying
-from roundround.analysis.load import LongTable, Number, numbers_of
 from roundround.analysis.past_run import PastRun, direction
 from roundround.records.directories import PAGE, jobs_of_sweep
 from roundround.report.comparison import AXES, panels_of
+from roundround.report.drawing.numbers import number
 from roundround.report.drawing.tables import Table, filled, in_words
+from roundround.report.eval_panels import OF_A_PART
 from roundround.report.lab_book import Fact, relative
 from roundround.report.page.view import RunFiles, Section
 from roundround.report.page.write import html
 from roundround.report.train_panels import logged
 from roundround.support.console import print_status, print_table
-from roundround.support.errors import UserError, one_line
 from roundround.support.files import write_atomically
-from roundround.support.panels import Curve, Panel
+from roundround.support.panels import Curve, Panel, numbers
 from roundround.verbs import verb_named
 
 MOST_ROWS = 40  # of the table in a terminal
@@ -126,7 +124,7 @@ def write_sweep_page(directory: Path) -> None:
     """Write the page of a sweep into its directory."""
     runs = runs_of(directory)
     remarks: list[str] = []
-    panels = [panel for panel in [*curves_by_step(runs, remarks), *curves_by_length(runs, remarks)] if panel.drawn]
+    panels = [panel for panel in [*curves_by_step(runs, remarks), *curves_by_length(runs)] if panel.drawn]
     if len(panels) > PANELS:
         remarks.append(f"{PANELS} of {len(panels):,} panels are drawn")
     pages = {"pages": [run.directory.name for run in runs if (run.directory / PAGE).exists()], "page": PAGE}
@@ -176,43 +174,28 @@ def curves_by_step(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]:
     return found
 
 
-def curves_by_length(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]:
+def curves_by_length(runs: Sequence[PastRun]) -> list[Panel]:
     """The first number that says how good a model is against context length: means over the seeds within a run.
 
-    A curve for each run, and for each setting that its own records differ in, such as several normalisers on one model.
-    Parts of a task are left out. What could not be read is added to `remarks`.
+    A curve for each run, and for each of several normalisers on one model. Parts of a task are left out.
     """
-    found = []
-    for run in runs:
-        numbers = [number for number in numbers_in(run, remarks) if direction(number[1]) and len(number[2]) == 1]
-        found.append((varying([replicate for replicate, *_ in numbers])[0], numbers))
+    judged = [[r for r in run.results() if direction(r["metric"]) and not OF_A_PART & r.keys()] for run in runs]
     for axis, label in AXES.items():
-        metric = next((name for _, some in found for _, name, ((along, _),), _ in some if along == axis), "")
+        found = [[record for record in some if number(record.get(axis)) is not None] for some in judged]
+        metric = next((record["metric"] for some in found for record in some), "")
         curves, ticks = [], set[float]()
-        for own, (kept, some) in zip(styles(runs), found, strict=True):
-            lines: dict[str, tuple[dict[str, Any], dict[float, list[float]]]] = {}
-            for replicate, name, ((along, x),), value in some:
-                if (along, name) == (axis, metric):
-                    settings = {key: replicate.settings.get(key) for key in kept}
-                    lines.setdefault(repr(settings), (settings, {}))[1].setdefault(x, []).append(value)
-            for settings, points in lines.values():
+        for own, some in zip(styles(runs), found, strict=True):
+            lines: dict[Any, dict[float, list[float | None]]] = {}
+            for record in some:
+                if record["metric"] == metric:
+                    points = lines.setdefault(record.get("softmax"), {})
+                    points.setdefault(record[axis], []).append(number(record["value"]))
+            for softmax, points in lines.items():
                 ticks |= points.keys()
-                means = [float(np.mean(points[x])) for x in sorted(points)]
-                curves.append((own | settings, Curve("", sorted(points), means)))
+                curve = Curve("", sorted(points), [float(numbers(points[x]).mean()) for x in sorted(points)])
+                curves.append((own | ({"softmax": softmax} if len(lines) > 1 else {}), curve))
         if len(ticks) > 1:
             words, log = in_words(metric), "x" if min(ticks) > 0 else ""
             ends = (0.0, None)
             return panels_of(curves, words.capitalize(), (label, words), log=log, x_ticks=sorted(ticks), possible=ends)
     return []
-
-
-def numbers_in(run: PastRun, remarks: list[str]) -> list[Number]:
-    """The numbers that `compare` reads from a run; none if it has no results."""
-    table = LongTable(DataFrame())
-    try:
-        found = numbers_of(run, table)
-    except UserError as error:
-        table.remarks.append(one_line(error))
-        found = []
-    remarks += [f"job {run.directory.name}: {remark}" for remark in table.remarks]
-    return found

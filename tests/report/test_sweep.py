@@ -143,15 +143,13 @@ def test_curves_are_of_whole_tasks_one_for_each_normaliser_and_means_over_seeds(
         ]
         write_results(folder, whole + [{**record, "depth": 0.5, "value": 0.0} for record in whole])
         runs.append(past_run(folder))
-    remarks: list[str] = []
-    (panel,) = curves_by_length(runs, remarks)
+    (panel,) = curves_by_length(runs)
     drawn = {curve.name: [*np.asarray(curve.y)] for curve in panel.curves}
     assert drawn == {
         f"pe={pe}, softmax={softmax}": [each * 16 + 1, each * 32 + 1]
         for pe in ("rope", "nope")
         for softmax, each in times.items()
     }
-    assert remarks == []
 
 
 def test_the_page_of_a_sweep_says_what_has_not_ended_well_and_no_run_of_one_job(tmp_path: Path) -> None:
