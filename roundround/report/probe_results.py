@@ -241,24 +241,23 @@ def records_of_change(seen: Probe, changed: Probe, name: str) -> list[dict[str, 
     return [{**record, "ablate": ablate} for ablate, layers in each for record in by_place(seen.layers, layers)]
 
 
-def show_ablation(before: PositionLoss, after: PositionLoss, probed: str, bands: str) -> None:
-    """Perplexity before and after, by context length."""
-    title = f"{probed}: frequencies set to zero"
-    table = Table("tokens before the target", "targets", "perplexity", f"without {bands}", title=title)
-    for name, where in ranges(before):
-        values = (f"{fixed(loss.perplexity(*where), 3)}{mark(loss, *where)}" for loss in (before, after))
-        table.add_row(name, f"{n_targets(before, *where):,}", *values)
-    table.caption = caption(before)
+def show_losses(losses: Mapping[str, PositionLoss], title: str, first: str, *, across: bool = False) -> None:
+    """Perplexity by the number of tokens before the target; `losses` by name, the first without frequencies at zero.
+
+    across: ranges are columns, and each of `losses` has a row.
+    """
+    before, everything = next(iter(losses.values())), {"all": (0, None)}
+    ranges: dict[str, tuple[int, int | None]] = {f"{a:,}-{b - 1:,}": (a, b) for a, b in bins(before)}
+    ranges = everything | ranges if across else ranges | everything
+    found = {"targets": [f"{n_targets(before, *ends):,}" for ends in ranges.values()]}
+    for name, loss in losses.items():
+        found[name] = [f"{fixed(loss.perplexity(*ends), 3)}{mark(loss, *ends)}" for ends in ranges.values()]
+    caption = f"{FEW} fewer than {FEWEST} targets" if mark(before) else None
+    table = Table(first, *(ranges if across else found), title=title, caption=caption)
+    rows = found if across else dict(zip(ranges, zip(*found.values(), strict=True), strict=True))
+    for name, cells in rows.items():
+        table.add_row(name, *cells, end_section=name == "targets")
     print_table(table)
-
-
-def ranges(loss: PositionLoss) -> list[tuple[str, tuple[int, int | None]]]:
-    """All targets, and each range of the number of tokens before them, with its name."""
-    return [*((f"{a:,}-{b - 1:,}", (a, b)) for a, b in bins(loss)), ("all", (0, None))]
-
-
-def caption(loss: PositionLoss) -> str | None:
-    return f"{FEW} fewer than {FEWEST} targets" if mark(loss) else None
 
 
 def show_change(seen: Probe, changed: Probe) -> None:
@@ -290,17 +289,6 @@ def records_of_curve(
     for band, loss in zip(bands, losses, strict=True):
         found += records_of_loss(loss, **common, ablate=str(band), end=band.end, kept=1 - band.fraction)
     return found
-
-
-def show_curve(before: PositionLoss, bands: Sequence[Band], losses: Sequence[PositionLoss]) -> None:
-    *bins, (_, everything) = ranges(before)
-    columns = [("all", everything), *bins]
-    title = "perplexity, by the number of tokens before the target"
-    table = Table("frequencies set to zero", *(name for name, _ in columns), title=title, caption=caption(before))
-    table.add_row("targets", *(f"{n_targets(before, *where):,}" for _, where in columns), end_section=True)
-    for name, loss in [("none", before), *((str(band), loss) for band, loss in zip(bands, losses, strict=True))]:
-        table.add_row(name, *(f"{fixed(loss.perplexity(*where), 3)}{mark(loss, *where)}" for _, where in columns))
-    print_table(table)
 
 
 # -- pictures

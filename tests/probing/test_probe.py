@@ -537,11 +537,11 @@ def test_a_bucket_of_few_targets_joins_its_neighbour() -> None:
 
 def test_tables_say_how_many_targets_a_number_has_and_mark_few(capsys: pytest.CaptureFixture[str]) -> None:
     few, many = losses(*[1] * 80), losses(*[70] * 80)
-    report.show_ablation(many, many, "tiny", "lowest:0.5")
+    report.show_losses({"perplexity": many, "without lowest:0.5": many}, "tiny", "tokens")
     shown = capsys.readouterr().err
     assert "4,480" in shown
     assert "*" not in shown
-    report.show_curve(few, [], [])
+    report.show_losses({"none": few}, "tiny", "frequencies set to zero", across=True)
     shown = capsys.readouterr().err
     assert "2.718 *" in shown
     assert "* fewer than 100 targets" in shown

@@ -164,7 +164,8 @@ def ablate(
     )
     if not run.writes:
         return
-    report.show_ablation(before, after, probed.name, name)
+    title = f"{probed.name}: frequencies set to zero"
+    report.show_losses({"perplexity": before, f"without {name}": after}, title, "tokens before the target")
     print_scope(run, before, windowed)
     if seen is not None and changed is not None:
         arrays = {
@@ -196,7 +197,9 @@ def draw_curve(
         title = f"{probed.name}: perplexity without part of the frequencies"
         drawing = Drawing("ablation", title, kept_panels(records), note=f"{n_targets(before):,} targets{few}.")
         save_drawing(drawing, run.directory / "figures", style, alike=True)
-        report.show_curve(before, steps, losses)
+        by_band = {"none": before, **dict(zip(map(str, steps), losses, strict=True))}
+        title = "perplexity, by the number of tokens before the target"
+        report.show_losses(by_band, title, "frequencies set to zero", across=True)
 
 
 def print_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None:
