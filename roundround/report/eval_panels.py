@@ -59,7 +59,8 @@ class Kind:
     tables: Callable[[list[Record]], list[Table]] = tables_of
     scope: Callable[[Sequence[Record], Lengths], list[str]]
 
-    def drawing(self, records: Sequence[Record], trained: Lengths, title: str, note: str) -> Drawing:
+    def drawing(self, records: Sequence[Record], trained: Lengths, title: str = "", note: str = "") -> Drawing:
+        """The panels, in which curves of one name look alike."""
         return Drawing(self.figure, title, self.panels(records, trained), note=note)
 
     def table(self, records: Sequence[Record], trained: Lengths, title: str) -> rich.table.Table:
@@ -308,7 +309,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
     for table in tables[1:]:
         table.folded = len(table.rows) > LONG
     sections = [
-        Section(kind.title, panels=kind.panels(records, trained)),
+        Section(kind.title, panels=kind.drawing(records, trained).panels),
         Section("Dispersion", panels=dispersion(records, TOKENS if kind is TEXT else "length"), note=note),
         Section("Results", tables=tables),
     ]
