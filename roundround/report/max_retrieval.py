@@ -32,7 +32,7 @@ from roundround.report.drawing.tables import Record, Table, tables_of
 from roundround.report.page.view import RunFiles, Section, View, scaled
 from roundround.report.train_panels import logged
 from roundround.support.markdown import markdown_table
-from roundround.support.panels import MOST, Curve, Drawing, Mark, Panel
+from roundround.support.panels import Curve, Drawing, Mark, Panel
 
 Array = NDArray[np.float64]
 
@@ -111,7 +111,7 @@ class Measured:
 def measured_of(records: Sequence[Record]) -> Measured:
     """The measurements that the records of a run hold; NaN for missing ones."""
     sized = [record for record in records if number(record.get("n")) is not None and "seed" in record]
-    there = [record for record in sized if abs(number(record["value"]) or 0.0) <= MOST and is_number(record["value"])]
+    there = [record for record in sized if is_number(record["value"])]
     found = Measured(sorted({r["seed"] for r in there}), sorted({r["n"] for r in there}))
     for record in there:
         found.put(record["seed"], record["n"], record.get("softmax"), {record["metric"]: record["value"]})

@@ -44,7 +44,6 @@ MEANINGS = {
     "local": "looks at the token itself and the seven before",
     "diffuse": "spreads its weight",
 }
-MOST_CELLS = 10_000  # of the map
 NARROW = 6  # heads in a row, up to which what is shown of a head has room beside the map
 DENSE = 16  # heads in a row, from which on a cell has room for one letter
 
@@ -123,8 +122,6 @@ def view(files: RunFiles, records: list[Record]) -> View:
 def explorer(heads: Sequence[Head], places: Sequence[str], first: Head) -> Section:
     """The map of all heads, the details of a chosen head, and the table of heads."""
     n_layers, n_heads = 1 + max(h.layer for h in heads), 1 + max(h.head for h in heads)
-    if n_layers * n_heads > MOST_CELLS:
-        raise ValueError(f"heads up to {n_layers - 1:,}.{n_heads - 1:,} are more than a map has room for")
     grid: list[list[Head | None]] = [[None] * n_heads for _ in range(n_layers)]
     for head in heads:
         grid[head.layer][head.head] = head

@@ -58,8 +58,7 @@ def logged(lines: Sequence[Record], name: str, words: str, **look: Any) -> tuple
         return Curve(words, steps, values, **look), ""
     starts = np.arange(0, len(there), size)
     counts = np.diff([*starts, len(there)])
-    with np.errstate(over="ignore"):
-        mean = np.add.reduceat(values, starts) / counts
+    mean = np.add.reduceat(values, starts) / counts
     low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
     note = f"Each point is the mean of {size} logged steps; the band goes from the least to the largest."
     return Curve(words, steps[starts + counts // 2], mean, low=low, high=high, **look), note

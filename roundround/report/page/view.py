@@ -161,8 +161,6 @@ def short(value: float, digits: int = 3) -> float | int | None:
     if not math.isfinite(value):
         return None
     found = float(f"{value:.{digits - 1}e}")
-    if math.isinf(found):  # the largest floats, rounded up
-        return value
     return int(found) if found == int(found) and abs(found) < 1e15 else found
 
 
