@@ -342,19 +342,16 @@ def tables_of_task(records: list[Record]) -> list[Table]:
 
 def scope_of_text(records: Sequence[Record], trained: Lengths) -> list[str]:
     """Over how many targets the numbers are taken, and how the text was read."""
-    if not records:
-        return []
-    counts = [number(r["value"]) for r in records if r["metric"] == "scored_targets"]
-    n_targets = sorted({f"{count:,.0f}" for count in counts if count is not None})
-    lines = [f"Scored targets: {', '.join(n_targets)} at each context length."] if n_targets else []
-    record = records[0]
-    if record.get("joining_token") is not None:
-        lines.append(f"Documents are joined by {record['joining_token']}, which is no target.")
-    if record.get("separate_documents"):
-        lines.append("Documents in a window do not see each other.")
-    if record.get("special_tokens") is not None:
-        spelled = "that token" if record["special_tokens"] == "read" else "plain characters"
-        lines.append(f"Text that spells a special token is {spelled}.")
+    one: Record = records[0] if records else {}
+    n_targets = sorted({number(r["value"]) or 0.0 for r in records if r["metric"] == "scored_targets"})
+    counts = ", ".join(f"{count:,.0f}" for count in n_targets)
+    spelled = {None: "", "read": "that token"}.get(one.get("special_tokens"), "plain characters")
+    lines = [
+        f"Scored targets: {counts} at each context length." if counts else "",
+        f"Documents are joined by {one['joining_token']}, which is no target." if one.get("joining_token") else "",
+        "Documents in a window do not see each other." if one.get("separate_documents") else "",
+        f"Text that spells a special token is {spelled}." if spelled else "",
+    ]
     lengths_of: dict[Any, set[int]] = {}
     for found in records:
         if isinstance(found.get("length"), int):
@@ -362,7 +359,7 @@ def scope_of_text(records: Sequence[Record], trained: Lengths) -> list[str]:
     for first, lengths in lengths_of.items():
         where = "" if len(lengths_of) == 1 else f" at {', '.join(f'{length:,}' for length in sorted(lengths))}"
         lines.append(f"Windows begin {'with ' + str(first) if first is not None else 'anywhere in the text'}{where}.")
-    return lines
+    return list(filter(None, lines))
 
 
 def scope_of_task(records: Sequence[Record], trained: Lengths) -> list[str]:
@@ -427,16 +424,15 @@ def scope_of_harness(
     one = records[0] if records else {}
     versions = ", ".join(f"{r['task']} {text_of(r.get('version'))}" for r in {r["task"]: r for r in records}.values())
     begin = "nothing in front" if one.get("first_token") is None else f"{one['first_token']} in front"
-    context = f"a context of at most {one.get('length'):,} tokens, {begin}"
-    if n_read is not None:
-        context += f"; of {n_cut:,} of {n_read:,} texts the beginning was cut off" if n_cut else "; no text was cut"
+    texts = f"; of {n_cut:,} of {n_read:,} texts the beginning was cut off" if n_cut else "; no text was cut"
+    few = any((r.get("examples") or FEW) < FEW for r in records)
     lines = [
         f"lm_eval {one.get('lm_eval')}, task versions: {versions}",
-        context,
+        f"a context of at most {one.get('length'):,} tokens, {begin}{'' if n_read is None else texts}",
         "intervals of 95 % by the harness' standard error over examples; none where all of them are alike",
+        f"(few): less than {FEW} examples, which tell little" if few else "",
     ]
-    few = any((r.get("examples") or FEW) < FEW for r in records)
-    return [*lines, f"(few): less than {FEW} examples, which tell little"] if few else lines
+    return list(filter(None, lines))
 
 
 # -- the kinds

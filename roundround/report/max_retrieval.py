@@ -210,49 +210,41 @@ def markdown(measured: Measured) -> str:
 
 def notes(measured: Measured, fit_sizes: Sequence[int]) -> list[str]:
     """Lines below the table: how it was tested, the distance from the paper, what the fitted temperature gains."""
-    lines = []
-    if len(measured.seeds) > 1:
-        lines.append(
-            f"mean of {len(measured.seeds)} seeds in per cent, ± its 95 % interval; "
-            "p: paired t-test against the plain softmax"
-        )
-    else:
-        lines.append("per cent, one seed; intervals and p-values need two")
     marked = " and ".join(f"{n:,}" for n in measured.sizes if n in SECOND_HAND)
-    if marked:
-        lines.append(f"{MARK}: second-hand; the paper's numbers of {marked} items are less certain than its others")
-    lines += [
-        f"{' = '.join(names)}: the same in every measure at every size, so one result and not {len(names)}; what a "
-        "normaliser learns is as it starts, because only the plain softmax is trained"
-        for names in measured.distinct().values()
-        if len(names) > 1
+    second_hand = f"{MARK}: second-hand; the paper's numbers of {marked} items are less certain than its others"
+    seeds = f"mean of {len(measured.seeds)} seeds in per cent, ± its 95 % interval; p: paired t-test against the plain"
+    apart, by_weight = distances(measured), distances(measured, BY_WEIGHT)
+    lines = [
+        f"{seeds} softmax" if len(measured.seeds) > 1 else "per cent, one seed; intervals and p-values need two",
+        second_hand if marked else "",
+        *(
+            f"{' = '.join(names)}: the same in every measure at every size, so one result and not {len(names)}; what a "
+            "normaliser learns is as it starts, because only the plain softmax is trained"
+            for names in measured.distinct().values()
+            if len(names) > 1
+        ),
+        f"root mean square distance from the paper's table: baseline {apart[0]} points, gains {apart[1]} points"
+        if apart is not None
+        else "",
+        f"were the class with the most weight the answer, without the layers that read it: baseline {by_weight[0]} "
+        f"points, gains {by_weight[1]} points"
+        if by_weight is not None
+        else "",
     ]
-    apart = distances(measured)
-    if apart is not None:
-        lines.append(
-            f"root mean square distance from the paper's table: baseline {apart[0]} points, gains {apart[1]} points"
-        )
-    by_weight = distances(measured, BY_WEIGHT)
-    if by_weight is not None:
-        lines.append(
-            f"were the class with the most weight the answer, without the layers that read it: baseline {by_weight[0]} "
-            f"points, gains {by_weight[1]} points"
-        )
     if measured.of_heads:
         slope, spread = (measured.of_heads[name].mean() for name in OF_HEADS)
         lines.append(
             f"near the largest priorities the logits rise by {slope:.0f} nats a unit of priority, and the classes are "
             f"{spread:.4f} of it apart (standard deviation); {SLOPE:g} and {SPREAD:g} give the paper's table"
         )
-    if "fitted" in measured.values:
-        unseen = [j for j, n in enumerate(measured.sizes) if n not in fit_sizes]
-        if unseen:
-            means = {name: measured.accuracy(name)[:, unseen].mean() for name in ("fitted", ADAPTIVE, BASELINE)}
-            lines.append(
-                f"on sizes not fitted on ({', '.join(f'{measured.sizes[j]:,}' for j in unseen)}): fitted "
-                f"{means['fitted']:.1f}, published {means[ADAPTIVE]:.1f}, plain {means[BASELINE]:.1f} per cent"
-            )
-    return lines
+    unseen = [j for j, n in enumerate(measured.sizes) if n not in fit_sizes]
+    if "fitted" in measured.values and unseen:
+        means = {name: measured.accuracy(name)[:, unseen].mean() for name in ("fitted", ADAPTIVE, BASELINE)}
+        lines.append(
+            f"on sizes not fitted on ({', '.join(f'{measured.sizes[j]:,}' for j in unseen)}): fitted "
+            f"{means['fitted']:.1f}, published {means[ADAPTIVE]:.1f}, plain {means[BASELINE]:.1f} per cent"
+        )
+    return list(filter(None, lines))
 
 
 # -- panels
@@ -441,15 +433,15 @@ def maps_of(files: RunFiles) -> Section:
 def scope(files: RunFiles) -> list[str]:
     """Over how many sets and seeds."""
     config = files.run.manifest["config"]
+    n_sets, rounded = config.get("test_sets"), config.get("bfloat16")
     lines = [
-        f"Each accuracy is over {config['test_sets']:,} sets of a size and a seed, drawn apart from training."
-        if isinstance(config.get("test_sets"), int)
-        else ""
+        f"Each accuracy is over {n_sets:,} sets of a size and a seed, drawn apart from training." if n_sets else "",
+        "Evaluated with the factors of matrix products rounded to bfloat16." if rounded == "factors" else "",
+        "Evaluated with weights, items and every result in between rounded to bfloat16."
+        if rounded and rounded != "factors"
+        else "",
+        "Adaptive temperatures follow the mean entropy of all sets of a seed and size."
+        if config.get("one_temperature")
+        else "",
     ]
-    if config.get("bfloat16") == "factors":
-        lines.append("Evaluated with the factors of matrix products rounded to bfloat16.")
-    elif config.get("bfloat16"):
-        lines.append("Evaluated with weights, items and every result in between rounded to bfloat16.")
-    if config.get("one_temperature"):
-        lines.append("Adaptive temperatures follow the mean entropy of all sets of a seed and size.")
-    return [line for line in lines if line]
+    return list(filter(None, lines))

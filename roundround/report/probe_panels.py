@@ -186,17 +186,17 @@ def ablation(records: Sequence[Record]) -> Section:
 
 
 def scope(files: RunFiles, heads: Sequence[Head]) -> list[str]:
+    """Over how many texts and tokens the numbers are taken."""
     facts = files.run.manifest["facts"]
     texts, tokens = facts.get("texts"), facts.get("tokens")
-    lines = []
-    if isinstance(texts, int) and isinstance(tokens, int):
-        lines.append(f"Taken over {texts:,} texts with {tokens:,} tokens in all.")
-    if heads:
-        lines.append(
-            "Shares, largest weights and logit spreads are means over sampled rows with at least four tokens before "
-            "them; entropies over all rows, or over the sample where the normaliser has no fused form."
-        )
-    return lines
+    lines = [
+        f"Taken over {texts:,} texts with {tokens:,} tokens in all." if texts and tokens else "",
+        "Shares, largest weights and logit spreads are means over sampled rows with at least four tokens before "
+        "them; entropies over all rows, or over the sample where the normaliser has no fused form."
+        if heads
+        else "",
+    ]
+    return list(filter(None, lines))
 
 
 # -- what the script of the page reads

@@ -15,6 +15,7 @@ from roundround.support.panels import Curve, Panel, numbers
 
 MOST_POINTS = 300  # of a line; more logged steps are averaged
 ACROSS = "step"
+COUNTED = ("train", "validation", "distinct_validation")  # examples of a task
 OTHERS = {  # each other number that is logged: title, label
     "lr": ("Learning rate", "learning rate"),
     "grad_norm": ("Gradient norm, before clipping", "norm"),
@@ -66,28 +67,37 @@ def logged(lines: Sequence[Record], name: str, words: str, **look: Any) -> tuple
 
 def scope(run: PastRun) -> list[str]:
     """What the model was trained on, and what the held-out numbers are taken over."""
-    config, data, lengths = run.manifest["config"], run.manifest["data"] or {}, run.train_lengths
-    context, lines = shown(config["model"].get("train_length")), []
-    n_held_out, wanted = number(data.get("held_out_tokens")), number(config.get("validation_tokens"))
-    n_validated, n = number(data.get("validation_examples")), number(data.get("train_examples"))
-    if run.learns_a_task and n_validated is not None:
-        n_distinct = number(data.get("distinct_validation_examples"))
-        same = "" if n_distinct in (None, n_validated) else f" ({n_distinct:,.0f} distinct)"
-        lines.append(
-            f"Held-out numbers: over {n_validated:,.0f} validation examples{same}, of which only scored tokens count; "
-            "the best checkpoint is the one with most exact matches, among equals that of the lowest loss."
-        )
-    if run.learns_a_task and lengths is not None:
-        examples = "new examples in every batch" if n is None else f"{n:,.0f} examples"
-        what = f"{run.choices.get('data', 'a task')}: {examples}"
-        lines.append(f"Trained on {what}, of length {lengths[0]:,} to {lengths[1]:,}, up to {context} tokens.")
-    if not run.learns_a_task and n_held_out is not None and wanted is not None:
-        lines.append(
-            f"Held-out loss: over {min(n_held_out, wanted):,.0f} of {n_held_out:,.0f} held-out tokens, in windows of "
-            f"the training context length, {context} tokens; the best checkpoint is the one where it is least."
-        )
-    if not run.learns_a_task and number(data.get("training_tokens")) is not None:
-        lines.append(f"Trained on a corpus of {shown(data['training_tokens'])} tokens.")
-    if run.manifest.get("trains_as_softmax") and run.choices.get("softmax") != "softmax":
-        lines.append("While training, this normaliser is the plain softmax; it differs at inference.")
-    return lines
+    config, data = run.manifest["config"], run.manifest["data"] or {}
+    as_softmax = run.manifest.get("trains_as_softmax") and run.choices.get("softmax") != "softmax"
+    lines = [
+        *(scope_of_task(run, data) if run.learns_a_task else scope_of_text(config, data)),
+        "While training, this normaliser is the plain softmax; it differs at inference." if as_softmax else "",
+    ]
+    return list(filter(None, lines))
+
+
+def scope_of_text(config: dict[str, Any], data: dict[str, Any]) -> list[str]:
+    held_out, wanted = number(data.get("held_out_tokens")), number(config.get("validation_tokens"))
+    n_tokens, context = number(data.get("training_tokens")), shown(config["model"].get("train_length"))
+    return [
+        f"Held-out loss: over {min(held_out, wanted):,.0f} of {held_out:,.0f} held-out tokens, in windows of the "
+        f"training context length, {context} tokens; the best checkpoint is the one where it is least."
+        if held_out is not None and wanted is not None
+        else "",
+        f"Trained on a corpus of {shown(data['training_tokens'])} tokens." if n_tokens is not None else "",
+    ]
+
+
+def scope_of_task(run: PastRun, data: dict[str, Any]) -> list[str]:
+    n, n_validated, n_distinct = (number(data.get(f"{name}_examples")) for name in COUNTED)
+    lengths, context = run.train_lengths, shown(run.manifest["config"]["model"].get("train_length"))
+    same = "" if n_distinct in (None, n_validated) else f" ({n_distinct:,.0f} distinct)"
+    examples = "new examples in every batch" if n is None else f"{n:,.0f} examples"
+    what = f"{run.choices.get('data', 'a task')}: {examples}"
+    return [
+        f"Held-out numbers: over {n_validated:,.0f} validation examples{same}, of which only scored tokens count; "
+        "the best checkpoint is the one with most exact matches, among equals that of the lowest loss."
+        if n_validated is not None
+        else "",
+        f"Trained on {what}, of length {lengths[0]:,} to {lengths[1]:,}, up to {context} tokens." if lengths else "",
+    ]

@@ -301,21 +301,22 @@ def scope_of_task(
     config: EvalConfig, task: Task, subject: Subject, in_training: tuple[int, int], n_shared: int, n_examples: int
 ) -> str:
     """Over what the numbers were taken."""
-    parts = task.groups() and task.part()
-    each = " of each part, where there are so many," if parts == "task" else ""
-    n = config.examples if parts == "task" else n_examples
-    line = f"{n:,} test examples{each} at each length; intervals of 95 %, in which equal examples count once"
-    line += f"; checkpoint {config.checkpoint}" if subject.decoder is not None else ""
-    if config.by == "generation":
-        line += "; scored by what the model writes, the likeliest token each time"
-    elif subject.decoder is not None and subject.decoder.draws_positions:
-        line += "; each example is the mean of five draws of its positions"
-    low, high = in_training
+    of_each = task.part() == "task" and bool(task.groups())
+    draws = subject.decoder is not None and subject.decoder.draws_positions
     of_text = subject.trained is None or not subject.trained.learns_a_task
-    line += f"; the training context is {high:,} tokens" if of_text else f"; training had lengths {low} to {high}"
-    if n_shared:
-        line += f"; {n_shared:,} examples may be in training too, of a length that has too few"
-    return line
+    low, high = in_training
+    parts = [
+        f"{config.examples:,} test examples of each part, where there are so many, at each length"
+        if of_each
+        else f"{n_examples:,} test examples at each length",
+        "intervals of 95 %, in which equal examples count once",
+        f"checkpoint {config.checkpoint}" if subject.decoder is not None else "",
+        "scored by what the model writes, the likeliest token each time" if config.by == "generation" else "",
+        "each example is the mean of five draws of its positions" if draws and config.by != "generation" else "",
+        f"the training context is {high:,} tokens" if of_text else f"training had lengths {low} to {high}",
+        f"{n_shared:,} examples may be in training too, of a length that has too few" if n_shared else "",
+    ]
+    return "; ".join(filter(None, parts))
 
 
 def answering(config: EvalConfig, subject: Subject) -> Callable[[Task, list[tuple[Example, int]]], AnswerScores]:
@@ -436,20 +437,16 @@ def evaluate_pairs(
 
 def remarks(pairs: MinimalPairs, scope: str, prefix: str, *, first: int | None) -> list[str]:
     """Over what the numbers were taken. prefix: where it is from. first: the token before every sentence."""
+    all_of_it = "data.path=FOLDER" + (" or data.name=nyu-mll/blimp" if pairs.sample == "blimp" else "")
+    sample = f"these are of the sample in the package, which says little of one phenomenon; {all_of_it} has all"
     lines = [
         f"{scope}; a pair is right where its wrong sentence has no larger sum of log-probabilities; chance is 0.5",
         "intervals of 95 %: of a phenomenon over its pairs, of all over the phenomena, each of which counts once",
+        sample if pairs.of_package else "",
+        "nothing stands before a sentence, so its first token is not counted" if first is None else "",
+        f"a prefix is {prefix}, and ends where a document does" if prefix else "",
     ]
-    if pairs.of_package:
-        all_of_it = "data.path=FOLDER" + (" or data.name=nyu-mll/blimp" if pairs.sample == "blimp" else "")
-        lines.append(
-            f"these are of the sample in the package, which says little of one phenomenon; {all_of_it} has all"
-        )
-    if first is None:
-        lines.append("nothing stands before a sentence, so its first token is not counted")
-    if prefix:
-        lines.append(f"a prefix is {prefix}, and ends where a document does")
-    return lines
+    return list(filter(None, lines))
 
 
 def tokens_of(asked: Mapping[str, Sequence[Pair]], before: str, vocabulary: Vocabulary) -> dict[str, list[list[int]]]:
