@@ -366,11 +366,16 @@ def scope_of_task(records: Sequence[Record], trained: Lengths) -> list[str]:
     """How many examples there were, and which lengths training had."""
     records = [r for r in records if is_answer(r)]
     counts = sorted({f"{count:,.0f}" for r in records if (count := number(r.get("examples"))) is not None})
-    lines = [f"Test examples: {', '.join(counts)} at each length."] if counts else []
+    low, high = trained or (0, 0)
     few = [n for r in records if (n := number(r.get("distinct"))) is not None and n < (number(r.get("examples")) or 0)]
-    if few:
-        lines.append(f"Some were drawn again, and count once in the intervals: {min(few):,.0f} are distinct at least.")
-    return lines if trained is None else [*lines, f"Training had lengths {trained[0]:,} to {trained[1]:,}."]
+    lines = [
+        f"Test examples: {', '.join(counts)} at each length." if counts else "",
+        f"Some were drawn again, and count once in the intervals: {min(few):,.0f} are distinct at least."
+        if few
+        else "",
+        f"Training had lengths {low:,} to {high:,}." if trained else "",
+    ]
+    return list(filter(None, lines))
 
 
 def scope_of_pairs(records: Sequence[Record], trained: Lengths) -> list[str]:

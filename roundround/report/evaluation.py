@@ -97,14 +97,12 @@ def scope_of_text(
     every = f"the same {targets} at each length" if len(losses) > 1 else targets
     part = "" if reader.n_tokens == len(data.held_out) else "the beginning of "
     documents = f"{n:,} held-out documents of {n + n_others:,}" if n_others else f"{n:,} documents"
-    lines = [f"{every}: {part}{documents}", *about_joints(loss, longest, reader)]
+    apart = "documents in a window do not see each other, and positions begin at 0 in each"
     if reader.one_by_one:
-        lines.append("documents are read one by one, each from its beginning")
-    elif reader.separate_documents:
-        lines.append("documents in a window do not see each other, and positions begin at 0 in each")
-    elif (short := data.about_documents("held_out", longest)) is not None:
-        lines.append(short)
-    return lines if isinstance(reader.model, Decoder) else [*lines, *about_tokens(first_tokens, reader)]
+        apart = "documents are read one by one, each from its beginning"
+    seen = apart if reader.separate_documents else data.about_documents("held_out", longest)
+    tokens = [] if isinstance(reader.model, Decoder) else about_tokens(first_tokens, reader)
+    return [f"{every}: {part}{documents}", *about_joints(loss, longest, reader), *filter(None, [seen]), *tokens]
 
 
 def about_joints(loss: PositionLoss, length: int, reader: Reader) -> list[str]:
@@ -112,18 +110,14 @@ def about_joints(loss: PositionLoss, length: int, reader: Reader) -> list[str]:
     if not loss.n_joints:
         return []
     each, mean, joint = loss.joint_sum / loss.n_joints, loss.token_loss(), reader.data.joining_token
+    apart = "; data=... data.separate_documents=true scores documents one by one"
     lines = [
         f"documents are joined by {joint}, which is no target: its {loss.n_joints:,} places cost "
-        f"{each:.2f} nats each at {length:,}, {loss.share_at_joints():.1%} of the loss with them"
+        f"{each:.2f} nats each at {length:,}, {loss.share_at_joints():.1%} of the loss with them",
+        f"a joint costs {each / mean:.1f} times as much as a target, more than {STRANGE_JOINT}: the model may have "
+        f"been trained on single documents{'' if isinstance(reader.model, Decoder) else apart}",
     ]
-    if each > STRANGE_JOINT * mean:
-        apart = "; data=... data.separate_documents=true scores documents one by one"
-        way_out = "" if isinstance(reader.model, Decoder) else apart
-        lines.append(
-            f"a joint costs {each / mean:.1f} times as much as a target, more than {STRANGE_JOINT}: the model may have "
-            f"been trained on single documents{way_out}"
-        )
-    return lines
+    return lines if each > STRANGE_JOINT * mean else lines[:1]
 
 
 def about_tokens(first_tokens: Mapping[int, int | None], reader: Reader) -> list[str]:

@@ -133,11 +133,14 @@ def text_of(config: EvalConfig, invocation: Invocation, subject: Subject) -> tup
     if config.data is not None and "data.separate_documents" in overridden(invocation.overrides):
         separate = build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
     data = trained.held_out_text()
-    remarks = [] if config.pattern is None else layer_lines(decoder)
-    if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
-        remarks.append(
-            "this is not the corpus that the run was trained on, as it was then: it may have seen held-out text"
-        )
-    if decoder.draws_positions:
-        remarks.append("the loss is the mean of five draws of positions, of each window or of all documents")
-    return data, separate, remarks
+    elsewhere = data.corpus_hash != trained.manifest["data"]["corpus_hash"]
+    remarks = [
+        *([] if config.pattern is None else layer_lines(decoder)),
+        "this is not the corpus that the run was trained on, as it was then: it may have seen held-out text"
+        if elsewhere
+        else "",
+        "the loss is the mean of five draws of positions, of each window or of all documents"
+        if decoder.draws_positions
+        else "",
+    ]
+    return data, separate, list(filter(None, remarks))
