@@ -41,8 +41,8 @@ def report(names: list[str], values: dict[str, str]) -> None:
             try:
                 write_sweep_page(sweep)
                 print_result(str(sweep / PAGE))
-            except OSError as error:
-                refused.append(f"cannot write {sweep / PAGE}: {error.strerror or one_line(error)}")
+            except (OSError, UserError) as error:
+                refused.append(f"cannot write {sweep / PAGE}: {one_line(error)}")
     for line in refused[1:]:
         print_status(line)
     if refused:
