@@ -295,10 +295,11 @@ def records_of_dispersion(
     for length, dispersion in by_length.items():
         context = {} if contexts is None else {"context": contexts[length]}
         for name in MEASURES:
-            for layer, heads in zip(dispersion.layers, dispersion.means_LH(name).tolist(), strict=True):
-                for head, value in enumerate(heads):
-                    where = {"length": length, **context, "layer": layer, "head": head}
-                    found.append({"metric": name, **common, **where, "value": value})
+            found += [
+                {"metric": name, **common, "length": length, **context, "layer": layer, "head": head, "value": value}
+                for layer, heads in zip(dispersion.layers, dispersion.means_LH(name).tolist(), strict=True)
+                for head, value in enumerate(heads)
+            ]
     return found
 
 

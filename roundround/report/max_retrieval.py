@@ -95,10 +95,11 @@ class Measured:
         for name, metrics in [*self.values.items(), (None, self.of_logits)]:
             which = {} if name is None else {"softmax": name}
             for metric, values in metrics.items():
-                for i, seed in enumerate(self.seeds):
-                    for j, n in enumerate(self.sizes):
-                        value = float(values[i, j])
-                        found.append({"metric": metric, **which, "seed": seed, "n": n, "value": value})
+                found += [
+                    {"metric": metric, **which, "seed": seed, "n": n, "value": value}
+                    for seed, values_N in zip(self.seeds, values.tolist(), strict=True)
+                    for n, value in zip(self.sizes, values_N, strict=True)
+                ]
         apart = zip(FROM_PAPER, from_paper(self) or (), strict=False)
         by_seed = self.of_heads | {metric: np.sqrt(np.mean(values_SN**2, 1)) for metric, values_SN in apart}
         for metric, of_seeds in by_seed.items():
