@@ -42,7 +42,7 @@ Rows = Mapping[Any, Mapping[Any, Record]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class ResultKind:
     """A kind of result: along what its numbers stand, and how a terminal, a figure and a page show them.
 
     along: the field of a record. columns: headings in a terminal by metric; `counts`: by the field that has a count.
@@ -74,7 +74,7 @@ class Kind:
         return grid(title, self.first, rows, columns, self.counts, name)
 
 
-def kind_of(records: Sequence[Record]) -> Kind:
+def kind_of(records: Sequence[Record]) -> ResultKind:
     """The kind that the records of a run are of."""
     if any("prefix" in record and record["metric"] == "accuracy" for record in records):
         return PAIRS
@@ -442,7 +442,7 @@ def scope_of_harness(
 
 # -- the kinds
 
-TEXT = Kind(
+TEXT = ResultKind(
     first="context",
     columns={
         "perplexity": "perplexity",
@@ -455,7 +455,7 @@ TEXT = Kind(
     panels=lambda records, trained: [by_length(records, trained), by_position(records, trained)],
     scope=scope_of_text,
 )
-TASK = Kind(
+TASK = ResultKind(
     columns={
         "exact_match": "exact match",
         "output_match": "output match",
@@ -470,7 +470,7 @@ TASK = Kind(
     tables=tables_of_task,
     scope=scope_of_task,
 )
-PAIRS = Kind(
+PAIRS = ResultKind(
     along="prefix",
     first="prefix",
     columns={"accuracy": "accuracy", "accuracy_change": "change from the first"},
@@ -479,4 +479,4 @@ PAIRS = Kind(
     panels=of_pairs,
     scope=scope_of_pairs,
 )
-HARNESS = Kind(tables=tables_of_harness, scope=scope_of_harness)
+HARNESS = ResultKind(tables=tables_of_harness, scope=scope_of_harness)

@@ -119,10 +119,10 @@ def view(files: RunFiles, records: list[Record]) -> View:
     return View([*sections, Section("Numbers", tables=tables, note=note)], scope(files, heads), data, scripts)
 
 
-def explorer(heads: Sequence[Head], places: Sequence[str], first: Head) -> Section:
+def explorer(heads: Sequence[ProbedHead], places: Sequence[str], first: ProbedHead) -> Section:
     """The map of all heads, the details of a chosen head, and the table of heads."""
     n_layers, n_heads = 1 + max(h.layer for h in heads), 1 + max(h.head for h in heads)
-    grid: list[list[Head | None]] = [[None] * n_heads for _ in range(n_layers)]
+    grid: list[list[ProbedHead | None]] = [[None] * n_heads for _ in range(n_layers)]
     for head in heads:
         grid[head.layer][head.head] = head
     counts = Counter(head.place() for head in heads)
@@ -147,7 +147,7 @@ def explorer(heads: Sequence[Head], places: Sequence[str], first: Head) -> Secti
     return Section("Heads", part="probe.html.j2", values=values, tables=[table_of(heads, measures, changed)])
 
 
-def table_of(heads: Sequence[Head], measures: Sequence[str], changed: bool) -> Table:
+def table_of(heads: Sequence[ProbedHead], measures: Sequence[str], changed: bool) -> Table:
     columns = ["layer", "head", "label", "share", *measures, *(["change"] if changed else [])]
     rows = [
         [
@@ -185,7 +185,7 @@ def ablation(records: Sequence[Record]) -> Section:
     return Section(title, panels=kept_panels(found) if swept else [by_tokens], note=note)
 
 
-def scope(files: RunFiles, heads: Sequence[Head]) -> list[str]:
+def scope(files: RunFiles, heads: Sequence[ProbedHead]) -> list[str]:
     """Over how many texts and tokens the numbers are taken."""
     facts = files.run.manifest["facts"]
     texts, tokens = facts.get("texts"), facts.get("tokens")
@@ -202,7 +202,7 @@ def scope(files: RunFiles, heads: Sequence[Head]) -> list[str]:
 # -- what the script of the page reads
 
 
-def arrays_for_script(files: RunFiles, heads: Sequence[Head], places: Sequence[str]) -> dict[str, Any]:
+def arrays_for_script(files: RunFiles, heads: Sequence[ProbedHead], places: Sequence[str]) -> dict[str, Any]:
     """The data that the page's script reads. heads: in the order in which they are kept if not all have room."""
     probe = files.arrays("probe.safetensors", lambda key: "square" not in key)
     prompt = files.arrays("prompt.safetensors", lambda key: key == "weights")
@@ -234,7 +234,7 @@ def arrays_for_script(files: RunFiles, heads: Sequence[Head], places: Sequence[s
     return found
 
 
-def norms_of(probe: dict[str, NDArray[Any]], head: Head) -> dict[str, Any]:
+def norms_of(probe: dict[str, NDArray[Any]], head: ProbedHead) -> dict[str, Any]:
     """Mean query norm of each pair, with and without the first token of each text."""
     names = [name for name in ("query_norm", f"query_norm{FIRST}") if name in probe]
     return {name: scaled(there(probe[name][head.layer, head.head])) for name in names}
@@ -255,7 +255,7 @@ def there(values_P: NDArray[Any]) -> NDArray[Any]:
     return values_P[: known[-1] + 1] if len(known) else values_P[:0]
 
 
-def logits_of(probe: dict[str, NDArray[Any]], head: Head) -> dict[str, Any]:
+def logits_of(probe: dict[str, NDArray[Any]], head: ProbedHead) -> dict[str, Any]:
     """What each pair adds to the logit at each distance that was reached: rows are pairs."""
     values_PD = probe["logit_by_pair"][head.layer, head.head]
     pairs = ~np.isnan(values_PD).all(-1)
@@ -264,14 +264,14 @@ def logits_of(probe: dict[str, NDArray[Any]], head: Head) -> dict[str, Any]:
     return {"columns": np.flatnonzero(reached).tolist(), "rows": len(kept), **scaled(kept)}
 
 
-def weights_of(prompt: dict[str, NDArray[Any]], head: Head) -> list[int]:
+def weights_of(prompt: dict[str, NDArray[Any]], head: ProbedHead) -> list[int]:
     """Weights of the prompt in thousandths, the lower triangle row by row."""
     weights_TT = np.nan_to_num(prompt["weights"][head.layer, head.head].astype(np.float64))
     steps: list[int] = np.rint(1000 * weights_TT[np.tril_indices(len(weights_TT))]).astype(int).tolist()
     return steps
 
 
-def shares_of(probe: dict[str, NDArray[Any]], head: Head, places: Sequence[str]) -> dict[str, list[int]]:
+def shares_of(probe: dict[str, NDArray[Any]], head: ProbedHead, places: Sequence[str]) -> dict[str, list[int]]:
     """Thousandths of the weight at each place, with all frequencies and without some."""
     rows = {band: [round(1000 * of.get(place, 0.0)) for place in places] for band, of in head.shares.items()}
     for name in ("fastest", "fast", "slow", "slowest"):
@@ -293,7 +293,7 @@ def overview(norms_LHP: NDArray[Any]) -> dict[str, Any]:
 
 
 @dataclass
-class Head:
+class ProbedHead:
     """A head: its label, the share of its weight at each place (by band that is set to zero), and its measures."""
 
     layer: int
@@ -333,14 +333,18 @@ def places_of(records: Sequence[Record]) -> list[str]:
     return list(dict.fromkeys(r["metric"].removeprefix(SHARE) for r in records if r["metric"].startswith(SHARE)))
 
 
-def heads_of(records: Sequence[Record]) -> list[Head]:
+def heads_of(records: Sequence[Record]) -> list[ProbedHead]:
     """Every head whose shares of weight were recorded, layer by layer."""
-    found: dict[tuple[int, int], Head] = {}
+    found: dict[tuple[int, int], ProbedHead] = {}
     for record in records:
         layer, head = record.get("layer"), record.get("head")
         if not isinstance(layer, int) or not isinstance(head, int) or min(layer, head) < 0 or "n" in record:
             continue
-        here, metric, value = found.setdefault((layer, head), Head(layer, head)), record["metric"], record["value"]
+        here, metric, value = (
+            found.setdefault((layer, head), ProbedHead(layer, head)),
+            record["metric"],
+            record["value"],
+        )
         if metric == "label":
             here.label, here.behind_label = str(value), number(record.get("share"))
         elif (measured := number(value)) is None:
@@ -352,7 +356,7 @@ def heads_of(records: Sequence[Record]) -> list[Head]:
     return [found[key] for key in sorted(found) if found[key].shares]
 
 
-def standing_out(heads: Sequence[Head], places: Sequence[str]) -> list[Head]:
+def standing_out(heads: Sequence[ProbedHead], places: Sequence[str]) -> list[ProbedHead]:
     """The heads in the order of a page: each label in turn gives its head with the largest share that is left."""
     by_label = [sorted((h for h in heads if h.place() == place), key=lambda h: -h.share()) for place in places]
     return [head for turn in zip_longest(*by_label) for head in turn if head is not None]

@@ -32,7 +32,7 @@ from roundround.report.evaluation import intervals
 from roundround.report.evaluation import values_of_task as values
 from roundround.trained.models import TrainedRun
 from roundround.training.material import TaskMaterial, left_plateau, unread_loss
-from roundround.verbs.eval.questions import Subject, measure_task, summed
+from roundround.verbs.eval.questions import AskedModel, measure_task, summed
 
 TINY = [
     *("logger=none", "pe=nope", "data=copy", "data.n_symbols=8", "data.train_lengths=[1,2]", "batch_size=32"),
@@ -322,7 +322,10 @@ def test_processes_share_the_distinct_examples(learnt: Path) -> None:
     assert task is not None
     config: Any = SimpleNamespace(examples=40, batch_tokens=64, dispersion=False, by="forcing")
     lengths = {length: task.context(length) for length in (1, 2)}
-    subject = Subject(model=trained.decoder("last"), device=torch.device("cpu"), choices={}, context=2, trained=trained)
+    decoder, device = trained.decoder("last"), torch.device("cpu")
+    subject = AskedModel(model=decoder, device=device, choices={}, context=2, trained=trained)
+        model=trained.decoder("last"), device=torch.device("cpu"), choices={}, context=2, trained=trained
+    )
     sums = []
     for rank, n in ((0, 1), (0, 2), (1, 2)):
         peers: Any = SimpleNamespace(rank=rank, n=n, gather=lambda value: [value])

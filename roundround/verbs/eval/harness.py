@@ -19,13 +19,13 @@ from roundround.support.console import warnings_as_lines
 from roundround.support.errors import UserError, printable
 from roundround.trained.patterns import chosen_parts
 from roundround.verbs.eval import EvalConfig
-from roundround.verbs.eval.questions import Subject, refuse, show
+from roundround.verbs.eval.questions import AskedModel, refuse, show
 
 # options that mean nothing to a task of the harness
 OF_TEXT = ("data", "stride", "max_tokens", "bos", "dispersion", "by")
 
 
-def evaluate_harness(cfg: DictConfig, config: EvalConfig, invocation: Invocation, subject: Subject) -> None:
+def evaluate_harness(cfg: DictConfig, config: EvalConfig, invocation: Invocation, subject: AskedModel) -> None:
     """Ask the tasks that the config names. UserError where the harness is not installed, or has no such task."""
     keys = overridden(invocation.overrides)
     refuse(invocation, OF_TEXT, "is for text or a task of a run's own; tasks=lm_eval:... takes length= and examples=")

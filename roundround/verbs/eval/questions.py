@@ -71,7 +71,7 @@ OF_OTHERS = ("by", "length", "stride", "max_tokens", "bos", "examples", "dispers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class AskedModel:
     """A model that is asked. choices: the option of each config group, as results name it.
 
     context: tokens that the model was trained on. trained: the run of a decoder.
@@ -151,7 +151,7 @@ def evaluate_text(
     data: TokenData,
     separate_documents: bool,
     remarks: Sequence[str],
-    subject: Subject,
+    subject: AskedModel,
 ) -> None:
     """Measure and report in a run directory, which has what is known before the first number.
 
@@ -200,7 +200,7 @@ def evaluate_text(
 # -- a task
 
 
-def in_tokens_of(subject: Subject, task: Source) -> Task:
+def in_tokens_of(subject: AskedModel, task: Source) -> Task:
     """The task in the tokens of a pretrained model. UserError for a task with a vocabulary of its own."""
     if not isinstance(task, TextTask):
         raise UserError(
@@ -215,7 +215,7 @@ def in_tokens_of(subject: Subject, task: Source) -> Task:
     return task
 
 
-def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, task: Task, subject: Subject) -> None:
+def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, task: Task, subject: AskedModel) -> None:
     """Score test examples of each length: under teacher forcing, which is greedy decoding, or by what is written.
 
     UserError for what the model or the task does not take.
@@ -284,7 +284,7 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, t
             report.leave_dispersion(dispersions, run.directory, config, title=title, contexts=contexts)
 
 
-def quarter_turns(task: Task, subject: Subject, lengths: Sequence[int], common: Mapping[str, Any]) -> list[Record]:
+def quarter_turns(task: Task, subject: AskedModel, lengths: Sequence[int], common: Mapping[str, Any]) -> list[Record]:
     """For a task with distances, the distance at which the slowest pair has turned by pi / 2, for each length.
 
     A search by meaning that uses this pair works up to about this distance: Barbero et al. 2024, arXiv:2410.06205,
@@ -298,7 +298,7 @@ def quarter_turns(task: Task, subject: Subject, lengths: Sequence[int], common: 
 
 
 def scope_of_task(
-    config: EvalConfig, task: Task, subject: Subject, in_training: tuple[int, int], n_shared: int, n_examples: int
+    config: EvalConfig, task: Task, subject: AskedModel, in_training: tuple[int, int], n_shared: int, n_examples: int
 ) -> str:
     """Over what the numbers were taken."""
     of_each = task.part() == "task" and bool(task.groups())
@@ -319,7 +319,7 @@ def scope_of_task(
     return "; ".join(filter(None, parts))
 
 
-def answering(config: EvalConfig, subject: Subject) -> Callable[[Task, list[tuple[Example, int]]], AnswerScores]:
+def answering(config: EvalConfig, subject: AskedModel) -> Callable[[Task, list[tuple[Example, int]]], AnswerScores]:
     """The function that scores different examples, each with how often it was drawn."""
     if config.by == "generation":
         writer: Writer
@@ -335,7 +335,7 @@ def answering(config: EvalConfig, subject: Subject) -> Callable[[Task, list[tupl
 
 
 def measure_task(
-    config: EvalConfig, task: Task, subject: Subject, contexts: Mapping[int, int], peers: Peers
+    config: EvalConfig, task: Task, subject: AskedModel, contexts: Mapping[int, int], peers: Peers
 ) -> tuple[dict[int, dict[str, AnswerScores]], dict[int, Dispersion], int]:
     """Scores by length and part of the task ("" where it has none), dispersions by length where asked for.
 
@@ -389,7 +389,7 @@ def pairs_asked_for(config: EvalConfig, invocation: Invocation) -> MinimalPairs 
 
 
 def evaluate_pairs(
-    cfg: DictConfig, config: EvalConfig, invocation: Invocation, pairs: MinimalPairs, subject: Subject
+    cfg: DictConfig, config: EvalConfig, invocation: Invocation, pairs: MinimalPairs, subject: AskedModel
 ) -> None:
     """Ask all pairs behind each prefix, and report in a run directory. UserError for what cannot be asked."""
     trained = subject.trained
@@ -460,7 +460,7 @@ def tokens_of(asked: Mapping[str, Sequence[Pair]], before: str, vocabulary: Voca
     return found
 
 
-def cut(subject: Subject, config: EvalConfig, n: int) -> tuple[str, list[int]]:
+def cut(subject: AskedModel, config: EvalConfig, n: int) -> tuple[str, list[int]]:
     """The name of the text and the longest prefix, n tokens that end where a document does.
 
     A shorter prefix is the end of a longer one, so that the tokens next to a sentence are always the same. UserError if
@@ -482,7 +482,7 @@ def cut(subject: Subject, config: EvalConfig, n: int) -> tuple[str, list[int]]:
 
 
 def scored(
-    subject: Subject,
+    subject: AskedModel,
     sentences: Mapping[str, list[list[int]]],
     config: EvalConfig,
     peers: Peers,

@@ -26,7 +26,7 @@ from roundround.trained.patterns import layer_lines
 from roundround.verbs.eval import EvalConfig
 from roundround.verbs.eval.harness import evaluate_harness
 from roundround.verbs.eval.questions import (
-    Subject,
+    AskedModel,
     evaluate_pairs,
     evaluate_task,
     evaluate_text,
@@ -63,7 +63,7 @@ def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 @contextmanager
-def of_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation, own_data: bool) -> Iterator[Subject]:
+def of_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation, own_data: bool) -> Iterator[AskedModel]:
     """The decoder of a run; the whole of what replaces its encodings is put into the config that is recorded."""
     if config.bos == "true":
         raise UserError(
@@ -94,11 +94,13 @@ def of_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation, own_data
             given.pe = trained.config.pattern[kind].pe
     device, context = pick_device(config.device), int(trained.config.model.train_length)
     decoder, choices = trained.decoder(config.checkpoint).to(device), trained.choices_with(invocation.given)
-    yield Subject(model=decoder, device=device, choices=choices, context=context, trained=trained)
+    yield AskedModel(model=decoder, device=device, choices=choices, context=context, trained=trained)
 
 
 @contextmanager
-def pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocation, given: dict[str, str]) -> Iterator[Subject]:
+def pretrained(
+    cfg: DictConfig, config: EvalConfig, invocation: Invocation, given: dict[str, str]
+) -> Iterator[AskedModel]:
     """A pretrained model, patched inside the block."""
     refuse_checkpoint(invocation)
     if config.run != "last":
@@ -111,10 +113,10 @@ def pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocation, give
     with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
         give_theta(cfg, probed.theta)
         choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
-        yield Subject(model=probed, device=device, choices=choices, context=probed.longest)
+        yield AskedModel(model=probed, device=device, choices=choices, context=probed.longest)
 
 
-def task_of(config: EvalConfig, subject: Subject) -> Task | None:
+def task_of(config: EvalConfig, subject: AskedModel) -> Task | None:
     """The task that the run learns, or that `data` is; None for text."""
     if subject.trained is not None:
         return subject.trained.task()
@@ -122,7 +124,7 @@ def task_of(config: EvalConfig, subject: Subject) -> Task | None:
     return None if isinstance(source, Corpus) else in_tokens_of(subject, source)
 
 
-def text_of(config: EvalConfig, invocation: Invocation, subject: Subject) -> tuple[TokenData, bool, list[str]]:
+def text_of(config: EvalConfig, invocation: Invocation, subject: AskedModel) -> tuple[TokenData, bool, list[str]]:
     """The held-out text, whether its documents do not see each other, and remarks on the numbers that follow."""
     trained, decoder = subject.trained, subject.decoder
     if trained is None or decoder is None:
