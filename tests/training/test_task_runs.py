@@ -324,8 +324,6 @@ def test_processes_share_the_distinct_examples(learnt: Path) -> None:
     lengths = {length: task.context(length) for length in (1, 2)}
     decoder, device = trained.decoder("last"), torch.device("cpu")
     subject = AskedModel(model=decoder, device=device, choices={}, context=2, trained=trained)
-        model=trained.decoder("last"), device=torch.device("cpu"), choices={}, context=2, trained=trained
-    )
     sums = []
     for rank, n in ((0, 1), (0, 2), (1, 2)):
         peers: Any = SimpleNamespace(rank=rank, n=n, gather=lambda value: [value])
