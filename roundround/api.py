@@ -166,7 +166,7 @@ def evaluate(
     """
     from roundround.asking.loaded_model import given_to_read
     from roundround.asking.reader import check_dispersion, first_tokens_of, measure
-    from roundround.report.evaluation import all_records
+    from roundround.report.evaluation import records_of_text
 
     try:
         lengths = [index(one) for one in (length if isinstance(length, Iterable) else [length])]
@@ -178,7 +178,7 @@ def evaluate(
         check_dispersion(dispersion, separate=reader.separate_documents)
         first_tokens = first_tokens_of(reader, lengths)
         losses, dispersions = measure(reader, first_tokens, dispersion=dispersion)
-        return DataFrame(all_records(reader, first_tokens, losses, dispersions, {}))
+        return DataFrame(records_of_text(reader, first_tokens, losses, dispersions, {}))
 
 
 def probe(
@@ -373,7 +373,7 @@ def plot(result: object, what: str | None = None) -> Any:
         rr.plot(weights, "2.3").savefig("head.pdf")
     """
     from roundround.analysis.comparison import Comparison
-    from roundround.report import plot as report
+    from roundround.report import notebook as report
 
     if isinstance(result, Comparison):
         return report.drawn("the comparison", report.of_comparison(result), what)

@@ -32,7 +32,7 @@ from roundround.data.tokenizers import Bytes, Vocabulary
 from roundround.model.decoder import Decoder
 from roundround.pe.nope import NoPE
 from roundround.pe.rope import RoPE
-from roundround.report.plot import as_png
+from roundround.report.notebook import as_png
 from roundround.support.errors import UserError
 from roundround.trained.models import TrainedRun, build_decoder
 from roundround.trained.patterns import parts_of

@@ -10,8 +10,8 @@ from scipy import stats
 from roundround.analysis.intervals import half_width, holm
 from roundround.analysis.load import rows_of
 from roundround.papers.max_retrieval import PAPER, SEEDS, P
-from roundround.report import max_retrieval_tables
-from roundround.report.max_retrieval_tables import BY_WEIGHT, Distance, Measured, measured_of
+from roundround.report import max_retrieval
+from roundround.report.max_retrieval import BY_WEIGHT, Distance, Measured, measured_of
 
 PAGE = "max_retrieval_heads"
 ROWS = [row for _, row in rows_of(DOCS / "max_retrieval" / "heads.csv")]
@@ -27,14 +27,14 @@ def heads(setting: str) -> Measured:
 
 def distances(setting: str, metric: str = "accuracy") -> tuple[Distance, Distance]:
     """Of the baseline and of the gains from the paper's, in points."""
-    found = max_retrieval_tables.distances(heads(setting), metric)
+    found = max_retrieval.distances(heads(setting), metric)
     assert found is not None
     return found
 
 
 def single_distances(setting: str, metric: str) -> Array:
     """Of each seed's gains from the paper's, in points, [S]."""
-    apart = max_retrieval_tables.from_paper(heads(setting), metric)
+    apart = max_retrieval.from_paper(heads(setting), metric)
     assert apart is not None
     return np.asarray(np.sqrt((apart[1] ** 2).mean(1)))
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -32,18 +31,22 @@ def n_targets(loss: PositionLoss, first: int = 0, last: int | None = None) -> in
     return int(loss.count_T[first:last].sum())
 
 
-def merged(ranges: Sequence[Range], loss: PositionLoss) -> list[Range]:
-    """The same ranges, each with the next ones until it has FEWEST targets; what is left over goes to the last."""
-    found: list[Range] = []
-    begin: int | None = None
-    for first, last in ranges:
-        begin = first if begin is None else begin
-        if n_targets(loss, begin, last) >= FEWEST:
-            found.append((begin, last))
-            begin = None
-    if begin is not None:
-        first = found.pop()[0] if found else begin
-        found.append((first, ranges[-1][1]))
+def bins(loss: PositionLoss, first: int = 64) -> list[Range]:
+    """Ranges [a, b) of positions, whose ends double from `first` up to the length: (0, 64), (64, 128), (128, 256), ...
+
+    Each is merged with the next ones until it has FEWEST targets; the rest goes to the last.
+    """
+    longest = len(loss.sum_T)
+    ends, found = [min(first, longest)], list[Range]()
+    while ends[-1] < longest:
+        ends.append(min(2 * ends[-1], longest))
+    begin = 0
+    for end in ends:
+        if n_targets(loss, begin, end) >= FEWEST:
+            found.append((begin, end))
+            begin = end
+    if begin < longest:
+        found.append((found.pop()[0] if found else begin, longest))
     return found
 
 
@@ -148,10 +151,3 @@ def curve(n_rotated: int, n_points: int = 8) -> list[Band]:
     """Bands from either end, of up to `n_points` sizes up to the whole ladder, for perplexity against what is kept."""
     steps = sorted({round(i * n_rotated / min(n_points, n_rotated)) for i in range(1, min(n_points, n_rotated) + 1)})
     return [Band(end, n / n_rotated) for end in ENDS for n in steps]
-
-
-def context_bins(loss: PositionLoss) -> list[Range]:
-    """Ranges of context lengths in tokens, doubling from 64: (0, 64), (64, 128), (128, 256), ...; small ones merged."""
-    longest = len(loss.sum_T)
-    edges = [0, *(n for n in (64 * 2**i for i in range(24)) if n < longest), longest]
-    return merged(list(pairwise(edges)), loss)

@@ -1,16 +1,22 @@
-"""The panels of an evaluation, and its page: perplexity and right answers by length, loss by position, dispersion.
+"""How an evaluation is shown: the table, the panels and the page of each kind of result, by one specification.
 
-Both are made of the records of `results.json`, when `eval` ends and when a page is made.
+All of it is made of the records of `results.json`, when `eval` ends and when a page is made.
+
+Tested by tests/training/test_eval.py, tests/training/test_task_runs.py, tests/training/test_pair_runs.py and
+tests/asking/test_harness.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from roundround.report import harness, pairs
-from roundround.report.drawing.numbers import number
+import numpy as np
+import rich.table
+
+from roundround.report.drawing.numbers import fixed, number, shown, text_of
 from roundround.report.drawing.tables import Record, Table, in_words, tables_of
 from roundround.report.page.view import RunFiles, Section, View
 from roundround.support.panels import Curve, Drawing, Mark, Panel, numbers
@@ -23,20 +29,106 @@ DISPERSION = {  # metric: label
 WITH_INTERVAL = ("exact_match", "token_accuracy", "string_match", "output_match")
 ANSWERS = (*WITH_INTERVAL, "error_rate", "nats_per_token")  # of a task, at each length
 PARTS = {"depth": "depth (0: the beginning)", "distance": "distance (tokens)"}  # of a task, whose examples say where
+OF_A_PART = {"first_position", "layer", "task", "phenomenon", *PARTS}  # fields of a record that is not of everything
+THREE_DECIMALS = {*WITH_INTERVAL, "accuracy", "accuracy_change"}  # other numbers have four
+FEW = 100  # examples: a share near one half is known to 10 %
+LONG = 20  # rows of a table that a page folds
 MOST_HEADS = 16  # of a layer, each with a line of its own
 MOST_LAYERS = 8
 TOKENS = "context length (tokens)"
 BEFORE = "tokens before the target, plus 1"
-Lengths = tuple[int, int] | None
+Lengths = tuple[int, int] | None  # the shortest and the longest of training, where they are known
+Rows = Mapping[Any, Mapping[Any, Record]]
 
 
-def drawing(records: Sequence[Record], trained: Lengths, title: str = "", note: str = "") -> Drawing:
-    """What an evaluation shows first. trained: the shortest and the longest length of training, where that is known."""
-    if any(record["metric"] == "exact_match" for record in records):
-        panels = [right_by_length(records, trained), loss_by_length(records, trained)]
-        panels += [right_by_part(records, part, trained) for part in PARTS]
-        return Drawing("accuracy", title, [panel for panel in panels if panel.drawn], note=note)
-    return Drawing("perplexity", title, [by_length(records, trained), by_position(records, trained)], note=note)
+@dataclass(frozen=True, kw_only=True)
+class ResultKind:
+    """A kind of result: along what its numbers stand, and how a terminal, a figure and a page show them.
+
+    along: the field of a record. columns: headings in a terminal by metric; `counts`: by the field that has a count.
+    first: the heading of the first column. figure: the name of the file. title: of the panels on a page.
+    """
+
+    along: str = "length"
+    first: str = "length"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    counts: Mapping[str, str] = field(default_factory=dict)
+    figure: str = ""
+    title: str = ""
+    panels: Callable[[Sequence[Record], Lengths], list[Panel]] = lambda records, trained: []
+    tables: Callable[[list[Record]], list[Table]] = tables_of
+    scope: Callable[[Sequence[Record], Lengths], list[str]]
+
+    def drawing(self, records: Sequence[Record], trained: Lengths, title: str = "", note: str = "") -> Drawing:
+        """The panels, in which curves of one name look alike."""
+        return Drawing(self.figure, title, self.panels(records, trained), note=note)
+
+    def table(self, records: Sequence[Record], trained: Lengths, title: str) -> rich.table.Table:
+        """For a terminal: a row for each value of `along`; lengths of training have a star."""
+        rows = at_each(records, self.along)
+        columns = {name: words for name, words in self.columns.items() if any(name in row for row in rows.values())}
+
+        def name(value: int) -> str:
+            return f"{value:,}" + " *" * (trained is not None and trained[0] <= value <= trained[1])
+
+        return grid(title, self.first, rows, columns, self.counts, name)
+
+
+def kind_of(records: Sequence[Record]) -> ResultKind:
+    """The kind that the records of a run are of."""
+    if any("prefix" in record and record["metric"] == "accuracy" for record in records):
+        return PAIRS
+    if any("lm_eval" in record for record in records):
+        return HARNESS
+    return TASK if any(record["metric"] == "exact_match" for record in records) else TEXT
+
+
+def at_each(records: Iterable[Record], along: str) -> dict[Any, dict[str, Record]]:
+    """The records of everything by metric, for each value of a field in ascending order."""
+    found: dict[Any, dict[str, Record]] = {}
+    for record in records:
+        if number(record.get(along)) is not None and not OF_A_PART & record.keys():
+            found.setdefault(record[along], {})[record["metric"]] = record
+    return dict(sorted(found.items()))
+
+
+def crossed(records: Iterable[Record], metric: str, down: str, across: str) -> dict[Any, dict[Any, Record]]:
+    """The records of a metric that have two fields, by the value of the first and of the second."""
+    found: dict[Any, dict[Any, Record]] = {}
+    for record in records:
+        if record["metric"] == metric and down in record:
+            found.setdefault(record[down], {})[record[across]] = record
+    return found
+
+
+def in_brackets(record: Record) -> str:
+    """A number, and its interval where it has one."""
+    sign, decimals = "+" * (record["metric"] == "accuracy_change"), 3 if record["metric"] in THREE_DECIMALS else 4
+    interval = f" [{record['low']:{sign}.3f}, {record['high']:{sign}.3f}]" if "low" in record else ""
+    return f"{fixed(record['value'], decimals, sign)}{interval}"
+
+
+def grid(
+    title: str,
+    first: str,
+    rows: Rows,
+    columns: Mapping[Any, str],
+    counts: Mapping[str, str],
+    name: Callable[[Any], str] = str,
+    cell: Callable[[Record], str] = in_brackets,
+) -> rich.table.Table:
+    """A table for a terminal: a row and its name for each of `rows`, and a cell for each column that it has.
+
+    counts: headings by the field of a record that has a count, the same in the whole row.
+    """
+    made = rich.table.Table(first, *counts.values(), *columns.values(), title=title)
+    for value, row in rows.items():
+        beside = [f"{next(iter(row.values()))[key]:,}" for key in counts]
+        made.add_row(name(value), *beside, *(cell(row[key]) if key in row else "" for key in columns))
+    return made
+
+
+# -- panels
 
 
 def marks_of(trained: Lengths) -> list[Mark]:
@@ -45,27 +137,24 @@ def marks_of(trained: Lengths) -> list[Mark]:
     return [Mark("training context length" if trained[0] == trained[1] else "lengths in training", *trained)]
 
 
-def whole(records: Sequence[Record], metric: str) -> list[Record]:
-    """The records of a metric of all targets, by length."""
-    found = [r for r in records if r["metric"] == metric and "first_position" not in r and number(r.get("length"))]
-    return sorted(found, key=lambda record: record["length"])
-
-
 def along(name: str, records: Sequence[Record], x: str = "length", style: int | None = None) -> Curve:
     """The values of records along one of their fields, with their intervals where they have some."""
-    y, low, high = (numbers(number(record.get(field)) for record in records) for field in ("value", "low", "high"))
+    y, low, high = (numbers(number(record.get(key)) for record in records) for key in ("value", "low", "high"))
     return Curve(name, [float(record[x]) for record in records], y, low=low, high=high, style=style)
+
+
+def curve_of(records: Iterable[Record], metric: str, name: str, x: str = "length", style: int | None = None) -> Curve:
+    """A metric of everything along a field."""
+    return along(name, [row[metric] for row in at_each(records, x).values() if metric in row], x, style)
 
 
 def by_length(records: Sequence[Record], trained: Lengths) -> Panel:
     """Perplexity against the context length; with the joints between documents where they change it."""
-    found, joined = whole(records, "perplexity"), whole(records, "perplexity_with_joints")
-    curves = [along("perplexity", found)]
-    if [record["value"] for record in joined] != [record["value"] for record in found]:
-        curves.append(along("with joints", joined))
+    curves = [curve_of(records, "perplexity", "perplexity"), curve_of(records, "perplexity_with_joints", "with joints")]
+    alike = np.array_equal(curves[0].y, curves[1].y)
     return Panel(
-        TOKENS, "held-out perplexity", curves, "x", "Perplexity by context length", marks=marks_of(trained),
-        possible=(1.0, None), widened=True, x_ticks=[record["length"] for record in found],
+        TOKENS, "held-out perplexity", curves[:1] if alike else curves, "x", "Perplexity by context length",
+        marks=marks_of(trained), possible=(1.0, None), widened=True, x_ticks=sorted(at_each(records, "length")),
     )  # fmt: skip
 
 
@@ -74,10 +163,7 @@ def by_position(records: Sequence[Record], trained: Lengths) -> Panel:
     lines: dict[float, list[tuple[float, Record]]] = {}
     for middle, record in by_place(r for r in records if r["metric"] == "nats_per_token"):
         lines.setdefault(number(record.get("length")) or 0.0, []).append((middle, record))
-    curves = [
-        Curve(f"context {length:,.0f}", [x for x, _ in points], numbers(number(r["value"]) for _, r in points))
-        for length, points in sorted(lines.items())
-    ]
+    curves = [curve_by_place(f"context {length:,.0f}", points) for length, points in sorted(lines.items())]
     return Panel(
         BEFORE, "loss (nats per token)", curves, "x", "Loss by position in the window", marks=marks_of(trained),
         note="A point is the mean over a range of places, drawn in its middle.", possible=(0.0, None), widened=True,
@@ -94,25 +180,33 @@ def by_place(records: Iterable[Record]) -> list[tuple[float, Record]]:
     return found
 
 
-def right_by_length(records: Sequence[Record], trained: Lengths) -> Panel:
-    """Of a task: which share of the examples, and of their scored tokens, is right at each length."""
-    found = [whole([r for r in records if is_answer(r)], metric) for metric in WITH_INTERVAL]
-    curves = [
-        along(in_words(name), some, style=n) for n, (name, some) in enumerate(zip(WITH_INTERVAL, found, strict=True))
-    ]
+def curve_by_place(name: str, points: Sequence[tuple[float, Record]]) -> Curve:
+    return Curve(name, [x for x, _ in points], numbers(number(record["value"]) for _, record in points))
+
+
+def of_task(records: Sequence[Record], trained: Lengths) -> list[Panel]:
+    """Right answers and loss by length, and right answers by depth or distance where the examples say it."""
+    right = [curve_of(records, name, in_words(name), style=n) for n, name in enumerate(WITH_INTERVAL)]
     note = "The bands are 95 % intervals over distinct examples."
     if trained is not None:
         note += f" Lengths {trained[0]:,} to {trained[1]:,} were in training."
-    return Panel(
-        "length", "share right", curves, "x", "Right answers by length", note=note, marks=marks_of(trained),
-        possible=(0.0, 1.0), whole=True, x_ticks=sorted({r["length"] for some in found for r in some}),
-    )  # fmt: skip
+    lengths = sorted(at_each(records, "length"))
+    options: dict[str, Any] = {"log": "x", "marks": marks_of(trained), "whole": True, "x_ticks": lengths}
+    loss = [curve_of(records, "nats_per_token", "loss")]
+    panels = [
+        Panel(
+            "length", "share right", right, title="Right answers by length", note=note, possible=(0.0, 1.0), **options
+        ),
+        Panel("length", "nats per scored token", loss, title="Loss by length", possible=(0.0, None), **options),
+        *(right_by_part(records, part, trained) for part in PARTS),
+    ]
+    return [panel for panel in panels if panel.drawn]
 
 
 def right_by_part(records: Sequence[Record], part: str, trained: Lengths) -> Panel:
-    """Of a task whose answer stood at known depths or distances: how many examples are right, a line for each length.
+    """The share of right examples by the depth or distance of their answer, a line for each length.
 
-    With distances comes that at which the slowest pair has turned by a quarter, where all pairs rotate.
+    A mark shows the distance at which the slowest pair has turned by a quarter, if all pairs rotate.
     """
     found = [r for r in records if r["metric"] == "exact_match" and number(r.get(part)) is not None]
     lengths = sorted({record["length"] for record in found})
@@ -128,12 +222,38 @@ def right_by_part(records: Sequence[Record], part: str, trained: Lengths) -> Pan
     )  # fmt: skip
 
 
-def loss_by_length(records: Sequence[Record], trained: Lengths) -> Panel:
-    found = whole([r for r in records if is_answer(r)], "nats_per_token")
-    return Panel(
-        "length", "nats per scored token", [along("loss", found)], "x", "Loss by length", marks=marks_of(trained),
-        possible=(0.0, None), whole=True, x_ticks=[record["length"] for record in found],
+def of_pairs(records: Sequence[Record], trained: Lengths) -> list[Panel]:
+    """Accuracy over all phenomena against the prefix, if there are several, and the accuracy of each phenomenon.
+
+    The phenomena are sorted by their accuracy behind the shortest prefix; its interval is over their pairs.
+    """
+    prefixes = sorted(at_each(records, "prefix"))
+    by_prefix = crossed((r for r in records if "phenomenon" in r), "accuracy", "prefix", "phenomenon")
+    first = by_prefix[min(by_prefix)]
+    order = sorted(first, key=lambda name: number(first[name]["value"]) or 0.0)
+    curves = []
+    for prefix, own in sorted(by_prefix.items()):
+        ranked = [own[name] | {"rank": rank} for rank, name in enumerate(order, 1)]
+        here = along(f"behind {prefix:,} tokens", ranked, "rank")
+        curves.append(here if own is first else Curve(here.name, here.x, here.y, points=True))
+    by_rank = Panel(
+        "phenomena, by their accuracy", "share right", [*curves, chance(1, len(order))],
+        title="Right sentences by phenomenon", possible=(0.0, 1.0), whole=True,
+        note="The table names the phenomena; the band is the 95 % interval over the pairs of one.",
     )  # fmt: skip
+    if len(prefixes) < 2:
+        return [by_rank]
+    over_all = curve_of(records, "accuracy", "all phenomena", "prefix")
+    far = Panel(
+        "tokens of text before the sentence", "share right", [over_all, chance(prefixes[0], prefixes[-1])],
+        title="Right sentences by distance", possible=(0.0, 1.0), x_ticks=prefixes,
+        note="The mean over phenomena; the band is its 95 % interval, in which a phenomenon counts once.",
+    )  # fmt: skip
+    return [far, by_rank]
+
+
+def chance(start: float, end: float) -> Curve:
+    return Curve("chance", [start, end], [0.5, 0.5], reference=True)
 
 
 def dispersion(records: Sequence[Record], x_label: str) -> list[Panel]:
@@ -181,82 +301,57 @@ def mean_of(name: str, by_x: dict[float, list[float]], style: int) -> Curve:
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
-    """Panels of the records, then the records as tables."""
-    if pairs.are_pairs(records):
-        return pairs.view(records)
-    if any("lm_eval" in record for record in records):
-        return harness.view(records)
-    of_task = any(record["metric"] == "exact_match" for record in records)
+    """The panels of the records, then the records as tables."""
     trained = None if files.run.measured is None else files.run.measured.train_lengths
-    title = "Right answers" if of_task else "Perplexity"
+    kind = kind_of(records)
     note = "A line for each head, or for the mean of a layer's heads where there are many; of many layers some."
-    heads = dispersion(records, "length" if of_task else TOKENS)
-    tables = ([answers(records)] if of_task else []) + tables_of([r for r in records if not (of_task and is_answer(r))])
+    tables = kind.tables(records)
     for table in tables[1:]:
-        table.folded = len(table.rows) > 20
+        table.folded = len(table.rows) > LONG
     sections = [
-        Section(title, panels=drawing(records, trained).panels),
-        Section("Dispersion", panels=heads, note=note),
+        Section(kind.title, panels=kind.drawing(records, trained).panels),
+        Section("Dispersion", panels=dispersion(records, TOKENS if kind is TEXT else "length"), note=note),
         Section("Results", tables=tables),
     ]
-    return View(sections, scope_of_task(records, trained) if of_task else scope(records))
+    return View(sections, kind.scope(records, trained))
 
 
 def is_answer(record: Record) -> bool:
     """Whether this is a number of all examples of a length of a task."""
-    return record["metric"] in ANSWERS and not {"layer", "task", *PARTS} & record.keys()  # no part of the task
+    return record["metric"] in ANSWERS and not OF_A_PART & record.keys()
 
 
-def answers(records: Sequence[Record]) -> Table:
-    """A row for each length of a task: the shares that are right with their intervals, and the loss."""
-    by_length: dict[Any, dict[str, Record]] = {}
-    for record in filter(is_answer, records):
-        by_length.setdefault(record.get("length"), {})[record["metric"]] = record
-    metrics = [metric for metric in ANSWERS if any(metric in found for found in by_length.values())]
-    columns = ["length", "tokens", "distinct examples"]
-    for metric in metrics:
-        columns += [metric, "low", "high"] if metric in WITH_INTERVAL else [metric]
+def tables_of_task(records: list[Record]) -> list[Table]:
+    """A row for each length: the shares that are right with their intervals, and the loss; then all other records."""
+    by_length = at_each(filter(is_answer, records), "length")
+    metrics = [metric for metric in ANSWERS if any(metric in row for row in by_length.values())]
+    columns = {"length": "length", "context": "tokens", "distinct": "distinct examples"}
+    fields = [
+        (metric, key) for metric in metrics for key in ("value", "low", "high")[: 1 + 2 * (metric in WITH_INTERVAL)]
+    ]
     rows = []
-    for length, found in by_length.items():
-        one = next(iter(found.values()))
-        row = [length, one.get("context"), one.get("distinct")]
-        for metric in metrics:
-            fields = ("value", "low", "high") if metric in WITH_INTERVAL else ("value",)
-            row += [found.get(metric, {}).get(name) for name in fields]
-        rows.append(row)
-    return Table("right answers by length", columns, rows, note="low, high: 95 % interval over distinct examples")
+    for row in by_length.values():
+        one = next(iter(row.values()))
+        values = [row.get(metric, {}).get(key) for metric, key in fields]
+        rows.append([*(one.get(name) for name in columns), *values])
+    headings = [*columns.values(), *(metric if key == "value" else key for metric, key in fields)]
+    note = "low, high: 95 % interval over distinct examples"
+    others = [record for record in records if not is_answer(record)]
+    return [Table("right answers by length", headings, rows, note=note), *tables_of(others)]
 
 
-def scope(records: Sequence[Record]) -> list[str]:
-    """Over how many targets, and how the text was read."""
-    counts = [number(r["value"]) for r in records if r["metric"] == "scored_targets"]
-    n_targets = sorted({f"{count:,.0f}" for count in counts if count is not None})
-    lines = [f"Scored targets: {', '.join(n_targets)} at each context length."] if n_targets else []
-    if records:
-        lines += reading(records)
-    return lines
-
-
-def scope_of_task(records: Sequence[Record], trained: Lengths) -> list[str]:
-    """How many examples there were, and which lengths training had."""
-    records = [r for r in records if is_answer(r)]
-    counts = sorted({f"{count:,.0f}" for r in records if (count := number(r.get("examples"))) is not None})
-    lines = [f"Test examples: {', '.join(counts)} at each length."] if counts else []
-    few = [n for r in records if (n := number(r.get("distinct"))) is not None and n < (number(r.get("examples")) or 0)]
-    if few:
-        lines.append(f"Some were drawn again, and count once in the intervals: {min(few):,.0f} are distinct at least.")
-    return lines if trained is None else [*lines, f"Training had lengths {trained[0]:,} to {trained[1]:,}."]
-
-
-def reading(records: Sequence[Record]) -> list[str]:
-    lines, record = [], records[0]
-    if record.get("joining_token") is not None:
-        lines.append(f"Documents are joined by {record['joining_token']}, which is no target.")
-    if record.get("separate_documents"):
-        lines.append("Documents in a window do not see each other.")
-    if record.get("special_tokens") is not None:
-        spelled = "that token" if record["special_tokens"] == "read" else "plain characters"
-        lines.append(f"Text that spells a special token is {spelled}.")
+def scope_of_text(records: Sequence[Record], trained: Lengths) -> list[str]:
+    """Over how many targets the numbers are taken, and how the text was read."""
+    one: Record = records[0] if records else {}
+    n_targets = sorted({number(r["value"]) or 0.0 for r in records if r["metric"] == "scored_targets"})
+    counts = ", ".join(f"{count:,.0f}" for count in n_targets)
+    spelled = {None: "", "read": "that token"}.get(one.get("special_tokens"), "plain characters")
+    lines = [
+        f"Scored targets: {counts} at each context length." if counts else "",
+        f"Documents are joined by {one['joining_token']}, which is no target." if one.get("joining_token") else "",
+        "Documents in a window do not see each other." if one.get("separate_documents") else "",
+        f"Text that spells a special token is {spelled}." if spelled else "",
+    ]
     lengths_of: dict[Any, set[int]] = {}
     for found in records:
         if isinstance(found.get("length"), int):
@@ -264,4 +359,124 @@ def reading(records: Sequence[Record]) -> list[str]:
     for first, lengths in lengths_of.items():
         where = "" if len(lengths_of) == 1 else f" at {', '.join(f'{length:,}' for length in sorted(lengths))}"
         lines.append(f"Windows begin {'with ' + str(first) if first is not None else 'anywhere in the text'}{where}.")
-    return lines
+    return list(filter(None, lines))
+
+
+def scope_of_task(records: Sequence[Record], trained: Lengths) -> list[str]:
+    """How many examples there were, and which lengths training had."""
+    records = [r for r in records if is_answer(r)]
+    counts = sorted({f"{count:,.0f}" for r in records if (count := number(r.get("examples"))) is not None})
+    low, high = trained or (0, 0)
+    few = [n for r in records if (n := number(r.get("distinct"))) is not None and n < (number(r.get("examples")) or 0)]
+    lines = [
+        f"Test examples: {', '.join(counts)} at each length." if counts else "",
+        f"Some were drawn again, and count once in the intervals: {min(few):,.0f} are distinct at least."
+        if few
+        else "",
+        f"Training had lengths {low:,} to {high:,}." if trained else "",
+    ]
+    return list(filter(None, lines))
+
+
+def scope_of_pairs(records: Sequence[Record], trained: Lengths) -> list[str]:
+    """How many pairs there were."""
+    record = next(iter(at_each(records, "prefix").values()))["accuracy"]
+    sample = ", a sample" if record.get("sample") else ""
+    return [f"{record['pairs']:,} pairs of {record['phenomena']:,} phenomena{sample}; chance is 0.5."]
+
+
+# -- tasks of EleutherAI's harness
+
+
+def label(record: Record) -> str:
+    """What the headline calls a number: task, metric, and the filter where there is one."""
+    return "_".join(filter(None, (record["task"], record["metric"], record.get("filter"))))
+
+
+def rows_of_harness(records: Sequence[Record]) -> list[list[Any]]:
+    """Task, version, shots, metric, value, low, high and examples of each record."""
+    made = []
+    for r in records:
+        n, of = r.get("examples"), r.get("of")
+        counted = f"{n:,}" if n is not None else ""
+        counted += f" of {of:,}" if of not in (None, n) else ""
+        counted += " (few)" if n is not None and n < FEW else ""
+        metric = " ".join(filter(None, (r["metric"], r.get("filter"))))
+        place = [r.get(name) for name in ("task", "version", "shots")]
+        made.append([*place, metric, r["value"], r.get("low"), r.get("high"), counted])
+    return made
+
+
+def table_of_harness(records: Sequence[Record], title: str) -> rich.table.Table:
+    """For a terminal: a row for each number."""
+    made = rich.table.Table("task", "version", "shots", "metric", "value", "examples", title=title)
+    for task, version, shots, metric, value, low, high, n in rows_of_harness(records):
+        between = "" if low is None else f" [{shown(low)}, {shown(high)}]"
+        made.add_row(str(task), text_of(version), shown(shots), metric, f"{shown(value)}{between}", n)
+    return made
+
+
+def tables_of_harness(records: list[Record]) -> list[Table]:
+    columns = ["task", "version", "shots", "metric", "value", "low", "high", "examples"]
+    note = "low, high: 95 % by the harness' standard error"
+    return [Table("tasks of lm_eval", columns, rows_of_harness(records), note=note)]
+
+
+def scope_of_harness(
+    records: Sequence[Record], trained: Lengths = None, *, n_cut: int | None = None, n_read: int | None = None
+) -> list[str]:
+    """Over what the numbers were taken, in lines. n_cut: texts of `n_read` that were longer than the context."""
+    one = records[0] if records else {}
+    versions = ", ".join(f"{r['task']} {text_of(r.get('version'))}" for r in {r["task"]: r for r in records}.values())
+    begin = "nothing in front" if one.get("first_token") is None else f"{one['first_token']} in front"
+    texts = f"; of {n_cut:,} of {n_read:,} texts the beginning was cut off" if n_cut else "; no text was cut"
+    few = any((r.get("examples") or FEW) < FEW for r in records)
+    lines = [
+        f"lm_eval {one.get('lm_eval')}, task versions: {versions}",
+        f"a context of at most {one.get('length'):,} tokens, {begin}{'' if n_read is None else texts}",
+        "intervals of 95 % by the harness' standard error over examples; none where all of them are alike",
+        f"(few): less than {FEW} examples, which tell little" if few else "",
+    ]
+    return list(filter(None, lines))
+
+
+# -- the kinds
+
+TEXT = ResultKind(
+    first="context",
+    columns={
+        "perplexity": "perplexity",
+        "nats_per_token": "nats per token",
+        "nats_per_byte": "nats per byte",
+        "perplexity_with_joints": "with joints",
+    },
+    figure="perplexity",
+    title="Perplexity",
+    panels=lambda records, trained: [by_length(records, trained), by_position(records, trained)],
+    scope=scope_of_text,
+)
+TASK = ResultKind(
+    columns={
+        "exact_match": "exact match",
+        "output_match": "output match",
+        "string_match": "string match",
+        "token_accuracy": "token accuracy",
+        "nats_per_token": "nats per target",
+    },
+    counts={"context": "tokens", "distinct": "distinct examples"},
+    figure="accuracy",
+    title="Right answers",
+    panels=of_task,
+    tables=tables_of_task,
+    scope=scope_of_task,
+)
+PAIRS = ResultKind(
+    along="prefix",
+    first="prefix",
+    columns={"accuracy": "accuracy", "accuracy_change": "change from the first"},
+    figure="accuracy",
+    title="Right sentences",
+    panels=of_pairs,
+    scope=scope_of_pairs,
+)
+HARNESS = ResultKind(tables=tables_of_harness, scope=scope_of_harness)

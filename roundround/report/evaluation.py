@@ -1,62 +1,80 @@
-"""What an evaluation says: its numbers at each context length, as records and a table, and over what they are taken."""
+"""What an evaluation measured as records of `results.json`, and in lines over what it was taken.
+
+Kinds of results: a text, the dispersion of attention, a task, minimal pairs, tasks of EleutherAI's harness. How records
+are shown: `eval_panels.py`. `contexts` has the tokens of each length of a task, where a length counts something else.
+
+Shapes: N pairs of a phenomenon, P phenomena; L layers, H heads, N bins of rows by their number of visible keys.
+
+Tested by tests/training/test_eval.py, tests/training/test_task_runs.py, tests/training/test_pair_runs.py,
+tests/asking/test_eval_pretrained.py, tests/asking/test_harness.py and tests/probing/test_dispersion.py.
+"""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from rich.table import Table
+from torch import Tensor
 
+from roundround.analysis.intervals import error_widths, half_width, wilson
 from roundround.asking.reader import Reader
+from roundround.model.answers import AnswerScores
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
-from roundround.probing.ablation import Range, merged, n_targets
-from roundround.probing.dispersion import Dispersion
-from roundround.report import dispersion_tables
-from roundround.report.drawing.numbers import fixed
+from roundround.probing.ablation import bins, n_targets
+from roundround.probing.dispersion import MEASURES, Dispersion
+from roundround.report.drawing.figures import save_drawing
+from roundround.report.drawing.numbers import number
+from roundround.report.drawing.tables import Record
+from roundround.report.eval_panels import DISPERSION, MOST_LAYERS
+from roundround.support.console import print_status, print_table
+from roundround.support.files import write_json
+from roundround.support.panels import Curve, Drawing, Mark, Panel
+from roundround.verbs.eval import EvalConfig
 
 STRANGE_JOINT = 5  # times the mean loss: an even guess among 50,000 tokens is 3 times that of a good model
+SHARES = {"acc", "acc_norm", "acc_bytes", "acc_all", "exact_match", "f1"}  # of the harness, between 0 and 1
+Interval = tuple[float, float]
 
 
-def values(loss: PositionLoss, n_bytes: int) -> dict[str, float]:
-    """The loss of the text in three units, and what the joints between documents would make of it."""
-    return {
-        "perplexity": loss.perplexity(),
-        "nats_per_token": loss.token_loss(),
-        "nats_per_byte": loss.token_loss() * loss.n_targets / n_bytes if n_bytes else math.nan,
-        "perplexity_with_joints": loss.perplexity_with_joints(),
-        "share_of_loss_at_joints": loss.share_at_joints(),
-    }
+# -- text
 
 
-def records(
-    losses: Mapping[int, PositionLoss], n_bytes: Mapping[int, int], common: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """A record for each number and context length, and one for the loss in each range of positions."""
-    found: list[dict[str, Any]] = []
-    for length, loss in losses.items():
-        where = {**common, "length": length}
-        found += [{"metric": name, **where, "value": value} for name, value in values(loss, n_bytes[length]).items()]
-        found += [{"metric": "scored_targets", **where, "value": loss.n_targets}]
-        for a, b in position_bins(loss):
-            place = {"first_position": a, "last_position": b - 1, "targets": n_targets(loss, a, b)}
-            found.append({"metric": "nats_per_token", **where, **place, "value": loss.token_loss(a, b)})
-    return found
-
-
-def all_records(
+def records_of_text(
     reader: Reader,
     first_tokens: Mapping[int, int | None],
     losses: Mapping[int, PositionLoss],
     dispersions: Mapping[int, Dispersion],
     common: Mapping[str, Any],
-) -> list[dict[str, Any]]:
-    """`records` and those of the dispersions, each with how the text was read. common: more fields of all of them."""
+) -> list[Record]:
+    """A record for each number and context length, for the loss in each range of positions, and for each dispersion.
+
+    common: fields of all of them; how the text was read is added.
+    """
     common, words = {**common, **reader.reading(), "stride": reader.stride}, first_words(reader, first_tokens)
-    n_bytes = {length: reader.scored_bytes(first) for length, first in first_tokens.items()}
-    found = [*records(losses, n_bytes, common), *dispersion_tables.records(dispersions, common)]
+    found: list[Record] = []
+    for length, loss in losses.items():
+        where, n_bytes = {**common, "length": length}, reader.scored_bytes(first_tokens[length])
+        values = {
+            "perplexity": loss.perplexity(),
+            "nats_per_token": loss.token_loss(),
+            "nats_per_byte": loss.token_loss() * loss.n_targets / n_bytes if n_bytes else math.nan,
+            "perplexity_with_joints": loss.perplexity_with_joints(),
+            "share_of_loss_at_joints": loss.share_at_joints(),
+            "scored_targets": loss.n_targets,
+        }
+        found += [{"metric": name, **where, "value": value} for name, value in values.items()]
+        for a, b in bins(loss, 1):
+            place = {"first_position": a, "last_position": b - 1, "targets": n_targets(loss, a, b)}
+            found.append({"metric": "nats_per_token", **where, **place, "value": loss.token_loss(a, b)})
+    found += records_of_dispersion(dispersions, common)
     return [{**record, "first_token": words[record["length"]]} for record in found]
 
 
@@ -66,78 +84,46 @@ def first_words(reader: Reader, first_tokens: Mapping[int, int | None]) -> dict[
     return {length: None if token is None else written(token) for length, token in first_tokens.items()}
 
 
-def position_bins(loss: PositionLoss) -> list[Range]:
-    """Ranges [a, b) of positions, 0..1, 1..2, 2..4, 4..8, ... up to the length; those with few targets are merged."""
-    edges = [0, 1]
-    while edges[-1] < len(loss.sum_T):
-        edges.append(min(2 * edges[-1], len(loss.sum_T)))
-    return merged(list(itertools.pairwise(edges)), loss)
-
-
-def table(by_length: Mapping[int, Mapping[str, float]], *, train_length: int, title: str) -> Table:
-    """A row for each context length; the training context length has a star."""
-    shown = Table("context", "perplexity", "nats per token", "nats per byte", "with joints", title=title)
-    for length, found in by_length.items():
-        mark = " *" if length == train_length else ""
-        names = ("perplexity", "nats_per_token", "nats_per_byte", "perplexity_with_joints")
-        shown.add_row(f"{length:,}{mark}", *(fixed(found[name], 4) for name in names))
-    return shown
-
-
-def scope(
-    losses: Mapping[int, PositionLoss],
-    n_bytes: Mapping[int, int],
-    first_words: Mapping[int, str | None],
-    reader: Reader,
+def scope_of_text(
+    losses: Mapping[int, PositionLoss], first_tokens: Mapping[int, int | None], reader: Reader
 ) -> list[str]:
     """What the numbers were taken over, and how the text was read, in lines.
 
-    n_bytes, first_words: of each length, the bytes scored and the token in front of every window.
+    first_tokens: of each length, the token in front of every window.
     """
     longest, data = max(losses), reader.data
     loss, n, n_others = losses[longest], data.n_held_out_documents, data.n_train_documents
-    targets = f"{loss.n_targets:,} targets ({n_bytes[longest]:,} bytes)"
+    targets = f"{loss.n_targets:,} targets ({reader.scored_bytes(first_tokens[longest]):,} bytes)"
     every = f"the same {targets} at each length" if len(losses) > 1 else targets
     part = "" if reader.n_tokens == len(data.held_out) else "the beginning of "
     documents = f"{n:,} held-out documents of {n + n_others:,}" if n_others else f"{n:,} documents"
-    lines = [
-        f"{every}: {part}{documents}",
-        *about_joints(loss, longest, reader),
-    ]
-    if reader.separate_documents:
-        lines.append(
-            "documents are read one by one, each from its beginning"
-            if reader.one_by_one
-            else "documents in a window do not see each other, and positions begin at 0 in each"
-        )
-    elif (short := data.about_documents("held_out", longest)) is not None:
-        lines.append(short)
-    return lines if isinstance(reader.model, Decoder) else [*lines, *about_tokens(first_words, reader)]
+    apart = "documents in a window do not see each other, and positions begin at 0 in each"
+    if reader.one_by_one:
+        apart = "documents are read one by one, each from its beginning"
+    seen = apart if reader.separate_documents else data.about_documents("held_out", longest)
+    tokens = [] if isinstance(reader.model, Decoder) else about_tokens(first_tokens, reader)
+    return [f"{every}: {part}{documents}", *about_joints(loss, longest, reader), *filter(None, [seen]), *tokens]
 
 
 def about_joints(loss: PositionLoss, length: int, reader: Reader) -> list[str]:
-    """What the tokens cost that join documents, and where that is more than a model would pay that knows joints."""
+    """The loss at tokens that join documents, and a line if it is more than a model that knows joints would have."""
     if not loss.n_joints:
         return []
     each, mean, joint = loss.joint_sum / loss.n_joints, loss.token_loss(), reader.data.joining_token
+    apart = "; data=... data.separate_documents=true scores documents one by one"
     lines = [
         f"documents are joined by {joint}, which is no target: its {loss.n_joints:,} places cost "
-        f"{each:.2f} nats each at {length:,}, {loss.share_at_joints():.1%} of the loss with them"
+        f"{each:.2f} nats each at {length:,}, {loss.share_at_joints():.1%} of the loss with them",
+        f"a joint costs {each / mean:.1f} times as much as a target, more than {STRANGE_JOINT}: the model may have "
+        f"been trained on single documents{'' if isinstance(reader.model, Decoder) else apart}",
     ]
-    if each > STRANGE_JOINT * mean:
-        apart = "; data=... data.separate_documents=true scores documents one by one"
-        way_out = "" if isinstance(reader.model, Decoder) else apart
-        lines.append(
-            f"a joint costs {each / mean:.1f} times as much as a target, more than {STRANGE_JOINT}: the model may have "
-            f"been trained on single documents{way_out}"
-        )
-    return lines
+    return lines if each > STRANGE_JOINT * mean else lines[:1]
 
 
-def about_tokens(first_words: Mapping[int, str | None], reader: Reader) -> list[str]:
+def about_tokens(first_tokens: Mapping[int, int | None], reader: Reader) -> list[str]:
     """What stands in front of the windows of a pretrained model, and how it reads text that spells a special token."""
     lengths_of: dict[str | None, list[str]] = {}
-    for length, word in first_words.items():
+    for length, word in first_words(reader, first_tokens).items():
         lengths_of.setdefault(word, []).append(f"{length:,}")
     begin = [f"{word or 'nothing'} in front at {', '.join(lengths)}" for word, lengths in lengths_of.items()]
     unscored = "; the first token of a document is no target" if reader.one_by_one and None in lengths_of else ""
@@ -150,3 +136,272 @@ def about_tokens(first_words: Mapping[int, str | None], reader: Reader) -> list[
         f"windows have {' and '.join(begin)}{unscored}",
         f"text that spells a special token is {spelled}",
     ]
+
+
+# -- a task
+
+
+def values_of_task(marks: AnswerScores) -> dict[str, float]:
+    """The numbers of a measurement by name, and the share of scored targets that are wrong."""
+    found = marks.values()
+    return found if marks.written else {**found, "error_rate": 1 - found["token_accuracy"]}
+
+
+def intervals(marks: AnswerScores) -> dict[str, Interval]:
+    """Wilson's intervals of 95 %: over whole examples, and over the number of independent tokens.
+
+    Tokens of one example are right together, so that they count as fewer than there are.
+    """
+    low, high = token_interval(marks)
+    found, n = marks.values(), independent_examples(marks)
+    names = [name for name in ("exact_match", "output_match") if name in found]
+    wholes: dict[str, Interval] = {name: wilson(found[name] * n, n) for name in names}
+    if marks.written:
+        return {**wholes, "string_match": (low, high)}
+    return {**wholes, "token_accuracy": (low, high), "error_rate": (1 - high, 1 - low)}
+
+
+def independent_examples(marks: AnswerScores) -> float:
+    """The number of independent examples: all that were drawn if none was drawn twice, and never more than differ.
+
+    Kish 1965, Survey Sampling, section 11.7: (sum of weights)^2 / sum of their squares.
+    """
+    return marks["examples"] ** 2 / marks["times_squared"]
+
+
+def token_interval(marks: AnswerScores) -> Interval:
+    """Wilson's interval of the share of right targets, with the number of independent targets that vary as much.
+
+    How a ratio over different examples varies: Cochran 1977, Sampling Techniques, section 2.11. Few examples tell
+    little of that: Korn and Graubard 1998, Survey Methodology 24:193. If all are right, or none, the data do not show
+    how they go together, and each example counts once. No target counts more than once.
+    """
+    rate, n, n_distinct = marks["hits"] / marks["targets"], independent_examples(marks), marks.n_distinct
+    squares = marks["hits_squared"] - 2 * rate * marks["hits_by_targets"] + rate**2 * marks["targets_squared"]
+    if n_distinct < 2 or squares <= 1e-9 * marks["targets_squared"]:
+        return wilson(rate * n, n)
+    variance = squares * n_distinct / (n_distinct - 1) / marks["targets"] ** 2
+    surely = (error_widths(10**6) / error_widths(n_distinct)) ** 2
+    independent = min(surely * rate * (1 - rate) / variance, n * marks["targets"] / marks["examples"])
+    return wilson(rate * independent, independent)
+
+
+def records_of_task(
+    by_length: Mapping[int, AnswerScores], contexts: Mapping[int, int], common: Mapping[str, Any]
+) -> list[Record]:
+    """A record for each number and length, with its interval where it is a share; `context` counts tokens."""
+    found = []
+    for length, marks in by_length.items():
+        where = {"length": length, "context": contexts[length]}
+        where |= {"examples": marks.n_examples, "distinct": marks.n_distinct}
+        between = intervals(marks)
+        for name, value in values_of_task(marks).items():
+            low_high = dict(zip(("low", "high"), between[name], strict=True)) if name in between else {}
+            found.append({"metric": name, **common, **where, "value": value, **low_high})
+    return found
+
+
+# -- minimal pairs
+
+
+@dataclass(frozen=True, eq=False)
+class PairScores:
+    """Log-probabilities in nats of the right and the wrong sentence of each pair, [N, 2], by phenomenon."""
+
+    by_phenomenon: Mapping[str, NDArray[np.float64]]
+
+    @property
+    def n(self) -> int:
+        return sum(map(len, self.by_phenomenon.values()))
+
+    def right(self, phenomenon: str) -> NDArray[np.bool_]:
+        """Whether the wrong sentence is not the likelier one, [N]; equal sentences count as right, as in lm-eval."""
+        scores_N2 = self.by_phenomenon[phenomenon]
+        found: NDArray[np.bool_] = scores_N2[:, 0] >= scores_N2[:, 1]
+        return found
+
+    def shares(self) -> NDArray[np.float64]:
+        """The accuracy of each phenomenon, [P]."""
+        return np.array([self.right(name).mean() for name in self.by_phenomenon])
+
+
+def of_mean(shares_P: NDArray[np.float64]) -> dict[str, float]:
+    """The mean over phenomena, with its 95 % interval by Student's t: pairs of a phenomenon go right together, so each
+    phenomenon is one observation. One phenomenon has no interval, nor do several that are equal.
+    """
+    mean, half = float(shares_P.mean()), float(half_width(shares_P))
+    return {"value": mean} | ({"low": mean - half, "high": mean + half} if len(shares_P) > 1 and half > 0 else {})
+
+
+def records_of_pairs(by_prefix: Mapping[int, PairScores], common: Mapping[str, Any]) -> list[Record]:
+    """For each prefix the accuracy over all and of each phenomenon, and how the first changes from the shortest prefix.
+
+    Intervals are of 95 %: Wilson's over the pairs of a phenomenon, and `of_mean` over all.
+    """
+    found: list[Record] = []
+    first = by_prefix[min(by_prefix)]
+    for prefix, scores in by_prefix.items():
+        over_all = {**common, "prefix": prefix, "phenomena": len(scores.by_phenomenon), "pairs": scores.n}
+        mean = {name: min(1.0, max(0.0, value)) for name, value in of_mean(scores.shares()).items()}
+        found.append({"metric": "accuracy", **over_all, **mean})
+        if scores is not first:
+            found.append({"metric": "accuracy_change", **over_all, **of_mean(scores.shares() - first.shares())})
+    for prefix, scores in by_prefix.items():
+        for name in scores.by_phenomenon:
+            right_N = scores.right(name)
+            low, high = wilson(int(right_N.sum()), len(right_N))
+            place = {"prefix": prefix, "phenomenon": name, "pairs": len(right_N)}
+            value = float(right_N.mean())
+            found.append({"metric": "accuracy", **common, **place, "value": value, "low": low, "high": high})
+    return found
+
+
+# -- tasks of EleutherAI's harness
+
+
+def records_of_harness(found: Mapping[str, Any], common: Mapping[str, Any]) -> list[Record]:
+    """A record for each number of each task and group, in the harness' own names.
+
+    Its interval of 95 % is Student's, of the harness' standard error, a share's within 0 and 1; there is none where the
+    error is 0, as it is where all examples are alike.
+    """
+    made = []
+    for task, numbers in found["results"].items():
+        n, of = numbers.get("sample_len"), found["n-samples"].get(task, {}).get("original")
+        where = {"task": task, "version": found["versions"].get(task), "shots": found["n-shot"].get(task)}
+        for key, value in numbers.items():
+            metric, comma, name = key.partition(",")
+            if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
+                continue
+            record = {"metric": metric, **common, **where, "examples": n, "of": of, "value": float(value)}
+            record |= {} if name == "none" else {"filter": name}
+            stderr = number(numbers.get(f"{metric}_stderr,{name}"))
+            if stderr and n is not None and n > 1:
+                half = error_widths(n) * stderr
+                low, high = (0.0, 1.0) if metric in SHARES and 0 <= value <= 1 else (-math.inf, math.inf)
+                record |= {"stderr": stderr, "low": max(low, value - half), "high": min(high, value + half)}
+            made.append(record)
+    return made
+
+
+# -- dispersion
+
+
+def records_of_dispersion(
+    by_length: Mapping[int, Dispersion], common: Mapping[str, Any], contexts: Mapping[int, int] | None = None
+) -> list[Record]:
+    """One record for each measure, layer, head and length."""
+    found = []
+    for length, dispersion in by_length.items():
+        context = {} if contexts is None else {"context": contexts[length]}
+        for name in MEASURES:
+            found += [
+                {"metric": name, **common, "length": length, **context, "layer": layer, "head": head, "value": value}
+                for layer, heads in zip(dispersion.layers, dispersion.means_LH(name).tolist(), strict=True)
+                for head, value in enumerate(heads)
+            ]
+    return found
+
+
+def by_visible_keys(by_length: Mapping[int, Dispersion]) -> dict[str, Any]:
+    """Every measure as [layer][head][bin] for each context length, None where there are no rows; and their numbers.
+
+    layers: which of the model's layers these are.
+    """
+
+    def numbers_of(x_N: Tensor) -> list[float | None]:
+        return [None if math.isnan(x) else x for x in x_N.tolist()]
+
+    found = {}
+    for length, dispersion in by_length.items():
+        measures = {
+            name: [[numbers_of(x_N) for x_N in x_HN] for x_HN in dispersion.means_LHN(name)] for name in MEASURES
+        }
+        n_rows = dispersion.n_rows_LN.long().tolist()
+        about = {"layers": list(dispersion.layers), "largest_n": dispersion.largest_n, "rows": n_rows}
+        found[str(length)] = about | measures
+    return found
+
+
+def leave_dispersion(
+    by_length: Mapping[int, Dispersion],
+    directory: Path,
+    config: EvalConfig,
+    *,
+    title: str,
+    contexts: Mapping[int, int] | None = None,
+) -> None:
+    """Save dispersion by the number of visible keys, draw the longest context and print the table."""
+    write_json(directory / "dispersion.json", by_visible_keys(by_length))
+    longest = max(by_length)
+    context = longest if contexts is None else contexts[longest]
+    drawing = drawing_of_dispersion(by_length[longest], context=context, title=title)
+    save_drawing(drawing, directory / "figures", config.figures)
+    table = table_of_dispersion(by_length, name="context" if contexts is None else "length")
+    print_table(table, on_output=config.table == "stdout")
+    line = warning(by_length[longest], context)
+    if line is not None:
+        print_status(line)
+
+
+def table_of_dispersion(by_length: Mapping[int, Dispersion], *, name: str) -> Table:
+    """A row for each length, which is called `name`, and layer: the smallest and the largest mean of a head."""
+    title, heads = "dispersion: the lowest and the highest head of each layer", ("entropy", "of ln n", "top weight")
+    shown = Table(name, "layer", *heads, "logit spread", "active rows", title=title)
+    for length, dispersion in by_length.items():
+        means = {measure: dispersion.means_LH(measure) for measure in MEASURES}
+        columns = [
+            (means["entropy"], "{:.2f}"),
+            (means["entropy"] / means["ln_n"].clamp(min=1e-9), "{:.0%}"),
+            (means["largest_weight"], "{:.2f}"),
+            (means["logit_spread"], "{:.1f}"),
+            (means["in_active_range"], "{:.0%}"),
+        ]
+        for place, layer in enumerate(dispersion.layers):
+            ends = [(form.format(v[place].min()), form.format(v[place].max())) for v, form in columns]
+            cells = [low if low == high else f"{low}-{high}" for low, high in ends]
+            shown.add_row("" if place else f"{length:,}", str(layer), *cells)
+    return shown
+
+
+def warning(dispersion: Dispersion, context: int) -> str | None:
+    """A line if most rows of a context lie outside the polynomial's active range; else None."""
+    weights_L = dispersion.n_rows_LN.sum(-1)
+    inside = float((dispersion.means_LH("in_active_range").mean(-1) * weights_L).sum() / weights_L.sum())
+    if inside >= 0.5:
+        return None
+    reach = dispersion.active_range()
+    where = "it never exceeds 1" if reach is None else f"it exceeds 1 only from {reach[0]:.2f} to {reach[1]:.2f} nats"
+    return (
+        f"at context {context:,}, {1 - inside:.0%} of the rows have an entropy at which the adaptive temperature's "
+        f"polynomial does nothing ({where}); softmax.coefficients=[...] takes one of your own"
+    )
+
+
+def drawing_of_dispersion(dispersion: Dispersion, *, context: int, title: str) -> Drawing:
+    """Each head against the number of keys that it sees, beside Lemma 2.1 of the widest head and uniform weights."""
+    n = [*dispersion.largest_n[:-1], min(dispersion.largest_n[-1], context)]
+    n_layers = len(dispersion.layers)
+    places = range(n_layers) if n_layers <= MOST_LAYERS else (0, n_layers // 2, n_layers - 1)
+    reach = dispersion.active_range()
+    acts = [] if reach is None else [Mark("the temperature's polynomial acts", *reach, axis="y")]
+    ln_n = dispersion.means_LHN("ln_n")[dispersion.n_rows_LN.argmax(0), 0, torch.arange(len(n))]  # of a layer with rows
+    uniform: dict[str, Any] = {"entropy": ln_n, "largest_weight": [1 / x for x in n]}
+    widest = {  # of the layers that have rows there
+        "entropy": dispersion.means_LHN("entropy_bound").nan_to_num(torch.inf).amin((0, 1)),
+        "largest_weight": dispersion.means_LHN("largest_weight_bound").nan_to_num(-torch.inf).amax((0, 1)),
+    }
+    panels = []
+    for name, label in DISPERSION.items():
+        curves = [
+            Curve(f"layer {dispersion.layers[place]}", n, heads_N, style=style)
+            for style, place in enumerate(places)
+            for heads_N in dispersion.means_LHN(name)[place]
+        ]
+        if name in uniform:
+            curves.append(Curve("uniform: ln n, 1 / n", n, uniform[name], reference=True))
+            curves.append(Curve("Lemma 2.1, widest head", n, widest[name], points=True))
+        log = "xy" if name == "largest_weight" else "x"
+        panels.append(Panel("visible keys n", label, curves, log, marks=acts if name == "entropy" else []))
+    note = f"Every head at context {context:,}, rows by the number of keys that they see."
+    return Drawing("dispersion", title, panels, note=note)

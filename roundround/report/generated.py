@@ -1,4 +1,4 @@
-"""What a run of `roundround generate` shows: its texts, and what one head looked at while the first was written.
+"""What a run of `roundround generate` shows: its texts, and the attention of one head while it wrote the first.
 
 Shapes: S tokens that the model wrote, T tokens of the text.
 
@@ -20,8 +20,7 @@ from rich.text import Text
 from safetensors.numpy import save_file
 
 from roundround.report.drawing.tables import Record, Table, tables_of
-from roundround.report.page.heads import shown_word
-from roundround.report.page.view import RunFiles, Section, View
+from roundround.report.page.view import RunFiles, Section, View, shown_word
 from roundround.support.console import print_table
 from roundround.support.files import usual_mode
 
@@ -35,7 +34,7 @@ MOST_WEIGHTS = 200_000  # on a page
 def leave_attention(
     directory: Path, words: Sequence[str], places: Sequence[int], weights_ST: NDArray[Any], *, layer: int, head: int
 ) -> None:
-    """Keep the weights of a head: of the token at each of `places` over all tokens, whose `words` are kept too."""
+    """Save the weights of a head, from the token at each of `places` to all tokens, and the tokens as `words`."""
     about = {"words": json.dumps(list(words)), "layer": str(layer), "head": str(head)}
     arrays = {"weights": np.ascontiguousarray(weights_ST, np.float32), "places": np.asarray(places, np.int64)}
     save_file(arrays, directory / ATTENTION, metadata=about)
@@ -45,7 +44,7 @@ def leave_attention(
 def show_attention(
     words: Sequence[str], places: Sequence[int], weights_ST: NDArray[Any], *, n_prompt: int, title: str
 ) -> None:
-    """A table with a row for each token that was written; in a terminal the prompt's tokens, the brighter the more."""
+    """Print a row for each written token; a terminal also shows the prompt, in brighter colours for larger weights."""
     found = Shown("token", "on the prompt", "most on", title=title)
     prompt_SP = weights_ST[:, :n_prompt]
     by_weight = np.argsort(-prompt_SP.max(0), kind="stable") if len(places) else np.arange(0)
@@ -69,7 +68,7 @@ def show_attention(
 
 
 def behind(weight: float) -> str:
-    """The style of a token in a terminal."""
+    """The terminal style of a token with this weight."""
     if not weight >= FAINT:
         return ""
     red, green, blue = (round(dark + weight * (bright - dark)) for dark, bright in zip(DARK, BRIGHT, strict=True))
@@ -80,7 +79,7 @@ def behind(weight: float) -> str:
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
-    """A row for each text, what the head looked at, then the numbers."""
+    """A row for each text, the attention of the head, then the numbers."""
     found = files.json(TEXTS) or {"texts": []}
     rows = [
         [number, text["text"], text["tokens"], "the model" if text["ended"] else "length"]
@@ -95,7 +94,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
 
 
 def attention_of(files: RunFiles) -> dict[str, Any] | None:
-    """What the page's script reads: words, and for each written token its place and thousandths of weight before it."""
+    """For the page's script: the words, and for each written token its place and its weights in thousandths."""
     arrays = files.arrays(ATTENTION)
     if "weights" not in arrays or not len(arrays["weights"]):
         return None

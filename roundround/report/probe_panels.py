@@ -1,34 +1,49 @@
-"""The panels of a probe that records tell, and its page: a map of its heads to be explored, perplexity without
-frequencies, entropy when asked for the maximum.
+"""The panels of a probe, and its page: a map of its heads to be explored, perplexity without frequencies, and entropy
+when the model is asked for the maximum.
 
-The files that `probe` leaves and its page draw the same panels.
+The files that `probe` leaves and its page draw the same panels. Shapes: L layers, H heads, K key heads, P pairs,
+D distances, T tokens. A part that is too large for a page is kept for the heads that stand out most.
+
+Tested by tests/probing/test_probe_figures.py and tests/report/test_page.py.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import warnings
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from roundround.report.drawing.numbers import number
 from roundround.report.drawing.tables import Record, Table, tables_of
-from roundround.report.eval_panels import BEFORE, MOST_HEADS, by_layer, by_place, mean_of
-from roundround.report.page.heads import (
-    LETTERS,
-    MEANINGS,
-    MEASURES,
-    Head,
-    arrays_for_script,
-    heads_of,
-    places_of,
-    short,
-    standing_out,
-)
-from roundround.report.page.view import RunFiles, Section, View
+from roundround.report.eval_panels import BEFORE, MOST_HEADS, by_layer, by_place, curve_by_place, mean_of
+from roundround.report.page.view import RunFiles, Section, View, scaled, short, shown_word
 from roundround.support.panels import Curve, Panel, numbers
 
-MOST_CELLS = 10_000  # of the map
+ROOM = 800_000  # characters of each part of what is kept by head
+WITHOUT = "places_without_"
+FIRST = "_without_first"
+SHARE = "share_on_"
+MEASURES = ("entropy", "largest_weight", "logit_spread")
+NONE = "none"  # the `ablate` of what is measured before frequencies are set to zero
+LETTERS = {"diagonal": "D", "previous": "P", "sink": "K", "offset": "O", "semantic": "S", "local": "L", "diffuse": "-"}
+NEIGHBOURHOOD = ("diagonal", "previous", "local")
+MEANINGS = {
+    "diagonal": "looks at the token itself",
+    "previous": "looks at the token before",
+    "sink": "looks at the text's first token, or another that most rows prefer",
+    "offset": "looks at one other fixed distance, of 2 to 32 tokens",
+    "semantic": "looks at a single token at no fixed distance",
+    "local": "looks at the token itself and the seven before",
+    "diffuse": "spreads its weight",
+}
 NARROW = 6  # heads in a row, up to which what is shown of a head has room beside the map
 DENSE = 16  # heads in a row, from which on a cell has room for one letter
 
@@ -59,18 +74,6 @@ def range_of(record: Record) -> str:
     return f"{first:,.0f}-{last:,.0f} tokens before" + ("" if n is None else f" ({n:,.0f} targets)")
 
 
-def ablated_panel(records: Sequence[Record]) -> Panel:
-    """Perplexity against the tokens before the target, with all frequencies and without some."""
-    lines: dict[str, list[tuple[float, Record]]] = {}
-    for middle, record in by_place(records):
-        lines.setdefault(str(record["ablate"]), []).append((middle, record))
-    curves = []
-    for ablate, points in lines.items():
-        name = "all frequencies" if ablate == "none" else f"without {ablate}"
-        curves.append(Curve(name, [x for x, _ in points], numbers(number(record["value"]) for _, record in points)))
-    return Panel(BEFORE, "perplexity", curves, "xy", "Perplexity by the tokens before the target")
-
-
 def maximum_panels(records: Sequence[Record]) -> list[Panel]:
     """Figure 3 of arXiv:2410.01104: entropy of the last row against the number of listed elements, a panel a layer."""
     layers = by_layer(records, "entropy", "n")
@@ -93,13 +96,19 @@ def maximum_panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
-    """Whatever of the three kinds of probe the records are of."""
+    """The sections of whichever of the three kinds of probe the records are from."""
     heads, places = heads_of(records), places_of(records)
     sections, data = [], None
     if heads:
         ordered = standing_out(heads, places)
         first = max(ordered, key=lambda head: head.change() or 0.0)  # the first of all where nothing was ablated
-        data = arrays_for_script(files, ordered, places) | about_heads(heads, places, first)
+        data = arrays_for_script(files, ordered, places) | {"places": places, "first": first.name, "heads": {}}
+        for head in heads:  # the map shows two decimals: of shares rounded to three before, some would be wrong
+            own = {"label": head.place(), "share": short(head.share(), 6)}
+            own |= {name: short(value) for name, value in head.measures.items()}
+            change = head.change()
+            own |= {} if change is None else {"change": short(change)}
+            data["heads"][head.name] = own
         sections.append(explorer(heads, places, first))
     about_lists = "Entropy of the last row when asked for the largest of a list; the band spans the heads."
     asked = Section("Asked for the maximum", panels=maximum_panels(records), note=about_lists)
@@ -110,31 +119,10 @@ def view(files: RunFiles, records: list[Record]) -> View:
     return View([*sections, Section("Numbers", tables=tables, note=note)], scope(files, heads), data, scripts)
 
 
-def about_heads(heads: Sequence[Head], places: Sequence[str], first: Head) -> dict[str, Any]:
-    """Labels, shares and measures by head for the script, and which head is shown first."""
-    return {
-        "places": list(places),
-        "first": first.name,
-        "heads": {
-            h.name: {
-                "label": h.place(),
-                "share": short(
-                    h.share(), 6
-                ),  # the map shows two decimals: rounded to three before, some would be wrong
-                **{name: short(value) for name, value in h.measures.items()},
-                **({"change": short(change)} if (change := h.change()) is not None else {}),
-            }
-            for h in heads
-        },
-    }
-
-
-def explorer(heads: Sequence[Head], places: Sequence[str], first: Head) -> Section:
-    """The map of all heads, what is shown of a chosen one, and the table of heads."""
+def explorer(heads: Sequence[ProbedHead], places: Sequence[str], first: ProbedHead) -> Section:
+    """The map of all heads, the details of a chosen head, and the table of heads."""
     n_layers, n_heads = 1 + max(h.layer for h in heads), 1 + max(h.head for h in heads)
-    if n_layers * n_heads > MOST_CELLS:
-        raise ValueError(f"heads up to {n_layers - 1:,}.{n_heads - 1:,} are more than a map has room for")
-    grid: list[list[Head | None]] = [[None] * n_heads for _ in range(n_layers)]
+    grid: list[list[ProbedHead | None]] = [[None] * n_heads for _ in range(n_layers)]
     for head in heads:
         grid[head.layer][head.head] = head
     counts = Counter(head.place() for head in heads)
@@ -159,7 +147,7 @@ def explorer(heads: Sequence[Head], places: Sequence[str], first: Head) -> Secti
     return Section("Heads", part="probe.html.j2", values=values, tables=[table_of(heads, measures, changed)])
 
 
-def table_of(heads: Sequence[Head], measures: Sequence[str], changed: bool) -> Table:
+def table_of(heads: Sequence[ProbedHead], measures: Sequence[str], changed: bool) -> Table:
     columns = ["layer", "head", "label", "share", *measures, *(["change"] if changed else [])]
     rows = [
         [
@@ -185,21 +173,190 @@ def ablation(records: Sequence[Record]) -> Section:
     title = "Frequencies set to zero"
     if not found:
         return Section(title)
+    lines: dict[str, list[tuple[float, Record]]] = {}
+    for middle, record in by_place(found):
+        lines.setdefault(str(record["ablate"]), []).append((middle, record))
+    names = {ablate: "all frequencies" if ablate == NONE else f"without {ablate}" for ablate in lines}
+    curves = [curve_by_place(names[ablate], points) for ablate, points in lines.items()]
+    by_tokens = Panel(BEFORE, "perplexity", curves, "xy", "Perplexity by the tokens before the target")
     swept = any("kept" in record for record in found)
     n_targets = next((number(r.get("targets")) for r in found if "first_position" not in r), None)
     note = "" if n_targets is None else f"{n_targets:,.0f} targets in all; a range of fewer than 100 says little."
-    return Section(title, panels=kept_panels(found) if swept else [ablated_panel(found)], note=note)
+    return Section(title, panels=kept_panels(found) if swept else [by_tokens], note=note)
 
 
-def scope(files: RunFiles, heads: Sequence[Head]) -> list[str]:
+def scope(files: RunFiles, heads: Sequence[ProbedHead]) -> list[str]:
+    """Over how many texts and tokens the numbers are taken."""
     facts = files.run.manifest["facts"]
     texts, tokens = facts.get("texts"), facts.get("tokens")
-    lines = []
-    if isinstance(texts, int) and isinstance(tokens, int):
-        lines.append(f"Taken over {texts:,} texts with {tokens:,} tokens in all.")
-    if heads:
-        lines.append(
-            "Shares, largest weights and logit spreads are means over sampled rows with at least four tokens before "
-            "them; entropies over all rows, or over the sample where the normaliser has no fused form."
+    lines = [
+        f"Taken over {texts:,} texts with {tokens:,} tokens in all." if texts and tokens else "",
+        "Shares, largest weights and logit spreads are means over sampled rows with at least four tokens before "
+        "them; entropies over all rows, or over the sample where the normaliser has no fused form."
+        if heads
+        else "",
+    ]
+    return list(filter(None, lines))
+
+
+# -- what the script of the page reads
+
+
+def arrays_for_script(files: RunFiles, heads: Sequence[ProbedHead], places: Sequence[str]) -> dict[str, Any]:
+    """The data that the page's script reads. heads: in the order in which they are kept if not all have room."""
+    probe = files.arrays("probe.safetensors", lambda key: "square" not in key)
+    prompt = files.arrays("prompt.safetensors", lambda key: key == "weights")
+    norms = {kind: probe[f"{kind}_norm"] for kind in ("query", "key", "value") if f"{kind}_norm" in probe}
+    found: dict[str, Any] = {"overview": {kind: overview(norms_LHP) for kind, norms_LHP in norms.items()}}
+    found["shares"] = {h.name: shares_of(probe, h, places) for h in heads}
+    if "key" in norms:
+        found["keys"] = keys_of(probe)
+    if "frequencies" in probe:
+        found["frequencies"] = [[short(float(g), 4) for g in g_P] for g_P in probe["frequencies"]]
+    if "distances" in probe:
+        found["distances"] = [int(d) for d in probe["distances"].tolist()]
+    found["parts"] = {}
+    for name, title, arrays, key, numbers_of in (
+        ("norms", "norms of queries", probe, "query_norm", norms_of),
+        ("logits", "logits by frequency", probe, "logit_by_pair", logits_of),
+        ("prompt", "attention on the prompt", prompt, "weights", weights_of),
+    ):
+        known = heads if key in arrays else []
+        most = max(1, ROOM // len(json.dumps(numbers_of(arrays, known[0])))) if known else 0
+        found["parts"][name] = {head.name: numbers_of(arrays, head) for head in known[:most]}
+        if len(known) > most:
+            files.remarks.append(
+                f"{title}: shown for the {most:,} heads of {len(known):,} that stand out most (each label's largest "
+                "shares in turn), because a page has no room for more; the arrays of the run have all"
+            )
+    if found["parts"]["prompt"]:
+        found["words"] = [shown_word(word) for word in files.words("prompt.safetensors")]
+    return found
+
+
+def norms_of(probe: dict[str, NDArray[Any]], head: ProbedHead) -> dict[str, Any]:
+    """Mean query norm of each pair, with and without the first token of each text."""
+    names = [name for name in ("query_norm", f"query_norm{FIRST}") if name in probe]
+    return {name: scaled(there(probe[name][head.layer, head.head])) for name in names}
+
+
+def keys_of(probe: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """Mean key norm of each pair by layer and key head; a query head h of H reads key head h K / H."""
+    found: dict[str, Any] = {}
+    for name in ("key_norm", f"key_norm{FIRST}"):
+        by_layer = [heads_KP[~np.isnan(heads_KP).all(-1)] for heads_KP in probe[name]]
+        found[name] = [[scaled(there(norms_P)) for norms_P in heads_KP] for heads_KP in by_layer]
+    return found | {"n_heads": (~np.isnan(probe["query_norm"]).all(-1)).sum(1).tolist()}
+
+
+def there(values_P: NDArray[Any]) -> NDArray[Any]:
+    """The values without the padding at the end of a smaller layer."""
+    known = np.flatnonzero(~np.isnan(values_P))
+    return values_P[: known[-1] + 1] if len(known) else values_P[:0]
+
+
+def logits_of(probe: dict[str, NDArray[Any]], head: ProbedHead) -> dict[str, Any]:
+    """What each pair adds to the logit at each distance that was reached: rows are pairs."""
+    values_PD = probe["logit_by_pair"][head.layer, head.head]
+    pairs = ~np.isnan(values_PD).all(-1)
+    reached = ~np.isnan(values_PD[pairs]).any(0) if pairs.any() else np.zeros(values_PD.shape[1], bool)
+    kept = values_PD[pairs][:, reached]
+    return {"columns": np.flatnonzero(reached).tolist(), "rows": len(kept), **scaled(kept)}
+
+
+def weights_of(prompt: dict[str, NDArray[Any]], head: ProbedHead) -> list[int]:
+    """Weights of the prompt in thousandths, the lower triangle row by row."""
+    weights_TT = np.nan_to_num(prompt["weights"][head.layer, head.head].astype(np.float64))
+    steps: list[int] = np.rint(1000 * weights_TT[np.tril_indices(len(weights_TT))]).astype(int).tolist()
+    return steps
+
+
+def shares_of(probe: dict[str, NDArray[Any]], head: ProbedHead, places: Sequence[str]) -> dict[str, list[int]]:
+    """Thousandths of the weight at each place, with all frequencies and without some."""
+    rows = {band: [round(1000 * of.get(place, 0.0)) for place in places] for band, of in head.shares.items()}
+    for name in ("fastest", "fast", "slow", "slowest"):
+        key = f"{WITHOUT}{name}"
+        if key in probe:
+            rows[name] = [round(1000 * share) for share in np.nan_to_num(probe[key][head.layer, head.head]).tolist()]
+    return {("all" if band == NONE else f"without {band}"): values for band, values in rows.items()}
+
+
+def overview(norms_LHP: NDArray[Any]) -> dict[str, Any]:
+    """Mean norm over heads: rows are layers, columns pairs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of layers that have fewer pairs
+        means_LP = np.nanmean(norms_LHP, axis=1)
+    return {"rows": means_LP.shape[0], "columns": means_LP.shape[1], **scaled(means_LP)}
+
+
+# -- what the records say
+
+
+@dataclass
+class ProbedHead:
+    """A head: its label, the share of its weight at each place (by band that is set to zero), and its measures."""
+
+    layer: int
+    head: int
+    label: str | None = None
+    behind_label: float | None = None
+    shares: dict[str, dict[str, float]] = field(default_factory=dict)
+    measures: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.layer}.{self.head}"
+
+    def place(self) -> str:
+        """Its label, or the place of the largest share if the run recorded no label."""
+        before = self.shares.get(NONE, {})
+        return self.label or (max(before, key=lambda place: before[place]) if before else "")
+
+    def share(self) -> float:
+        """The recorded weight behind its label, or the weight at the label's place, which is less for a local head."""
+        if self.behind_label is not None:
+            return self.behind_label
+        before = self.shares.get(NONE, {})
+        return sum(before.get(place, 0.0) for place in (NEIGHBOURHOOD if self.place() == "local" else [self.place()]))
+
+    def change(self) -> float | None:
+        """The share of the weight that moves when frequencies are set to zero; None if none were."""
+        bands = [band for band in self.shares if band != NONE]
+        if not bands or NONE not in self.shares:
+            return None
+        before, after = self.shares[NONE], self.shares[bands[-1]]
+        return sum(abs(after.get(place, 0.0) - share) for place, share in before.items()) / 2
+
+
+def places_of(records: Sequence[Record]) -> list[str]:
+    """The places in the order of the records, which is the order of the arrays too."""
+    return list(dict.fromkeys(r["metric"].removeprefix(SHARE) for r in records if r["metric"].startswith(SHARE)))
+
+
+def heads_of(records: Sequence[Record]) -> list[ProbedHead]:
+    """Every head whose shares of weight were recorded, layer by layer."""
+    found: dict[tuple[int, int], ProbedHead] = {}
+    for record in records:
+        layer, head = record.get("layer"), record.get("head")
+        if not isinstance(layer, int) or not isinstance(head, int) or min(layer, head) < 0 or "n" in record:
+            continue
+        here, metric, value = (
+            found.setdefault((layer, head), ProbedHead(layer, head)),
+            record["metric"],
+            record["value"],
         )
-    return lines
+        if metric == "label":
+            here.label, here.behind_label = str(value), number(record.get("share"))
+        elif (measured := number(value)) is None:
+            continue
+        elif metric.startswith(SHARE):
+            here.shares.setdefault(str(record.get("ablate", NONE)), {})[metric.removeprefix(SHARE)] = measured
+        elif metric in MEASURES:
+            here.measures[metric] = measured
+    return [found[key] for key in sorted(found) if found[key].shares]
+
+
+def standing_out(heads: Sequence[ProbedHead], places: Sequence[str]) -> list[ProbedHead]:
+    """The heads in the order of a page: each label in turn gives its head with the largest share that is left."""
+    by_label = [sorted((h for h in heads if h.place() == place), key=lambda h: -h.share()) for place in places]
+    return [head for turn in zip_longest(*by_label) for head in turn if head is not None]

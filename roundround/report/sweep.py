@@ -1,6 +1,6 @@
-"""What came of a sweep: a table of its runs by what was swept, a page with their curves overlaid, the next command.
+"""The outcome of a sweep: a table of its runs by swept settings, a page with all their curves, the next command.
 
-A run that looks at the model of another one is told apart by the settings of that one too.
+A run that measures the model of another run has the settings of that run too.
 
 Tested by tests/report/test_sweep.py.
 """
@@ -9,27 +9,24 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from roundround.analysis.comparison import varying
-from roundround.analysis.load import LongTable, Number, numbers_of
 from roundround.analysis.past_run import PastRun, direction
 from roundround.records.directories import PAGE, jobs_of_sweep
 from roundround.report.comparison import AXES, panels_of
+from roundround.report.drawing.numbers import number
 from roundround.report.drawing.tables import Table, filled, in_words
-from roundround.report.facts import Fact
-from roundround.report.lab_book import relative
+from roundround.report.eval_panels import OF_A_PART
+from roundround.report.lab_book import Fact, relative
 from roundround.report.page.view import RunFiles, Section
-from roundround.report.page.write import html, pictures_of
+from roundround.report.page.write import html
 from roundround.report.train_panels import logged
 from roundround.support.console import print_status, print_table
-from roundround.support.errors import UserError, one_line
 from roundround.support.files import write_atomically
-from roundround.support.panels import Curve, Panel
+from roundround.support.panels import Curve, Panel, numbers
 from roundround.verbs import verb_named
 
 MOST_ROWS = 40  # of the table in a terminal
@@ -43,7 +40,7 @@ LOGGED = {  # of a training, by step: what the page overlays
 
 
 def show_sweep(directory: Path, failures: Mapping[int, str], n_jobs: int) -> None:
-    """Tell how a sweep ended. failures: why a job failed, by its number."""
+    """Print how a sweep ended. failures: why a job failed, by its number."""
     runs = runs_of(directory)
     if runs:
         table = table_of(runs)
@@ -61,7 +58,7 @@ def show_sweep(directory: Path, failures: Mapping[int, str], n_jobs: int) -> Non
 
 
 def reasons(failures: Mapping[int, str]) -> str:
-    """Each reason once, with the jobs that had it."""
+    """Each reason once, with the numbers of its jobs."""
     jobs: dict[str, list[int]] = {}
     for job, why in sorted(failures.items()):
         jobs.setdefault(why.removeprefix("failed: ").partition(" (traceback")[0], []).append(job)
@@ -77,7 +74,7 @@ def runs_of(directory: Path) -> list[PastRun]:
 
 
 def next_commands(directory: Path, runs: Sequence[PastRun]) -> list[tuple[str, str]]:
-    """What one does with such runs: in words, and as it is typed."""
+    """Commands that often follow such runs: in words, and as they are typed."""
     name = shlex.quote(relative(directory))
     trained = [run.train_lengths[1] for run in runs if run.train_lengths]
     lengths = ",".join(str(times * max(trained)) for times in (1, 2, 4)) if trained else ""
@@ -87,7 +84,7 @@ def next_commands(directory: Path, runs: Sequence[PastRun]) -> list[tuple[str, s
 
 
 def swept(runs: Sequence[PastRun]) -> list[dict[str, str]]:
-    """For each run what was given to it and not to all of them alike."""
+    """The settings given to each run that differ between the runs."""
     given = []
     for run in runs:
         words = [*(run.measured.manifest["overrides"] if run.measured else []), *run.manifest["overrides"]]
@@ -98,7 +95,7 @@ def swept(runs: Sequence[PastRun]) -> list[dict[str, str]]:
 
 
 def styles(runs: Sequence[PastRun]) -> list[dict[str, str]]:
-    """What gives the curve of each run its colour: what was swept, and the seed where that is all."""
+    """The settings that give the curve of each run its colour: without the seed, unless only the seed was swept."""
     settings = swept(runs)
     others = [{key: value for key, value in own.items() if key != "seed"} for own in settings]
     return others if others[0] else settings
@@ -126,51 +123,38 @@ def table_of(runs: Sequence[PastRun]) -> Table:
 def write_sweep_page(directory: Path) -> None:
     """Write the page of a sweep into its directory."""
     runs = runs_of(directory)
-    files = RunFiles(runs[0])
-    found = [*curves_by_step(runs, files.remarks), *curves_by_length(runs, files.remarks)]
-    panels = [panel for panel in found if panel.drawn]
+    remarks: list[str] = []
+    panels = [panel for panel in [*curves_by_step(runs, remarks), *curves_by_length(runs)] if panel.drawn]
     if len(panels) > PANELS:
-        files.remarks.append(f"{PANELS} of {len(panels):,} panels are drawn")
-    curves = Section("Curves", panels=panels[:PANELS])
-    pages = [run.directory.name for run in runs if (run.directory / PAGE).exists()]
-    results = Section(
-        "Runs", tables=[table_of(runs)], part="runs.html.j2" if pages else None, values={"pages": pages, "page": PAGE}
-    )
+        remarks.append(f"{PANELS} of {len(panels):,} panels are drawn")
+    pages = {"pages": [run.directory.name for run in runs if (run.directory / PAGE).exists()], "page": PAGE}
+    part = "runs.html.j2" if pages["pages"] else None
+    results = Section("Runs", tables=[table_of(runs)], part=part, values=pages)
     statuses = {run.directory.name: run.status.partition(":")[0] for run in runs}
     unfinished = [job for job, status in statuses.items() if status != "done"]
     if unfinished:
-        files.remarks.append(f"not done: {len(unfinished):,} of {len(runs):,} runs (job {', '.join(unfinished)})")
+        remarks.append(f"not done: {len(unfinished):,} of {len(runs):,} runs (job {', '.join(unfinished)})")
     settings = swept(runs)
-    values = {key: ", ".join(dict.fromkeys(own[key] for own in settings)) for key in settings[0]}
-    number = count()
-    shared = dict(word.partition("=")[::2] for word in runs[0].manifest["overrides"])
-    page = html(
-        {
-            "title": f"Sweep of {verb_named(runs[0].verb).name}",
-            "subject": "; ".join(f"{key}: {listed}" for key, listed in values.items()),
-            "status": next((status for status in statuses.values() if status != "done"), "done"),
-            "findings": [],
-            "remarks": files.remarks,
-            "headline": [("runs", f"{len(runs):,}")],
-            "scope": ["Each run has lines of its own; compare takes means over runs, with intervals and tests."],
-            "sections": [(section, pictures_of(section, files, number)) for section in (curves, results)],
-            "data": None,
-            "facts": [
-                Fact("directory", str(directory)),
-                Fact("started", runs[0].started.isoformat(sep=" ", timespec="seconds")),
-            ],
-            "commands": next_commands(directory, runs),
-            "settings": Table(
-                "Given to all runs alike",
-                ["setting", "value"],
-                [[key, value] for key, value in shared.items() if key not in (*values, "run")],
-            ),
-            "config": [],
-            "common": [],
-        },
-        scripts=(),
-    )  # fmt: skip
-    write_atomically(directory / PAGE, page)
+    varied = {key: ", ".join(dict.fromkeys(own[key] for own in settings)) for key in settings[0]}
+    given = [list(word.partition("=")[::2]) for word in runs[0].manifest["overrides"]]
+    shared = [[key, value] for key, value in given if key not in (*varied, "run")]
+    started = runs[0].started.isoformat(sep=" ", timespec="seconds")
+    values = {
+        "title": f"Sweep of {verb_named(runs[0].verb).name}",
+        "subject": "; ".join(f"{key}: {listed}" for key, listed in varied.items()),
+        "status": statuses[unfinished[0]] if unfinished else "done",
+        "findings": [],
+        "remarks": remarks,
+        "headline": [("runs", f"{len(runs):,}")],
+        "scope": ["Each run has lines of its own; compare takes means over runs, with intervals and tests."],
+        "data": None,
+        "facts": [Fact("directory", str(directory)), Fact("started", started)],
+        "commands": next_commands(directory, runs),
+        "settings": Table("Given to all runs alike", ["setting", "value"], shared),
+        "config": [],
+        "common": [],
+    }
+    write_atomically(directory / PAGE, html(values, [Section("Curves", panels=panels[:PANELS]), results]))
 
 
 def curves_by_step(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]:
@@ -183,58 +167,35 @@ def curves_by_step(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]:
     found: list[Panel] = []
     for name, label in LOGGED.items():
         curves = [(own, logged(some, name, "")[0]) for own, some in zip(styles(runs), lines, strict=True)]
+        drawn: list[tuple[dict[str, Any], Curve]] = [(own, curve) for own, curve in curves if np.size(curve.x)]
         share = "match" in name
-        found += panels_of(
-            [(own, curve) for own, curve in curves if len(curve.x)],  # type: ignore[arg-type]
-            label.capitalize(), ("step", label), possible=(0.0, 1.0 if share else None), whole=share,
-        )  # fmt: skip
+        ends = (0.0, 1.0 if share else None)
+        found += panels_of(drawn, label.capitalize(), ("step", label), possible=ends, whole=share)
     return found
 
 
-def curves_by_length(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]:
+def curves_by_length(runs: Sequence[PastRun]) -> list[Panel]:
     """The first number that says how good a model is against context length: means over the seeds within a run.
 
-    A curve for each run, and for each setting that its own records differ in, such as several normalisers on one model.
-    Parts of a task are left out. What could not be read is added to `remarks`.
+    A curve for each run, and for each of several normalisers on one model. Parts of a task are left out.
     """
-    numbers_of_all = [[number for number in numbers_in(run, remarks) if direction(number[1])] for run in runs]
+    judged = [[r for r in run.results() if direction(r["metric"]) and not OF_A_PART & r.keys()] for run in runs]
     for axis, label in AXES.items():
-        whole = [[number for number in some if [name for name, _ in number[2]] == [axis]] for some in numbers_of_all]
-        metric = next((metric for some in whole for _, metric, _, _ in some), "")
-        curves = []
-        for own, some in zip(styles(runs), whole, strict=True):
-            kept, _ = varying([replicate for replicate, *_ in some])
-            lines: dict[tuple[Any, ...], dict[float, list[float]]] = {}
-            for replicate, name, ((_, x),), value in some:
-                if name == metric:
-                    its = tuple(replicate.settings.get(key) for key in kept)
-                    lines.setdefault(its, {}).setdefault(x, []).append(value)
-            for its, points in lines.items():
-                xs = sorted(points)
-                curves.append(
-                    (own | dict(zip(kept, its, strict=True)), Curve("", xs, [float(np.mean(points[x])) for x in xs]))
-                )
-        ticks = sorted({x for some in whole for _, name, ((_, x),), _ in some if name == metric})
+        found = [[record for record in some if number(record.get(axis)) is not None] for some in judged]
+        metric = next((record["metric"] for some in found for record in some), "")
+        curves, ticks = [], set[float]()
+        for own, some in zip(styles(runs), found, strict=True):
+            lines: dict[Any, dict[float, list[float | None]]] = {}
+            for record in some:
+                if record["metric"] == metric:
+                    points = lines.setdefault(record.get("softmax"), {})
+                    points.setdefault(record[axis], []).append(number(record["value"]))
+            for softmax, points in lines.items():
+                ticks |= points.keys()
+                curve = Curve("", sorted(points), [float(numbers(points[x]).mean()) for x in sorted(points)])
+                curves.append((own | ({"softmax": softmax} if len(lines) > 1 else {}), curve))
         if len(ticks) > 1:
-            words = in_words(metric)
-            return panels_of(
-                curves,
-                words.capitalize(),
-                (label, words),
-                log="x" if ticks[0] > 0 else "",
-                x_ticks=ticks,
-                possible=(0.0, None),
-            )
+            words, log = in_words(metric), "x" if min(ticks) > 0 else ""
+            ends = (0.0, None)
+            return panels_of(curves, words.capitalize(), (label, words), log=log, x_ticks=sorted(ticks), possible=ends)
     return []
-
-
-def numbers_in(run: PastRun, remarks: list[str]) -> list[Number]:
-    """What `compare` would read of a run, where it has results."""
-    table = LongTable()
-    try:
-        found = numbers_of(run, table)
-    except UserError as error:
-        table.remarks.append(one_line(error))
-        found = []
-    remarks += [f"job {run.directory.name}: {remark}" for remark in table.remarks]
-    return found

@@ -1,4 +1,4 @@
-"""The panels of a training run, and its page: its losses step by step, and what came of it."""
+"""The panels and the page of a training run: its losses step by step, and its results."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from roundround.support.panels import Curve, Panel, numbers
 
 MOST_POINTS = 300  # of a line; more logged steps are averaged
 ACROSS = "step"
+COUNTED = ("train", "validation", "distinct_validation")  # examples of a task
 OTHERS = {  # each other number that is logged: title, label
     "lr": ("Learning rate", "learning rate"),
     "grad_norm": ("Gradient norm, before clipping", "norm"),
@@ -23,7 +24,7 @@ OTHERS = {  # each other number that is logged: title, label
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
-    """Loss and held-out loss, of a task what is right, learning rate, gradient norm and speed; results as tables."""
+    """Loss, held-out loss, right answers of a task, learning rate, gradient norm and speed; then results as tables."""
     results = [
         r | {"value": "never left"} if r["metric"] == "plateau" and number(r["value"]) is None else r for r in records
     ]
@@ -32,7 +33,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
 
 
 def panels(lines: Sequence[Record]) -> list[Panel]:
-    """The curves of a training, off the lines of metrics.jsonl."""
+    """The curves of a training, from the lines of metrics.jsonl."""
     of_batches, note = logged(lines, "loss", "training loss")
     held_out, _ = logged(lines, "held_out_nats_per_token", "held-out loss")
     right = [logged(lines, f"held_out_{name}", in_words(name))[0] for name in ("exact_match", "token_accuracy")]
@@ -47,9 +48,9 @@ def panels(lines: Sequence[Record]) -> list[Panel]:
 
 
 def logged(lines: Sequence[Record], name: str, words: str, **look: Any) -> tuple[Curve, str]:
-    """A number by step, at most MOST_POINTS means of equally many lines with the least and the largest as a band.
+    """A number by step; more than MOST_POINTS lines become means of equally many, with a band from least to largest.
 
-    Also what was done, in words. Where one of several lines is no number, their mean is none either.
+    Also a note that says so. A mean over a line without a number is no number either.
     """
     there = [line for line in lines if name in line]
     steps, values = numbers(float(line["step"]) for line in there), numbers(number(line[name]) for line in there)
@@ -58,50 +59,45 @@ def logged(lines: Sequence[Record], name: str, words: str, **look: Any) -> tuple
         return Curve(words, steps, values, **look), ""
     starts = np.arange(0, len(there), size)
     counts = np.diff([*starts, len(there)])
-    with np.errstate(over="ignore"):
-        mean = np.add.reduceat(values, starts) / counts
+    mean = np.add.reduceat(values, starts) / counts
     low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
     note = f"Each point is the mean of {size} logged steps; the band goes from the least to the largest."
     return Curve(words, steps[starts + counts // 2], mean, low=low, high=high, **look), note
 
 
 def scope(run: PastRun) -> list[str]:
-    """What the held-out loss is taken over."""
+    """What the model was trained on, and what the held-out numbers are taken over."""
     config, data = run.manifest["config"], run.manifest["data"] or {}
-    if run.learns_a_task:
-        return [*scope_of_task(run), *as_softmax(run)]
-    lines, length = [], config["model"].get("train_length")
+    as_softmax = run.manifest.get("trains_as_softmax") and run.choices.get("softmax") != "softmax"
+    lines = [
+        *(scope_of_task(run, data) if run.learns_a_task else scope_of_text(config, data)),
+        "While training, this normaliser is the plain softmax; it differs at inference." if as_softmax else "",
+    ]
+    return list(filter(None, lines))
+
+
+def scope_of_text(config: dict[str, Any], data: dict[str, Any]) -> list[str]:
     held_out, wanted = number(data.get("held_out_tokens")), number(config.get("validation_tokens"))
-    if held_out is not None and wanted is not None:
-        lines.append(
-            f"Held-out loss: over {min(held_out, wanted):,.0f} of {held_out:,.0f} held-out tokens, in windows of the "
-            f"training context length, {shown(length)} tokens; the best checkpoint is the one where it is least."
-        )
-    if number(data.get("training_tokens")) is not None:
-        lines.append(f"Trained on a corpus of {shown(data['training_tokens'])} tokens.")
-    return lines + as_softmax(run)
+    n_tokens, context = number(data.get("training_tokens")), shown(config["model"].get("train_length"))
+    return [
+        f"Held-out loss: over {min(held_out, wanted):,.0f} of {held_out:,.0f} held-out tokens, in windows of the "
+        f"training context length, {context} tokens; the best checkpoint is the one where it is least."
+        if held_out is not None and wanted is not None
+        else "",
+        f"Trained on a corpus of {shown(data['training_tokens'])} tokens." if n_tokens is not None else "",
+    ]
 
 
-def scope_of_task(run: PastRun) -> list[str]:
-    """Which examples there were, and what the held-out numbers are taken over."""
-    data, lengths = run.manifest["data"] or {}, run.train_lengths
-    lines, n_validated, n = [], number(data.get("validation_examples")), number(data.get("train_examples"))
-    if n_validated is not None:
-        n_distinct = number(data.get("distinct_validation_examples"))
-        same = "" if n_distinct in (None, n_validated) else f" ({n_distinct:,.0f} distinct)"
-        lines.append(
-            f"Held-out numbers: over {n_validated:,.0f} validation examples{same}, of which only scored tokens count; "
-            "the best checkpoint is the one with most exact matches, among equals that of the lowest loss."
-        )
-    if lengths is not None:
-        examples = "new examples in every batch" if n is None else f"{n:,.0f} examples"
-        context = shown(run.manifest["config"]["model"].get("train_length"))
-        what = f"{run.choices.get('data', 'a task')}: {examples}"
-        lines.append(f"Trained on {what}, of length {lengths[0]:,} to {lengths[1]:,}, up to {context} tokens.")
-    return lines
-
-
-def as_softmax(run: PastRun) -> list[str]:
-    if run.manifest.get("trains_as_softmax") and run.choices.get("softmax") != "softmax":
-        return ["While training, this normaliser is the plain softmax; it differs at inference."]
-    return []
+def scope_of_task(run: PastRun, data: dict[str, Any]) -> list[str]:
+    n, n_validated, n_distinct = (number(data.get(f"{name}_examples")) for name in COUNTED)
+    lengths, context = run.train_lengths, shown(run.manifest["config"]["model"].get("train_length"))
+    same = "" if n_distinct in (None, n_validated) else f" ({n_distinct:,.0f} distinct)"
+    examples = "new examples in every batch" if n is None else f"{n:,.0f} examples"
+    what = f"{run.choices.get('data', 'a task')}: {examples}"
+    return [
+        f"Held-out numbers: over {n_validated:,.0f} validation examples{same}, of which only scored tokens count; "
+        "the best checkpoint is the one with most exact matches, among equals that of the lowest loss."
+        if n_validated is not None
+        else "",
+        f"Trained on {what}, of length {lengths[0]:,} to {lengths[1]:,}, up to {context} tokens." if lengths else "",
+    ]

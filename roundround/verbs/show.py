@@ -6,7 +6,7 @@ What is slow to import is imported when it runs. Tested by tests/analysis/test_r
 from __future__ import annotations
 
 from roundround.config.verb import PAST, Verb
-from roundround.support.errors import UserError, nearest
+from roundround.support.errors import UserError
 
 VERB = Verb(
     name="show",
@@ -24,17 +24,13 @@ VERB = Verb(
 
 def show(names: list[str], values: dict[str, str]) -> None:
     """Print a run's settings, results, curves and files. UserError where several are meant, or none."""
-    from roundround.analysis.past_run import directories_of, last, past_run
+    from roundround.analysis.past_run import past_run
     from roundround.config.options import changed_settings
-    from roundround.report.lab_book import show_run
+    from roundround.report.lab_book import meant_by, show_run
 
-    for key in values:
-        if key not in VERB.reads:
-            raise UserError(f"no key {key}{nearest(key, VERB.reads)}; roundround runs filters")
     if len(names) > 1:
         raise UserError(f"show takes one run, and {len(names)} are given; roundround runs lists several")
-    outputs, verb = values.get("outputs", "outputs"), values.get("verb")
-    directories = directories_of(names[0], outputs, verb) if names else [last(0, outputs, verb)]
+    directories = meant_by(VERB, names, values)
     if len(directories) > 1:
         raise UserError(f"{names[0]} holds {len(directories)} runs, and show takes one; roundround runs lists them")
     run = past_run(directories[0])

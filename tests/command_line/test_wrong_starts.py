@@ -15,7 +15,7 @@ from conftest import ROOT, Done, assert_refused
 
 from roundround.command_line import launch
 from roundround.command_line.places import about_path
-from roundround.support.errors import UserError, one_line
+from roundround.support.errors import one_line
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from roundround.probing.ablation import text_loss
 from roundround.probing.dispersion import watched
 from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout, rotated
 from roundround.probing.probe import observe
-from roundround.report.probe_tables import records, show
+from roundround.report.probe_results import records, show
 from roundround.softmax.sink import Sink
 from roundround.softmax.soft_cap import SoftCap
 from roundround.support.errors import UserError

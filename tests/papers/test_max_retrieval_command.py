@@ -19,11 +19,10 @@ from conftest import Done, metrics_of, saved_weights, shell
 from omegaconf import OmegaConf
 
 from roundround.papers.max_retrieval.sets import TrainingSets
-from roundround.report import max_retrieval_panels as figures
-from roundround.report import max_retrieval_tables as report
+from roundround.report import max_retrieval as report
 from roundround.report.drawing.figures import save_drawing
 from roundround.support.console import print_table
-from roundround.verbs.max_retrieval.evaluation import fits_by_seed
+from roundround.verbs.max_retrieval.run import fits_by_seed
 
 SMALL = [
     "logger=none",
@@ -199,7 +198,7 @@ def test_a_run_is_evaluated_in_bfloat16_and_at_one_temperature(
     roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("roundround.verbs.max_retrieval.evaluation.draw", lambda *_: None)  # most of the time
+        patched.setattr("roundround.verbs.max_retrieval.run.draw", lambda *_: None)  # most of the time
         first = roundround("maxkey", *SMALL)
     both = ["bfloat16=true", "one_temperature=true"]
     done = roundround("maxkey", f"run={first.directory}", "logger=none", *both)
@@ -353,7 +352,7 @@ def test_a_gain_that_is_the_same_in_every_seed_has_the_p_of_its_signs() -> None:
 
 def accuracy_of(found: report.Measured, folder: Path) -> str:
     """The figure of accuracies as it is written."""
-    (svg,) = save_drawing(figures.drawings(found)[0], folder, kinds=["svg"])
+    (svg,) = save_drawing(report.drawings(found)[0], folder, kinds=["svg"])
     return svg.read_text()
 
 
@@ -362,7 +361,7 @@ def test_lines_that_lie_on_each_other_are_drawn_once_with_both_names(tmp_path: P
     rng = np.random.default_rng(0)
     one, other = rng.normal(50, 3, (2, 3)), rng.normal(60, 3, (2, 3))
     found = measured({"softmax": one, "log_n": other, "ssmax": other + 1e-6}, [16, 32, 64])
-    assert found.distinct() == {"softmax": [], "log_n": ["ssmax"]}
+    assert found.distinct() == {"softmax": ["softmax"], "log_n": ["log_n", "ssmax"]}
     drawn = accuracy_of(found, tmp_path)
     assert "log_n = ssmax" in drawn
     assert drawn.count("ssmax") == 1

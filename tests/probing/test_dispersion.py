@@ -20,7 +20,7 @@ from roundround.kernels import blocks
 from roundround.kernels.keys import Keys
 from roundround.probing import dispersion as dispersion_module
 from roundround.probing.dispersion import MEASURES, Dispersion, watched
-from roundround.report import dispersion_tables as report
+from roundround.report import evaluation as report
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature, inverse_temperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.entmax15 import Entmax15
@@ -157,7 +157,7 @@ def test_what_a_window_never_sees_hides_nothing_of_the_other_layers() -> None:
     assert kept["rows"][0] != kept["rows"][1]
     assert kept["entropy"][0][0][-1] is None
     assert kept["entropy"][1][0][-1] is not None
-    entropy = report.drawing(seen, context=11, title="").panels[0]
+    entropy = report.drawing_of_dispersion(seen, context=11, title="").panels[0]
     assert isinstance(entropy, Panel)
     references = [curve for curve in entropy.curves if curve.name.startswith(("uniform", "Lemma"))]
     assert len(references) == 2

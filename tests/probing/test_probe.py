@@ -24,8 +24,7 @@ from roundround.probing.probe import Probe, batches, observe
 from roundround.probing.prompt import entropy_by_length
 from roundround.probing.rows import BANDS, FARTHEST, FIRST_ROW, NEAR, PLACES, RowStatistics
 from roundround.probing.texts import DOMAINS, maximum_prompt, texts_of
-from roundround.report import probe_tables as report
-from roundround.report.evaluation import position_bins
+from roundround.report import probe_results as report
 from roundround.softmax.softmax import Softmax
 from roundround.support.errors import UserError
 
@@ -524,25 +523,25 @@ def losses(*counts: int) -> PositionLoss:
 
 
 def test_context_bins_cover_every_position() -> None:
-    assert ablation.context_bins(losses(*[9] * 40)) == [(0, 40)]
-    assert ablation.context_bins(losses(*[9] * 300)) == [(0, 64), (64, 128), (128, 256), (256, 300)]
+    assert ablation.bins(losses(*[9] * 40)) == [(0, 40)]
+    assert ablation.bins(losses(*[9] * 300)) == [(0, 64), (64, 128), (128, 256), (256, 300)]
 
 
 def test_a_bucket_of_few_targets_joins_its_neighbour() -> None:
     stories = losses(*[200] * 128, *[1] * 5)  # as many texts that end at about the same place
-    assert ablation.context_bins(stories) == [(0, 64), (64, 133)]
-    assert ablation.context_bins(losses(*[1] * 80)) == [(0, 80)]
-    assert position_bins(losses(*[8] * 64)) == [(0, 16), (16, 32), (32, 64)]
-    assert position_bins(losses(*[100] * 3)) == [(0, 1), (1, 2), (2, 3)]
+    assert ablation.bins(stories) == [(0, 64), (64, 133)]
+    assert ablation.bins(losses(*[1] * 80)) == [(0, 80)]
+    assert ablation.bins(losses(*[8] * 64), 1) == [(0, 16), (16, 32), (32, 64)]
+    assert ablation.bins(losses(*[100] * 3), 1) == [(0, 1), (1, 2), (2, 3)]
 
 
 def test_tables_say_how_many_targets_a_number_has_and_mark_few(capsys: pytest.CaptureFixture[str]) -> None:
     few, many = losses(*[1] * 80), losses(*[70] * 80)
-    report.show_ablation(many, many, "tiny", "lowest:0.5")
+    report.show_losses({"perplexity": many, "without lowest:0.5": many}, "tiny", "tokens")
     shown = capsys.readouterr().err
     assert "4,480" in shown
     assert "*" not in shown
-    report.show_curve(few, [], [])
+    report.show_losses({"none": few}, "tiny", "frequencies set to zero", across=True)
     shown = capsys.readouterr().err
     assert "2.718 *" in shown
     assert "* fewer than 100 targets" in shown

@@ -20,12 +20,11 @@ from roundround.hf.patching.attention import installed
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
 from roundround.probing.probe import Probe, observe
-from roundround.report import evaluation, probe_figures
-from roundround.report import probe_tables as report
+from roundround.report import probe_results as report
 from roundround.report.drawing import figures
 from roundround.report.drawing.figures import save, subplots
 from roundround.report.drawing.style import HEAT, PLACE_COLOURS, SCREEN, SIGNED, styled
-from roundround.report.eval_panels import drawing
+from roundround.report.eval_panels import TEXT
 from roundround.report.probe_panels import kept_panels
 from roundround.support.panels import Drawing
 
@@ -54,7 +53,7 @@ def kept() -> Iterator[dict[str, Any]]:
         return []
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (probe_figures, figures):
+        for module in (report, figures):
             patch.setattr(module, "save", keep)
         yield found
 
@@ -63,7 +62,7 @@ def kept() -> Iterator[dict[str, Any]]:
 def drawn(seen: Probe) -> Iterator[dict[str, Any]]:
     """Every figure of the probe."""
     with kept() as found:
-        probe_figures.draw_all(seen, seen.prompt, Path())
+        report.draw_all(seen, seen.prompt, Path())
         yield found
 
 
@@ -96,7 +95,7 @@ def test_kinds_of_layers_are_points_of_the_plane_and_named_in_titles() -> None:
         probed = ProbedHuggingFaceModel(NAME, model, Words())
         seen = observe(probed, [some_tokens(40).tolist()], rows=False, entropy=False)
     with kept() as found:
-        probe_figures.draw_plane(seen, Path())
+        report.draw_plane(seen, Path())
     axis = found["plane"].axes[0]
     points = [line.get_xydata()[0].tolist() for line in axis.lines if "line" in (line.get_gid() or "")]
     slowest = [2 * math.pi * 1e4 ** (7 / 8), 2 * math.pi * 1e6 ** (3 / 16)]
@@ -104,7 +103,7 @@ def test_kinds_of_layers_are_points_of_the_plane_and_named_in_titles() -> None:
     names = [text.get_text() for text in found["plane"].legends[0].get_texts()]
     assert names == ["sliding: layers 0, 2, 19,869 tokens", "full: layers 1, 3, 84 tokens", "the training context"]
     with styled(SCREEN) as sizes:
-        figure = probe_figures.draw_heads(seen, sizes)
+        figure = report.draw_heads(seen, sizes)
     assert figure.axes[2].get_title().startswith("layer 3, full")
 
 
@@ -128,7 +127,7 @@ def norms_of(name: str, **changes: Any) -> Any:
     with installed(model):
         probe = observe(ProbedHuggingFaceModel(name, model, Words()), [some_tokens(40).tolist()], rows=False)
     with styled(SCREEN) as sizes:
-        return probe_figures.draw_layers(probe, sizes).axes[0]
+        return report.draw_layers(probe, sizes).axes[0]
 
 
 def test_layers_that_rotate_differently_have_their_wavelengths_side_by_side() -> None:
@@ -148,9 +147,9 @@ def test_heads_of_two_sizes_and_layers_without_rotation_are_named_too() -> None:
 
 def test_a_pair_far_above_all_others_does_not_hide_them() -> None:
     norms = 1 + torch.arange(400.0).view(2, 200) / 400
-    assert probe_figures.darkest(norms) == norms.max()
+    assert report.darkest(norms) == norms.max()
     norms[0, 3] = 40.0
-    assert 1.9 < probe_figures.darkest(norms) < 2.0
+    assert 1.9 < report.darkest(norms) < 2.0
 
 
 def test_a_picture_of_labels_says_something_where_all_are_alike(drawn: dict[str, Any]) -> None:
@@ -163,7 +162,7 @@ def test_places_and_signs_can_be_told_apart_without_colour() -> None:
     def lightness(colour: Any) -> float:
         return float(torch.tensor(to_rgb(colour)) @ torch.tensor([0.299, 0.587, 0.114]))
 
-    drawn = [(lightness(c), h) for c, h in zip(PLACE_COLOURS, probe_figures.HATCHES, strict=True)]
+    drawn = [(lightness(c), h) for c, h in zip(PLACE_COLOURS, report.HATCHES, strict=True)]
     for (one, hatch), (other, other_hatch) in combinations(drawn, 2):
         assert hatch != other_hatch or abs(one - other) > 0.3
     for colours in (HEAT, SIGNED):
@@ -190,8 +189,11 @@ def test_a_thousandth_is_not_drawn_as_an_effect() -> None:
         found[n] = PositionLoss(n)
         found[n].add(torch.full((20, n), 5.416 + 0.001 * number))
     with kept() as drawn:
-        records = evaluation.records(found, dict.fromkeys(found, 1), {})
-        figures.save_drawing(drawing(records, (256, 256), "tiny"), Path())
+        records = [{"metric": "perplexity", "length": n, "value": loss.perplexity()} for n, loss in found.items()]
+        for n, loss in found.items():
+            place = {"metric": "nats_per_token", "length": n, "value": loss.token_loss()}
+            records += [{**place, "first_position": a, "last_position": a} for a in (0, n - 1)]
+        figures.save_drawing(TEXT.drawing(records, (256, 256), "tiny", ""), Path())
         draw_curve(found[512], [ablation.Band("lowest", 1.0)], [found[512]])
         for axis in [*drawn["perplexity"].axes, drawn["ablation"].axes[0]]:
             low, high = axis.get_ylim()

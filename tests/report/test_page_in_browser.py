@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers_browser import Tab, browser, tab
-from helpers_page import eval_records, train_config, write_probe, write_run
-from safetensors.numpy import save_file
+from helpers_page import eval_records, write_probe, write_run
 
 from roundround.report.page.write import write_page
 
@@ -26,9 +25,8 @@ def window() -> Iterator[Tab]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_goes_wrong(window: Tab, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_goes_wrong(window: Tab) -> Iterator[None]:
     """No error in the console, no request but for the file."""
-    monkeypatch.setattr("roundround.report.page.write.changed_settings", lambda run: None)
     yield
     assert window.errors == []
     assert [url for url in window.requests if not url.startswith("file:")] == []
@@ -69,16 +67,6 @@ def test_a_chosen_head_fills_the_panel(tmp_path: Path, window: Tab) -> None:
     assert window.ask("document.querySelectorAll('#norms rect.high, #logits rect.high').length") > 6
 
 
-def test_arrow_keys_and_enter_choose_a_head(tmp_path: Path, window: Tab) -> None:
-    window.open(write_page(write_probe(tmp_path / "run")))
-    window.click('[data-head="0.0"]')
-    for key in ("ArrowRight", "ArrowDown", "ArrowDown"):  # the last leads nowhere
-        window.press(key)
-    assert shown(window, "#head-title").startswith("Layer 0, head 0")
-    window.press("Enter")
-    assert shown(window, "#head-title").startswith("Layer 1, head 1")
-
-
 def test_pointing_at_a_token_shows_its_row(tmp_path: Path, window: Tab) -> None:
     window.open(write_page(write_probe(tmp_path / "run")))
     window.click('[data-head="0.1"]')
@@ -108,57 +96,6 @@ def test_the_map_can_be_coloured_by_a_measure_and_thinned_to_a_label(tmp_path: P
     assert window.ask("!document.getElementById('of-labels').hidden && document.getElementById('scale').hidden")
 
 
-def test_the_numbers_of_the_map_come_back_as_they_were(tmp_path: Path, window: Tab) -> None:
-    window.open(write_page(write_probe(tmp_path / "run")))
-    cells = "Array.from(document.querySelectorAll('[data-head] span'), s => s.textContent)"
-    before = window.ask(cells)
-    for value in ("entropy", ""):
-        window.ask(f"s = document.getElementById('measure'); s.value = '{value}'; s.dispatchEvent(new Event('change'))")
-    assert window.ask(cells) == before
-
-
-def test_a_heading_sorts_wherever_it_is_clicked(tmp_path: Path, window: Tab) -> None:
-    window.open(write_page(write_run(tmp_path / "run", "eval", eval_records([(256, 9.5), (128, 35.0)]))))
-    x, y, height = window.ask(
-        "(() => { const b = document.querySelector('table.sortable th').getBoundingClientRect();"
-        "return [b.x + 1, b.y + b.height - 2, b.height]; })()"
-    )
-    assert height < 40  # one line: the arrow does not wrap
-    for kind in ("mousePressed", "mouseReleased"):
-        window.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-    assert column(window, 0) == ["128", "256"]
-
-
-def test_the_name_of_an_axis_lies_beside_its_numbers(tmp_path: Path, window: Tab) -> None:
-    lines = "".join(json.dumps({"step": s, "tokens_per_second": 90_000 * s, "lr": 0.0015 * s}) + "\n" for s in (1, 2))
-    run = write_run(tmp_path / "run", "train", [], config=train_config())
-    (run / "metrics.jsonl").write_text(lines)
-    window.open(write_page(run))
-    gaps = window.ask(
-        "Array.from(document.querySelectorAll('.chart svg[role=img]'), picture => {"
-        "const name = picture.querySelector('text[transform*=\"rotate(-90\"]').getBoundingClientRect();"
-        "const ticks = Array.from(picture.querySelectorAll('text[style*=\"text-anchor: end\"]'));"
-        "return Math.min(...ticks.map(t => t.getBoundingClientRect().left)) - name.right; })"
-    )
-    assert len(gaps) == 2
-    assert min(gaps) >= 0
-
-
-def test_the_slider_changes_the_maps(tmp_path: Path, window: Tab) -> None:
-    config = {"model": {"_target_": "x"}, "normalisers": {}}
-    records = [{"metric": "accuracy", "softmax": "softmax", "seed": 0, "n": n, "value": 0.5} for n in (16, 1024)]
-    run = write_run(tmp_path / "run", "max-retrieval", records, config=config)
-    save_file({f"softmax.{n}": np.full((2, 3), 1 / n, np.float32) for n in (16, 1024)}, run / "attention.safetensors")
-    window.open(write_page(run))
-    window.hover("[data-map] rect.high")
-    assert shown(window, "[data-map] .readout").endswith("weight 0.0625")
-    window.ask("document.getElementById('size').focus()")
-    window.press("ArrowRight")
-    assert shown(window, "#size-shown") == "1,024"
-    window.hover("[data-map] rect.high")
-    assert "weight 9.77e-4" in shown(window, "[data-map] .readout")
-
-
 def test_light_and_dark_follow_the_system_and_the_button(tmp_path: Path, window: Tab) -> None:
     page = write_page(write_run(tmp_path / "run", "eval", eval_records([(128, 9.5)])))
     window.open(page)
@@ -174,37 +111,8 @@ def test_light_and_dark_follow_the_system_and_the_button(tmp_path: Path, window:
     window.size(1280, 900)
 
 
-def test_nothing_is_wider_than_a_phone(tmp_path: Path, window: Tab) -> None:
-    window.size(360, 800)
-    for run in (
-        write_probe(tmp_path / "probe", n_heads=20),
-        write_run(tmp_path / "run", "eval", eval_records([(1, 2)])),
-    ):
-        window.open(write_page(run))
-        assert window.ask("document.documentElement.scrollWidth") <= 360
-    window.size(1280, 900)
-
-
 def test_names_from_anywhere_run_nothing(tmp_path: Path, window: Tab) -> None:
     records = [record | {"model": HOSTILE, HOSTILE: 1} for record in eval_records([(128, 9.5), (256, 9.0)])]
     window.open(write_page(write_run(tmp_path / "run", "eval", records, facts={HOSTILE: HOSTILE})))
     assert window.ask("document.title").startswith("Evaluation: </script>")
     assert shown(window, ".subject").startswith("</script><script>document.title")
-
-
-def test_a_probe_with_fewer_arrays_shows_what_there_is(tmp_path: Path, window: Tab) -> None:
-    from safetensors.numpy import load_file
-
-    run = write_probe(tmp_path / "run")
-    arrays = load_file(run / "probe.safetensors")
-    kept = ("query_norm", "logit_by_pair")
-    save_file({name: arrays[name] for name in kept}, run / "probe.safetensors")
-    (run / "prompt.safetensors").unlink()
-    window.open(write_page(run))
-    window.click("#without-first")
-    assert window.ask("document.querySelectorAll('#norms rect.high').length") == 3, "pairs of queries, and no keys"
-    assert window.ask("document.querySelector('[data-card=prompt]').hidden") is True
-    save_file({"places_without_slow": arrays["places_without_slow"]}, run / "probe.safetensors")
-    window.open(write_page(run))
-    assert window.ask("document.querySelector('[data-card=norms]').hidden") is True
-    assert window.ask("document.querySelectorAll('#shares rect').length") == 14

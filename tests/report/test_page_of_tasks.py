@@ -6,18 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from helpers_page import Page, train_config, write_run
 
 from roundround.report.page.write import page_of
-from roundround.support.errors import UserError
-
-
-@pytest.fixture(autouse=True)
-def defaults_not_composed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What differs from the defaults is tested where runs are made; Hydra takes half a second to compose them."""
-    monkeypatch.setattr("roundround.report.page.write.changed_settings", lambda run: None)
-
 
 DATA = {
     "corpus_hash": "c" * 64, "tokenizer_hash": "t" * 64, "n_vocab": 36, "end_of_document": 2, "training_tokens": 0,
@@ -52,10 +43,6 @@ def test_training_on_a_task_shows_right_answers_beside_the_loss(tmp_path: Path) 
     assert "corpus of" not in page.text
 
 
-def test_a_finite_set_of_examples_is_counted(tmp_path: Path) -> None:
-    assert "copy: 100,000 examples, of length" in Page(page_of(trained(tmp_path / "run", train_examples=100_000))).text
-
-
 def test_an_evaluation_shows_shares_with_intervals_and_names_the_lengths_in_training(tmp_path: Path) -> None:
     run, records = trained(tmp_path / "train"), []
     for length, share in ((20, 0.75), (40, 0.25)):
@@ -79,9 +66,3 @@ def test_an_evaluation_shows_shares_with_intervals_and_names_the_lengths_in_trai
     ]
     assert "erplexity" not in page.text
     assert "Windows begin" not in page.text
-
-
-@pytest.mark.parametrize("lengths", [None, "ab", [1], [4, 2], [1, "x"]])
-def test_lengths_of_training_that_are_none_make_a_manifest_damaged(tmp_path: Path, lengths: Any) -> None:
-    with pytest.raises(UserError, match=r"data\.train_lengths is .* and must be two whole numbers"):
-        page_of(trained(tmp_path / "run", train_lengths=lengths))

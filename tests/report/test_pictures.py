@@ -15,9 +15,7 @@ from helpers_page import Page, write_run
 
 from roundround.report.drawing.figures import ends_of, look_of, tick_label, y_ends
 from roundround.report.drawing.style import MARKERS, PALETTE
-from roundround.report.page.pictures import VARIABLES, picture_of
-from roundround.report.page.view import figures_of, opened_run
-from roundround.report.page.write import page_of
+from roundround.report.page.write import VARIABLES, page_of, picture_of
 from roundround.report.train_panels import logged
 from roundround.support.panels import Curve, HeatMap, Mark, Panel
 
@@ -47,22 +45,10 @@ def test_equal_steps_lie_equally_far_apart_and_larger_values_higher() -> None:
     assert y1 < y0  # the page counts downwards
 
 
-def test_equal_factors_lie_equally_far_apart_on_a_logarithmic_axis() -> None:
-    (x0, y0), (x1, y1), (x2, y2) = line(Panel("x", "y", [Curve("a", [16, 64, 256], [1, 10, 100])], "xy"))
-    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.02)
-    assert y0 - y1 == pytest.approx(y1 - y2, abs=0.02)
-
-
 def test_a_line_is_interrupted_where_there_is_no_number() -> None:
     (path,) = parts(Panel("x", "y", [Curve("a", range(5), [1, 2, math.nan, 1, 5])]), "path", class_="line")
     assert path.get("d", "").count("M") == 2
     assert len(corners(path)) == 4
-
-
-def test_nothing_to_draw_is_no_panel() -> None:
-    assert Panel("x", "y", [Curve("a", [1], [math.nan]), Curve("b", [], [])]).drawn == []
-    assert Panel("x", "y", [Curve("a", [1], [-1.0])], "y").drawn == []
-    assert len(Panel("x", "y", [Curve("a", [1], [2.0])]).drawn) == 1
 
 
 def test_a_band_ends_where_the_possible_does() -> None:
@@ -74,18 +60,6 @@ def test_a_band_ends_where_the_possible_does() -> None:
     low, high = y_ends([panel])
     heights = [(246 - y) / 236 * (high - low) + low for _, y in corners(band)]
     assert (min(heights), max(heights)) == (pytest.approx(0, abs=2), pytest.approx(100, abs=2))
-
-
-def test_a_line_without_an_interval_has_no_band() -> None:
-    half = Curve("b", [0, 1, 2], [0.4, 0.6, 0.5], low=[0.1, math.nan, 0.2], high=[0.5, math.nan, 0.9])
-    panel = Panel("x", "y", [Curve("a", [0, 1], [0.4, 0.6]), half], possible=(0.0, 1.0))
-    (band,) = parts(panel, "path", class_="band")
-    assert len({x for x, _ in corners(band)}) == 2, "at the places that have one"
-
-
-def test_a_share_is_drawn_from_none_to_all() -> None:
-    panel = Panel("x", "y", [Curve("a", [0, 1], [0.4, 0.6])], possible=(0.0, 1.0), whole=True)
-    assert y_ends([panel]) == (-0.04, 1.04)
 
 
 def test_the_picture_in_words_names_both_ends_and_the_least() -> None:
@@ -100,13 +74,6 @@ def test_every_marker_says_its_numbers_and_its_words_are_text() -> None:
     assert found == ["<a>: 5.000 at 1.000", "<a>: 2.000 at 2.000", "b: 4.000 at 1.000", "b: 1.500 at 3.000"]
     assert {"<x>", "$y_1$"} <= {text.text for text in parts(panel, "text")}
     assert "&lt;x&gt;" in picture_of(panel, 0).svg
-
-
-def test_parts_of_two_pictures_have_different_names() -> None:
-    panel = Panel("x", "y", [Curve("a", [1, 2], [5.0, 2.0])])
-    names = [set(re.findall(r'id="([^"]+)"', picture_of(panel, n).svg)) for n in (1, 2)]
-    assert names[0]
-    assert not names[0] & names[1]
 
 
 def test_the_colours_of_a_picture_are_the_pages_own_and_the_page_has_dark_ones() -> None:
@@ -128,14 +95,6 @@ def test_lines_differ_in_dashes_and_markers_as_well() -> None:
     many = [look_of(Curve("", [], []), place) for place in range(3 * len(PALETTE))]
     assert len({(str(look.get("linestyle")), look["marker"]) for look in many}) == 3 * len(PALETTE)
     assert len(set(MARKERS)) == len(MARKERS)
-
-
-def test_cells_say_their_numbers_in_words_and_are_stronger_where_better() -> None:
-    panel = HeatMap([[0.0, 1.0]], "softmax", "pe", x_names=["a", "b"], y_names=["rope"], texts=[["1.5", "2.5*"]])
-    found = picture_of(panel, 0)
-    assert found.alt == "pe by softmax (a, b). rope: 1.5, 2.5*."
-    weak, strong = (float(x) for x in re.findall(r"var\(--c0\); (?:fill-)?opacity: ([\d.]+)", found.svg))
-    assert weak < strong
 
 
 def test_ticks_are_round_and_few() -> None:
@@ -176,25 +135,3 @@ def test_a_figure_stands_on_the_page_as_an_image_of_its_own_text(tmp_path: Path)
     start, _, content = str(image["src"]).partition(",")
     assert start == "data:image/svg+xml;base64"
     assert base64.b64decode(content).decode() == SVG
-
-
-@pytest.mark.parametrize("text", ["", SVG[:-20], "<svg>" * 5000])
-def test_a_damaged_figure_is_named_and_left_out(tmp_path: Path, text: str) -> None:
-    run = write_run(tmp_path / "run", "theory", [])
-    (run / "figures").mkdir()
-    (run / "figures" / "good.svg").write_text(SVG)
-    (run / "figures" / "bad.svg").write_text(text)
-    files = opened_run(run)
-    assert [figure.name for figure in figures_of(files)] == ["good"]
-    assert [remark for remark in files.remarks if "figures/bad.svg cannot be shown" in remark]
-
-
-def test_figures_that_would_fill_the_page_are_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = write_run(tmp_path / "run", "theory", [])
-    (run / "figures").mkdir()
-    for n in range(3):
-        (run / "figures" / f"f{n}.svg").write_text(SVG.replace("<text>", f"<text>{'x' * 1000 * n}"))
-    monkeypatch.setattr("roundround.report.page.view.MOST_TOGETHER", 2500)
-    files = opened_run(run)
-    assert [figure.name for figure in figures_of(files)] == ["f0", "f1"]
-    assert files.remarks == ["left out, because a page has no room for them: figures/f2.svg"]

@@ -10,7 +10,7 @@ from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import installed
 from roundround.probing.probe import observe
 from roundround.probing.rows import PLACES
-from roundround.report import probe_tables
+from roundround.report import probe_results
 
 
 def test_no_cell_is_cut(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,9 +20,9 @@ def test_no_cell_is_cut(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         layer.self_attn.q_norm.weight[[7, 15]] = 100.0  # the slowest pair, of 1,117,327 tokens, is the strongest
     with installed(model):
         probe = observe(ProbedHuggingFaceModel("tiny", model, None), [some_tokens(40).tolist()])
-    monkeypatch.setattr(probe_tables, "standing_out", lambda seen: [(1, 0, place, 0.5) for place in PLACES])
-    probe_tables.show(probe)
-    probe_tables.show_maximum(list(range(18)), {256: [torch.tensor([1.26, 13.04])] * 18})
+    monkeypatch.setattr(probe_results, "standing_out", lambda seen: [(1, 0, place, 0.5) for place in PLACES])
+    probe_results.show(probe)
+    probe_results.show_maximum(list(range(18)), {256: [torch.tensor([1.26, 13.04])] * 18})
     shown = capsys.readouterr().err
     assert "1,117,32" in shown
     assert "\u2026" not in shown

@@ -13,15 +13,12 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
-from omegaconf import OmegaConf
 
-from roundround.config.build import checked
 from roundround.config.options import conf_dir
 from roundround.config.verb import FigureStyle
 from roundround.report.drawing import figures
 from roundround.report.drawing.figures import save_drawing
-from roundround.report.drawing.style import FONTS, PALETTE, SCREEN, SIZES, styled
-from roundround.support.errors import UserError
+from roundround.report.drawing.style import FONTS, PALETTE, SCREEN, SIZES
 from roundround.support.panels import Curve, Drawing, HeatMap, Mark, Panel
 from roundround.verbs import VERBS
 
@@ -107,13 +104,6 @@ def test_no_two_names_of_a_figure_look_alike_without_colour(drawn: Any) -> None:
     assert len({marker for marker, _ in looks}) == len({dashes for _, dashes in looks}) == 4
 
 
-def test_curves_of_one_name_look_alike_in_all_panels() -> None:
-    again = Drawing("b", "b", [Panel("x", "y", [Curve("a", [1], [1])]),
-                               Panel("x", "y", [Curve("b", [1], [1]), Curve("a", [1], [1])])])  # fmt: skip
-    styles = [[curve.style for curve in panel.curves] for panel in again.panels if isinstance(panel, Panel)]
-    assert styles == [[0], [1, 0]]
-
-
 def test_bands_and_axes_stay_within_what_is_possible(drawn: Any) -> None:
     axis, loss = drawn(drawing()).axes
     corners = np.concatenate([patch.get_xy()[:, 1] for patch in axis.patches if "band" in (patch.get_gid() or "")])
@@ -128,20 +118,6 @@ def test_ticks_of_all_axes_are_plain_numbers(drawn: Any) -> None:
               for t in [*axis.get_xticklabels(), *axis.get_yticklabels()]]  # fmt: skip
     assert {"1,000", "20", "0.01", "0.2", "10,000"} <= set(labels)
     assert [label for label in labels if not re.fullmatch(r"\N{MINUS SIGN}?[\d,.]*", label)] == []
-
-
-def test_a_colour_bar_says_what_its_colours_are(drawn: Any) -> None:
-    figure = drawn(Drawing("a", "a", [HeatMap([[1.0, 2.0]], "layer", "pair", label="mean norm")]), PAPER)
-    assert [axis.get_ylabel() for axis in figure.axes] == ["pair", "mean norm"]
-
-
-def test_cells_with_texts_get_the_room_that_these_need(drawn: Any) -> None:
-    texts = [[f"{n}.234\n\N{PLUS-MINUS SIGN}0.123" for n in range(8)] for _ in range(4)]
-    names = [f"softmax{n}" for n in range(8)]
-    panel = HeatMap(np.full((4, 8), 0.5), "softmax", "pe", x_names=names, y_names=["rope"] * 4, texts=texts)
-    for style in (SCREEN, PAPER):
-        boxes = [text.get_window_extent() for text in drawn(Drawing("m", "m", [panel, panel]), style).axes[0].texts]
-        assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
 
 
 def lab(colour: str, blind: Any) -> Any:
@@ -186,35 +162,3 @@ def test_every_verb_that_draws_has_the_key_and_no_other() -> None:
     for verb in told:
         text = (conf_dir() / f"{verb.replace('-', '_')}.yaml").read_text()
         assert "\n  - figures\n" in text
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"style": "papr"}, "no figures.style=papr; did you mean 'paper'?"),
-        ({"font": "arial"}, "no figures.font=arial"),
-        ({"stile": "paper"}, "no config key 'figures.stile'; did you mean 'style'?"),
-        ("paper", "figures must give values by name; it is paper"),
-    ],
-)
-def test_a_wrong_style_is_one_line(given: Any, told: str) -> None:
-    from roundround.verbs.compare import CompareConfig
-
-    with pytest.raises(UserError, match=re.escape(told)):
-        checked(CompareConfig, OmegaConf.create({"figures": given}))
-
-
-def test_computer_modern_leaves_the_letters_that_it_draws_as_others_to_the_next_font() -> None:
-    from matplotlib.font_manager import findfont
-    from matplotlib.ft2font import FT2Font
-
-    with styled(FigureStyle(font="computer_modern")):
-        font = FT2Font(findfont("Computer Modern", fallback_to_default=False))
-    assert not any(font.get_char_index(ord(letter)) for letter in "_<>|{}")
-    assert all(font.get_char_index(ord(letter)) for letter in "aZ019=.,()[]%+-/: ")
-
-
-def test_measured_places_that_lie_close_together_are_not_all_labelled() -> None:
-    assert figures.apart([40, 32, 31, 24, 20], (19, 41), log=True) == [20, 24, 32, 40]
-    sizes = [16_384, 4_096, 1_024, 256, 64, 16]
-    assert figures.apart(sizes, (12, 21_000), log=True) == sizes[::-1]

@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from roundround.report import evaluation
 from roundround.report.drawing.figures import KINDS, finish, save, subplots
 from roundround.report.drawing.style import SCREEN, styled
+from roundround.report.eval_panels import TEXT
 from roundround.support.console import print_table
 
 ODD = "pe=$\\frac{$, [/nope] [link](x) <script> -- \x1b[31m \ud800 \uffff"
@@ -36,7 +36,7 @@ def test_a_figure_takes_any_title(tmp_path: Path) -> None:
 
 def test_a_table_shows_its_title_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     title = "pe=[red]x[/nope], softmax=[link](y)"
-    print_table(evaluation.table({}, train_length=8, title=title))
+    print_table(TEXT.table([{"metric": name, "length": 8, "value": 1.5} for name in TEXT.columns], None, title))
     assert title in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ from roundround.data.tasks.base import Example, Examples, distinct
 from roundround.data.tasks.batches import same_length_batches
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
-from roundround.report.answers import values
+from roundround.report.evaluation import values_of_task as values
 from roundround.trained.models import TrainedRun
 
 CPU = torch.device("cpu")

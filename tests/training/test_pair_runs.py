@@ -15,9 +15,12 @@ import torch
 from conftest import FAST, Done, assert_refused, typed
 from scipy import stats
 
-from roundround.report.pairs import PairScores, records
+from roundround.report.eval_panels import PAIRS, view
+from roundround.report.evaluation import PairScores
+from roundround.report.evaluation import records_of_pairs as records
+from roundround.report.page.view import files_of
 from roundround.trained.models import TrainedRun
-from roundround.verbs.eval.pairs import csv_of
+from roundround.verbs.eval.questions import csv_of
 
 SOME = ["data=zorro", "data.pairs=4", "data.phenomena=[case-subjective_pronoun,irregular-verb,binding-principle_a]"]
 
@@ -145,17 +148,14 @@ def test_the_packaged_model_is_asked_with_nothing_else(roundround: Callable[...,
 
 
 def test_the_page_and_the_figure_show_phenomena(evaluated: Callable[..., Done]) -> None:
-    from roundround.report.eval_panels import view
-    from roundround.report.pairs import drawing
-
     done = evaluated(*SOME, "prefix=0,8,40")
-    line, by_rank = drawing(done.results).panels
+    line, by_rank = PAIRS.panels(done.results, None)
     assert list(line.curves[0].x) == [0, 8, 40]
     assert [curve.name for curve in by_rank.curves] == [
         "behind 0 tokens", "behind 8 tokens", "behind 40 tokens", "chance"
     ]  # fmt: skip
     assert list(by_rank.curves[0].y) == sorted(by_rank.curves[0].y)
-    page = view(None, done.results)  # type: ignore[arg-type]
+    page = view(files_of(done.directory), done.results)
     assert page.sections[0].title == "Right sentences"
     assert re.search(r"12 pairs of 3 phenomena, a sample", " ".join(page.scope))
 
@@ -200,7 +200,7 @@ def test_a_learned_table_and_a_run_of_a_task_are_refused(
     learned = train("pe=learned")
     told = roundround("eval", f"run={learned.directory}", *SOME, "logger=none")
     assert told.code == 2
-    assert "pe=learned has 32 positions, and prefix=0 with a sentence of" in told.err
+    assert "pe=learned has 32 positions and prefix=0 with a sentence of" in told.err
     task = roundround(
         "train",
         *[w for w in FAST if not w.startswith(("tokenizer", "validation", "model.train"))],

@@ -27,10 +27,11 @@ from roundround.data.tasks.parity import Parity
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
 from roundround.probing.probed_model import ProbedDecoder
-from roundround.report.answers import intervals, values
+from roundround.report.evaluation import intervals
+from roundround.report.evaluation import values_of_task as values
 from roundround.trained.models import TrainedRun
 from roundround.training.material import TaskMaterial, left_plateau, unread_loss
-from roundround.verbs.eval.task import Asked, measure, summed
+from roundround.verbs.eval.questions import AskedModel, measure_task, summed
 
 TINY = [
     *("logger=none", "pe=nope", "data=copy", "data.n_symbols=8", "data.train_lengths=[1,2]", "batch_size=32"),
@@ -320,15 +321,12 @@ def test_processes_share_the_distinct_examples(learnt: Path) -> None:
     assert task is not None
     config: Any = SimpleNamespace(examples=40, batch_tokens=64, dispersion=False, by="forcing")
     lengths = {length: task.context(length) for length in (1, 2)}
-    asked: Any = Asked(
-        **{"model": trained.decoder("last"), "task": task, "device": torch.device("cpu"), "seed": 0, "longest": 2},
-        **{"choices": {}, "in_training": (1, 2), "d_model": 16, "tokenizer_hash": "", "make_writer": None, "facts": {}},
-    )
-
+    decoder, device = trained.decoder("last"), torch.device("cpu")
+    subject = AskedModel(model=decoder, device=device, choices={}, context=2, trained=trained)
     sums = []
     for rank, n in ((0, 1), (0, 2), (1, 2)):
         peers: Any = SimpleNamespace(rank=rank, n=n, gather=lambda value: [value])
-        by_part, _, _ = measure(config, asked, lengths, peers)
+        by_part, _, _ = measure_task(config, task, subject, lengths, peers)
         sums.append({length: summed(parts.values()).sums for length, parts in by_part.items()})
     whole, first, second = sums
     for length in lengths:
@@ -534,9 +532,7 @@ def test_two_processes_learn_a_task_as_one_does(here: Path) -> None:
 
 def test_answers_between_the_questions_are_not_written(learnt_bits: Path, here: Path) -> None:
     done = typed("eval", f"run={learnt_bits}", "logger=none", "length=32", "by=generation")
-    assert_refused(
-        done, "by=generation is for an answer after its question, and FlipFlop asks for several"
-    )
+    assert_refused(done, "by=generation is for an answer after its question, and FlipFlop asks for several")
 
 
 def test_recall_is_scored_by_distance_and_names_the_quarter_turn_of_a_model_that_rotates_all_pairs(here: Path) -> None:

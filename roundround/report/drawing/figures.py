@@ -1,7 +1,7 @@
-"""How every figure is drawn, with matplotlib's own objects, so that no screen, notebook or MPLBACKEND has a say.
+"""Draws every figure with matplotlib's own objects, whatever screen, notebook or MPLBACKEND there is.
 
 `save` writes files; `draw_panel` draws the curves and the cells that `support/panels.py` describes, the same in the
-files of a run (`save_drawing`, panels on a grid) and in its page (`report/page/pictures.py`).
+files of a run (`save_drawing`, panels on a grid) and in its page (`report/page/write.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from roundround.support.files import write_atomically
 from roundround.support.panels import Curve, Drawing, HeatMap, Panel
 
 KINDS = ("svg", "pdf", "png")  # for a page, for a paper, for everything else
-MOST_MARKERS = 40  # points of a line, each with a marker; a longer line has some, so that it is told apart in grey
+MOST_MARKERS = 40  # points of a line, each with a marker; a longer line has some, so that it differs in grey too
 MANY = 500  # points without a line, which are dots
 MOST_TICKS = 7
 TICK_LETTER = 0.03  # of the width of an axis, in a paper's narrowest panel
@@ -48,7 +48,7 @@ Array = NDArray[np.float64]
 
 
 def subplots(*shape: int, figsize: tuple[float, float] | None = None, **options: Any) -> tuple[Any, Any]:
-    """A figure and its axes, laid out to fit, whose ticks are written alike."""
+    """A figure and its axes, laid out to fit, with the same form of numbers at all ticks."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize, layout="constrained")
@@ -67,9 +67,9 @@ def colour_map(colours: Sequence[str]) -> Any:
 
 
 def finish(figure: Any, sizes: Sizes, title: str, note: str = "", handles: Mapping[str, Any] | None = None) -> None:
-    """A title above all panels, a legend and a note below them, for which the figure grows.
+    """Add a title above all panels, and a legend and a note below them; the figure grows for them.
 
-    Its files keep title and note in any case, beside the picture.
+    The metadata of its files have title and note in any case.
     """
     width, height = figure.get_size_inches()
     figure.set_label(f"{escaped(title)}\n{escaped(note)}")
@@ -95,7 +95,7 @@ def finish(figure: Any, sizes: Sizes, title: str, note: str = "", handles: Mappi
 
 
 def add_legend(figure: Any, sizes: Sizes, handles: Mapping[str, Any]) -> Any:
-    """Below all panels, in as many columns as its names leave room for."""
+    """A legend below all panels, in as many columns as its names leave room for."""
     width = figure.get_size_inches()[0]
     names = [textwrap.fill(name, sizes.letters(width, sizes.small) - 6) for name in handles]
     for n_rows in range(1, len(names) + 1):
@@ -128,7 +128,7 @@ def save_drawing(
     kinds: Sequence[str] = KINDS,
     alike: bool = False,
 ) -> list[Path]:
-    """`figure_of` as files."""
+    """Write `figure_of` to files."""
     with styled(style) as sizes:
         return save(figure_of(drawing, sizes, alike=alike), folder, drawing.name, kinds)
 
@@ -185,7 +185,7 @@ def grid_of(panels: Sequence[Panel | HeatMap], sizes: Sizes) -> tuple[int, float
 
 
 def draw_panel(axis: Any, panel: Panel | HeatMap, ends: tuple[float, float] | None = None) -> None:
-    """Curves or cells. ends: of the vertical axis, where several panels share one."""
+    """Draw curves or cells. ends: of a vertical axis that several panels share."""
     if isinstance(panel, HeatMap):
         draw_cells(axis, panel)
     else:
@@ -196,7 +196,7 @@ def draw_panel(axis: Any, panel: Panel | HeatMap, ends: tuple[float, float] | No
 
 
 def look_of(curve: Curve, place: int) -> dict[str, Any]:
-    """Colour, dashes and marker of the curve at this place of its panel: told apart without colour too."""
+    """Colour, dashes and marker of a curve by its place in the panel; they differ without colour too."""
     whole, number = divmod(place if curve.style is None else curve.style, len(PALETTE))
     marker = MARKERS[(number + whole) % len(MARKERS)]  # from the ninth on another one to the same dashes
     if curve.reference:
@@ -210,7 +210,7 @@ def look_of(curve: Curve, place: int) -> dict[str, Any]:
 
 
 def draw_curves(axis: Any, panel: Panel, ends: tuple[float, float]) -> None:
-    """Bands and lines, each called after the number of its curve; marks below them."""
+    """Draw bands and lines, each named after the number of its curve, and marks below them."""
     seen = [(place, curve, panel.visible(curve)) for place, curve in enumerate(panel.curves)]
     seen = [(place, curve, visible) for place, curve, visible in seen if np.isfinite(visible[1]).any()]
     at = [*panel.x_ticks, *(mark.low for mark in panel.marks if mark.axis == "x" and mark.low == mark.high)]
@@ -246,7 +246,7 @@ def draw_curves(axis: Any, panel: Panel, ends: tuple[float, float]) -> None:
 
 
 def y_ends(panels: Sequence[Panel]) -> tuple[float, float]:
-    """Where the vertical axis of these panels begins and ends: at all that is drawn, with room around it."""
+    """The ends of the vertical axis of these panels: around everything that is drawn, with some room."""
     panel = panels[0]
     parts = [np.concatenate(one.visible(curve)[1:]) for one in panels for curve in one.curves]
     at = [mark.low for one in panels for mark in one.marks if mark.axis == "y" and mark.low == mark.high]
@@ -273,7 +273,7 @@ def ends_of(values: Array, log: bool) -> tuple[float, float]:
 
 
 def scale(axis: Any, ends: tuple[float, float], log: bool, wanted: Sequence[float] = ()) -> None:
-    """Limits, and few ticks: those that are wanted, thinned out, or round ones, written as numbers."""
+    """Set the limits and a few ticks: the wanted ones, thinned out, or round ones, written as numbers."""
     from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
     name = axis.axis_name
@@ -291,7 +291,7 @@ def scale(axis: Any, ends: tuple[float, float], log: bool, wanted: Sequence[floa
 
 
 def apart(ticks: Sequence[float], ends: tuple[float, float], log: bool) -> list[float]:
-    """Those of the ticks, from the largest, whose labels do not run into each other on the narrowest panel."""
+    """The ticks, from the largest on, whose labels do not overlap on the narrowest panel."""
     places = np.log([*ends, *ticks]) if log else np.array([*ends, *ticks])
     low, high, *along = places.tolist()
     kept: list[int] = []
@@ -319,12 +319,12 @@ def tick_label(value: float) -> str:
 
 
 def slanted(names: Sequence[str]) -> bool:
-    """Whether the names below a panel would run into each other."""
+    """Whether the names below a panel would overlap."""
     return sum(map(len, names)) > MANY_LETTERS
 
 
 def draw_cells(axis: Any, panel: HeatMap) -> None:
-    """Light to dark; with texts in the page's blue, else with a colour bar."""
+    """Draw cells from light to dark: with texts in the page's blue, without them with a colour bar."""
     from matplotlib import rcParams
     from matplotlib.patches import Rectangle
 
@@ -350,7 +350,7 @@ def draw_cells(axis: Any, panel: HeatMap) -> None:
 
 
 def add_heat(axis: Any, values: Array, label: str, *, colours: Sequence[str] = HEAT, **options: Any) -> None:
-    """Coloured cells, rows downwards, and their colour bar, pointed where values lie beyond it."""
+    """Draw coloured cells, rows downwards, and a colour bar, which is pointed if values lie beyond it."""
     image = axis.imshow(values, aspect="auto", interpolation="nearest", cmap=colour_map(colours), **options)
     most = options.get("vmax")
     beyond = "neither" if most is None or not (values > most).any() else "max"
@@ -362,10 +362,10 @@ def add_heat(axis: Any, values: Array, label: str, *, colours: Sequence[str] = H
 
 
 def write(figure: Any, path: Path) -> None:
-    """One file, in the format that its name says: the same picture gives the same bytes.
+    """Write one file, in the format of its ending; the same picture gives the same bytes.
 
-    Drawn in memory first: where a disk is full, matplotlib's PDF fails with another error than the system's. Laid out
-    with the first file, the same in every format: matplotlib itself would draw every file twice for it.
+    It is drawn in memory first, because on a full disk matplotlib's PDF fails with another error than the system's. It
+    is laid out once for all formats, because matplotlib itself would draw every file twice.
     """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG

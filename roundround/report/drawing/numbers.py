@@ -1,4 +1,4 @@
-"""Numbers as tables print them, with as many digits as the interval can tell apart."""
+"""Numbers as tables print them, with as many digits as the interval justifies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def decimals_of(values: Iterable[float], half_widths: Iterable[float]) -> int:
 
 
 def fixed(value: float, decimals: int, sign: str = "") -> str:
-    """A number of a column with so many decimals; of a diverged run, whose digits would fill the table, its power."""
+    """A number with so many decimals; a huge one, of a diverged run, with its power of ten."""
     return f"{value:{sign}.{decimals}f}" if abs(value) < LARGE else f"{value:{sign}.3e}"
 
 
@@ -50,7 +50,7 @@ def shown_bytes(n: float) -> str:
 
 
 def number(value: Any) -> float | None:
-    """A finite number; None for anything else, the names of numbers that are not finite included."""
+    """A finite number; None for anything else, such as the names "nan" and "inf"."""
     return float(value) if is_number(value) else None
 
 

@@ -1,6 +1,6 @@
-"""What every figure looks like, in files and on pages: one palette, the sizes of a style, the fonts.
+"""The style of every figure, in files and on pages: one palette, sizes, fonts.
 
-What two colours tell apart, dashes, markers, hatches, letters or lightness tell apart too.
+Whatever differs in colour also differs in dashes, markers, hatches, letters or lightness.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Sizes:
     titled: bool
 
     def letters(self, width: float, points: float) -> int:
-        """How many letters of this size stand side by side in so many inches."""
+        """How many letters of this size fit into so many inches."""
         return max(12, int(width / (0.56 * points / 72)))
 
 
@@ -94,7 +94,7 @@ def add_computer_modern() -> None:
 
 @contextmanager
 def styled(style: FigureStyle) -> Iterator[Sizes]:
-    """While figures are made and saved: matplotlib's own settings with those of a style, whatever a user's file says.
+    """Set matplotlib's defaults and a style while figures are made and saved, whatever a user's own file says.
 
     Text stays text in svg and pdf (TrueType), so that it can be edited and searched.
     """

@@ -97,7 +97,7 @@ def exact(cell: Any) -> Any:
 
 
 def is_number(cell: Any) -> bool:
-    """Whether a cell is a number, those that json writes as a name included, or has none."""
+    """Whether a cell is a number, also one that json writes as a name, or is empty."""
     value = exact(cell)
     if value is None:
         return not isinstance(cell, Cell) or not cell.text
@@ -105,7 +105,7 @@ def is_number(cell: Any) -> bool:
 
 
 def filled(title: str, columns: Iterable[tuple[str, list[Any]]], **options: Any) -> Table:
-    """A table of columns, without those that nothing stands in."""
+    """A table of columns, without empty ones."""
     there = [(name, cells) for name, cells in columns if any(text(cell) for cell in cells)]
     return Table(
         title, [name for name, _ in there], [list(row) for row in zip(*(c for _, c in there), strict=True)], **options
@@ -122,7 +122,7 @@ def common_fields(records: list[Record]) -> dict[str, Any]:
 
 
 def tables_of(records: list[Record], *, folded: bool = False) -> list[Table]:
-    """A table for each set of fields that records have beside those that all share. folded: long ones are."""
+    """A table for each set of fields, without the fields that all records share. folded: whether long tables are."""
     common = common_fields(records)
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
@@ -132,9 +132,9 @@ def tables_of(records: list[Record], *, folded: bool = False) -> list[Table]:
 
 
 def pivoted(fields: list[str], records: list[Record]) -> Table:
-    """One row for each combination of the fields, one column for each metric. Of two alike the later one gets a row.
+    """One row for each combination of the fields, one column for each metric. A repeated record gets a row of its own.
 
-    A field with one value stands in the note and not in a column.
+    A field with a single value is part of the note and has no column.
     """
     metrics = list(dict.fromkeys(record["metric"] for record in records))
     varies = [name for name in fields if any(record[name] != records[0][name] for record in records)]

@@ -1,128 +1,101 @@
-"""What a page is made of: the files that a run left, and sections of panels, tables and figures.
+"""What a page is made of: the files that a run left, and sections of panels, tables and images.
 
-Of a file that is damaged, half-written or missing a remark tells. Figures are those that a run left as SVG files, as
-images. A run directory may be anybody's: in an image nothing runs, nothing is fetched, and nothing reaches the page
-around it.
+A run directory may be anybody's: its SVG files are shown as images, in which nothing runs and which fetch nothing.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from roundround.analysis.past_run import DIED, PastRun, past_run
 from roundround.records.directories import METRICS, RESULTS
 from roundround.report.drawing.tables import Record, Table
-from roundround.support.errors import UserError, escaped, one_line
-from roundround.support.files import check_is_file, parse_json, read_text
+from roundround.support.errors import escaped
+from roundround.support.files import parse_json, read_text
 from roundround.support.panels import HeatMap, Panel
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-LARGEST_ARRAY = 256 << 20  # bytes
+STEPS = 999  # of an integer that stands for a share of the largest value
 
 
 @dataclass
 class RunFiles:
-    """A run, and `remarks`: a line for each thing that could not be read."""
+    """A run, and `remarks`: lines that its page begins with."""
 
     run: PastRun
     remarks: list[str] = field(default_factory=list)
 
     def records(self) -> list[Record]:
-        """The records of results.json; none where it is damaged or not there."""
-        try:
-            found = self.run.results()
-        except UserError as error:
-            self.remarks.append(f"{one_line(error)}: no results are shown")
-            return []
+        """The records of results.json; none where it is not there."""
+        found = self.run.results()
         if not found:
             self.remarks.append(f"there is no {RESULTS}, or none in it: the run has no results yet")
         return found
 
     def metrics(self) -> list[Record]:
-        """The lines of metrics.jsonl in their order; those that are damaged are counted."""
-        try:
-            found, n_damaged = self.run.metrics()
-        except UserError as error:
-            self.remarks.append(f"{one_line(error)}: no curves are shown")
-            return []
+        """The lines of metrics.jsonl in their order. A killed process leaves half a line: damaged ones are counted."""
+        found, n_damaged = self.run.metrics()
         if n_damaged:
             lines = "line is" if n_damaged == 1 else "lines are"
             self.remarks.append(f"{METRICS}: {n_damaged:,} {lines} damaged and left out")
         return found
 
     def json(self, name: str) -> Any:
-        """The content of a json file; None where there is none, or where it is damaged."""
-        try:
-            return parse_json(read_text(self.run.directory / name))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            self.remarks.append(f"{name} cannot be read ({one_line(error)}); nothing of it is shown")
-            return None
+        """The content of a json file; None where there is none."""
+        path = self.run.directory / name
+        return parse_json(read_text(path)) if path.exists() else None
 
     def arrays(self, name: str, wanted: Callable[[str], bool] = lambda key: True) -> dict[str, NDArray[Any]]:
-        """The wanted arrays of a safetensors file by name; none where it is not there or damaged."""
-        path = self.run.directory / name
-        if not path.exists():
+        """The wanted arrays of a safetensors file by name; none where it is not there."""
+        if not (self.run.directory / name).exists():
             return {}
-        from safetensors import SafetensorError, safe_open
+        from safetensors import safe_open
 
-        try:
-            check_is_file(path)
-            with safe_open(path, framework="numpy") as file:
-                names: list[str] = file.keys()
-                keys = [key for key in names if wanted(key)]
-                sizes = {key: 4 * math.prod(file.get_slice(key).get_shape()) for key in keys}
-                too_large = [key for key in keys if sizes[key] > LARGEST_ARRAY]
-                if too_large:
-                    self.remarks.append(f"{name}: {', '.join(too_large)} is too large for a page")
-                return {key: file.get_tensor(key) for key in keys if key not in too_large}
-        except (OSError, SafetensorError, ValueError, TypeError) as error:
-            self.remarks.append(f"{name} cannot be read ({one_line(error)}); nothing of it is shown")
-            return {}
+        with safe_open(self.run.directory / name, framework="numpy") as file:
+            keys: list[str] = file.keys()
+            return {key: file.get_tensor(key) for key in keys if wanted(key)}
 
     def about(self, name: str) -> dict[str, str]:
-        """The metadata of a safetensors file; none where it is not there or damaged."""
-        from safetensors import SafetensorError, safe_open
+        """The metadata of a safetensors file."""
+        from safetensors import safe_open
 
-        try:
-            check_is_file(self.run.directory / name)
-            with safe_open(self.run.directory / name, framework="numpy") as file:
-                return dict(file.metadata() or {})
-        except (OSError, SafetensorError, ValueError):
-            return {}
+        with safe_open(self.run.directory / name, framework="numpy") as file:
+            return dict(file.metadata() or {})
 
     def words(self, name: str) -> list[str]:
         """The tokens that a safetensors file keeps as words in its metadata."""
-        try:
-            words = parse_json(self.about(name).get("words", "[]"))
-        except ValueError:
-            return []
-        return [str(word) for word in words] if isinstance(words, list) else []
+        return list(map(str, json.loads(self.about(name).get("words", "[]"))))
 
 
-def opened_run(directory: Path) -> RunFiles:
+def files_of(directory: Path) -> RunFiles:
     """The run in a directory, with a remark where it has not ended well. UserError where there is none."""
     run = past_run(directory)
-    files = RunFiles(run)
-    if run.status == "running":
-        files.remarks.append("the run has not ended: the page shows what there is so far")
-    elif run.status == DIED:
-        files.remarks.append("the run died: its process was killed before it could say how it ended")
-    elif run.status != "done":
-        files.remarks.append(f"the run did not finish: {run.status}")
-    return files
+    remark = {
+        "done": "",
+        "running": "the run has not ended: the page shows what there is so far",
+        DIED: "the run died: its process was killed before it could say how it ended",
+    }.get(run.status, f"the run did not finish: {run.status}")
+    return RunFiles(run, [remark] if remark else [])
 
 
 # -- what is shown
+
+
+@dataclass(frozen=True)
+class Image:
+    """An SVG file of the run: its name, the address that holds all of it, and words in its place."""
+
+    name: str
+    address: str
+    alt: str
 
 
 @dataclass
@@ -135,7 +108,7 @@ class Section:
     title: str
     panels: Sequence[Panel | HeatMap] = ()
     tables: list[Table] = field(default_factory=list)
-    figures: list[Figure] = field(default_factory=list)
+    figures: list[Image] = field(default_factory=list)
     note: str = ""
     part: str | None = None
     values: dict[str, Any] = field(default_factory=dict)
@@ -165,39 +138,39 @@ class View:
     findings: list[str] = field(default_factory=list)
 
 
-# -- the files of figures/, as images
-
-
-LARGEST = 1 << 20  # bytes of a figure on a page
-MOST_TOGETHER = 1_000_000  # characters of all figures
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure of the run: its name, the address that holds all of it, and what stands for it where it is not seen."""
-
-    name: str
-    address: str
-    alt: str
-
-
-def figures_of(files: RunFiles) -> list[Figure]:
-    """The SVG files of the run's folder; what cannot be shown, or has no room, becomes a remark."""
-    found, left_out, room = [], [], MOST_TOGETHER
-    for path in sorted((files.run.directory / "figures").glob("*.svg")):
-        try:
-            text = read_text(path, LARGEST)
-            ElementTree.fromstring(text)  # half-written, it is no picture
-        except (OSError, ValueError, ElementTree.ParseError) as error:
-            files.remarks.append(f"figures/{path.name} cannot be shown ({one_line(error)})")
-            continue
-        if len(text) > room:
-            left_out.append(f"figures/{path.name}")
-            continue
-        room -= len(text)
+def images_of(directory: Path) -> list[Image]:
+    """The SVG files of the run's folder `figures`."""
+    found = []
+    for path in sorted((directory / "figures").glob("*.svg")):
         name = escaped(path.stem)
         alt = f"{name.replace('_', ' ')}: a figure of this run; its numbers are in the tables"
-        found.append(Figure(name, f"data:image/svg+xml;base64,{base64.b64encode(text.encode()).decode()}", alt))
-    if left_out:
-        files.remarks.append(f"left out, because a page has no room for them: {', '.join(left_out)}")
+        found.append(Image(name, f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}", alt))
     return found
+
+
+# -- numbers and words as a page carries them for its script
+
+
+def shown_word(word: str) -> str:
+    """A token as the page shows it: a space or nothing would not be seen."""
+    return escaped(word.strip()) or (escaped(word.replace(" ", "_")) or "_")
+
+
+def short(value: float, digits: int = 3) -> float | int | None:
+    """A number with this many significant digits; None for one that is not finite."""
+    if not math.isfinite(value):
+        return None
+    found = float(f"{value:.{digits - 1}e}")
+    return int(found) if found == int(found) and abs(found) < 1e15 else found
+
+
+def scaled(values: NDArray[Any]) -> dict[str, Any]:
+    """A flat list of integers from -STEPS to STEPS, which stand for shares of `largest`; None for no number."""
+    flat = values.astype(np.float64).ravel()
+    finite = np.isfinite(flat)
+    largest = float(np.abs(flat[finite]).max()) if finite.any() else 0.0
+    steps = np.rint(np.where(finite, flat, 0) / (largest or 1.0) * STEPS).astype(int).tolist()
+    return {
+        "largest": short(largest, 4),
+        "steps": [step if there else None for step, there in zip(steps, finite.tolist(), strict=True)],
+    }

@@ -2,6 +2,11 @@
 
 One file, with the templates, styles and scripts of the package inside. Everything that comes from a run is escaped by
 the template engine. The page's policy lets the browser run these scripts alone, by their hash, and fetch nothing.
+
+A panel is an inline SVG drawn by matplotlib, with words as text and colours as the page's variables. The title above,
+the legend and the note below are the page's own; a marker says its numbers under the mouse.
+
+Tested by tests/report/test_page.py and tests/report/test_pictures.py.
 """
 
 from __future__ import annotations
@@ -9,35 +14,47 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+import io
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from roundround.analysis.past_run import PastRun
-from roundround.config.options import changed_settings
 from roundround.config.recorded import flat
+from roundround.distributed.interruption import signals_held
 from roundround.records.directories import PAGE
+from roundround.report.drawing.figures import MOST_MARKERS, draw_panel, look_of, slanted
 from roundround.report.drawing.numbers import shown, text_of
-from roundround.report.drawing.style import PLACE_COLOURS
+from roundround.report.drawing.style import DASHES, GREY, INK, LINE, PALETTE, PLACE_COLOURS, SCREEN, SHADE, SOFT, styled
 from roundround.report.drawing.tables import Record, common_fields, exact, in_words, tables_of, text
-from roundround.report.facts import commands_of, facts_of, settings_of
-from roundround.report.page.pictures import VARIABLES, Picture, picture_of
-from roundround.report.page.view import RunFiles, Section, View, figures_of, opened_run
+from roundround.report.lab_book import commands_of, facts_of, given_to
+from roundround.report.page.view import RunFiles, Section, View, files_of, images_of
 from roundround.support.errors import escaped, one_line
 from roundround.support.files import write_atomically
+from roundround.support.panels import Curve, HeatMap, Panel
 from roundround.verbs import verb_named
 
 HERE = Path(__file__).parent
 COMMON = "page.js"  # the script of every page
 MARK = '<p class="kind">roundround</p>'  # of the template: what it stands in is a page of ours
-DRAWN_IN_A_SECTION = 600_000  # characters of its panels
 MOST_CELLS = 40_000  # of all tables, fifty bytes each
 FEWEST_ROWS, MOST_ROWS = 40, 1000  # of a table that is cut
+WIDTH, HEIGHT, LEFT, BOTTOM = 440, 290, 76, 46
+MOST_LINES = 8  # of a panel that are described in words
+VARIABLES = {INK: "ink", SOFT: "soft", LINE: "line", GREY: "reference", SHADE: "shade"}
+VARIABLES |= {colour: f"c{number}" for number, colour in enumerate(PALETTE)}
+SVG, LINKED = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
+NUMBER = re.compile(r"-?\d+\.\d{3,}")
 
 
 def write_page(directory: Path, to: Path | None = None) -> Path:
@@ -49,43 +66,41 @@ def write_page(directory: Path, to: Path | None = None) -> Path:
 
 
 def view_of(files: RunFiles, records: list[Record]) -> View:
-    """What the verb's own page shows; the general one where its files are of another shape than the verb leaves."""
+    """What the verb's own page shows; the general page and a remark where a file is damaged, or of another version."""
     module, _, name = verb_named(files.run.verb).page.partition(":")
-    if not module:
-        return general_view(files, records)
-    view: Callable[[RunFiles, list[Record]], View] = getattr(importlib.import_module(module), name)
-    try:
-        return view(files, records)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        files.remarks.append(f"the run's files are not as {files.run.verb} leaves them ({one_line(error)})")
-        return general_view(files, records)
-
-
-def general_view(files: RunFiles, records: list[Record]) -> View:
-    """Of a verb without a page of its own: results as tables, and the figures that the run left."""
-    return View([Section("Results", tables=tables_of(records)), Section("Figures", figures=figures_of(files))])
+    if module:
+        view: Callable[[RunFiles, list[Record]], View] = getattr(importlib.import_module(module), name)
+        try:
+            return view(files, records)
+        except Exception as error:
+            files.remarks.append(f"the run's files are not as {files.run.verb} leaves them ({one_line(error)})")
+    figures = images_of(files.run.directory)
+    return View([Section("Results", tables=tables_of(records)), Section("Figures", figures=figures)])
 
 
 def page_of(directory: Path) -> str:
-    """The page as text. What cannot be read is said on it. UserError where the directory is no run."""
-    files = opened_run(directory)
+    """The page as text. UserError where the directory is no run, or its results cannot be read."""
+    files = files_of(directory)
     records = files.records()
     view = view_of(files, records)
-    run, common, number = files.run, common_fields(records), count()
+    run, common = files.run, common_fields(records)
     sections = [section for section in view.sections if not section.empty]
+    headline = {
+        in_words(name): "never left" if (name, value) == ("plateau", "inf") else shown(value)
+        for name, value in run.manifest["headline"].items()
+    }
     values = {
         "title": verb_named(run.verb).title,
         "subject": subject_of(run, common),
         "status": run.status.partition(":")[0],
         "findings": view.findings,
         "remarks": files.remarks,
-        "headline": headline_of(run),
+        "headline": list(headline.items()),
         "scope": view.scope,
-        "sections": [(section, pictures_of(section, files, number)) for section in sections],
         "data": view.data,
         "facts": facts_of(run),
         "commands": commands_of(run),
-        "settings": settings_of(run, changed_settings(run.manifest)),
+        "settings": given_to(run),
         "config": [(key, text_of(value)) for key, value in sorted(flat(run.manifest["config"]).items())],
         "common": [(name, text_of(value)) for name, value in common.items() if value is not None],
     }
@@ -93,22 +108,7 @@ def page_of(directory: Path) -> str:
     n_columns = sum(len(table.columns) for table in tables)
     for table in tables:
         table.cut(max(FEWEST_ROWS, min(MOST_ROWS, MOST_CELLS // n_columns)))
-    return html(values, view.scripts)
-
-
-def pictures_of(section: Section, files: RunFiles, number: Iterator[int]) -> list[Picture]:
-    """The panels of a section as they are drawn, as many as have room in a page; what is left out becomes a remark."""
-    found: list[Picture] = []
-    room = DRAWN_IN_A_SECTION
-    for panel in section.drawn:
-        picture = picture_of(panel, next(number))
-        room -= len(picture.svg)
-        if room < 0:
-            left = f"{len(section.drawn) - len(found):,} of {len(section.drawn):,} panels are left out"
-            files.remarks.append(f"{section.title}: {left}, because a page has no room for more")
-            break
-        found.append(picture)
-    return found
+    return html(values, sections, view.scripts)
 
 
 @cache
@@ -126,8 +126,9 @@ def environment() -> Environment:
     return found
 
 
-def html(values: dict[str, Any], scripts: Sequence[str]) -> str:
-    """The page with these values for its template, and these scripts beside the common one."""
+def html(values: dict[str, Any], sections: Sequence[Section], scripts: Sequence[str] = ()) -> str:
+    """The page with these values for its template, its sections, and these scripts beside the common one."""
+    number = count()
     code = "\n".join((HERE / name).read_text(encoding="utf-8") for name in (COMMON, *scripts))
     script = f"(function () {{\n{code}\n}})();"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -139,6 +140,7 @@ def html(values: dict[str, Any], scripts: Sequence[str]) -> str:
     own = {
         "style": Markup(f":root {{ {palette} }}\n" + (HERE / "page.css").read_text(encoding="utf-8")),
         "script": Markup(script),
+        "sections": [(one, [picture_of(panel, next(number)) for panel in one.drawn]) for one in sections],
         "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:",
     }
     return environment().get_template("page.html.j2").render(**own, **values)
@@ -155,6 +157,152 @@ def subject_of(run: PastRun, common: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def headline_of(run: PastRun) -> list[tuple[str, str]]:
-    found = {in_words(name): shown(value) for name, value in run.manifest["headline"].items()}
-    return list((found | ({"plateau": "never left"} if found.get("plateau") == "inf" else {})).items())
+# -- panels
+
+
+@dataclass
+class Picture:
+    """A panel as a template shows it: `svg` is made here and safe; the rest is escaped by the template."""
+
+    title: str
+    note: str
+    height: int
+    alt: str
+    svg: Markup
+    legend: list[tuple[Markup, str]] = field(default_factory=list)  # a sign and what it stands for
+
+
+def picture_of(panel: Panel | HeatMap, number: int) -> Picture:
+    """number: of the picture on its page, whose parts are called after it."""
+    from matplotlib.figure import Figure
+
+    bottom = BOTTOM if isinstance(panel, Panel) or not slanted(panel.x_names) else 2 * BOTTOM
+    height = HEIGHT if isinstance(panel, Panel) else bottom + 10 + 42 * len(panel.texts)
+    left = LEFT if isinstance(panel, Panel) else min(190, 34 + 7 * max(map(len, panel.y_names)))
+    with styled(SCREEN):
+        figure = Figure((WIDTH / 72, height / 72))
+        axis = figure.add_axes(
+            (left / WIDTH, bottom / height, (WIDTH - left - 12) / WIDTH, (height - bottom - 10) / height)
+        )
+        draw_panel(axis, panel)
+        axis.tick_params(labelsize=12.5, length=0, labelcolor=SOFT)
+        axis.spines[:].set_color(LINE)
+        for name in (axis.xaxis, axis.yaxis):
+            name.label.set(fontsize=12.5, color=INK)
+        axis.xaxis.set_label_coords((left + (WIDTH - left) / 2) / WIDTH, 15 / height, transform=figure.transFigure)
+        axis.yaxis.set_label_coords(15 / WIDTH, (bottom + height) / 2 / height, transform=figure.transFigure)
+        for patch in (figure.patch, axis.patch):
+            patch.set_visible(False)
+        for text in axis.texts if isinstance(panel, HeatMap) else ():
+            text.set_fontsize(12)
+        for artist in axis.findobj():
+            artist.set_clip_on(False)  # everything lies inside
+        svg = inline(figure, {} if isinstance(panel, HeatMap) else titles_of(panel), f"r{number}")
+    legend = [] if isinstance(panel, HeatMap) else legend_of(panel)
+    return Picture(panel.title, panel.note, height, described(panel), svg, legend)
+
+
+def inline(figure: Any, titles: dict[str, list[str]], salt: str) -> Markup:
+    """What stands inside the `svg` element. titles: by the id of a line, what its markers say."""
+    import matplotlib
+
+    drawn = io.BytesIO()
+    with signals_held(), warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": salt}):
+        warnings.simplefilter("ignore")  # a letter that the font lacks: the browser has another
+        figure.savefig(drawn, format="svg", dpi=72, metadata={"Date": None})
+    root = ElementTree.fromstring(drawn.getvalue())
+    for child in [child for child in root if child.tag != f"{SVG}g"]:
+        root.remove(child)  # metadata and styles
+    used = {node.get(LINKED, "").removeprefix("#") for node in root.iter(f"{SVG}use")}
+    for node in root.iter():
+        name = node.get("id", "")
+        if name in titles:
+            for use, text in zip(node.iter(f"{SVG}use"), titles[name], strict=False):
+                ElementTree.SubElement(use, "title").text = text
+        kind = name.partition("-")[0]
+        if kind in ("line", "band"):
+            for path in node.findall(f"{SVG}path"):
+                path.set("class", kind)
+    for node in root.iter():
+        node.tag = node.tag.removeprefix(SVG)
+        kept = {key: value for key, value in node.attrib.items() if (key != "id" or value in used)}
+        node.attrib = {key: tidy(key, value) for key, value in kept.items() if not value.startswith("rotate(-0 ")}
+        if LINKED in node.attrib:
+            node.attrib = {"href": node.attrib.pop(LINKED), **node.attrib}
+        node.tail = None
+        node.text = node.text if node.text and node.text.strip() else None
+    return Markup("".join(ElementTree.tostring(child, encoding="unicode") for child in root))
+
+
+def tidy(key: str, value: str) -> str:
+    """Colours by the page's names, the page's font, and places to a tenth of a pixel."""
+    if key == "style":
+        value = re.sub(r"#[0-9a-f]{6}", lambda found: f"var(--{VARIABLES.get(found[0], 'ink')})", value)
+        value = re.sub(r"font-family: [^;]*; ", "", value)
+    return NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), " ".join(value.split()))
+
+
+def titles_of(panel: Panel) -> dict[str, list[str]]:
+    """What each marker says, by the line that it is of."""
+    found = {}
+    for place, curve in enumerate(panel.curves):
+        x, y, _, _ = panel.visible(curve)
+        if len(x) <= MOST_MARKERS:
+            points = [(a, b) for a, b in zip(x, y, strict=True) if np.isfinite(b)]
+            found[f"line-{place}"] = [
+                f"{escaped(curve.name)}: {shown(float(b))} at {shown(float(a))}" for a, b in points
+            ]
+    return found
+
+
+def legend_of(panel: Panel) -> list[tuple[Markup, str]]:
+    """A sign for each name; none for one curve alone."""
+    found: dict[str, Markup] = {}
+    for place, curve in enumerate(panel.curves):
+        if curve in panel.drawn:
+            found.setdefault(curve.name, sign(curve, place))
+    for mark in panel.marks:
+        shape = '<path d="M1 5H27" style="stroke: var(--reference); stroke-width: 2; stroke-dasharray: 2 3"/>'
+        is_range = mark.low != mark.high
+        found[mark.name] = Markup('<rect width="28" height="10" style="fill: var(--shade)"/>' if is_range else shape)
+    return [(drawn, name) for name, drawn in found.items()] if len(found) > 1 else []
+
+
+def sign(curve: Curve, place: int) -> Markup:
+    from matplotlib.markers import MarkerStyle
+
+    look = look_of(curve, place)
+    number = (place if curve.style is None else curve.style) % len(PALETTE)
+    colour = f"var(--{VARIABLES[look['color']]})"
+    parts = []
+    if not curve.points:
+        dashes = "" if curve.reference else " ".join(f"{part:g}" for part in DASHES[number])
+        style = f"fill: none; stroke: {colour}; stroke-width: 2" + (f"; stroke-dasharray: {dashes}" if dashes else "")
+        parts.append(f'<path d="M1 5H27" style="{style}"/>')
+    if "marker" in look:
+        marker = MarkerStyle(look["marker"])
+        outline = np.array(marker.get_path().transformed(marker.get_transform()).to_polygons()[0])
+        corners = "L".join(f"{14 + 7 * x:.1f} {5 - 7 * y:.1f}" for x, y in outline)
+        fill = "none" if curve.points else colour
+        parts.append(f'<path d="M{corners}Z" style="fill: {fill}; stroke: {colour}"/>')
+    return Markup("".join(parts))
+
+
+def described(panel: Panel | HeatMap) -> str:
+    """What is drawn against what, and where each line begins, ends and is least; the texts of cells."""
+    if isinstance(panel, HeatMap):
+        cells = [", ".join(" ".join(text.split()) for text in texts) for texts in panel.texts]
+        rows = [f"{name}: {texts}" for name, texts in zip(panel.y_names, cells, strict=True)]
+        return f"{panel.y_label} by {panel.x_label} ({', '.join(panel.x_names)}). {'; '.join(rows)}."
+    parts = [f"{panel.y_label} against {panel.x_label}."]
+    for curve in panel.drawn[:MOST_LINES]:
+        x, y, _, _ = panel.visible(curve)
+        points = [(float(a), float(b)) for a, b in zip(x, y, strict=True) if np.isfinite(b)]
+        (x0, y0), (x1, y1) = points[0], points[-1]
+        least = min(points, key=lambda point: point[1])
+        words = f"{curve.name}: {shown(y0)} at {shown(x0)}"
+        if len(points) > 1:
+            words += f", {shown(y1)} at {shown(x1)}, least {shown(least[1])} at {shown(least[0])}"
+        parts.append(words + ".")
+    hidden = len(panel.drawn) - MOST_LINES
+    return " ".join([*parts, f"{hidden} more lines."] if hidden > 0 else parts)

@@ -127,5 +127,5 @@ VERB = Verb(
     measures=True,
     repeats=True,
     title="Max retrieval",
-    page="roundround.report.max_retrieval_panels:view",
+    page="roundround.report.max_retrieval:view",
 )

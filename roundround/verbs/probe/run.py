@@ -36,10 +36,9 @@ from roundround.probing.prompt import N_LISTS, entropy_by_length
 from roundround.probing.texts import APOSTROPHE
 from roundround.records.opening import opened_run
 from roundround.records.run import Invocation, Run
-from roundround.report import probe_figures as figures
-from roundround.report import probe_tables as report
+from roundround.report import probe_results as report
 from roundround.report.drawing.figures import save_drawing
-from roundround.report.evaluation import scope
+from roundround.report.evaluation import scope_of_text
 from roundround.report.probe_panels import kept_panels, maximum_panels
 from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import UserError
@@ -106,7 +105,7 @@ def probe_texts(
         save_file(found, run.directory / f"{name}.safetensors", metadata=about)
         usual_mode(run.directory / f"{name}.safetensors")
     report.write_alignment(seen.prompt, seen, run.directory / "alignment.json")
-    figures.draw_all(seen, seen.prompt, run.directory / "figures", config.figures)
+    report.draw_all(seen, seen.prompt, run.directory / "figures", config.figures)
     report.show(seen)
     print_status(
         f"{seen.n_texts:,} texts, {seen.n_tokens:,} tokens; arrays in probe.safetensors, figures/ has the pictures"
@@ -165,7 +164,8 @@ def ablate(
     )
     if not run.writes:
         return
-    report.show_ablation(before, after, probed.name, name)
+    title = f"{probed.name}: frequencies set to zero"
+    report.show_losses({"perplexity": before, f"without {name}": after}, title, "tokens before the target")
     print_scope(run, before, windowed)
     if seen is not None and changed is not None:
         arrays = {
@@ -197,7 +197,9 @@ def draw_curve(
         title = f"{probed.name}: perplexity without part of the frequencies"
         drawing = Drawing("ablation", title, kept_panels(records), note=f"{n_targets(before):,} targets{few}.")
         save_drawing(drawing, run.directory / "figures", style, alike=True)
-        report.show_curve(before, steps, losses)
+        by_band = {"none": before, **dict(zip(map(str, steps), losses, strict=True))}
+        title = "perplexity, by the number of tokens before the target"
+        report.show_losses(by_band, title, "frequencies set to zero", across=True)
 
 
 def print_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None:
@@ -207,7 +209,7 @@ def print_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None
     if windowed is None:
         print_status("each text by itself, up to the model's own context; every token but the first is a target")
         return
-    length, n_bytes = windowed.length, windowed.reader.scored_bytes(windowed.first_token)
-    for line in scope({length: loss}, {length: n_bytes}, {length: windowed.first_word()}, windowed.reader):
+    length = windowed.length
+    for line in scope_of_text({length: loss}, {length: windowed.first_token}, windowed.reader):
         print_status(line)
     print_status(f"read as roundround eval length={length} reads text")

@@ -1,38 +1,297 @@
-"""The pictures of a probe, in the layout of arXiv:2410.06205: frequencies downwards from the fastest.
+"""The results of a probe and of its ablations: records, tables, and pictures.
+
+Pictures have the layout of arXiv:2410.06205: frequencies downwards from the fastest.
 
 Shapes: L layers, H heads, T tokens, P pairs, D distances.
+
+Tested by tests/probing/test_probe.py and tests/probing/test_probe_figures.py.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich import box
+from rich.table import Table
 from torch import Tensor
 
 from roundround.config.verb import FigureStyle
+from roundround.model.scoring import PositionLoss
+from roundround.probing.ablation import FEW, FEWEST, Band, bins, mark, n_targets
 from roundround.probing.layout import KINDS, Layout, same, stacked
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
 from roundround.probing.rows import BANDS, PLACES
 from roundround.report.drawing.figures import add_heat, finish, number_columns, save, save_drawing, subplots
+from roundround.report.drawing.numbers import fixed
 from roundround.report.drawing.style import INK, PLACE_COLOURS, SCREEN, SIGNED, Sizes, styled
-from roundround.report.page.heads import LETTERS
-from roundround.report.probe_tables import ROTATED, shown_wavelength, standing_out
+from roundround.report.probe_panels import LETTERS
+from roundround.support.console import print_table
+from roundround.support.files import write_json
 from roundround.support.panels import Curve, Drawing, Mark, Panel
 from roundround.trained.patterns import runs_of
 
-HATCHES = ("", "//", "..", "xx", "\\\\", "--", "")  # of the places, so that they can be told apart in grey
+HEADS_SHOWN = 3  # of each label
+ROTATED = ("query", "key")  # kinds of vectors to which RoPE is applied
+HATCHES = ("", "//", "..", "xx", "\\\\", "--", "")  # of the places, so that they differ in grey too
 HEADS_DRAWN = 1  # of each label, token by token
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of pairs that rotate
-FEW, FAR = 0.01, 3.0  # of the norms may lie beyond the darkest colour, where they are this many times larger
+BEYOND, FAR = 0.01, 3.0  # share of the norms beyond the darkest colour, if they are this many times larger
 TICKS = 6  # distances along an axis
 KINDS_NAMED = 2  # layouts whose wavelengths fit side by side
 LAYERS_NAMED = 4
+
+
+def shares(seen: Probe) -> dict[str, float]:
+    """Share of the squared norm in the slowest quarter of the pairs, over all layers; 0.25 is uniform."""
+    return {f"{kind}_share_of_slowest_quarter": float(seen.norms.share_of_slowest(kind).mean()) for kind in KINDS}
+
+
+def records(seen: Probe) -> list[dict[str, Any]]:
+    """One record for each layer's shares, each head's label, place, entropy, largest weight and logit spread."""
+    found: list[dict[str, Any]] = []
+    for kind in KINDS:
+        for first_token in (True, False):
+            values = seen.norms.share_of_slowest(kind, first_token=first_token).tolist()
+            where = {"kind": kind, "first_token": first_token}
+            found += [
+                {"metric": "share_of_slowest_quarter", **where, "layer": layer, "value": value}
+                for layer, value in zip(seen.layers, values, strict=True)
+            ]
+    for kind in ROTATED:
+        for layer, layout, (pair, share) in zip(seen.layers, seen.layouts, seen.strongest_pairs(kind), strict=True):
+            measured = {"share": share, "wavelength": layout.wavelength(pair)}
+            found += [
+                {"metric": f"{name}_of_strongest_pair", "kind": kind, "layer": layer, "pair": pair, "value": value}
+                for name, value in measured.items()
+            ]
+    if seen.rows is not None:
+        for name in ("largest_weight", "logit_spread", *(() if seen.entropies else ("entropy",))):
+            found += by_head(name, seen.layers, seen.rows.per_row(name))
+        found += by_place(seen.layers, seen.rows.places())
+        for layer, heads in enumerate(seen.labels()):
+            found += [
+                {"metric": "label", "layer": layer, "head": head, "share": share, "value": label}
+                for head, (label, share) in enumerate(heads)
+            ]
+    if seen.entropies is not None:
+        found += by_head("entropy", seen.layers, seen.entropies)
+    return found
+
+
+def by_head(metric: str, numbers: Sequence[int], layers: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """Each head's value in the layers with these numbers."""
+    return [
+        {"metric": metric, "layer": layer, "head": head, "value": value}
+        for layer, values_H in zip(numbers, layers, strict=True)
+        for head, value in enumerate(values_H.tolist())
+    ]
+
+
+def by_place(numbers: Sequence[int], layers: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """Each head's shares [H, 7] of its weight, place by place."""
+    return [
+        record
+        for column, place in enumerate(PLACES)
+        for record in by_head(f"share_on_{place}", numbers, [places_H7[:, column] for places_H7 in layers])
+    ]
+
+
+def standing_out(seen: Probe, n: int = HEADS_SHOWN) -> list[tuple[int, int, str, float]]:
+    """(layer, head, label, score) of the `n` heads with the highest score of each label, in the order of PLACES."""
+    heads = [
+        (layer, head, label, score)
+        for layer, labelled in enumerate(seen.labels())
+        for head, (label, score) in enumerate(labelled)
+    ]
+    best = []
+    for place in PLACES:
+        best += sorted((h for h in heads if h[2] == place), key=lambda h: -h[3])[:n]
+    return best
+
+
+def show(seen: Probe) -> None:
+    """The tables on standard error."""
+    print_table(share_table(seen), pair_table(seen))
+    if seen.rows is not None:
+        labels = [label for heads in seen.labels() for label, _ in heads]
+        print_table(head_table(seen), "heads: " + ", ".join(f"{labels.count(place)} {place}" for place in PLACES))
+
+
+def share_table(seen: Probe) -> Table:
+    """Share of squared norm in the slowest quarter of the pairs, by layer, with and without the first token."""
+    title = f"{seen.name}: share of squared norm in the slowest quarter"
+    table = Table("layer", *KINDS, "rotated pairs", title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    with_first = {kind: seen.norms.share_of_slowest(kind).tolist() for kind in KINDS}
+    without = {kind: seen.norms.share_of_slowest(kind, first_token=False).tolist() for kind in KINDS}
+    for place, (layer, layout) in enumerate(zip(seen.layers, seen.layouts, strict=True)):
+        cells = [f"{with_first[kind][place]:.2f} ({without[kind][place]:.2f})" for kind in KINDS]
+        name = " ".join([str(layer), *seen.kinds[place : place + 1]])
+        table.add_row(name, *cells, f"{layout.n_rotated}/{layout.n_pairs} {layout.pairing}")
+    table.caption = "uniform is 0.25; in brackets without the first token of each text"
+    return table
+
+
+def pair_table(seen: Probe) -> Table:
+    """The strongest pair of each layer's queries and keys, and how far it turns within the training context."""
+    title = f"{seen.name}: strongest pair; training context {seen.train_length:,} tokens"
+    columns = ("layer", *(f"{kind}: pair, wavelength, share" for kind in ROTATED))
+    table = Table(*columns, title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    strongest = {kind: seen.strongest_pairs(kind) for kind in ROTATED}
+    for place, (layer, layout) in enumerate(zip(seen.layers, seen.layouts, strict=True)):
+        found = [strongest[kind][place] for kind in ROTATED]
+        cells = [f"{pair:3d}  {shown_wavelength(layout, pair):>10}  {share:.2f}" for pair, share in found]
+        table.add_row(str(layer), *cells)
+    table.caption = "wavelength: tokens until the pair has turned once; share of the squared norm"
+    return table
+
+
+def shown_wavelength(layout: Layout, pair: int) -> str:
+    """Tokens, or that the pair does not rotate."""
+    return f"{layout.wavelength(pair):,.0f}" if layout.frequencies_P[pair] > 0 else "still"
+
+
+def head_table(seen: Probe) -> Table:
+    """The heads that stand out: where their weight goes, with and without a band, and which pair is strongest."""
+    assert seen.rows is not None
+    columns = ("label", "head", "share", "-slow", "-fast", "pair", "wave", "norm", "entropy", "top", "spread")
+    table = Table(*columns, title="heads that stand out", box=None, padding=(0, 1, 0, 0))
+    table.caption = (
+        "head: layer.head; share: of the weight at the label's place; -slow, -fast: "
+        "without the slowest or fastest quarter of the pairs; pair: with the largest "
+        f"query norm; wave: its wavelength in tokens (training context {seen.train_length:,}); "
+        "entropy in nats; top: largest weight; spread: of the logits"
+    )
+    query_norms, offsets = seen.norms.mean("query", "norm"), seen.rows.offsets()
+    entropies = seen.entropies or seen.rows.per_row("entropy")
+    weights, spreads = seen.rows.per_row("largest_weight"), seen.rows.per_row("logit_spread")
+    for layer, head, label, score in standing_out(seen):
+        place = seen.layers.index(layer)
+        pair = int(query_norms[place][head].argmax())
+        numbers = [
+            score,
+            *(float(seen.rows.share_at(label, band)[place][head]) for band in ("slowest", "fastest")),
+        ]
+        table.add_row(
+            f"{label} {int(offsets[place][head])}" if label == "offset" else label,
+            f"{layer}.{head}",
+            *(f"{number:.2f}" for number in numbers),
+            str(pair),
+            shown_wavelength(seen.layouts[place], pair),
+            f"{float(query_norms[place][head, pair]):.1f}",
+            f"{float(entropies[place][head]):.2f}",
+            f"{float(weights[place][head]):.2f}",
+            f"{float(spreads[place][head]):.1f}",
+        )
+    return table
+
+
+def write_alignment(prompt: PromptRecord, seen: Probe, path: Path) -> None:
+    """Tables 3 to 5 of arXiv:2410.06205 for the heads that stand out at one place: `alignment.json`."""
+    if seen.rows is None:
+        return
+    heads = [(layer, head, label) for layer, head, label, _ in standing_out(seen) if label in ("diagonal", "previous")]
+    tables = [
+        {"layer": layer, "head": head, "label": label, "tokens": prompt.words, **prompt.alignment(layer, head)}
+        for layer, head, label in heads
+    ]
+    write_json(path, tables)
+
+
+# -- a question about the maximum
+
+
+def show_maximum(numbers: Sequence[int], entropies: Mapping[int, Sequence[Tensor]]) -> None:
+    shown = spread(len(numbers))
+    columns = ("listed", *(f"layer {numbers[place]}" for place in shown))
+    table = Table(*columns, title="entropy of the last row, nats", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for n, layers in entropies.items():
+        cells = [f"{float(layers[place].min()):.2f}-{float(layers[place].max()):.2f}" for place in shown]
+        table.add_row(f"{n:,}", *cells)
+    print_table(table)
+
+
+def spread(n_layers: int) -> list[int]:
+    """The places of at most six layers, spread over all."""
+    return sorted({round(i * (n_layers - 1) / 5) for i in range(6)})
+
+
+# -- what changes when frequencies are set to zero
+
+
+def records_of_loss(loss: PositionLoss, **common: Any) -> list[dict[str, Any]]:
+    """Perplexity of all targets, and by the number of tokens before them."""
+    found = [{"metric": "perplexity", **common, "targets": n_targets(loss), "value": loss.perplexity()}]
+    for first, last in bins(loss):
+        where = {"first_position": first, "last_position": last - 1, "targets": n_targets(loss, first, last)}
+        found.append({"metric": "perplexity", **common, **where, "value": loss.perplexity(first, last)})
+    return found
+
+
+def records_of_change(seen: Probe, changed: Probe, name: str) -> list[dict[str, Any]]:
+    """Every head's label and the share of its weight there, before and after."""
+    assert seen.rows is not None
+    assert changed.rows is not None
+    each = (("none", seen.rows.places()), (name, changed.rows.places()))
+    return [{**record, "ablate": ablate} for ablate, layers in each for record in by_place(seen.layers, layers)]
+
+
+def show_losses(losses: Mapping[str, PositionLoss], title: str, first: str, *, across: bool = False) -> None:
+    """Perplexity by the number of tokens before the target; `losses` by name, the first without frequencies at zero.
+
+    across: ranges are columns, and each of `losses` has a row.
+    """
+    before, everything = next(iter(losses.values())), {"all": (0, None)}
+    ranges: dict[str, tuple[int, int | None]] = {f"{a:,}-{b - 1:,}": (a, b) for a, b in bins(before)}
+    ranges = everything | ranges if across else ranges | everything
+    found = {"targets": [f"{n_targets(before, *ends):,}" for ends in ranges.values()]}
+    for name, loss in losses.items():
+        found[name] = [f"{fixed(loss.perplexity(*ends), 3)}{mark(loss, *ends)}" for ends in ranges.values()]
+    caption = f"{FEW} fewer than {FEWEST} targets" if mark(before) else None
+    table = Table(first, *(ranges if across else found), title=title, caption=caption)
+    rows = found if across else dict(zip(ranges, zip(*found.values(), strict=True), strict=True))
+    for name, cells in rows.items():
+        table.add_row(name, *cells, end_section=name == "targets")
+    print_table(table)
+
+
+def show_change(seen: Probe, changed: Probe) -> None:
+    """The heads whose pattern changed most."""
+    assert seen.rows is not None
+    assert changed.rows is not None
+    heads = Table("layer", "head", "before", "after", title="heads whose pattern changes most")
+    pairs = zip(seen.layers, seen.rows.places(), changed.rows.places(), strict=True)
+    moved = [
+        (float((after_7 - before_7).abs().sum()) / 2, layer, head, before_7, after_7)
+        for layer, before_H7, after_H7 in pairs
+        for head, (before_7, after_7) in enumerate(zip(before_H7, after_H7, strict=True))
+    ]
+    for _, layer, head, before_7, after_7 in sorted(moved, key=lambda m: -m[0])[:8]:
+        heads.add_row(str(layer), str(head), in_words(before_7), in_words(after_7))
+    print_table(heads)
+
+
+def in_words(shares_7: Tensor) -> str:
+    """`previous 0.64, sink 0.20`: the two largest shares."""
+    order = shares_7.argsort(descending=True)[:2].tolist()
+    return ", ".join(f"{PLACES[i]} {float(shares_7[i]):.2f}" for i in order)
+
+
+def records_of_curve(
+    before: PositionLoss, bands: Sequence[Band], losses: Sequence[PositionLoss], common: dict[str, Any]
+) -> list[dict[str, Any]]:
+    found = records_of_loss(before, **common, ablate="none", kept=1.0)
+    for band, loss in zip(bands, losses, strict=True):
+        found += records_of_loss(loss, **common, ablate=str(band), end=band.end, kept=1 - band.fraction)
+    return found
+
+
+# -- pictures
 
 
 def draw_all(seen: Probe, prompt: PromptRecord, folder: Path, style: FigureStyle = SCREEN) -> list[Path]:
@@ -45,18 +304,18 @@ def draw_all(seen: Probe, prompt: PromptRecord, folder: Path, style: FigureStyle
 
 
 def pictures(seen: Probe) -> dict[str, Callable[[Probe, Sizes], Any]]:
-    """What draws each picture that a probe has without a prompt, by name."""
+    """The functions that draw the pictures of a probe without a prompt, by name."""
     of_rows = {"labels": draw_labels, "logits_by_frequency": draw_split, "without_a_band": draw_without}
     return (of_rows if seen.rows is not None else {}) | {"norms": draw_layers, "heads": draw_heads}
 
 
 def heads_drawn(seen: Probe) -> list[tuple[int, int, str]]:
-    """Layer, head and label of those that are drawn one by one."""
+    """Layer, head and label of the heads that are drawn one by one."""
     return [(layer, head, label) for layer, head, label, _ in standing_out(seen, HEADS_DRAWN)]
 
 
 def panels_for(n: int, sizes: Sizes, most: int = 3, **options: Any) -> tuple[Any, list[Any], float]:
-    """A figure with n panels, at most so many side by side, these panels and the width of each in inches."""
+    """A figure with n panels, at most `most` side by side; its panels, and the width of each in inches."""
     n_columns = min(n, most)
     n_rows = -(-n // n_columns)
     width = sizes.widths[n_columns - 1]
@@ -67,17 +326,17 @@ def panels_for(n: int, sizes: Sizes, most: int = 3, **options: Any) -> tuple[Any
 
 
 def darkest(norms: Tensor) -> float:
-    """The norm from which on all are drawn alike, so that a few pairs far above all others do not hide them.
+    """The norm of the darkest colour, so that a few far larger norms do not hide the others.
 
-    The largest, if FEW of them are not more than FAR times below it.
+    It is the largest norm, unless the share BEYOND of the norms is more than FAR times larger than the others.
     """
     known = norms[~norms.isnan()]
-    largest, most = float(known.max()), float(known.quantile(1 - FEW))
+    largest, most = float(known.max()), float(known.quantile(1 - BEYOND))
     return most if most * FAR < largest else largest
 
 
 def context_note(seen: Probe) -> str:
-    """What the dashed line is."""
+    """The note that explains the dashed line."""
     windows = sorted({context for context in seen.contexts() if context < seen.train_length})
     window = f", or the {' or '.join(f'{n:,}' for n in windows)} that the layer sees" if windows else ""
     return f"Below the dashed line a pair turns less than once within {seen.train_length:,} tokens{window}."
@@ -280,13 +539,16 @@ def name_pairs(
             for tick in sorted(ticks)
         ]
         axis.set_yticks(sorted(ticks), names)
-        others = "".join(f" | {in_layers(columns)}" for columns in kinds[1:])
+        others = ""
+        for columns in kinds[1:]:  # `layers 5, 11, 17`, the first few of them
+            more = ", ..." if len(columns) > LAYERS_NAMED else ""
+            others += f" | layers {', '.join(map(str, columns[:LAYERS_NAMED]))}{more}"
         axis.set_ylabel(f"pair: wavelength (tokens){others}")
     draw_context(axis, layouts, contexts)
 
 
 def kinds_of(layouts: Sequence[Layout]) -> list[list[int]]:
-    """The columns whose pairs rotate alike, those of the most frequent layout first; without those that do not."""
+    """The columns by equal rotations, the most frequent layout first; columns that do not rotate are left out."""
     kinds: list[list[int]] = []
     for column, layout in enumerate(layouts):
         alike = [columns for columns in kinds if same(layouts[columns[0]], layout)]
@@ -295,12 +557,6 @@ def kinds_of(layouts: Sequence[Layout]) -> list[list[int]]:
         elif layout.n_rotated:
             kinds.append([column])
     return sorted(kinds, key=len, reverse=True)
-
-
-def in_layers(columns: Sequence[int]) -> str:
-    """`layers 5, 11, 17`, the first few of them."""
-    more = ", ..." if len(columns) > LAYERS_NAMED else ""
-    return f"layers {', '.join(map(str, columns[:LAYERS_NAMED]))}{more}"
 
 
 def draw_context(axis: Any, layouts: Sequence[Layout], contexts: Sequence[int]) -> None:

@@ -1,0 +1,531 @@
+"""What `roundround eval` asks of a model: the loss of a text, a task, which sentence of a minimal pair is likelier.
+
+Each question ends in the same way: notes, numbers as they come, records, a figure, tables and lines.
+
+Tested by tests/training/test_eval.py, tests/training/test_task_runs.py, tests/training/test_pair_runs.py,
+tests/asking/test_eval_pretrained.py and tests/asking/test_task_answers.py.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from omegaconf import DictConfig, OmegaConf
+from rich.table import Table
+
+from roundround.asking.generation import (
+    AnsweringPretrained,
+    PretrainedWriter,
+    Writer,
+    check_is_written,
+    decoder_writer,
+    score_written,
+)
+from roundround.asking.reader import Reader, check_dispersion, check_lengths, first_tokens_of, measure, of_all
+from roundround.asking.sentence_scores import log_probabilities
+from roundround.config.build import build, target_class
+from roundround.config.options import load_option
+from roundround.config.recorded import overridden
+from roundround.data.corpora import Corpus, Source
+from roundround.data.minimal_pairs import MinimalPairs, Pair
+from roundround.data.prepared import TokenData
+from roundround.data.tasks.base import IDENTIFYING, Example, Examples, Task, distinct
+from roundround.data.tasks.batches import same_length_batches
+from roundround.data.tasks.length_tests import LengthTest
+from roundround.data.tasks.text_task import TextTask
+from roundround.data.tokenizers import Vocabulary, check_known, content_hash, unknown_token
+from roundround.distributed.device import describe_device
+from roundround.distributed.peers import Peers
+from roundround.kernels.trial import FallsBack
+from roundround.model.answers import AnswerScores, score_answers
+from roundround.model.decoder import Decoder
+from roundround.probing.ablation import FEWEST, n_targets
+from roundround.probing.dispersion import Dispersion, watched
+from roundround.records.opening import opened_run
+from roundround.records.run import Invocation, Run
+from roundround.report import evaluation as report
+from roundround.report.drawing.figures import save_drawing
+from roundround.report.drawing.tables import Record
+from roundround.report.eval_panels import PAIRS, TASK, TEXT, at_each, crossed, grid
+from roundround.support.console import print_status, print_table, warnings_as_lines
+from roundround.support.errors import UserError, printable
+from roundround.support.files import write_atomically, write_json
+from roundround.support.panels import Drawing
+from roundround.trained.models import TrainedRun, first_of, text_for
+from roundround.trained.patterns import chosen_parts
+from roundround.verbs.eval import EvalConfig
+
+if TYPE_CHECKING:
+    from roundround.hf.load import ProbedHuggingFaceModel
+
+TO_LEAVE = ("with joints", "nats per byte")  # columns, where a terminal is narrow
+TIMES = (1, 2, 4)  # the longest length in training: where lengths are not given
+OF_OTHERS = ("by", "length", "stride", "max_tokens", "bos", "examples", "dispersion")  # which text and tasks take
+
+
+# -- who is asked, and what is left
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedModel:
+    """A model that is asked. choices: the option of each config group, as results name it.
+
+    context: tokens that the model was trained on. trained: the run of a decoder.
+    """
+
+    model: Decoder | ProbedHuggingFaceModel
+    device: torch.device
+    choices: dict[str, Any]
+    context: int
+    trained: TrainedRun | None = None
+
+    @property
+    def decoder(self) -> Decoder | None:
+        return self.model if isinstance(self.model, Decoder) else None
+
+    @property
+    def probed(self) -> ProbedHuggingFaceModel:
+        """The pretrained model."""
+        assert not isinstance(self.model, Decoder)
+        return self.model
+
+    @property
+    def seed(self) -> int | None:
+        return None if self.trained is None else int(self.trained.config.seed)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        owner: Any = self.trained or self.model
+        found: Vocabulary = owner.vocabulary()
+        return found
+
+    def known(self) -> dict[str, Any]:
+        """What the manifest notes of every subject."""
+        run = None if self.trained is None else str(self.trained.directory)
+        return {"choices": self.choices, "device": describe_device(self.device), "seed": self.seed, "run": run}
+
+    def common(self) -> dict[str, Any]:
+        """What every record has."""
+        return {"pe": self.choices.get("pe"), "softmax": self.choices.get("softmax"), "seed": self.seed}
+
+    def title(self) -> str:
+        """The data, the model and its attention in words."""
+        names = self.choices.get
+        return printable(f"{names('data')}, {names('model')}, pe={names('pe')}, softmax={names('softmax')}")
+
+    def check_room(self, n_tokens: int, what: str) -> None:
+        """UserError where the encoding has fewer positions than `n_tokens`, which `what` asks for."""
+        if self.decoder is not None:
+            check_lengths(self.decoder, n_tokens, what, self.choices.get("pe"))
+
+
+def refuse(invocation: Invocation, keys: Iterable[str], why: str) -> None:
+    """UserError for the first of these keys that was given: such results have no use for it."""
+    given = {name.partition(".")[0] for name in overridden(invocation.overrides)}
+    for key in keys:
+        if key in given:
+            raise UserError(f"{key}= {why}")
+
+
+def show(run: Run, config: EvalConfig, drawing: Drawing | None, tables: Iterable[Table], lines: Iterable[str]) -> None:
+    """Draw the figure, and print tables and lines, in the process that writes."""
+    if drawing is not None:
+        save_drawing(drawing, run.directory / "figures", config.figures)
+    for table in tables:
+        print_table(table, on_output=config.table == "stdout", first_to_leave=TO_LEAVE)
+    for line in lines:
+        print_status(line)
+
+
+# -- a text
+
+
+def evaluate_text(
+    cfg: DictConfig,
+    config: EvalConfig,
+    invocation: Invocation,
+    data: TokenData,
+    separate_documents: bool,
+    remarks: Sequence[str],
+    subject: AskedModel,
+) -> None:
+    """Measure and report in a run directory, which has what is known before the first number.
+
+    UserError where there is too little text.
+    """
+    check_dispersion(config.dispersion, separate=separate_documents)
+    read_as: dict[str, Any] = {name: getattr(config, name) for name in ("bos", "stride", "max_tokens", "batch_tokens")}
+    read_as |= {"separate_documents": separate_documents, "peers": invocation.peers}
+    reader = Reader(model=subject.model, data=data, device=subject.device, **read_as)
+    with warnings_as_lines(FallsBack):  # the token in front of a length's windows depends on no other length
+        first_tokens = first_tokens_of(reader, config.length)
+    words = report.first_words(reader, first_tokens)
+    alike = len(set(words.values())) == 1
+    with opened_run(invocation, cfg) as run:
+        run.note(
+            data={"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash},
+            first_token=words[min(words)] if alike else {str(length): word for length, word in words.items()},
+            **subject.known(),
+            **reader.reading(),
+        )
+        for remark in remarks:
+            print_status(remark)
+        with warnings_as_lines(FallsBack):
+            losses, dispersions = measure(reader, first_tokens, dispersion=config.dispersion)
+        records = report.records_of_text(reader, first_tokens, losses, dispersions, subject.common())
+        headline = {}
+        for length, row in at_each(records, "length").items():
+            numbers = {name: record["value"] for name, record in row.items() if name != "scored_targets"}
+            run.log(length, length=length, **numbers)
+            headline[f"perplexity_{length}"] = numbers["perplexity"]
+        run.results(records, **headline)
+        if not run.writes:
+            return
+        write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
+        title, trained = printable(f"{subject.choices.get('model')}, {chosen_parts(subject.choices)}"), subject.context
+        n = max(n_targets(loss) for loss in losses.values())
+        few = "" if n >= FEWEST else ", too few to tell"
+        drawing = TEXT.drawing(records, (trained, trained), title, f"{n:,} targets, the same at each length{few}.")
+        table = TEXT.table(records, (trained, trained), f"held-out text, {title}")
+        scope, *lines = report.scope_of_text(losses, first_tokens, reader)
+        show(run, config, drawing, [table], [f"{scope}; * is the training context length", *lines])
+        if dispersions:
+            report.leave_dispersion(dispersions, run.directory, config, title=title)
+
+
+# -- a task
+
+
+def in_tokens_of(subject: AskedModel, task: Source) -> Task:
+    """The task in the tokens of a pretrained model. UserError for a task with a vocabulary of its own."""
+    if not isinstance(task, TextTask):
+        raise UserError(
+            f"data={subject.choices.get('data')} has symbols of its own, which a pretrained model does not know; give "
+            "a task of text, such as data=needle, or a text"
+        )
+    vocabulary, end = subject.vocabulary, subject.probed.tokenizer.eos_token_id
+    if end is not None:  # an answer ends as the model ends a text, not with the token that joins documents
+        vocabulary = replace(vocabulary, end_of_document=end)
+    task = task.with_vocabulary(vocabulary)
+    task.check_is_read()
+    return task
+
+
+def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, task: Task, subject: AskedModel) -> None:
+    """Score test examples of each length: under teacher forcing, which is greedy decoding, or by what is written.
+
+    UserError for what the model or the task does not take.
+    """
+    refuse(invocation, ("stride", "max_tokens", "bos"), "is for text, and this is a task; give examples= and length=")
+    trained = subject.trained
+    own = {} if trained is None else trained.manifest["data"]
+    of_training = own.get("train_lengths", task.train_lengths)  # `task` may be another one
+    learnt = trained is not None and trained.learns_a_task
+    in_training = of_training if learnt else (subject.context, subject.context)
+    if "length" not in overridden(invocation.overrides):
+        config.length = list(task.test_lengths() or [n * of_training[1] for n in TIMES])
+        OmegaConf.update(cfg, "length", config.length)
+    lengths = sorted(set(config.length))
+    for length in lengths:
+        task.check_length(length, "length")
+    contexts = {length: task.context(length) for length in lengths}
+    most = contexts[lengths[-1]] + (task.written if config.by == "generation" and isinstance(task, LengthTest) else 0)
+    subject.check_room(most, f"length={lengths[-1]} ({most} tokens)")
+    if config.by == "generation":
+        examples = Examples(task, seed=subject.seed or 0, split="test", length=lengths[0])
+        for i in range(IDENTIFYING):  # by chance one of them may ask at its end alone
+            check_is_written(task, examples[i])
+    tokenizer = own["tokenizer_hash"] if own else content_hash(subject.vocabulary.tokenizer)
+    with opened_run(invocation, cfg) as run:
+        run.note(data={"corpus_hash": task.identity(), "tokenizer_hash": tokenizer}, **subject.known())
+        with warnings_as_lines(FallsBack):
+            by_part, dispersions, n_shared = measure_task(config, task, subject, contexts, invocation.peers)
+        common = subject.common() | ({"by": config.by} if config.by == "generation" else {})
+        scores = {length: summed(parts.values()) for length, parts in by_part.items()}
+        records = report.records_of_task(scores, contexts, common)
+        records += report.records_of_dispersion(dispersions, common, contexts)
+        part = task.part()
+        for name in dict.fromkeys(name for parts in by_part.values() for name in parts if name):
+            of_part = {length: parts[name] for length, parts in by_part.items() if name in parts}
+            place = {part: name if part == "task" else float(name)}
+            records += report.records_of_task(of_part, contexts, {**common, **place})
+        records += quarter_turns(task, subject, lengths, common)
+        headline = {}
+        for length, one in scores.items():
+            numbers = report.values_of_task(one)
+            run.log(length, length=length, **numbers)
+            headline[f"exact_match_{length}"] = numbers["exact_match"]
+        run.results(records, **headline)
+        if not run.writes:
+            return
+        title, n = subject.title(), scores[lengths[0]].n_examples
+        tables = [TASK.table(records, in_training, title)]
+        if rows := crossed(records, "exact_match", part, "length"):
+            first = "exact match" if part == "task" else f"exact match by {part}"
+            columns = {length: str(length) for length in lengths}
+            tables.append(
+                grid(
+                    title,
+                    first,
+                    rows,
+                    columns,
+                    {},
+                    lambda part: part if isinstance(part, str) else f"{part:g}",
+                    lambda r: f"{r['value']:.2f}",
+                )
+            )
+        drawing = TASK.drawing(records, in_training, title, f"{n:,} examples at each length.")
+        show(run, config, drawing, tables, [scope_of_task(config, task, subject, in_training, n_shared, n)])
+        if dispersions:
+            report.leave_dispersion(dispersions, run.directory, config, title=title, contexts=contexts)
+
+
+def quarter_turns(task: Task, subject: AskedModel, lengths: Sequence[int], common: Mapping[str, Any]) -> list[Record]:
+    """For a task with distances, the distance at which the slowest pair has turned by pi / 2, for each length.
+
+    A search by meaning that uses this pair works up to about this distance: Barbero et al. 2024, arXiv:2410.06205,
+    Theorem 6.1. None where a pair does not rotate.
+    """
+    facts = subject.decoder.facts() if task.part() == "distance" and subject.decoder is not None else {}
+    wavelength = facts.get("slowest_wavelength")
+    if not isinstance(wavelength, int) or facts["rotated_pairs"] != facts["pairs"]:
+        return []
+    return [{"metric": "quarter_turn", **common, "length": n, "value": wavelength / 4} for n in lengths]
+
+
+def scope_of_task(
+    config: EvalConfig, task: Task, subject: AskedModel, in_training: tuple[int, int], n_shared: int, n_examples: int
+) -> str:
+    """Over what the numbers were taken."""
+    of_each = task.part() == "task" and bool(task.groups())
+    draws = subject.decoder is not None and subject.decoder.draws_positions
+    of_text = subject.trained is None or not subject.trained.learns_a_task
+    low, high = in_training
+    parts = [
+        f"{config.examples:,} test examples of each part, where there are so many, at each length"
+        if of_each
+        else f"{n_examples:,} test examples at each length",
+        "intervals of 95 %, in which equal examples count once",
+        f"checkpoint {config.checkpoint}" if subject.decoder is not None else "",
+        "scored by what the model writes, the likeliest token each time" if config.by == "generation" else "",
+        "each example is the mean of five draws of its positions" if draws and config.by != "generation" else "",
+        f"the training context is {high:,} tokens" if of_text else f"training had lengths {low} to {high}",
+        f"{n_shared:,} examples may be in training too, of a length that has too few" if n_shared else "",
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def answering(config: EvalConfig, subject: AskedModel) -> Callable[[Task, list[tuple[Example, int]]], AnswerScores]:
+    """The function that scores different examples, each with how often it was drawn."""
+    if config.by == "generation":
+        writer: Writer
+        if subject.trained is not None and subject.decoder is not None:
+            writer = decoder_writer(subject.trained, subject.decoder)
+        else:
+            writer = PretrainedWriter(subject.probed)
+        if writer.remark is not None:
+            print_status(writer.remark)
+        return partial(score_written, writer)
+    model = subject.decoder or AnsweringPretrained(subject.probed)
+    return lambda _, share: score_answers(model, same_length_batches(share, config.batch_tokens), device=subject.device)
+
+
+def measure_task(
+    config: EvalConfig, task: Task, subject: AskedModel, contexts: Mapping[int, int], peers: Peers
+) -> tuple[dict[int, dict[str, AnswerScores]], dict[int, Dispersion], int]:
+    """Scores by length and part of the task ("" where it has none), dispersions by length where asked for.
+
+    Also how many examples may be in training too. Each process draws all examples and asks a share of them. contexts:
+    the tokens of the longest example of each length.
+    """
+    by_part: dict[int, dict[str, AnswerScores]] = {}
+    dispersions, n_shared, answer = {}, 0, answering(config, subject)
+    module = subject.decoder or subject.probed.model
+    groups = task.groups() or {"": task}
+    tests = {name: part.test_lengths() for name, part in groups.items()}
+    wanted = config.examples if task.part() == "task" else -(-config.examples // len(groups))
+    for length, context in contexts.items():
+        tested = {name: groups[name] for name, known in tests.items() if known is None or length in known}
+        by_part[length] = {}
+        with watched(module, context) if config.dispersion else nullcontext() as seen:
+            for name, part in (tested or groups).items():  # a length that no test has is asked of all
+                test = Examples(part, seed=subject.seed or 0, split="test", length=length)
+                n = wanted if test.n is None else min(wanted, test.n)
+                own = answer(part, distinct(test[i] for i in range(n))[peers.rank :: peers.n])
+                by_part[length][name] = summed(
+                    AnswerScores(sums, written=own.written) for sums in peers.gather(own.sums)
+                )
+                n_shared += test.n_shared
+        if seen is not None:
+            dispersions[length] = of_all(seen, peers)
+    return by_part, dispersions, n_shared
+
+
+def summed(scores: Iterable[AnswerScores]) -> AnswerScores:
+    every = list(scores)
+    return AnswerScores(torch.stack([one.sums for one in every]).sum(dim=0), written=every[0].written)
+
+
+# -- minimal pairs
+
+
+def pairs_asked_for(config: EvalConfig, invocation: Invocation) -> MinimalPairs | None:
+    """The minimal pairs that `data=` is, None where it is anything else. UserError for options of the other kind."""
+    if config.data is None or not issubclass(target_class(config.data, Source), MinimalPairs):
+        refuse(
+            invocation, ["prefix"], "is text before the sentences of minimal pairs; give data=blimp or data=zorro too"
+        )
+        return None
+    refuse(invocation, OF_OTHERS, "is for text and tasks, and data= is minimal pairs; they take prefix=, data.pairs=")
+    if config.data.path is not None and "data.sample" in overridden(invocation.overrides):
+        raise UserError(
+            "data.sample= is for the package's pairs, and data.path= is read in their place; give one of them"
+        )
+    return build(config.data, MinimalPairs)
+
+
+def evaluate_pairs(
+    cfg: DictConfig, config: EvalConfig, invocation: Invocation, pairs: MinimalPairs, subject: AskedModel
+) -> None:
+    """Ask all pairs behind each prefix, and report in a run directory. UserError for what cannot be asked."""
+    trained = subject.trained
+    if trained is not None and trained.learns_a_task:
+        raise UserError(f"{trained.directory} was trained on a task, and data= is sentences of English")
+    first = subject.vocabulary.end_of_document if trained is None else first_of(subject.vocabulary)
+    asked, prefixes = pairs.by_phenomenon(), sorted(set(config.prefix))
+    sentences = tokens_of(asked, pairs.before, subject.vocabulary)
+    n_tokens = max(len(sentence) for own in sentences.values() for sentence in own)
+    what = f"prefix={prefixes[-1]} with a sentence of {n_tokens} tokens"
+    subject.check_room(prefixes[-1] + n_tokens, what)
+    if prefixes[-1] and first is None:
+        assert trained is not None
+        raise UserError(f"{trained.directory} was trained on documents that do not see each other; leave prefix= out")
+    name, text = cut(subject, config, prefixes[-1]) if prefixes[-1] else ("", [])
+    is_sample = pairs.of_package or pairs.n_pairs is not None
+    with opened_run(invocation, cfg) as run:
+        facts = {} if subject.decoder is not None else {"model": subject.choices["model"]}
+        run.note(data={"corpus_hash": pairs.identity()}, facts=facts, **subject.known())
+        by_prefix = {}
+        for prefix in prefixes:
+            with warnings_as_lines(FallsBack):
+                before = text[len(text) - prefix :]
+                by_prefix[prefix] = scored(subject, sentences, config, invocation.peers, first=first, prefix=before)
+            run.log(prefix, prefix=prefix, accuracy=float(by_prefix[prefix].shares().mean()))
+        common = {key: subject.choices.get(key) for key in ("pe", "softmax")}
+        records = report.records_of_pairs(by_prefix, common | {"sample": is_sample})
+        over_all = at_each(records, "prefix")
+        run.results(records, **{f"accuracy_{prefix}": row["accuracy"]["value"] for prefix, row in over_all.items()})
+        if not run.writes:
+            return
+        write_atomically(run.directory / "pairs.csv", csv_of(by_prefix))
+        n_pairs, title = sum(map(len, asked.values())), subject.title()
+        scope = f"{'a sample of ' * is_sample}{n_pairs:,} pairs of {len(asked):,} phenomena"
+        rows = crossed(records, "accuracy", "phenomenon", "prefix")
+        if len(prefixes) == 1:
+            phenomena = grid(title, "phenomenon", rows, {prefixes[0]: "accuracy"}, {"pairs": "pairs"})
+        else:
+            columns = {prefix: f"behind {prefix:,}" for prefix in prefixes}
+            phenomena = grid(title, "phenomenon", rows, columns, {"pairs": "pairs"}, cell=lambda r: f"{r['value']:.3f}")
+        tables = [phenomena, PAIRS.table(records, None, f"{title}; {scope}")]
+        lines = remarks(pairs, scope, name and f"one piece of {name}, cut by seed {subject.seed or 0}", first=first)
+        show(run, config, PAIRS.drawing(records, None, title, f"{scope}."), tables, lines)
+
+
+def remarks(pairs: MinimalPairs, scope: str, prefix: str, *, first: int | None) -> list[str]:
+    """Over what the numbers were taken. prefix: where it is from. first: the token before every sentence."""
+    all_of_it = "data.path=FOLDER" + (" or data.name=nyu-mll/blimp" if pairs.sample == "blimp" else "")
+    sample = f"these are of the sample in the package, which says little of one phenomenon; {all_of_it} has all"
+    lines = [
+        f"{scope}; a pair is right where its wrong sentence has no larger sum of log-probabilities; chance is 0.5",
+        "intervals of 95 %: of a phenomenon over its pairs, of all over the phenomena, each of which counts once",
+        sample if pairs.of_package else "",
+        "nothing stands before a sentence, so its first token is not counted" if first is None else "",
+        f"a prefix is {prefix}, and ends where a document does" if prefix else "",
+    ]
+    return list(filter(None, lines))
+
+
+def tokens_of(asked: Mapping[str, Sequence[Pair]], before: str, vocabulary: Vocabulary) -> dict[str, list[list[int]]]:
+    """Token ids of the right and the wrong sentence of each pair, one after the other, by phenomenon."""
+    found = {}
+    for name, pairs in asked.items():
+        texts = [before + text for pair in pairs for text in (pair.good, pair.bad)]
+        found[name] = [list(e.ids) for e in vocabulary.tokenizer.encode_batch(texts, add_special_tokens=False)]
+    unknown = unknown_token(vocabulary.tokenizer, vocabulary.end_of_document)
+    check_known([token for own in found.values() for ids in own for token in ids], unknown, "the sentences")
+    return found
+
+
+def cut(subject: AskedModel, config: EvalConfig, n: int) -> tuple[str, list[int]]:
+    """The name of the text and the longest prefix, n tokens that end where a document does.
+
+    A shorter prefix is the end of a longer one, so that the tokens next to a sentence are always the same. UserError if
+    there is too little text.
+    """
+    if subject.trained is not None:
+        name, data = "the run's held-out text", subject.trained.held_out_text()
+    else:
+        option = str(OmegaConf.select(config.model, "default_data") or "pydoc")  # what `eval` reads with the model
+        corpus = build(load_option("data", option), Corpus)  # type: ignore[type-abstract]
+        name, data = f"data={option}", text_for(subject.vocabulary, corpus)
+    ids = np.asarray(data.held_out)
+    ends = np.flatnonzero(ids == data.end_of_document)
+    if not len(ends) or n > ends[-1]:
+        most = int(ends[-1]) if len(ends) else 0
+        raise UserError(f"prefix={n} is longer than {name}, which has {most:,} tokens up to the end of a document")
+    end = int(np.random.default_rng(subject.seed or 0).choice(ends[ends >= n]))
+    return name, ids[end - n : end].tolist()
+
+
+def scored(
+    subject: AskedModel,
+    sentences: Mapping[str, list[list[int]]],
+    config: EvalConfig,
+    peers: Peers,
+    *,
+    first: int | None,
+    prefix: Sequence[int],
+) -> report.PairScores:
+    """The log-probabilities of all sentences after a prefix; each process reads a share of the pairs."""
+    every = [sentence for own in sentences.values() for sentence in own]
+    mine = [place for place in range(len(every)) if place // 2 % peers.n == peers.rank]
+    own = log_probabilities(
+        subject.model,
+        [every[place] for place in mine],
+        first=first,
+        prefix=prefix,
+        batch_tokens=config.batch_tokens,
+        device=subject.device,
+    )
+    found: NDArray[np.float64] = np.empty(len(every))
+    for places, values in peers.gather((mine, own.numpy())):
+        found[places] = values
+    ends = np.cumsum([len(own) for own in sentences.values()])[:-1]
+    parts = [part.reshape(-1, 2) for part in np.split(found, ends)]
+    return report.PairScores(dict(zip(sentences, parts, strict=True)))
+
+
+def csv_of(by_prefix: Mapping[int, report.PairScores]) -> str:
+    """The log-probabilities in nats of both sentences of each pair behind each prefix, a row for each.
+
+    A phenomenon that a spreadsheet would compute, such as =1+1, has a ' in front.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["prefix", "phenomenon", "pair", "good", "bad"])
+    for prefix, scores in by_prefix.items():
+        for name, own in scores.by_phenomenon.items():
+            shown = f"'{name}" if name.startswith(("=", "+", "-", "@")) else name
+            writer.writerows(
+                [prefix, shown, i, f"{good:.6f}", f"{bad:.6f}"] for i, (good, bad) in enumerate(own.tolist())
+            )
+    return text.getvalue()
