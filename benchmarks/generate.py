@@ -25,8 +25,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from roundround.asking.generation import DecoderWriter, generators_of, write
-from roundround.asking.task_answers import score_written
+from roundround.asking.generation import DecoderWriter, generators_of, score_written, write
 from roundround.config.build import build, checked_values
 from roundround.config.options import load_option
 from roundround.data.tasks.base import Examples, Task

@@ -25,6 +25,7 @@ from roundround.probing.prompt import entropy_by_length
 from roundround.report import probe_results
 from roundround.support.errors import UserError
 from roundround.support.panels import HeatMap
+from roundround.verbs.probe import run as verb_run
 
 STORIES = Subject("stories260k", ("model=stories260k",), is_the_papers=False)
 UNEVEN = Subject("an uneven model", ("model=hf", "model.path=DIR"), is_the_papers=False)
@@ -46,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(io.StringIO()):
                 for draw in ("draw_all",):
                     patch.setattr(probe_results, draw, lambda *_: [])
-                patch.setattr(task, "entropy_by_length", partial(entropy_by_length, n_elements=(1, 8), n_lists=1))
+                patch.setattr(verb_run, "entropy_by_length", partial(entropy_by_length, n_elements=(1, 8), n_lists=1))
                 assert not cli([verb, *words])
             made[kind] = Path(out.getvalue().split()[-1])
         return made[kind]

@@ -474,6 +474,7 @@ def cut(subject: AskedModel, config: EvalConfig, n: int) -> tuple[str, list[int]
     if subject.trained is not None:
         name, data = "the run's held-out text", subject.trained.held_out_text()
     else:
+        assert config.model is not None, "it is no run"
         option = str(OmegaConf.select(config.model, "default_data") or "pydoc")  # what `eval` reads with the model
         corpus = build(load_option("data", option), Corpus)  # type: ignore[type-abstract]
         name, data = f"data={option}", text_for(subject.vocabulary, corpus)

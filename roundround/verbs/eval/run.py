@@ -121,6 +121,7 @@ def task_of(config: EvalConfig, subject: AskedModel) -> Task | None:
     """The task that the run learns, or that `data` is; None for text."""
     if subject.trained is not None:
         return subject.trained.task()
+    assert config.data is not None, "a pretrained model is given one"
     source = build(config.data, Source)  # type: ignore[type-abstract]
     return None if isinstance(source, Corpus) else in_tokens_of(subject, source)
 
@@ -129,6 +130,7 @@ def text_of(config: EvalConfig, invocation: Invocation, subject: AskedModel) -> 
     """The held-out text, whether its documents do not see each other, and remarks on the numbers that follow."""
     trained, decoder = subject.trained, subject.decoder
     if trained is None or decoder is None:
+        assert config.data is not None, "a pretrained model is given one"
         corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
         return text_for(subject.vocabulary, corpus), corpus.separate_documents, []
     longest, separate = max(config.length), trained.separate_documents  # as in training, unless the words say otherwise
