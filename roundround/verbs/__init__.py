@@ -1,6 +1,8 @@
 """The verbs, a folder each: `__init__.py` has the entry and the typed config, `run.py` the function.
 
 The entries import the standard library and `config/verb.py` alone: every room may read them.
+
+Tested by tests/config/test_verbs.py.
 """
 
 from __future__ import annotations

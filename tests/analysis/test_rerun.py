@@ -20,6 +20,7 @@ from roundround import __version__ as version
 from roundround.analysis.past_run import past_run
 from roundround.analysis.repetition import overrides_of
 from roundround.distributed.child import clean_environment, start
+from roundround.verbs.rerun import run as task
 
 SMALL = ["seeds=2", "max_steps=2", "test_sizes=[4]", "test_sets=4", "model.width=8", "device=cpu"]
 

@@ -26,7 +26,8 @@ def test_a_variant_that_imports_from_an_old_room_gets_the_modules_of_today(
 ) -> None:
     (tmp_path / "older.py").write_text(
         "from roundround.attention.keys import Keys\nfrom roundround.attention.kernels import repeated\n"
-        "from roundround.pe.base import PositionalEncoding\nclass Older(PositionalEncoding):\n    keys = Keys\n"
+        "from roundround.pe.base import PositionalEncoding\nclass Older(PositionalEncoding):\n"
+        "    keys = Keys\n    def __init__(self):\n        pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     built = build(OmegaConf.create({"_target_": "older.Older"}), PositionalEncoding)

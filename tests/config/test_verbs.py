@@ -35,7 +35,7 @@ class CountConfig:
         at_least_one(size=self.size)
 
 
-VERB = Verb(name="count", run="roundround.verbs.count:count", place=99, help="Count.", config=CountConfig)
+VERB = Verb(name="count", run="roundround.verbs.count.run:count", place=99, help="Count.", config=CountConfig)
 '''
 FUNCTION = """
 from roundround.config.build import checked
@@ -74,6 +74,7 @@ def test_a_new_verb_is_three_files(tmp_path: Path) -> None:
         "roundround/verbs/count/run.py": FUNCTION,
         "conf/count.yaml": VALUES,
     }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     typed = partial(shell, cwd=tmp_path)
     done = typed("count", "size=3")

@@ -20,8 +20,9 @@ from roundround.hf.patching.attention import installed
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
 from roundround.probing.probe import Probe, observe
-from roundround.report import evaluation, figures, probe_figures
+from roundround.report import evaluation, probe_figures
 from roundround.report import probe_tables as report
+from roundround.report.drawing import figures
 from roundround.report.drawing.figures import save, subplots
 from roundround.report.drawing.style import HEAT, PLACE_COLOURS, SCREEN, SIGNED, styled
 from roundround.report.eval_panels import drawing

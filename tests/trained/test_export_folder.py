@@ -279,7 +279,7 @@ def sources(folder: Path) -> dict[str, str]:
 
 def test_a_folder_holds_the_sources_that_the_model_needs_and_no_others(answers: dict[str, dict[str, Any]]) -> None:
     files = sources(answers["alibi-ssmax"]["folder"])
-    assert files.keys() >= {"modeling_roundround.py", "pe_alibi.py", "softmax_ssmax.py", "attention_fused.py"}
+    assert files.keys() >= {"modeling_roundround.py", "pe_alibi.py", "softmax_ssmax.py", "kernels_fused.py"}
     assert not files.keys() & {"pe_rope.py", "pe_rotary.py", "softmax_softmax.py", "softmax_projection.py"}
     assert "from .pe_alibi import ALiBi as Encoding" in files["modeling_roundround.py"]
     assert "from .softmax_ssmax import SSMax as Normaliser" in files["modeling_roundround.py"]
@@ -381,7 +381,7 @@ def test_a_frequency_and_a_token_that_went_wrong_are_seen(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["modeling_roundround.py", "pe_alibi.py", "attention_fused.py"])
+@pytest.mark.parametrize("name", ["modeling_roundround.py", "pe_alibi.py", "kernels_fused.py"])
 def test_a_file_that_needs_roundround_does_not_load(name: str, tmp_path: Path) -> None:
     model = trained(load_option("pe", "alibi"), load_option("softmax", "softmax"))
     folder = written(model, tmp_path / "folder")

@@ -180,7 +180,7 @@ def test_a_users_own_file_changes_in_its_imports_alone(mine: None) -> None:
         "from .base import (  # a module beside this one",
         "from .mine_base import (  # a module beside this one",
         "    from roundround.kernels.keys import AttentionShape",
-        "    from .attention_keys import AttentionShape",
+        "    from .kernels_keys import AttentionShape",
         "        from roundround.pe.rotary import ladder as steps",
         "        from .pe_rotary import ladder as steps",
     ]

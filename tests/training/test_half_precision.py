@@ -17,6 +17,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from safetensors.torch import load_file
 
 from roundround.training.module import LanguageModel
+from roundround.verbs.train import run as verb
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def mine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delitem(sys.modules, "half", raising=False)  # another test's
     folder = here / "mine"
     for name, text in {
-        "bench/tiny.yaml": SET, "bench/tiny/copying.yaml": COPYING, "bench/tiny/bench_measures.yaml": CONDUCT,
+        "bench/tiny.yaml": SET, "bench/tiny/copying.yaml": COPYING, "bench/tiny/conduct.yaml": CONDUCT,
         "pe/half.yaml": HALF, "half.py": HALF_PY,
     }.items():  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

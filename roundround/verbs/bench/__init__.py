@@ -1,4 +1,7 @@
-"""`roundround bench`: variants on the standard set."""
+"""`roundround bench`: variants on the standard set.
+
+Tested by tests/config/test_verbs.py.
+"""
 
 from __future__ import annotations
 

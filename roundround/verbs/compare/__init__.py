@@ -1,4 +1,7 @@
-"""`roundround compare`: runs compared."""
+"""`roundround compare`: runs compared.
+
+Tested by tests/config/test_verbs.py.
+"""
 
 from __future__ import annotations
 

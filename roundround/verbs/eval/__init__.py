@@ -1,4 +1,7 @@
-"""`roundround eval`: perplexity of a model, or right answers to a task."""
+"""`roundround eval`: perplexity of a model, or right answers to a task.
+
+Tested by tests/config/test_verbs.py.
+"""
 
 from __future__ import annotations
 

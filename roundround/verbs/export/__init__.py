@@ -1,4 +1,7 @@
-"""`roundround export`: a trained run as a folder for Hugging Face's transformers."""
+"""`roundround export`: a trained run as a folder for Hugging Face's transformers.
+
+Tested by tests/config/test_verbs.py.
+"""
 
 from __future__ import annotations
 

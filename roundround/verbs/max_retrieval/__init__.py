@@ -1,4 +1,7 @@
-"""`roundround max-retrieval`: the largest of ever more items."""
+"""`roundround max-retrieval`: the largest of ever more items.
+
+Tested by tests/config/test_verbs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`roundround prepare`: a corpus tokenised once."""
+"""`roundround prepare`: a corpus tokenised once.
+
+Tested by tests/config/test_verbs.py.
+"""
 
 from __future__ import annotations
 

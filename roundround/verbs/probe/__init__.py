@@ -1,4 +1,7 @@
-"""`roundround probe`: how a model uses the frequencies of its RoPE."""
+"""`roundround probe`: how a model uses the frequencies of its RoPE.
+
+Tested by tests/config/test_verbs.py.
+"""
 
 from __future__ import annotations
 

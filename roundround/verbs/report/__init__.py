@@ -1,4 +1,7 @@
-"""`roundround report`, which only reads runs."""
+"""`roundround report`, which only reads runs.
+
+Tested by tests/config/test_verbs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`roundround rerun`: a run once more."""
+"""`roundround rerun`: a run once more.
+
+Tested by tests/config/test_verbs.py.
+"""
 
 from __future__ import annotations
 

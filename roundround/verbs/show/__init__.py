@@ -1,4 +1,7 @@
-"""`roundround show`, which only reads runs."""
+"""`roundround show`, which only reads runs.
+
+Tested by tests/config/test_verbs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`roundround train`: a small language model, or a task."""
+"""`roundround train`: a small language model, or a task.
+
+Tested by tests/config/test_verbs.py.
+"""
 
 from __future__ import annotations
 
