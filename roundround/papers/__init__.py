@@ -1,6 +1,6 @@
 """The two papers: their statements as checks; their figures and tables, made again; max retrieval.
 
-Here are their names. Nothing is imported for them: TAB is fast.
+This module holds their names and imports nothing for them, so that completion by TAB is fast.
 
 Tested by tests/papers/test_claims.py.
 """
@@ -30,8 +30,8 @@ CLAIMS = {  # a statement: the function below this package that checks it, and i
     "softmax.thm_2_2": ("dispersion.thm_2_2", "every head disperses"),
 }
 ASKED_OF_MODELS = {"rope.equation_3": "rotations.equation_3_of_model"}  # statements that a trained model could fail
-# a figure or table, in the papers' order: its file in `figures`. softmax: as its second version numbers them; deltas is
-# a table without a number
+# a figure or table, in the papers' order: its file in `figures`. softmax has the numbers of its second version;
+# `deltas` is a table without a number
 FIGURES = {
     "rope.fig1": "synthetic",
     "rope.fig2": "synthetic",

@@ -65,21 +65,21 @@ def show_all(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Path]
     table = Table(*columns, title="figures and tables of the papers")
     entries = {name: found[name][0] for name in items if name in found}
     for name, item in items.items():
-        table.add_row(name, item.shows, item.command, needs(item), item.published, *last_of(item, entries.get(name)))
+        table.add_row(name, item.shows, item.command, needs(item), item.published, *last_of(entries.get(name)))
     table.columns[2].no_wrap = True  # a command is copied
     print_table(table, first_to_leave=["command", "needs", "published", "ours"])
     print_status("roundround reproduce NAME makes one, roundround reproduce all what this machine can")
     print_status(summary(items, entries))
 
 
-def last_of(item: Figure, entry: Entry | None) -> tuple[str, str]:
+def last_of(entry: Entry | None) -> tuple[str, str]:
     """What was found last of an item, and its verdict."""
     return ("", NOT_RUN) if entry is None else (ours_of(entry), entry.verdict)
 
 
 def summary(items: Mapping[str, Figure], entries: Mapping[str, Entry]) -> str:
     """The counts by verdict, and how many of the figures of a pretrained model were made of the paper's own."""
-    counted = count_verdicts(last_of(item, entries.get(name))[1] for name, item in items.items())
+    counted = count_verdicts(last_of(entries.get(name))[1] for name, item in items.items())
     of_models = [entries.get(name) for name, item in items.items() if item.model is not None]
     own = sum(entry is not None and entry.is_the_papers for entry in of_models)
     return (
@@ -129,11 +129,6 @@ def tell_plan(items: Mapping[str, Figure], missing: Mapping[str, str]) -> None:
     print_status(f"items: {len(here)}; {long} on two cores, less where runs are finished")
     for name, why in missing.items():
         print_status(f"{name} is left out: it {why}")
-
-
-def line(entry: Entry) -> str:
-    """The verdict of one item."""
-    return f"{entry.verdict}  {entry.name}: {ours_of(entry)}"
 
 
 def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -202,17 +197,14 @@ def page_of(items: Mapping[str, Figure], entries: Mapping[str, Entry]) -> str:
     parts = [HEAD, f"\n**{summary(items, entries)}**\n\n", RULE, f"\nWritten by version {__version__}.\n"]
     for paper, title in PAPERS.items():
         of_paper = {name: item for name, item in items.items() if name.startswith(f"{paper}.")}
-        parts += [f"\n## {title}\n\n", overview(of_paper, entries)]
+        rows = [
+            (f"`{name}`", item.shows, needs(item), item.published, *last_of(entries.get(name)))
+            for name, item in of_paper.items()
+        ]
+        columns = ("item", "shows", "needs", "published", "ours", "verdict")
+        parts += [f"\n## {title}\n\n", markdown_table(columns, rows)]
         parts += [section(name, item, entries.get(name)) for name, item in of_paper.items()]
     return "".join(parts)
-
-
-def overview(items: Mapping[str, Figure], entries: Mapping[str, Entry]) -> str:
-    """The table at the top of a paper's half."""
-    rows = []
-    for name, item in items.items():
-        rows.append((f"`{name}`", item.shows, needs(item), item.published, *last_of(item, entries.get(name))))
-    return markdown_table(("item", "shows", "needs", "published", "ours", "verdict"), rows)
 
 
 def section(name: str, item: Figure, entry: Entry | None) -> str:

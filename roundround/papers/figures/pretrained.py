@@ -193,13 +193,9 @@ def compare_maps(what: str, ours: Array, published: Array) -> list[CheckedNumber
         for n, (a, b) in enumerate(zip(*means, strict=True), 1)
     ]
     if ours.shape == published.shape:
-        found.append(alike(f"{what}: correlation of the cells", correlation(ours, published), LEAST_CORRELATION))
+        alike = correlation(ours, published)
+        found.append(near(f"{what}: correlation of the cells", alike, 1.0, 1 - LEAST_CORRELATION))
     return found
-
-
-def alike(what: str, correlation: float, least: float) -> CheckedNumber:
-    """Two maps that are the same have a correlation of 1."""
-    return near(what, correlation, 1.0, 1 - least)
 
 
 def compare_strongest(what: str, ours_P: Array, published_P: Array) -> list[CheckedNumber]:
@@ -268,7 +264,7 @@ def norms_by_layer(run: RunVerb, subject: Subject, maps: Mapping[str, str], by_t
             for of_texts in ([x.by_layer("query") for x in seen.values()], map(heat_map, maps.values()))
         )
         comparisons += [
-            alike("smallest correlation of two texts' maps", least, ALIKE),
+            near("smallest correlation of two texts' maps", least, 1.0, 1 - ALIKE),
             shown("the same of the paper's maps", published_least, published_least),
         ]
         summary = f"smallest correlation of two texts' maps {least:.2f}{f'; each {chosen}' if chosen else ''}"
@@ -493,10 +489,11 @@ def token_norms(run: RunVerb, subject: Subject, named: NamedHead) -> Outcome:
         if subject.is_the_papers:  # means over all tokens but the first, and the length of its whole vector
             check_shape(ours[:, :1], published[:, :1])
             ours_P, published_P = ours[:, 1:].mean(1), published[:, 1:].mean(1)
+            profile = correlation(ours_P, published_P)
             first, published_first = (float(np.linalg.norm(norms[:, 0])) for norms in (ours, published))
             comparisons += [
                 *compare_strongest(what, ours_P, published_P),
-                alike(f"{what}: correlation of the pairs' mean norms", correlation(ours_P, published_P), LEAST_PROFILE),
+                near(f"{what}: correlation of the pairs' mean norms", profile, 1.0, 1 - LEAST_PROFILE),
                 as_printed(f"{what}: norm of the first token", first, published_first, FIRST_TOKEN * published_first),
             ]
     strongest = ", ".join(str(pair + 1) for pair in np.argsort(-found.query_norms[:, 1:].mean(1))[:3])

@@ -43,7 +43,6 @@ DRAWS = 10 * SPACINGS  # of vectors, for the absence of a decay
 ENDS = torch.cat([torch.arange(1, 1001, 100), torch.arange(4001, 5001, 100)])  # distances at either end, nearest first
 EQUIVALENT = 0.1  # of the mean square near by: no decay, and no growth
 LONGEST = (10_000, 20_000, 50_000)  # ranges of Random RoPE's positions
-THETAS = {"theta = 10,000": 1e4, "theta = 500,000": 5e5}
 X, Y = "relative distance (tokens)", "q . k, as a share of its largest value"
 
 
@@ -188,7 +187,7 @@ def one_query_one_key(run: RunVerb) -> Outcome:
     comparisons: list[CheckedNumber] = []
     panels: dict[str, HeatMap | Panel] = {}
     spreads = []
-    for name, theta in THETAS.items():
+    for name, theta in (("theta = 10,000", 1e4), ("theta = 500,000", 5e5)):
         ends_DN = one_pair(ENDS, theta, DRAWS)
         comparisons.append(without_decay(name, ends_DN))
         spreads.append(float(ends_DN.std()))

@@ -1,6 +1,6 @@
 """`roundround reproduce`: the papers' figures and tables, made again.
 
-Tested by tests/verbs/test_reproduce.py.
+Tested by tests/config/test_verbs.py.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig
             run.results(report.records(entries), agree=verdicts.count(AGREES), differ=verdicts.count(DIFFERS))
             if run.writes:
                 report.draw(entries[-1], figure, outcome.panels, run.directory / "figures", config.figures)
-                print_status(report.line(entries[-1]))
+                print_status(f"{outcome.verdict}  {name}: {report.ours_of(entries[-1])}")
                 write_entries(entries, run.directory)
         report.show(figures, entries)
         return [entry.name for entry in entries if entry.verdict == DIFFERS]

@@ -1,6 +1,6 @@
 """`roundround theory`: the statements of the papers, checked.
 
-Tested by tests/verbs/test_theory.py.
+Tested by tests/config/test_verbs.py.
 """
 
 from __future__ import annotations
