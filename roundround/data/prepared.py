@@ -30,7 +30,6 @@ from roundround.data.tokenising import (
     BYTES,
     FILES,
     SPLITS,
-    Damaged,
     Entry,
     dtype_of_ids,
     make,
@@ -59,14 +58,7 @@ class Prepared(Corpus):
     def entry(self) -> Entry:
         """The prepared corpus at `path`. UserError where it is not whole."""
         if self._entry is None:
-            store = open_store(self.path, "data.path")
-            try:
-                self._entry = read_entry(store)
-            except Damaged as damage:
-                raise UserError(
-                    f"{store.address}: not a whole prepared corpus ({damage}); make it, or what is damaged of it, with "
-                    f"roundround prepare data=... to={store.address}"
-                ) from damage
+            self._entry = read_entry(open_store(self.path, "data.path"))
         return self._entry
 
     def identity(self) -> str:

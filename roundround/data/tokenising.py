@@ -72,10 +72,6 @@ OURS = re.compile(
 )
 
 
-class Damaged(Exception):
-    """The files do not make a whole prepared corpus; the message says why."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """A whole prepared corpus. meta: the counts and hashes of meta.json."""
@@ -117,19 +113,22 @@ def shard_files(
 
 
 def read_entry(store: Store) -> Entry:
-    """The prepared corpus that lies there; Damaged where it is not whole."""
+    """The prepared corpus that lies there. UserError where it is not whole."""
     try:
         meta = json.loads(store.read_text(META))
         sizes = {} if store.path is None else store.sizes()  # what an address has is checked when it arrives
         for number, record in enumerate(meta["shards"]):
             for file in shard_files(store, meta, number, record):
                 if store.path is not None and sizes.get(file.name) != file.n_bytes:
-                    raise Damaged(f"{file.name} does not have the {file.n_bytes:,} bytes that were written")
+                    raise ValueError(f"{file.name} does not have the {file.n_bytes:,} bytes that were written")
         return Entry(store=store, meta=meta, vocabulary=_read_vocabulary(store, meta))
-    except (Damaged, UserError):
+    except UserError:
         raise
     except Exception as error:  # OSError, a key or type that is not there, the plain Exception of tokenizers
-        raise Damaged(one_line(error)) from error
+        raise UserError(
+            f"{store.address}: not a whole prepared corpus ({one_line(error)}); make it, or its damaged shards, with "
+            f"roundround prepare data=... to={store.address}"
+        ) from error
 
 
 def _read_vocabulary(store: Store, about: dict[str, Any]) -> Vocabulary:
@@ -156,7 +155,7 @@ def make(
         names = store.sizes()
         if to is not None:
             _refuse_others(to, names, wanted)
-        with suppress(Damaged):
+        with suppress(UserError):
             return read_entry(store) if META in names else None
         return None
 
