@@ -109,19 +109,6 @@ def test_last_passes_over_every_foreign_manifest(tmp_path: Path) -> None:
         assert find_run("last", str(tmp_path), "train", done=done) == good
 
 
-def test_a_time_without_a_zone_is_one_of_this_machine(tmp_path: Path) -> None:
-    times = {
-        "far past": "0001-01-01T00:00:00+14:00",
-        "zone": "2026-01-01T09:00:00+00:00",
-        "none": "2026-01-02T11:00:00",
-    }
-    for name, started in times.items():
-        write(tmp_path / "train/day" / name, a_manifest(started=started))
-    assert find_run("last", str(tmp_path), "train", done=True).name == "none"
-    write(tmp_path / "train/day" / "later", a_manifest(started="9999-12-31T23:59:59-14:00"))
-    assert find_run("last", str(tmp_path), "train", done=True).name == "later"
-
-
 def test_a_damaged_job_is_no_job_of_a_sweep(tmp_path: Path) -> None:
     write(tmp_path / "0", "{")
     write(tmp_path / "1", a_manifest())

@@ -93,10 +93,6 @@ def test_an_installed_package_is_followed_inside_itself_alone(
     forget()
 
 
-def test_a_class_without_a_source_has_none(mine: Path) -> None:
-    assert sources_of("nowhere.Slow") == sources_of("math.Slow") == {}
-
-
 def test_a_run_keeps_the_sources_and_their_hashes(run: tuple[Path, dict[str, object]]) -> None:
     directory, manifest = run
     assert {path.relative_to(directory / "variants").as_posix() for path in directory.rglob("*.py")} == KEPT

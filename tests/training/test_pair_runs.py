@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import FAST, Done, assert_refused, typed
+from conftest import FAST, Done, typed
 from scipy import stats
 
 from roundround.report.pairs import PairScores, records
 from roundround.trained.models import TrainedRun
-from roundround.verbs.eval.pairs import csv_of
 
 SOME = ["data=zorro", "data.pairs=4", "data.phenomena=[case-subjective_pronoun,irregular-verb,binding-principle_a]"]
 
@@ -54,12 +53,6 @@ def test_intervals_are_wilsons_over_pairs_and_students_over_phenomena() -> None:
     )
 
 
-def test_pairs_of_a_phenomenon_do_not_make_the_interval_over_all_narrower() -> None:
-    """They go right together: a hundred times the pairs of the same phenomena say no more about another phenomenon."""
-    [few, *_], [many, *_] = (records({0: scores((n, n), (0, n), (n, 2 * n))}, {}) for n in (10, 1000))
-    assert (few["low"], few["high"]) == (many["low"], many["high"])
-
-
 def test_a_change_is_taken_within_each_phenomenon() -> None:
     near, far = scores((7, 10), (3, 10), (10, 10)), scores((6, 10), (2, 10), (8, 10))
     [change] = [record for record in records({0: near, 512: far}, {}) if record["metric"] == "accuracy_change"]
@@ -73,12 +66,6 @@ def test_of_equal_sentences_the_right_one_counts_as_in_lm_eval_and_numbers_that_
     whole, _ = records({0: PairScores({"p": np.array([[-3.0, -3.0], [np.nan, np.nan]])})}, {})
     assert whole["value"] == 0.5
     assert "low" not in whole  # of one phenomenon
-
-
-def test_a_spreadsheet_computes_no_name() -> None:
-    scores = PairScores({"=1+1": np.zeros((1, 2)), "plain": np.zeros((1, 2))})
-    rows = csv_of({0: scores}).splitlines()[1:]
-    assert [row.split(",")[1] for row in rows] == ["'=1+1", "plain"]
 
 
 def test_a_run_is_asked_which_sentence_is_likelier(evaluated: Callable[..., Done], run: Path) -> None:
@@ -169,29 +156,6 @@ def test_a_comparison_takes_prefix_and_phenomenon_for_places(
     assert done.code == 0, done.err
     places = {(r.get("prefix"), r.get("phenomenon")) for r in done.results if r["settings"]["pe"] == "nope"}
     assert places == {(8, None), *((8, name) for name in SOME[2].partition("[")[2].strip("]").split(","))}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([*SOME, "prefix=-1"], "prefix=-1 must be 0 or more tokens"),
-        ([*SOME, "prefix=[]"], "prefix="),
-        ([*SOME, "prefix=99999999"], "prefix=99999999 is longer than the run's held-out text"),
-        ([*SOME, "pe=sinusoidal", "prefix=0.5"], "prefix"),
-        ([*SOME, "length=32"], "length= is for text and tasks"),
-        ([*SOME, "data.sample=zorro", "data.path=pairs"], "data.sample= is for the package's pairs"),
-        (["data=blimp", "data.revision=main"], "name and revision are for a data set of the hub"),
-        ([*SOME, "dispersion=true"], "dispersion= is for text and tasks"),
-        (["prefix=8"], "prefix= is text before the sentences of minimal pairs"),
-        (["data=zorro", "data.phenomena=[casee]"], "data.phenomena: there is no 'casee'"),
-        (["data=zorro", "data.path=nowhere"], "no file, folder or glob match at 'nowhere'"),
-        (["data=zorro", "data.pairs=0"], "pairs is 0"),
-    ],
-)
-def test_what_cannot_be_asked_is_told_in_one_line(
-    evaluated: Callable[..., Done], words: list[str], message: str
-) -> None:
-    assert_refused(evaluated(*words), message)
 
 
 def test_a_learned_table_and_a_run_of_a_task_are_refused(

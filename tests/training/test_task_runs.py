@@ -21,16 +21,15 @@ from roundround.analysis.intervals import wilson
 from roundround.asking.generation import decoder_writer
 from roundround.asking.task_answers import score_written
 from roundround.data.batches import Shares
-from roundround.data.tasks.base import BOS, EOS, SEP, Example, Examples, distinct
+from roundround.data.tasks.base import BOS, EOS, Example, Examples, distinct
 from roundround.data.tasks.batches import AskedBatch, TrainingExamples, padded, same_length_batches
 from roundround.data.tasks.copy import Copy
 from roundround.data.tasks.parity import Parity
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
-from roundround.probing.probed_model import ProbedDecoder
 from roundround.report.answers import intervals, values
 from roundround.trained.models import TrainedRun
-from roundround.training.material import TaskMaterial, left_plateau, unread_loss
+from roundround.training.material import TaskMaterial, left_plateau
 from roundround.verbs.eval.task import Asked, measure, summed
 
 TINY = [
@@ -159,12 +158,6 @@ def test_one_forward_pass_tells_what_greedy_decoding_would_write(run: str, reque
         one = score_answers(decoder, same_length_batches([(example, 1)], 64), device=torch.device("cpu"))
         assert one["exact"] == right[-1]
     assert 0 < sum(right) < len(right)  # both kinds have been seen
-
-
-def test_intervals_are_those_of_scipy() -> None:
-    for hits, n in ((0, 20), (7, 20), (20, 20), (998, 1024)):
-        expected = stats.binomtest(hits, n).proportion_ci(method="wilson")
-        assert wilson(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 def scores_of(hits: np.ndarray, n_targets: int, times: np.ndarray | None = None) -> AnswerScores:
@@ -386,15 +379,6 @@ def test_a_run_that_learns_a_task_is_probed(rotated: Path, here: Path) -> None:
     assert whole["value"] == pytest.approx(np.exp(done.value("nats_per_token", length=2)), rel=1e-4)
 
 
-def test_a_question_begins_with_its_first_token_once(rotated: Path) -> None:
-    import roundround as rr
-
-    model, tokenizer = rr.load(rotated)
-    probed = ProbedDecoder("run", model, tokenizer.tokenizer, tokenizer.first_token)
-    assert probed.tokens("3 1 <sep>") == probed.tokens("<bos> 3 1 <sep>") == [BOS, 7, 5, SEP]
-    assert tokenizer.decode([7, 5]) == "3 1"
-
-
 @torch.no_grad()
 @pytest.mark.usefixtures("checked_here")
 def test_an_exported_model_writes_what_greedy_decoding_here_does(rotated: Path, here: Path) -> None:
@@ -445,25 +429,6 @@ def test_what_a_task_does_not_take_is_refused(args: list[str], says: str) -> Non
     assert_refused(typed("train", "data=copy", "logger=none", *args), says)
 
 
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["data=pydoc"], "was trained on a task, and data= is text"),
-        (["data=copy", "data.n_symbols=3"], "another vocabulary"),
-        (["data=mqar"], "another vocabulary"),
-        (["stride=4"], "stride= is for text"),
-        (["max_tokens=100"], "max_tokens= is for text"),
-        (["examples=0"], "examples=0 must be at least 1"),
-        (["by=writing"], "by=writing must be forcing, which gives the right tokens before each, or generation"),
-        (["by=generation", "dispersion=true"], "give one of them"),
-        (["data=needle"], "data= is a task of text, and"),
-    ],
-)
-@pytest.mark.usefixtures("here")
-def test_what_an_evaluation_of_a_task_does_not_take_is_refused(learnt: Path, args: list[str], says: str) -> None:
-    assert_refused(typed("eval", f"run={learnt}", "logger=none", *args), says)
-
-
 def test_a_learned_encoding_has_no_positions_beyond_training(here: Path) -> None:
     done = typed("train", *[word for word in TINY if word != "pe=nope"], "pe=learned", "trainer.max_steps=2")
     assert done.code == 0, done.err
@@ -475,26 +440,10 @@ def test_a_learned_encoding_has_no_positions_beyond_training(here: Path) -> None
 # -- the plateau
 
 
-def test_the_loss_of_an_answer_that_reads_nothing_is_the_entropy_of_the_targets() -> None:
-    examples = [Example(np.array([0, 5, 5, 6]), np.array([False, True, True, True])) for _ in range(3)]
-    assert unread_loss(examples) == pytest.approx(stats.entropy([2, 1]))
-
-
 def test_training_leaves_the_plateau_below_the_bound() -> None:
     curve = [{"step": step, "nats_per_token": loss} for step, loss in ((10, 2.0), (20, 1.1), (30, 0.9), (40, 0.2))]
     assert left_plateau(curve, 1.0) == 30
     assert left_plateau(curve[:2], 1.0) is None
-
-
-@pytest.mark.usefixtures("here")
-def test_who_guesses_among_the_four_values_has_not_left_it() -> None:
-    words = [word for word in TINY if not word.startswith("data")]
-    done = typed("train", *words, "data=mqar", "data.validation_examples=8", "trainer.max_steps=1")
-    assert done.code == 0, done.err
-    assert "never left the loss plateau (loss below 0.693)" in done.err  # ln(4) / 2
-    done = typed("train", *words, "data=mqar", "data.answers_in_sequence=true", "trainer.max_steps=1")
-    assert done.code == 0, done.err
-    assert "never left the loss plateau (loss below 0.397)" in done.err  # ln(4!) / 4 / 2
 
 
 @pytest.mark.usefixtures("here")
