@@ -46,7 +46,7 @@ from roundround.records.provenance import (
 )
 from roundround.records.run import Invocation, Run
 from roundround.support import __version__
-from roundround.support.console import print_result, print_status
+from roundround.support.console import print_result
 from roundround.support.errors import Interrupted, PeerLost, UserError, check_no_credentials, one_line
 from roundround.support.files import is_full, leftovers, parse_json, write_atomically, write_json
 
@@ -84,9 +84,7 @@ def opened(
             if writes and not starts_over and config.get("resume") is None:  # another rank finds the first one's run
                 raise UserError(f"{directory} holds a run of {manifest['verb']} already; choose another folder")
             earlier = (directory / MANIFEST).read_text(encoding="utf-8")
-            for line in refuse_changed(directory, manifest):
-                if writes:
-                    print_status(line)
+            refuse_changed(directory, manifest)
             manifest |= {"resumed": now(), "ended": None, "status": "running"}
         else:
             if taken := before & {METRICS, RESULTS, "tokenizer.json"}:

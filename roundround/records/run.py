@@ -184,7 +184,7 @@ def of_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
 
 def source_is(source: Path, trained: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
     """Whether the code of the classes of `kept`, nodes that are the run's in `source`, is what that run kept."""
-    return {"source": "changed"} if any(change.code for change in changes(source, trained, kept)) else {}
+    return {"source": "changed"} if changes(source, trained, kept) else {}
 
 
 def of_trained(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
