@@ -102,7 +102,7 @@ def printable(text: str, longest: int = LONGEST) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text with escapes such as \\x1b for what a terminal would obey, or could not encode, or a figure could not show.
+    """The text with escapes such as \\x1b for what a terminal would obey or cannot encode, or a figure cannot show.
 
     The user and the password in an address are left out.
     """

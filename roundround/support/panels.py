@@ -74,7 +74,7 @@ class Panel:
     reversed_x: bool = False
 
     def visible(self, curve: Curve) -> tuple[NDArray[np.float64], ...]:
-        """x, y, low and high of a curve, [P]: NaN for a number that cannot be drawn; bands are cut to what is possible."""
+        """x, y, low and high of a curve, [P]: NaN for what cannot be drawn; bands end where `possible` does."""
         x, y = (np.asarray(values, dtype=np.float64).ravel() for values in (curve.x, curve.y))
         low, high = (np.asarray(values, dtype=np.float64).ravel() for values in (curve.low, curve.high))
         low, high = (band if len(band) == len(x) else np.full(len(x), math.nan) for band in (low, high))

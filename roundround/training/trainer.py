@@ -291,8 +291,8 @@ def end_with(children: list[subprocess.Popen[bytes]], peers: Peers) -> None:
 LOGGERS = ("lightning", "lightning.pytorch", "lightning.fabric")
 # of messages for the first rank, with tips about other products
 RANK_ZERO_LOGGERS = ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero")
-# The start of warnings about what the run has decided: it may start without `srun`, `trainer.accelerator` names the device,
-# and batches come from a memory map and need no workers.
+# The start of warnings about what the run has decided: it may start without `srun`, `trainer.accelerator` names the
+# device, and batches come from a memory map.
 HINTS = (
     r"The `srun` command is available on your system but is not used",
     r"[GT]PU available but not used",

@@ -109,7 +109,6 @@ def test_a_run_keeps_the_sources_and_their_hashes(run: tuple[Path, dict[str, obj
             "mine_rope/slow.py",
             SLOW.replace("import math\n", "").replace("1", "2"),
             "line 1: 'import math' -> 'import torch'",
-            True,
         ),
         ("mine_rope/slow.py", SLOW + "# a thought\n", None),
         ("mine_rope/ladder.py", None, "mine_rope/ladder.py (no longer there or imported)"),
