@@ -34,7 +34,7 @@ SECONDS_OF_SILENCE = 10.0  # before the first process says that it waits for oth
 SECONDS_TO_ANSWER = 6.0  # a roll call; a living process answers in a second
 SECONDS_TO_LEAVE = 30.0  # that a process which has failed waits for the others to end as well
 SECONDS_TO_NOTICE = 5.0  # in which a process's own collective operation fails after another process has failed
-SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BETWEEN_CHECKS = 0.5
 RANK = "rank"
 KILLED: dict[str, Any] = {"code": 1, "line": "was killed, or its machine is gone"}
 
@@ -89,7 +89,7 @@ class Peers:
         self.answer = found["answer"]
         if found["refused"] is not None:
             raise UserError(found["refused"])
-        threading.Thread(target=self.look_around, name="peers", daemon=True).start()
+        threading.Thread(target=self.watch_others, name="peers", daemon=True).start()
 
     def connect(self, *, seconds: float = SECONDS_TO_COME) -> Store:
         """Open the store, in short attempts, between which a signal can interrupt.
@@ -265,12 +265,12 @@ class Peers:
             waiting = {0}
         return {**dict.fromkeys(sorted(waiting), KILLED), **found}
 
-    def look_around(self) -> None:
+    def watch_others(self) -> None:
         """While this process lives: answer roll calls, see who is gone, and end it if it does not notice by itself."""
         here: dict[int, str] = {}
         try:
             here = self.processes_here()
-            while not self.left.wait(SECONDS_BETWEEN_LOOKS):
+            while not self.left.wait(SECONDS_BETWEEN_CHECKS):
                 if self.present("roll call"):
                     self.store.set(f"here/{self.rank}", "")
                 for rank in [rank for rank, process in here.items() if is_gone(process) and rank not in self.gone]:

@@ -36,8 +36,8 @@ class TrainingCallback(lightning.Callback):
 
     Intervals are in optimizer steps counted from the start of the run, so a resumed run does the same at the same
     steps. SIGINT and SIGTERM only set a flag. The run then saves its state and stops between steps, on all ranks at
-    once: one process after its step, several at most STEPS_BETWEEN_AGREEMENTS steps later. A validation that is due then is
-    done when the run is resumed; a single process stops in the middle of a validation too.
+    once: one process after its step, several at most STEPS_BETWEEN_AGREEMENTS steps later. A validation that is due
+    then is done when the run is resumed; a single process stops in the middle of a validation too.
     """
 
     def __init__(
