@@ -274,17 +274,3 @@ def test_a_name_in_a_list_of_loggers_is_completed() -> None:
         "logger=[wandb,tensorboard",
     ]
     assert "logger.wandb.project=" in complete_override("train", ["logger=[wandb,csv]"], "logger.wandb.p")
-
-
-def test_tensorboard_that_is_not_installed_is_said_before_anything_begins(
-    train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert_refused(train("logger=[csv,tensorboard]"), "pip install 'roundround[tensorboard]'")
-
-
-def test_two_loggers_that_ask_for_different_checkpoints_are_refused() -> None:
-    first, second = Logger(), Logger()
-    first.log_checkpoint, second.log_checkpoint = "best", "last"
-    with pytest.raises(ValueError, match="log_checkpoint must be the same"):
-        Several([first, second])

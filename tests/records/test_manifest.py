@@ -113,11 +113,3 @@ def test_a_damaged_job_is_no_job_of_a_sweep(tmp_path: Path) -> None:
     write(tmp_path / "0", "{")
     write(tmp_path / "1", a_manifest())
     assert [path.name for path, _ in jobs_of_sweep(tmp_path)] == ["1"]
-
-
-@pytest.mark.parametrize(
-    ("reference", "message"), [("", "is empty"), ("~nobody-here/run", "home"), ("a" * 5000, "File name too long")]
-)
-def test_a_reference_that_names_no_folder_is_one_line(tmp_path: Path, reference: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        find_run(reference, str(tmp_path), "train", done=True)

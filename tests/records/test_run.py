@@ -205,19 +205,6 @@ def test_a_new_run_overwrites_nothing_of_the_users_own(directory: Path, name: st
     assert names(directory) == {name}
 
 
-@pytest.mark.parametrize("resumed", [False, True])
-def test_a_logger_that_fails_at_the_end_hides_no_refusal(directory: Path, resumed: bool) -> None:
-    failing = NoLogger()
-    failing.finish = Mock(side_effect=RuntimeError("the network is gone"))
-    if resumed:
-        with opening(directory):
-            pass
-    before = {path: path.read_bytes() for path in directory.iterdir()}
-    with pytest.raises(UserError, match="no such corpus"), opening(directory, failing):
-        raise UserError("no such corpus")
-    assert {path: path.read_bytes() for path in directory.iterdir()} == before
-
-
 def test_a_run_goes_on_where_it_lies_as_it_began(directory: Path) -> None:
     ended_by(directory, KeyboardInterrupt())
     first = read_manifest(directory)
@@ -264,19 +251,6 @@ def test_a_run_refused_when_it_goes_on_is_as_it_was(directory: Path, steps: int)
     with pytest.raises(UserError), opening(directory):
         raise UserError("not like this")
     assert (names(directory), read_manifest(directory)) == before
-
-
-def test_a_run_refused_after_it_went_on_says_why(directory: Path) -> None:
-    ended_by(directory, KeyboardInterrupt())
-
-    def task() -> None:
-        with opening(directory) as run:
-            run.log(2, loss=1.0)
-            raise UserError("not like this")
-
-    with pytest.raises(UserError):
-        task()
-    assert read_manifest(directory)["status"] == "failed: not like this"
 
 
 def test_other_ranks_write_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -343,14 +317,6 @@ def test_the_logger_hears_the_config_at_the_start_and_what_the_run_leaves_at_the
         ("figures", {name: directory / "figures" / f"{name}.png" for name in "ab"}),
         ("finish", "done", {"perplexity": 8.1}, 0),
     ]
-
-
-@pytest.mark.parametrize("error", [RuntimeError("boom"), UserError("after the first step"), KeyboardInterrupt()])
-def test_the_logger_hears_how_a_stopped_run_ended(directory: Path, error: BaseException) -> None:
-    logger = Recorder()
-    ended_by(directory, error, logger)
-    code = {RuntimeError: 1, UserError: 2, KeyboardInterrupt: 130}[type(error)]
-    assert logger.heard[-1] == ("finish", read_manifest(directory)["status"], {}, code)
 
 
 def test_a_logger_that_fails_at_the_end_hides_neither_the_status_nor_the_error(
@@ -487,16 +453,6 @@ def test_a_file_is_whole_on_the_disk_before_it_takes_its_name(tmp_path: Path, mo
     assert events == ["flushed", "all of it"]
 
 
-def test_files_are_as_readable_as_the_users_own(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        write_json(tmp_path / "run.json", {"a": Path("b")})
-    finally:
-        os.umask(before)
-    assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o640
-    assert json.loads((tmp_path / "run.json").read_text()) == {"a": "b"}
-
-
 # -- finding a run
 
 
@@ -554,11 +510,6 @@ def test_last_to_go_on_with_did_not_only_look_at_another(outputs: Path) -> None:
     assert find_run("last", str(outputs), "train", done=False).name == "13-00-00"
     write_json(looked / "run.json", read_manifest(looked) | {"status": "done"})
     assert find_run("last", str(outputs), "train", done=True) == looked
-
-
-def test_last_of_a_job_is_none_of_its_own_sweep(outputs: Path) -> None:
-    own = outputs / "train/2026-01-03/09-00-00-sweep"
-    assert find_run("last", str(outputs), "train", done=True, sweep=own).name == "10-00-00"
 
 
 def test_last_without_a_finished_run_says_how_to_start_one(tmp_path: Path) -> None:
@@ -634,20 +585,6 @@ def test_launches_of_one_second_get_directories_of_their_own(tmp_path: Path) -> 
     assert all(path.is_dir() for path in claimed)
 
 
-def test_a_day_that_a_refused_start_has_just_removed_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make, failures = Path.mkdir, iter([FileNotFoundError(2, "No such file or directory")])
-
-    def removed_once(self: Path, *args: Any, **options: Any) -> None:
-        for failure in failures:
-            raise failure
-        make(self, *args, **options)
-
-    monkeypatch.setattr(Path, "mkdir", removed_once)
-    assert claim(tmp_path / "train", datetime(2026, 1, 31, 12)).is_dir()
-
-
 def test_a_sweep_and_its_jobs_lie_where_last_looks_for_them(tmp_path: Path) -> None:
     sweep = Path(sweep_directory(str(tmp_path), "train"))
     second = Path(sweep_directory(str(tmp_path), "train"))
@@ -655,12 +592,6 @@ def test_a_sweep_and_its_jobs_lie_where_last_looks_for_them(tmp_path: Path) -> N
     for folder in (sweep, second):
         job = leave_run(folder / "0", datetime.now().astimezone().isoformat(timespec="microseconds"))
         assert find_run("last", str(tmp_path), "train", done=True) == job
-
-
-def test_a_run_directory_that_cannot_be_made_is_a_user_error(tmp_path: Path) -> None:
-    (tmp_path / "outputs").write_text("a file")
-    with pytest.raises(UserError, match=r"cannot create a run directory in .*; give outputs=DIR"):
-        run_directory(str(tmp_path / "outputs"), "train", None)
 
 
 def test_a_resumed_run_keeps_its_directory(outputs: Path) -> None:
@@ -701,15 +632,6 @@ def test_the_patch_of_a_run_that_goes_on_is_that_of_its_beginning(checkout: Path
         pass
     assert read_manifest(directory)["git"]["dirty"] is False
     assert "code.patch" not in names(directory)
-
-
-def test_the_repository_of_another_project_around_an_installed_package_is_not_ours(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installed = checkout / "venv" / "site-packages" / "roundround"
-    installed.mkdir(parents=True)
-    monkeypatch.setattr(provenance, "PACKAGE", installed)
-    assert provenance.git_state() == (None, None)
 
 
 # -- what once went wrong

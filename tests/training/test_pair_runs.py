@@ -99,17 +99,6 @@ def test_a_run_is_asked_which_sentence_is_likelier(evaluated: Callable[..., Done
         assert done.manifest["headline"][f"accuracy_{prefix}"] == pytest.approx(whole)
 
 
-def test_a_longer_prefix_ends_with_the_shorter_one(evaluated: Callable[..., Done]) -> None:
-    """So a prefix asked for alone gives the numbers that it gives beside its own longest."""
-    together, alone = evaluated(*SOME, "prefix=8,40"), evaluated(*SOME, "prefix=40")
-    far, same = (
-        [line for line in (done.directory / "pairs.csv").read_text().splitlines() if line.startswith("40,")]
-        for done in (together, alone)
-    )
-    assert len(far) == 12
-    assert far == same
-
-
 def test_the_record_and_the_table_say_that_it_is_a_sample(evaluated: Callable[..., Done], tmp_path: Path) -> None:
     done = evaluated("data=blimp", "data.pairs=1", "table=stdout")
     assert done.code == 0, done.err
@@ -156,25 +145,6 @@ def test_a_comparison_takes_prefix_and_phenomenon_for_places(
     assert done.code == 0, done.err
     places = {(r.get("prefix"), r.get("phenomenon")) for r in done.results if r["settings"]["pe"] == "nope"}
     assert places == {(8, None), *((8, name) for name in SOME[2].partition("[")[2].strip("]").split(","))}
-
-
-def test_a_learned_table_and_a_run_of_a_task_are_refused(
-    train: Callable[..., Done], roundround: Callable[..., Done]
-) -> None:
-    learned = train("pe=learned")
-    told = roundround("eval", f"run={learned.directory}", *SOME, "logger=none")
-    assert told.code == 2
-    assert "pe=learned has 32 positions, and prefix=0 with a sentence of" in told.err
-    task = roundround(
-        "train",
-        *[w for w in FAST if not w.startswith(("tokenizer", "validation", "model.train"))],
-        "data=copy",
-        "pe=nope",
-    )
-    assert task.code == 0, task.err
-    told = roundround("eval", f"run={task.directory}", *SOME, "logger=none")
-    assert told.code == 2
-    assert "was trained on a task, and data= is sentences of English" in told.err
 
 
 def test_documents_that_do_not_see_each_other_have_no_prefix(

@@ -15,7 +15,6 @@ import pytest
 import torch
 from conftest import assert_refused, metrics_of, saved_weights, shell, typed
 from rounding import rounding
-from scipy import stats
 
 from roundround.analysis.intervals import wilson
 from roundround.asking.generation import decoder_writer
@@ -29,7 +28,7 @@ from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
 from roundround.report.answers import intervals, values
 from roundround.trained.models import TrainedRun
-from roundround.training.material import TaskMaterial, left_plateau
+from roundround.training.material import TaskMaterial
 from roundround.verbs.eval.task import Asked, measure, summed
 
 TINY = [
@@ -192,16 +191,6 @@ def test_the_interval_of_tokens_covers_the_rate_whether_those_of_an_example_go_t
     assert np.mean(widths) == pytest.approx(2 * 1.96 * np.sqrt(rate * (1 - rate) / independent), rel=0.35)
 
 
-def test_one_wrong_token_of_independent_ones_has_wilsons_interval() -> None:
-    hits = np.full(1024, 6)
-    hits[0] = 5
-    expected = stats.binomtest(1, 6144).proportion_ci(method="wilson")
-    assert intervals(scores_of(hits, 6))["error_rate"] == pytest.approx((expected.low, expected.high), rel=0.02)
-    hits[0] = 0  # the whole example: one of 1,024
-    expected = stats.binomtest(1, 1024).proportion_ci(method="wilson")
-    assert intervals(scores_of(hits, 6))["error_rate"] == pytest.approx((expected.low, expected.high), rel=0.02)
-
-
 def test_scores_add_up_over_processes(decoder: Decoder, learnt: Path) -> None:
     examples = distinct(drawn(learnt, "test", 30))
     whole, *halves = (
@@ -242,15 +231,6 @@ def test_an_example_that_is_drawn_often_weighs_as_much_and_is_one_observation() 
         assert intervals(often)[name][0] < intervals(once)[name][0]
     one = scores_of(np.array([6]), 6, times=np.array([1000]))
     assert intervals(one)["exact_match"] == pytest.approx(wilson(1, 1))
-
-
-def test_few_examples_do_not_make_their_tokens_many() -> None:
-    rng, inside = np.random.default_rng(0), []
-    for _ in range(1000):  # five examples of six tokens that go together more or less
-        hits = rng.binomial(6, rng.beta(2.1, 0.9, size=5))
-        low, high = intervals(scores_of(hits, 6))["token_accuracy"]
-        inside.append(low <= 0.7 <= high)
-    assert np.mean(inside) > 0.92
 
 
 # -- runs
@@ -410,25 +390,6 @@ def test_an_exported_model_writes_what_greedy_decoding_here_does(rotated: Path, 
     assert f"| exact match on validation examples | {last['held_out_exact_match']:.3f} (token accuracy" in card
 
 
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["tokenizer=bytes"], "tokenizer= is for text"),
-        (["validation_tokens=5"], "data.validation_examples"),
-        (["model.train_length=64"], "data.train_lengths"),
-        (["data.train_lengths=[0,4]"], "train_lengths is [0, 4]"),
-        (["data.train_lengths=[4,2]"], "train_lengths is [4, 2]"),
-        (["data.n_symbols=1"], "n_symbols is 1: 2 to"),
-        (["data.train_examples=0"], "train_examples is 0"),
-        (["data.symbols=3"], "no config key 'data.symbols'; did you mean 'n_symbols'"),
-        (["init=stories260k"], "own vocabulary"),
-    ],
-)
-@pytest.mark.usefixtures("here")
-def test_what_a_task_does_not_take_is_refused(args: list[str], says: str) -> None:
-    assert_refused(typed("train", "data=copy", "logger=none", *args), says)
-
-
 def test_a_learned_encoding_has_no_positions_beyond_training(here: Path) -> None:
     done = typed("train", *[word for word in TINY if word != "pe=nope"], "pe=learned", "trainer.max_steps=2")
     assert done.code == 0, done.err
@@ -440,12 +401,6 @@ def test_a_learned_encoding_has_no_positions_beyond_training(here: Path) -> None
 # -- the plateau
 
 
-def test_training_leaves_the_plateau_below_the_bound() -> None:
-    curve = [{"step": step, "nats_per_token": loss} for step, loss in ((10, 2.0), (20, 1.1), (30, 0.9), (40, 0.2))]
-    assert left_plateau(curve, 1.0) == 30
-    assert left_plateau(curve[:2], 1.0) is None
-
-
 @pytest.mark.usefixtures("here")
 def test_an_ablation_is_refused_where_the_right_tokens_do_not_stand_in_the_sequence() -> None:
     words = [word for word in TINY if not word.startswith(("data", "pe="))]
@@ -455,16 +410,6 @@ def test_an_ablation_is_refused_where_the_right_tokens_do_not_stand_in_the_seque
     assert refused.code == 2
     assert "this task keeps its answers out of it" in refused.err
     assert typed("probe", f"run={done.directory}", "logger=none", "max_documents=4").code == 0
-
-
-def test_a_score_that_never_moves_is_said(here: Path) -> None:
-    done = typed(
-        "train", *TINY, "data.train_lengths=[9,9]", "data.n_symbols=64", "trainer.max_steps=4", "validate_every=2"
-    )
-    assert done.code == 0, done.err
-    assert "exact match was 0.000 in all 2 measurements" in done.err
-    assert "never left the loss plateau" in done.err
-    assert done.value("plateau") == "inf"
 
 
 @pytest.mark.slow
