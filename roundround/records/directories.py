@@ -181,8 +181,6 @@ def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
                 path.mkdir(parents=True)
             except FileExistsError:
                 continue
-            except FileNotFoundError:  # a start that was refused has just removed its empty day
-                path.mkdir(parents=True)
             return path
     except OSError as error:
         raise UserError(f"cannot create a run directory in {day}: {error.strerror}; give outputs=DIR") from error
