@@ -85,10 +85,10 @@ def fault_in_manifest(manifest: dict[str, Any]) -> str | None:
         wrong = fault_in(manifest, DATA_OF_TRAIN)
     for name in ("started", "ended", "resumed"):
         if wrong is None and manifest.get(name) is not None and not is_date(manifest[name]):
-            wrong = f"{name} is {brief(manifest[name])}, no date and time"
+            wrong = f"{name} is {manifest[name]!r}, no date and time"
     names = manifest["config"].get("normalisers", ()) if wrong is None and verb == "max-retrieval" else ()
     strange = [name for name in names if re.fullmatch(r"[\w.-]+", name) is None]  # the names become names of files
-    return f"config.normalisers has {brief(strange[0])}, no word" if strange else wrong
+    return f"config.normalisers has {strange[0]!r}, no word" if strange else wrong
 
 
 def fault_in(values: dict[str, Any], types: Types) -> str | None:
@@ -99,15 +99,8 @@ def fault_in(values: dict[str, Any], types: Types) -> str | None:
         if last not in node:
             return f"{name} is missing"
         if not isinstance(node[last], kind):
-            return f"{name} is {brief(node[last])}, not {getattr(kind, '__name__', kind)}"
+            return f"{name} is {printable(repr(node[last]), 40)}, not {getattr(kind, '__name__', kind)}"
     return None
-
-
-def brief(value: Any) -> str:
-    """A value in a few printable characters."""
-    if isinstance(value, dict | list):
-        return f"{'an empty' if not value else 'a'} {'mapping' if isinstance(value, dict) else 'list'}"
-    return "null" if value is None else printable(repr(value), 40)
 
 
 def time_of(started: str) -> datetime:
@@ -173,18 +166,16 @@ def sweep_directory(outputs: str, verb: str) -> str:
 
 def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
     """Create and return `parent/<date>/<time><suffix>`, with -2, -3, ... if another launch took it this second."""
-    day = parent.absolute() / now.strftime("%Y-%m-%d")
-    try:
-        for n in range(1, 10_000):
-            path = day / (now.strftime("%H-%M-%S") + suffix + (f"-{n}" if n > 1 else ""))
-            try:
-                path.mkdir(parents=True)
-            except FileExistsError:
-                continue
+    day, n = parent.absolute() / now.strftime("%Y-%m-%d"), 1
+    while True:
+        path = day / (now.strftime("%H-%M-%S") + suffix + (f"-{n}" if n > 1 else ""))
+        try:
+            path.mkdir(parents=True)
             return path
-    except OSError as error:
-        raise UserError(f"cannot create a run directory in {day}: {error.strerror}; give outputs=DIR") from error
-    raise UserError(f"10,000 runs were started in {day} this second; wait for the next one")
+        except FileExistsError:
+            n += 1
+        except OSError as error:
+            raise UserError(f"cannot create a run directory in {day}: {error.strerror}; give outputs=DIR") from error
 
 
 def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path | None = None) -> Path:
@@ -290,5 +281,5 @@ def refuse_links(directory: Path) -> None:
     for folder, folders, files in os.walk(directory):
         for path in (Path(folder, name) for name in [*folders, *files]):
             if path.is_symlink() and not path.resolve().is_relative_to(inside):
-                raise UserError(f"{path} is a link that leads out of the run; put what it leads to in its place")
+                raise UserError(f"{path} is a link that leads out of the run; replace it by what it leads to")
         folders[:] = [name for name in folders if name != "wandb"]

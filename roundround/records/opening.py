@@ -19,7 +19,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
-from roundround.config.build import build, target_class, where
+from roundround.config.build import build, target_class
 from roundround.config.recorded import as_dict, flat
 from roundround.distributed.device import PeakMemory, larger
 from roundround.distributed.launcher import job, rank
@@ -129,10 +129,7 @@ def build_logger(node: DictConfig) -> Logger:
     nodes = {str(name): node[name] for name in node if name != "_target_"}
     if not nodes:
         raise UserError("logger=several stands for a list; give the list itself, such as logger=[wandb,tensorboard]")
-    try:
-        return Several([build(inner, Logger) for inner in nodes.values()])
-    except ValueError as error:
-        raise UserError(f"{where(node)}: {error}") from error
+    return Several([build(inner, Logger) for inner in nodes.values()])
 
 
 @contextmanager

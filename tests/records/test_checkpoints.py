@@ -176,7 +176,7 @@ def test_a_step_that_is_a_link_is_no_checkpoint(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         (lambda s: s.update(step="x"), "its step is not the folder's"),
-        (lambda s: s.update(optimiser=None), "optimiser is null, not dict"),
+        (lambda s: s.update(optimiser=None), "optimiser is None, not dict"),
         (lambda s: s.update(optimiser={"param_groups": []}), "optimiser.n_tensors is missing"),
     ],
 )

@@ -28,8 +28,8 @@ FOREIGN = {
     "status is 5": a_manifest(status=5),
     "started is 'yesterday'": a_manifest(started="yesterday"),
     "overrides is 'seed=1'": a_manifest(overrides="seed=1"),
-    "facts is null": a_manifest(facts=None),
-    "config is null": a_manifest(config=None),
+    "facts is None": a_manifest(facts=None),
+    "config is None": a_manifest(config=None),
     "config.model is missing": a_manifest(config={}),
     "config.seed is 'abc'": a_manifest(config={**CONFIG, "seed": "abc"}),
     "config.model.train_length is '16'": a_manifest(config={**CONFIG, "model": {**MODEL, "train_length": "16"}}),
@@ -39,7 +39,7 @@ FOREIGN = {
     "config.normalisers has '../x', no word": a_manifest(
         verb="max-retrieval", config={"model": MODEL, "normalisers": {"../x": MODEL}}
     ),
-    "roundround is null": a_manifest(roundround=None),
+    "roundround is None": a_manifest(roundround=None),
     "not valid json": "{",
     "not valid json ('utf-8' codec": b"\xff\xfe{}",
 }
