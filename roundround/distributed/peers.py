@@ -26,7 +26,7 @@ from roundround.support.console import print_status
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line, printable
 
 if TYPE_CHECKING:
-    from torch.distributed import Store  # torch takes seconds to import
+    from torch.distributed import Store  # type: ignore[attr-defined]  # torch takes seconds to import
 
 Value = TypeVar("Value")
 SECONDS_TO_COME = 120.0  # from the first process to the last: they start together, but import at their own pace
@@ -97,7 +97,7 @@ class Peers:
         torch prints twenty lines about each failed attempt, so it gets only a port that answers. UserError if the store
         cannot be opened, PeerLost if the first process was killed before it held one.
         """
-        from torch.distributed import PrefixStore, TCPStore  # torch takes seconds to import
+        from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # torch takes seconds to import
 
         launched = together()
         assert launched is not None
@@ -172,7 +172,7 @@ class Peers:
         from torch import distributed
 
         if not distributed.is_initialized():
-            store = distributed.PrefixStore("group", self.store)
+            store = distributed.PrefixStore("group", self.store)  # type: ignore[attr-defined]
             distributed.init_process_group("gloo", store=store, rank=self.rank, world_size=self.n)
         found: list[Any] = [None] * self.n
         distributed.all_gather_object(found, value)

@@ -152,9 +152,9 @@ class Invocation:
 def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """The fields of the records of the run in `directory`. Lists become text, because a table groups by fields."""
     trains = verb_named(manifest["verb"]).trains
-    source = manifest.get("run") or (str(directory) if trains else None)
+    source: str | None = manifest.get("run") or (str(directory) if trains else None)
     fields = {"verb": manifest["verb"], "run": source}
-    if trains and manifest.get("run"):  # max retrieval by the models of an earlier run
+    if trains and source is not None and manifest.get("run"):  # max retrieval by the models of an earlier run
         trained, own = read_manifest(Path(source)), manifest["overrides"]
         fields |= of_manifest({**manifest, "overrides": [*trained["overrides"], *own]})
         return fields | source_is(Path(source), trained, taken_over(manifest["config"], trained["config"], own))
