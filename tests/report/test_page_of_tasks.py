@@ -10,7 +10,6 @@ import pytest
 from helpers_page import Page, train_config, write_run
 
 from roundround.report.page.write import page_of
-from roundround.support.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -79,9 +78,3 @@ def test_an_evaluation_shows_shares_with_intervals_and_names_the_lengths_in_trai
     ]
     assert "erplexity" not in page.text
     assert "Windows begin" not in page.text
-
-
-@pytest.mark.parametrize("lengths", [None, "ab", [1], [4, 2], [1, "x"]])
-def test_lengths_of_training_that_are_none_make_a_manifest_damaged(tmp_path: Path, lengths: Any) -> None:
-    with pytest.raises(UserError, match=r"data\.train_lengths is .* and must be two whole numbers"):
-        page_of(trained(tmp_path / "run", train_lengths=lengths))
