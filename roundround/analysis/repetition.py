@@ -210,7 +210,7 @@ class Runner:
                 for path, manifest in all_runs(runs_of(self.outputs, verb), verb)
                 if has_same_numbers(manifest, planned)
                 and has_same_text(manifest, planned)
-                and not any(change.code for change in changes(path, manifest, planned))
+                and not changes(path, manifest, planned)
             ]
             held = [path for path, status in found if status == "running" and is_held(path)]
             if not held or not verb_named(verb).trains or any(status == "done" for _, status in found):

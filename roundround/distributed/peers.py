@@ -26,7 +26,7 @@ from roundround.support.console import print_status
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line, printable
 
 if TYPE_CHECKING:
-    from torch.distributed import Store  # torch takes seconds to import
+    from torch.distributed import Store  # type: ignore[attr-defined]  # torch takes seconds to import
 
 Value = TypeVar("Value")
 SECONDS_TO_COME = 120.0  # from the first process to the last: they start together, but import at their own pace
@@ -34,7 +34,7 @@ SECONDS_OF_SILENCE = 10.0  # before the first process says that it waits for oth
 SECONDS_TO_ANSWER = 6.0  # a roll call; a living process answers in a second
 SECONDS_TO_LEAVE = 30.0  # that a process which has failed waits for the others to end as well
 SECONDS_TO_NOTICE = 5.0  # in which a process's own collective operation fails after another process has failed
-SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BETWEEN_CHECKS = 0.5
 RANK = "rank"
 KILLED: dict[str, Any] = {"code": 1, "line": "was killed, or its machine is gone"}
 
@@ -89,7 +89,7 @@ class Peers:
         self.answer = found["answer"]
         if found["refused"] is not None:
             raise UserError(found["refused"])
-        threading.Thread(target=self.look_around, name="peers", daemon=True).start()
+        threading.Thread(target=self.watch_others, name="peers", daemon=True).start()
 
     def connect(self, *, seconds: float = SECONDS_TO_COME) -> Store:
         """Open the store, in short attempts, between which a signal can interrupt.
@@ -97,7 +97,7 @@ class Peers:
         torch prints twenty lines about each failed attempt, so it gets only a port that answers. UserError if the store
         cannot be opened, PeerLost if the first process was killed before it held one.
         """
-        from torch.distributed import PrefixStore, TCPStore  # torch takes seconds to import
+        from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # torch takes seconds to import
 
         launched = together()
         assert launched is not None
@@ -172,7 +172,7 @@ class Peers:
         from torch import distributed
 
         if not distributed.is_initialized():
-            store = distributed.PrefixStore("group", self.store)
+            store = distributed.PrefixStore("group", self.store)  # type: ignore[attr-defined]
             distributed.init_process_group("gloo", store=store, rank=self.rank, world_size=self.n)
         found: list[Any] = [None] * self.n
         distributed.all_gather_object(found, value)
@@ -265,12 +265,12 @@ class Peers:
             waiting = {0}
         return {**dict.fromkeys(sorted(waiting), KILLED), **found}
 
-    def look_around(self) -> None:
+    def watch_others(self) -> None:
         """While this process lives: answer roll calls, see who is gone, and end it if it does not notice by itself."""
         here: dict[int, str] = {}
         try:
             here = self.processes_here()
-            while not self.left.wait(SECONDS_BETWEEN_LOOKS):
+            while not self.left.wait(SECONDS_BETWEEN_CHECKS):
                 if self.present("roll call"):
                     self.store.set(f"here/{self.rank}", "")
                 for rank in [rank for rank, process in here.items() if is_gone(process) and rank not in self.gone]:

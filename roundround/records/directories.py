@@ -85,33 +85,26 @@ def fault_in_manifest(manifest: dict[str, Any]) -> str | None:
         wrong = fault_in(manifest, DATA_OF_TRAIN)
     for name in ("started", "ended", "resumed"):
         if wrong is None and manifest.get(name) is not None and not is_date(manifest[name]):
-            wrong = f"{name} is {brief(manifest[name])}, no date and time"
+            wrong = f"{name} is {manifest[name]!r}, no date and time"
     names = manifest["config"].get("normalisers", ()) if wrong is None and verb == "max-retrieval" else ()
     strange = [name for name in names if re.fullmatch(r"[\w.-]+", name) is None]  # the names become names of files
-    return f"config.normalisers has {brief(strange[0])}, no word" if strange else wrong
+    return f"config.normalisers has {strange[0]!r}, no word" if strange else wrong
 
 
 def fault_in(values: dict[str, Any], types: Types) -> str | None:
-    """The first field that is missing or of another type. A field stands behind the one that it lies in."""
+    """The first field that is missing or of another type. Fields come after the field that holds them."""
     for name, kind in types.items():
         *parents, last = name.split(".")
         node = functools.reduce(operator.getitem, parents, values)
         if last not in node:
             return f"{name} is missing"
         if not isinstance(node[last], kind):
-            return f"{name} is {brief(node[last])}, not {getattr(kind, '__name__', kind)}"
+            return f"{name} is {printable(repr(node[last]), 40)}, not {getattr(kind, '__name__', kind)}"
     return None
 
 
-def brief(value: Any) -> str:
-    """A value in a few printable characters."""
-    if isinstance(value, dict | list):
-        return f"{'an empty' if not value else 'a'} {'mapping' if isinstance(value, dict) else 'list'}"
-    return "null" if value is None else printable(repr(value), 40)
-
-
 def time_of(started: str) -> datetime:
-    """When a run started, to compare runs by. A time without a zone is taken for one of this machine's."""
+    """When a run started. A time without a zone gets the zone of this machine."""
     time = datetime.fromisoformat(started)
     return time if time.tzinfo is not None else time.replace(tzinfo=datetime.now().astimezone().tzinfo)
 
@@ -129,16 +122,16 @@ LARGEST = 16 << 20  # bytes of a manifest; most have a few thousand
 
 
 def has_words(manifest: Mapping[str, Any], verb: str, overrides: Sequence[str]) -> bool:
-    """Whether a run is what these words make, in any order."""
+    """Whether this verb with these words, in any order, makes the run."""
     return manifest["verb"] == verb and sorted(manifest["overrides"]) == sorted(overrides)
 
 
 def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequence[str] = ()) -> str:
     """Hydra's run directory: the resumed run's own, or a new one claimed under `outputs`.
 
-    A job that Slurm or torchrun starts again, with the same overrides, gets the directory that it had. Processes other
-    than the first leave files to the first one and get a scratch folder, which Hydra insists on. While they train, they
-    learn the first one's directory.
+    A job that Slurm or torchrun starts again, with the same overrides, gets its old directory. Processes other than the
+    first get a scratch folder, because Hydra needs one; only the first writes files. When they train, they get the
+    first one's directory.
     """
     if resume is not None:
         directory = find_run(resume, outputs, verb, done=False)
@@ -150,7 +143,7 @@ def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequen
     if started_again():
         runs = all_runs(runs_of(outputs, verb), verb)
         own = [run for run in runs if run[1].get("job") == job() and has_words(run[1], verb, overrides)]
-        if own:  # else it had not begun
+        if own:  # else it had not started
             return str(max((time_of(manifest["started"]), path) for path, manifest in own)[1])
     if rank() != 0:
         return tempfile.mkdtemp(prefix=SCRATCH)
@@ -164,7 +157,7 @@ def remove_scratch(directory: Path) -> None:
 
 
 def sweep_directory(outputs: str, verb: str) -> str:
-    """Hydra's sweep directory, whose folders are the jobs by number. UserError where it cannot be one for all ranks."""
+    """Hydra's sweep directory, whose folders are the jobs by number. UserError if a launcher started this process."""
     launched = launched_from_outside()
     if launched is not None and "SUBMITIT_EXECUTOR" not in os.environ:
         raise UserError(f"{launched.launcher} starts the processes of one run; leave out -m, or start a run at a time")
@@ -172,29 +165,25 @@ def sweep_directory(outputs: str, verb: str) -> str:
 
 
 def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
-    """Create and return `parent/<date>/<time><suffix>`, with -2, -3, ... where another launch took it this second."""
-    day = parent.absolute() / now.strftime("%Y-%m-%d")
-    try:
-        for n in range(1, 10_000):
-            path = day / (now.strftime("%H-%M-%S") + suffix + (f"-{n}" if n > 1 else ""))
-            try:
-                path.mkdir(parents=True)
-            except FileExistsError:
-                continue
-            except FileNotFoundError:  # a start that was refused has just removed its empty day
-                path.mkdir(parents=True)
+    """Create and return `parent/<date>/<time><suffix>`, with -2, -3, ... if another launch took it this second."""
+    day, n = parent.absolute() / now.strftime("%Y-%m-%d"), 1
+    while True:
+        path = day / (now.strftime("%H-%M-%S") + suffix + (f"-{n}" if n > 1 else ""))
+        try:
+            path.mkdir(parents=True)
             return path
-    except OSError as error:
-        raise UserError(f"cannot create a run directory in {day}: {error.strerror}; give outputs=DIR") from error
-    raise UserError(f"10,000 runs were started in {day} this second; wait for the next one")
+        except FileExistsError:
+            n += 1
+        except OSError as error:
+            raise UserError(f"cannot create a run directory in {day}: {error.strerror}; give outputs=DIR") from error
 
 
 def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path | None = None) -> Path:
     """The run directory that `reference` means: a path, or `last` for the latest started one under `outputs`.
 
-    last~N: the Nth before it. `done` asks for a finished run, else it is one to be resumed: none that only looked at
-    another. sweep: whose jobs are not meant, since one of them asks. A line names a newer run that is not finished.
-    Raises UserError where there is none.
+    last~N: the Nth before it. done: only a finished run; else one to resume, which did not only measure another run.
+    sweep: its jobs are left out, since one of them asks. A line names a newer run that is not finished. Raises
+    UserError if there is none.
     """
     named = re.fullmatch(r"last(?:~(\d{1,9}))?", reference)
     if named is None or (os.path.lexists(reference) and reference != "last"):
@@ -218,12 +207,12 @@ def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path
 
 
 def runs_of(outputs: str, verb: str) -> Path:
-    """The folder of a verb's runs. UserError where `outputs` names a user whose home is not known."""
+    """The folder of a verb's runs. UserError if `outputs` names a user whose home is unknown."""
     return home_expanded(outputs, "outputs") / verb
 
 
 def path_of(reference: str) -> Path:
-    """The folder that a reference names. UserError for none at all, or for a user whose home is not known."""
+    """The folder that a reference names. UserError if it is empty, or names a user whose home is unknown."""
     if not reference:
         raise UserError("the name of the run is empty; give a run directory, or last")
     return home_expanded(reference, "the run").absolute()
@@ -236,12 +225,12 @@ def all_runs(folder: Path, verb: str) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def jobs_of_sweep(sweep: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """The jobs of a sweep that have begun, each with its manifest."""
+    """The jobs of a sweep that have started, each with its manifest."""
     return readable(sorted(sweep.glob(f"*/{MANIFEST}")))
 
 
 def readable(paths: list[Path]) -> list[tuple[Path, dict[str, Any]]]:
-    """Run directories with their manifests; what is damaged or of another program is passed over."""
+    """Run directories with their manifests; damaged ones and those of other programs are left out."""
     found = []
     for path in paths:
         try:
@@ -252,10 +241,10 @@ def readable(paths: list[Path]) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a run directory, its shape checked; its strings are text, in which nothing is resolved.
+    """The manifest of a run directory, after a check of its fields; nothing in its strings is resolved.
 
-    UserError where the directory is no run, where a lower version wrote it whose runs are not read any more, or where a
-    field that is read is missing or of a wrong type.
+    UserError if the directory is no run, if an old version wrote it whose runs are no longer read, or if a field is
+    missing or has a wrong type.
     """
     path = directory / MANIFEST
     try:
@@ -287,10 +276,10 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def refuse_links(directory: Path) -> None:
-    """Raises UserError for a link that leads out of a run: a resume would write there. W&B makes some in its folder."""
+    """Raises UserError for a link that leads out of a run, where a resume would write. W&B makes some in its folder."""
     inside = directory.resolve()
     for folder, folders, files in os.walk(directory):
         for path in (Path(folder, name) for name in [*folders, *files]):
             if path.is_symlink() and not path.resolve().is_relative_to(inside):
-                raise UserError(f"{path} is a link that leads out of the run; put what it leads to in its place")
+                raise UserError(f"{path} is a link that leads out of the run; replace it by what it leads to")
         folders[:] = [name for name in folders if name != "wandb"]

@@ -20,7 +20,6 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
 from roundround.config.build import build, target_class
-from roundround.config.private import where
 from roundround.config.recorded import as_dict, flat
 from roundround.distributed.device import PeakMemory, larger
 from roundround.distributed.launcher import job, rank
@@ -47,7 +46,7 @@ from roundround.records.provenance import (
 )
 from roundround.records.run import Invocation, Run
 from roundround.support import __version__
-from roundround.support.console import print_result, print_status
+from roundround.support.console import print_result
 from roundround.support.errors import Interrupted, PeerLost, UserError, check_no_credentials, one_line
 from roundround.support.files import is_full, leftovers, parse_json, write_atomically, write_json
 
@@ -85,9 +84,7 @@ def opened(
             if writes and not starts_over and config.get("resume") is None:  # another rank finds the first one's run
                 raise UserError(f"{directory} holds a run of {manifest['verb']} already; choose another folder")
             earlier = (directory / MANIFEST).read_text(encoding="utf-8")
-            for line in refuse_changed(directory, manifest):
-                if writes:
-                    print_status(line)
+            refuse_changed(directory, manifest)
             manifest |= {"resumed": now(), "ended": None, "status": "running"}
         else:
             if taken := before & {METRICS, RESULTS, "tokenizer.json"}:
@@ -132,10 +129,7 @@ def build_logger(node: DictConfig) -> Logger:
     nodes = {str(name): node[name] for name in node if name != "_target_"}
     if not nodes:
         raise UserError("logger=several stands for a list; give the list itself, such as logger=[wandb,tensorboard]")
-    try:
-        return Several([build(inner, Logger) for inner in nodes.values()])
-    except ValueError as error:
-        raise UserError(f"{where(node)}: {error}") from error
+    return Several([build(inner, Logger) for inner in nodes.values()])
 
 
 @contextmanager

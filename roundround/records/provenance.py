@@ -19,7 +19,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from importlib import metadata
 from itertools import zip_longest
 from pathlib import Path
@@ -189,30 +189,19 @@ def keep_sources(config: dict[str, Any], directory: Path) -> dict[str, dict[str,
 # -- comparing
 
 
-@dataclass(frozen=True)
-class Change:
-    """How the source of a class differs from what a run kept. line: for a person. code: whether the code differs."""
-
-    line: str
-    code: bool
-
-
-def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -> list[Change]:
-    """A change for each class of `config`, nodes of the run's config, whose source is not what the run kept."""
-    found = []
+def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -> list[str]:
+    """A line for each class of `config`, nodes of the run's config, whose code is not what the run kept."""
+    found, folder = [], directory / VARIANTS
     for target in sorted(set(foreign_targets(config).values())):
         now, kept = sources_of(target), manifest.get("variants", {}).get(target, {})
-        if not now:  # the error comes when it is built
-            continue
-        folder = directory / VARIANTS
-        differing = {name: difference(now.get(name), folder / name, kept.get(name)) for name in sorted({*now, *kept})}
-        listed = [f"{name} ({what})" for name, (what, _) in differing.items() if what]
-        if listed:
-            line = (
-                f"{target} is not as {directory} was made with: {', '.join(listed)}; the kept source is in {folder}: "
+        names = sorted({*now, *kept}) if now else []  # for a class that is gone the error comes when it is built
+        differing = {name: difference(now.get(name), folder / name, kept.get(name)) for name in names}
+        if any(differing.values()):
+            listed = ", ".join(f"{name} ({what})" for name, what in differing.items() if what)
+            found.append(
+                f"{target} is not as {directory} was made with: {listed}; the kept source is in {folder}: "
                 f"give --config-dir {folder} to use it"
             )
-            found.append(Change(line, code=any(code for _, code in differing.values())))
     return found
 
 
@@ -233,32 +222,28 @@ def taken_over(config: dict[str, Any], earlier: dict[str, Any], overrides: list[
 
 def tell_changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -> None:
     """Print the lines of `changes`."""
-    for change in changes(directory, manifest, config):
-        print_status(change.line)
+    for line in changes(directory, manifest, config):
+        print_status(line)
 
 
-def difference(now: Path | None, copy: Path, kept_hash: str | None) -> tuple[str, bool]:
-    """How a file differs from the one that the run kept, with the first line that does; empty if it does not.
-
-    With it, whether the code differs, not the comments alone.
-    """
+def difference(now: Path | None, copy: Path, kept_hash: str | None) -> str:
+    """How the code of a file differs from the file that the run kept; empty if it does not, but for comments."""
     if now is None:
-        return "no longer there or imported", True
+        return "no longer there or imported"
     if kept_hash is None:
-        return "not imported then", True
+        return "not imported then"
     if sha256(now) == kept_hash:
-        return "", False
+        return ""
     if not copy.is_file() or sha256(copy) != kept_hash:
-        return "another text; the kept copy is damaged", True
+        return "another text; the kept copy is damaged"
     before, after = (path.read_text(encoding="utf-8", errors="replace") for path in (copy, now))
-    try:
-        same_code = ast.dump(ast.parse(before)) == ast.dump(ast.parse(after))  # other comments and layout alone
-    except (SyntaxError, ValueError):
-        same_code = False
+    with suppress(SyntaxError, ValueError):
+        if ast.dump(ast.parse(before)) == ast.dump(ast.parse(after)):
+            return ""
     for n, (was, now_is) in enumerate(zip_longest(before.splitlines(), after.splitlines(), fillvalue=""), 1):
         if was != now_is:
-            return f"line {n}: '{printable(was.strip(), 60)}' -> '{printable(now_is.strip(), 60)}'", not same_code
-    return "other line ends", not same_code
+            return f"line {n}: '{printable(was.strip(), 60)}' -> '{printable(now_is.strip(), 60)}'"
+    return ""
 
 
 def is_done(directory: Path, verb: str, overrides: Sequence[str]) -> bool:
@@ -270,11 +255,8 @@ def is_done(directory: Path, verb: str, overrides: Sequence[str]) -> bool:
     return True
 
 
-def refuse_changed(directory: Path, manifest: dict[str, Any]) -> list[str]:
-    """Lines about changed comments in the classes of a resumed run. UserError if the code of one has changed."""
+def refuse_changed(directory: Path, manifest: dict[str, Any]) -> None:
+    """Raises UserError if the code of a class of a run that is to be resumed has changed."""
     of_numbers = {name: node for name, node in manifest["config"].items() if name != "logger"}
-    found = changes(directory, manifest, of_numbers)
-    for change in found:
-        if change.code:
-            raise UserError(f"a resumed run keeps its code, and {change.line}, or start a new run")
-    return [change.line for change in found]
+    for line in changes(directory, manifest, of_numbers):
+        raise UserError(f"a resumed run keeps its code, and {line}, or start a new run")

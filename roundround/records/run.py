@@ -152,9 +152,9 @@ class Invocation:
 def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """The fields of the records of the run in `directory`. Lists become text, because a table groups by fields."""
     trains = verb_named(manifest["verb"]).trains
-    source = manifest.get("run") or (str(directory) if trains else None)
+    source: str | None = manifest.get("run") or (str(directory) if trains else None)
     fields = {"verb": manifest["verb"], "run": source}
-    if trains and manifest.get("run"):  # max retrieval by the models of an earlier run
+    if trains and source is not None and manifest.get("run"):  # max retrieval by the models of an earlier run
         trained, own = read_manifest(Path(source)), manifest["overrides"]
         fields |= of_manifest({**manifest, "overrides": [*trained["overrides"], *own]})
         return fields | source_is(Path(source), trained, taken_over(manifest["config"], trained["config"], own))
@@ -184,7 +184,7 @@ def of_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
 
 def source_is(source: Path, trained: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
     """Whether the code of the classes of `kept`, nodes that are the run's in `source`, is what that run kept."""
-    return {"source": "changed"} if any(change.code for change in changes(source, trained, kept)) else {}
+    return {"source": "changed"} if changes(source, trained, kept) else {}
 
 
 def of_trained(manifest: dict[str, Any], source: Path) -> dict[str, Any]:

@@ -148,8 +148,14 @@ def part_of(table: Table, columns: Sequence[int], widths: Widths, spare: int) ->
     for n in columns:
         column, (least, most) = table.columns[n], widths[n]
         width = least + int(share * (most - least))
-        kept = {"justify": column.justify, "style": column.style, "no_wrap": column.no_wrap}
-        part.add_column(lines_of(column.header), width=width, overflow="fold", **kept)
+        part.add_column(
+            lines_of(column.header),
+            width=width,
+            overflow="fold",
+            justify=column.justify,
+            style=column.style,
+            no_wrap=column.no_wrap,
+        )
     cells = zip(*(table.columns[n].cells for n in columns), strict=True)
     for row, texts in zip(table.rows, cells, strict=True):
         part.add_row(*map(lines_of, texts), style=row.style, end_section=row.end_section)

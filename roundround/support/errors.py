@@ -1,4 +1,4 @@
-"""The errors that cross rooms, each with its exit code, and what makes any text fit to be printed.
+"""The errors that cross rooms, each with its exit code, and functions that make any text safe to print.
 
 Tested by tests/command_line/test_command_line.py and tests/records/test_run.py.
 """
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 LONGEST = 600  # characters of a line for a person
-# control characters, bidirectional marks and overrides, line separators, halves of characters, what is never one
+# control characters, bidirectional marks and overrides, line separators, lone surrogates, non-characters
 OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 # the user, and perhaps a password, of an address: http://u:p@h, with one slash, with backslashes, with %40 for its @
@@ -26,11 +26,11 @@ class UserError(Exception):
 
 
 class AlreadyReported(UserError):
-    """Wrong input about which another process has printed the line already; the command only exits with 2."""
+    """Wrong input; another process has printed the line already, and the command only exits with 2."""
 
 
 def check_no_credentials(text: str, option: str) -> None:
-    """UserError, which names the option, for a text with an address in it that has a user or a password."""
+    """UserError, which names the option, for a text that has an address with a user or a password."""
     if found := CREDENTIALS.search(text):
         raise UserError(
             f"{option}: an address of {found[1]}:// with credentials in it would be recorded; give it without them"
@@ -38,14 +38,16 @@ def check_no_credentials(text: str, option: str) -> None:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """Tail of a message about a wrong name: the nearest right one where there is one, and all of them."""
+    """The end of a message about a wrong name: the nearest right one, if there is one, and all of them."""
     name, names = name.lower(), sorted(choices)
-    begun = sorted((choice for choice in names if len(name) > 2 and choice.startswith(name)), key=len)  # sof -> softmax
+    longer = sorted(
+        (choice for choice in names if len(name) > 2 and choice.startswith(name)), key=len
+    )  # sof -> softmax
     beginnings = {choice[: len(name)]: choice for choice in reversed(names)}  # adaptve -> adaptive_temperature
     misspelt = [
         beginnings[part] for part in difflib.get_close_matches(name, filter(None, beginnings), n=1, cutoff=0.75)
     ]
-    near = begun or difflib.get_close_matches(name, names, n=1) or misspelt  # smollm -> smollm2-135m, not small
+    near = longer or difflib.get_close_matches(name, names, n=1) or misspelt  # smollm -> smollm2-135m, not small
     guess = f"; did you mean '{near[0]}'?" if near else ""
     return f"{guess} (choices: {', '.join(names)})" if names else guess
 
@@ -73,7 +75,7 @@ class PeerLost(Exception):
 class Interrupted(BaseException):
     """A signal asked the process to stop; the command exits with 128 plus its number.
 
-    advice: a line that says how to go on.
+    advice: a line that says how to continue.
     """
 
     def __init__(self, signum: int) -> None:
@@ -91,7 +93,7 @@ def one_line(error: BaseException) -> str:
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    """Text of anybody's as one bounded line: escaped, and of a longer one the middle is left out."""
+    """Any text as one bounded line: escaped, and without its middle if it is too long."""
     text = escaped(text)
     if len(text) <= longest:
         return text
@@ -100,9 +102,9 @@ def printable(text: str, longest: int = LONGEST) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text with escapes such as \\x1b for what a terminal would obey or could not encode, nor a figure hold.
+    """The text with escapes such as \\x1b for what a terminal would obey or cannot encode, or a figure cannot show.
 
-    Who logs in at an address, and with which password, is left out.
+    The user and the password in an address are left out.
     """
     text = CREDENTIALS.sub(r"\1://***@", text)
     return OBEYED.sub(lambda found: found.group().encode("unicode_escape").decode(), text)

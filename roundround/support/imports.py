@@ -1,4 +1,4 @@
-"""What Python sources import, read off their syntax trees: no module is imported to find out.
+"""What Python sources import, according to their syntax trees: no module is imported to find out.
 
 Tested by tests/test_imports.py.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 class ImportStatement:
     """`import a.b`, whose origin is "", or `from origin import a, b`.
 
-    at_import: whether it runs when its module is imported; not inside a function, nor for type checkers alone.
+    at_import: whether it runs when its module is imported: not in a function, and not only for type checkers.
     """
 
     node: ast.Import | ast.ImportFrom
@@ -32,7 +32,7 @@ def import_statements(source: str | bytes, package: str | None = None) -> Iterat
     """The import statements of a source, in functions too.
 
     package: the package of the module, which completes relative names; None leaves them with their dots. Raises
-    SyntaxError or ValueError for what is no Python.
+    SyntaxError or ValueError for text that is no Python.
     """
     ahead: list[tuple[ast.AST, bool]] = [(ast.parse(source), True)]
     for node, at_import in ahead:
@@ -61,7 +61,7 @@ def package_of(module: str, path: Path) -> str:
 
 
 def file_of(root: Path, module: str) -> Path | None:
-    """The source of a module or package whose top-level package lies in the folder `root`; None where none is there."""
+    """The source of a module or package whose top-level package is in the folder `root`; None if there is none."""
     stem = root.joinpath(*module.split("."))
     return next((path for path in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")) if path.is_file()), None)
 

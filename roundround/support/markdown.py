@@ -1,4 +1,4 @@
-"""Tables in Markdown, whole with any text in their cells.
+"""Tables in Markdown, which any text in their cells leaves whole.
 
 Tested by tests/report/test_markdown.py.
 """
@@ -11,7 +11,7 @@ from roundround.support.errors import escaped
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right_from: int | None = None) -> str:
-    """A line for the header, one that rules it off, one a row. Columns from `right_from` on are set to the right."""
+    """A line for the header, a rule, and a line for each row. Columns from `right_from` on are right-aligned."""
     names = len(header) if right_from is None else right_from
     rule = ["---"] * names + ["---:"] * (len(header) - names)
     lines = [map(cell, header), rule, *(map(cell, row) for row in rows)]
@@ -19,5 +19,5 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, righ
 
 
 def cell(text: str) -> str:
-    """A text as one cell: as it is, a bar would begin another and an end of line another row."""
+    """A text as one cell: an unescaped bar would start another cell, and a line break another row."""
     return escaped(text.replace("\n", " ")).strip().replace("\\", "\\\\").replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""The pretrained models that travel with the package, so that commands work without a network: a folder each.
+"""The pretrained models in the package, a folder each, with which commands work without a network.
 
 Tested by tests/hf/test_hf_load.py and tests/data/test_stories.py.
 """

@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-MOST = 1e100  # of a value that is drawn; a run that diverged has larger ones, which its tables show
+MOST = 1e100  # of a value that is drawn; tables show the larger values of a run that diverged
 Ends = tuple[float | None, float | None]
 
 
 def numbers(values: Iterable[float | None]) -> NDArray[np.float64]:
-    """NaN in place of None."""
+    """The values with NaN in place of None."""
     return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A line through points, or the points alone; a number that is not known is NaN.
+    """A line through points, or the points alone; an unknown number is NaN.
 
     low, high: the ends of an interval at each x, drawn as a band; empty for none. style: the number of its colour,
     dashes and marker; None for its place in the panel. reference: a thin grey line to compare with.
@@ -53,11 +53,11 @@ class Mark:
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Curves in one pair of axes. An axis is logarithmic where its name stands in `log`, such as "xy".
+    """Curves in one pair of axes. An axis is logarithmic if `log`, such as "xy", has its name.
 
     possible: the least and the largest value that y can have; bands end there. whole: the axis shows all of it.
-    widened: differences below a tenth of the values are noise, and the axis is at least that wide. x_ticks: the places
-    to label, where these are few. note: what a reader of the bands has to know.
+    widened: differences below a tenth of the values are noise, and the axis is at least that wide. x_ticks: the values
+    to label, if these are few. note: what a reader of the bands has to know.
     """
 
     x_label: str
@@ -74,7 +74,7 @@ class Panel:
     reversed_x: bool = False
 
     def visible(self, curve: Curve) -> tuple[NDArray[np.float64], ...]:
-        """x, y, low and high of a curve, [P]: NaN where a number cannot be drawn, bands cut to what is possible."""
+        """x, y, low and high of a curve, [P]: NaN for what cannot be drawn; bands end where `possible` does."""
         x, y = (np.asarray(values, dtype=np.float64).ravel() for values in (curve.x, curve.y))
         low, high = (np.asarray(values, dtype=np.float64).ravel() for values in (curve.low, curve.high))
         low, high = (band if len(band) == len(x) else np.full(len(x), math.nan) for band in (low, high))
@@ -124,8 +124,8 @@ class HeatMap:
 class Drawing:
     """A figure: panels with a title above all, under one name.
 
-    section: the part of a page that shows it. note: over what it was taken. Curves of two names look different in all
-    its panels, and those of one name alike, where they do not have a style of their own.
+    section: the part of a page that shows it. note: over what it was taken. In all its
+    panels, curves without a style of their own look alike if they have the same name, and different if not.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What every training loop does between two steps, whoever runs the steps: show, save, prune, stop when asked.
+"""What every training loop does between two steps: show, save, delete old checkpoints, stop when asked.
 
 Tested by tests/training/test_train.py and tests/training/test_stopping_together.py.
 """
@@ -70,7 +70,7 @@ class Bookkeeping:
     ) -> None:
         """Write the checkpoint of a step, and delete those that are neither among the newest nor the best.
 
-        Where each process has its share of the weights, all of them call this, and they are written meanwhile.
+        If each process has its share of the weights, all of them call this, and a thread writes them.
         """
         if self.saver is None:
             checkpoints.save(self.folder, step=step, weights=weights, optimizer=optimizer, state=state)
@@ -78,7 +78,7 @@ class Bookkeeping:
             self.saver.save(step, weights=weights, optimizer=optimizer, state=state)
 
     def wait_until_saved(self) -> None:
-        """Return when the last checkpoint is there. Raises what went wrong with it."""
+        """Wait until the last checkpoint is written. Raises the error of a failed write."""
         if self.saver is not None:
             self.saver.wait()
 
@@ -96,7 +96,7 @@ class Bookkeeping:
 
 
 class Display:
-    """Step, the numbers it is given, time left. Silent on every rank but the first."""
+    """Shows the step, some numbers and the time left. Silent on every rank but the first."""
 
     def __init__(self, n_steps: int, first_step: int, *, shown: bool, unit: str = "step") -> None:
         self.n_steps = n_steps
@@ -115,7 +115,7 @@ class Display:
                 TextColumn("{task.fields[numbers]}"),
                 TimeRemainingColumn(),
                 TextColumn("left"),
-                console=Console(file=sys.stderr, soft_wrap=True),  # what is printed meanwhile is the terminal's to wrap
+                console=Console(file=sys.stderr, soft_wrap=True),  # the terminal wraps what is printed meanwhile
                 transient=True,
             )
             self.task = self.live.add_task("", total=self.n_steps, completed=self.first_step, numbers="")

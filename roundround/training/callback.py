@@ -35,9 +35,9 @@ class TrainingCallback(lightning.Callback):
     """Everything between two optimizer steps, read top to bottom in `on_train_batch_end`.
 
     Intervals are in optimizer steps counted from the start of the run, so a resumed run does the same at the same
-    steps. SIGINT and SIGTERM only raise a flag; the run stops between steps, its state saved, on all ranks at once:
-    after the step where one process trains, at most STEPS_BETWEEN_AGREEMENTS steps later where several do. What is not
-    validated then is validated when the run is resumed; one process stops in the middle of a validation too.
+    steps. SIGINT and SIGTERM only set a flag. The run then saves its state and stops between steps, on all ranks at
+    once: one process after its step, several at most STEPS_BETWEEN_AGREEMENTS steps later. A validation that is due
+    then is done when the run is resumed; a single process stops in the middle of a validation too.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class TrainingCallback(lightning.Callback):
             save = save or stop is not None
         self.bookkeeping.display.advance(step)
         if self.config.attention_stats_every and step % self.config.attention_stats_every == 0:
-            self.look_at_attention(trainer, module, batch, step)
+            self.log_attention(trainer, module, batch, step)
         try:
             if validate and stop is None and self.validate(trainer, module, step):
                 save = True
@@ -141,7 +141,7 @@ class TrainingCallback(lightning.Callback):
             raise Interrupted(stop)
 
     def averaged_over_ranks(self, trainer: lightning.Trainer) -> int | None:
-        """Average the losses since the last time over the ranks; the signal to stop for, on which all ranks agree.
+        """Average the new losses over the ranks; returns the signal to stop for, on which all ranks agree.
 
         One reduction serves both. A rank that stopped alone would leave the others waiting.
         """
@@ -157,7 +157,7 @@ class TrainingCallback(lightning.Callback):
         return next((signum for signum, share in zip(STOP_SIGNALS, asking, strict=True) if share > 0), None)
 
     def record(self, trainer: lightning.Trainer, step: int) -> None:
-        """Log the steps since the last record, averaged over the ranks; NotFinite where one of them went wrong."""
+        """Log the steps since the last record, averaged over the ranks; NotFinite if one of them went wrong."""
         numbers_2S = torch.stack([torch.stack(self.losses), torch.stack(self.norms)]).cpu()
         seconds = self.bookkeeping.lap()
         self.training_seconds += seconds
@@ -184,10 +184,10 @@ class TrainingCallback(lightning.Callback):
         self.bookkeeping.display.metrics(step, f"loss {loss:.3f}  {speed:,.0f} tokens/s{share}")
 
     def skipped(self, trainer: lightning.Trainer, numbers_2S: Tensor, step: int) -> dict[str, float]:
-        """How many steps the loss scaler of 16-mixed has skipped so far, where there is one.
+        """How many steps the loss scaler of 16-mixed has skipped so far, if there is one.
 
-        numbers_2S: loss and gradient norm of each step up to this one. Raises NotFinite where one of them is not finite
-        and nobody skips it, or where a smaller and smaller scale has not helped.
+        numbers_2S: loss and gradient norm of each step up to this one. Raises NotFinite if one of them is not finite
+        and no scaler skips it, or if a smaller and smaller scale has not helped.
         """
         wrong = (~numbers_2S.isfinite().all(dim=0)).nonzero().flatten().tolist()
         scaler = loss_scaler(trainer)
@@ -209,15 +209,15 @@ class TrainingCallback(lightning.Callback):
             )
         return {"skipped_steps": self.skipped_steps}
 
-    def look_at_attention(self, trainer: lightning.Trainer, module: LanguageModel, batch: Any, step: int) -> None:
-        """Log what attention does in a text that the step has trained on; all processes do, for shares."""
+    def log_attention(self, trainer: lightning.Trainer, module: LanguageModel, batch: Any, step: int) -> None:
+        """Log what attention does in a text of the step. All processes call it, since parameters may be shared out."""
         compiled = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()  # for hooks
         with compiled, trainer.precision_plugin.val_step_context(), gathered(module.decoder):
             text_1T = self.material.text(batch)
             self.run.log(step, **attention_statistics(module.decoder, text_1T, step=step))
 
     def validate(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> bool:
-        """Measure what is held out, each rank a share of it; whether this is the best so far."""
+        """Measure the held-out data, each rank a share; returns whether this is the best so far."""
         shares = {"rank": trainer.global_rank, "world_size": trainer.world_size}
         handlers = on_signals(interrupt) if trainer.world_size == 1 else {}  # several processes measure to the end
         try:
@@ -235,7 +235,7 @@ class TrainingCallback(lightning.Callback):
         return False
 
     def save(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> None:
-        """Write the checkpoint; its state says which is the best so far, and what the loss scaler has done."""
+        """Write the checkpoint; its state has the best loss so far and the state of the loss scaler."""
         state: dict[str, Any] = {"best": self.best, "validated": self.validated}
         if (scaler := loss_scaler(trainer)) is not None:
             state |= {"skipped_steps": self.skipped_steps, "loss_scaler": scaler.state_dict()}

@@ -1,4 +1,4 @@
-"""What a decoder learns, and how it is measured while it does: text, or a task.
+"""What a decoder learns, text or a task, and how it is measured in training.
 
 Tested by tests/training/test_task_runs.py and tests/data/tasks/test_guessing.py.
 """
@@ -31,14 +31,14 @@ from roundround.trained.start import Start
 from roundround.verbs.train import TrainConfig
 
 VALIDATION_TOKENS = 8192  # measured at once
-PLATEAU = 0.5  # of the loss of an answer that does not depend on the question, or is guessed from what stands there
+PLATEAU = 0.5  # of the loss of an answer that does not depend on the question, or is guessed from the example
 Measured = dict[str, Any]  # "step", "nats_per_token" and what else is measured with it, by name
 
 
 class Material(ABC):
     """A training run's data as the run uses it.
 
-    tokens_per_step: positions of a batch, over all devices. scored_share: of them, those with a target.
+    tokens_per_step: positions of a batch, over all devices. scored_share: the share of positions with a target.
     """
 
     n_vocab: int
@@ -48,7 +48,7 @@ class Material(ABC):
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What the manifest keeps of it."""
+        """What the manifest keeps about it."""
 
     @abstractmethod
     def about(self) -> str:
@@ -56,7 +56,7 @@ class Material(ABC):
 
     @abstractmethod
     def notes(self) -> list[str]:
-        """Lines about what may not be what was meant."""
+        """Lines about what may be a mistake."""
 
     @abstractmethod
     def batches(self, shares: Shares) -> Dataset[Any]:
@@ -64,22 +64,22 @@ class Material(ABC):
 
     @abstractmethod
     def loss(self, decoder: Decoder, batch: Any, step: int) -> Tensor:
-        """The loss of a micro-batch, to go down; the mean over micro-batches and processes is that of the batch."""
+        """The loss of a micro-batch to minimise; its mean over micro-batches and processes is the loss of the batch."""
 
     @abstractmethod
     def text(self, batch: Any) -> Tensor:
-        """A text of a micro-batch of which every token sees all before it, [1, T]."""
+        """A text of a micro-batch in which every token attends to all before it, [1, T]."""
 
     @abstractmethod
     def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
-        """Sums over one process's share of what is held out; those of all processes are added up.
+        """Sums over one process's share of the held-out data; the sums of all processes are added up.
 
-        All processes call the decoder equally often: it may wait for their shares of its parameters each time.
+        All processes call the decoder equally often: each call may wait for the other shares of its parameters.
         """
 
     @abstractmethod
     def measured(self, sums: Tensor) -> Measured:
-        """What the sums say: "nats_per_token", and what else there is."""
+        """The measurement from the sums: "nats_per_token", and others by name."""
 
     @abstractmethod
     def is_better(self, new: Measured, best: Measured) -> bool:
@@ -122,9 +122,9 @@ def material_of(config: TrainConfig, start: Start) -> Material:
 class TextMaterial(Material):
     """Windows of training text for the loss of every next token, and of held-out text for the same.
 
-    separate_documents: whether no document in a window sees another. The first token of a document is a target all the
-    same, of the token that ends the document before it, which has seen that one alone: so the targets, and with them
-    the mean over micro-batches, processes and held-out text, are those of a run in which documents see each other.
+    separate_documents: whether tokens attend only within their document. The first token of a document is still a
+    target, predicted at the token that ends the document before it, from that document alone. So the targets, and with
+    them the mean over micro-batches, processes and held-out text, are the same with and without it.
     """
 
     def __init__(self, data: TokenData, config: TrainConfig, *, separate_documents: bool) -> None:
@@ -177,7 +177,7 @@ class TextMaterial(Material):
         return loss_BT.mean()
 
     def text(self, batch: Tensor) -> Tensor:
-        """The first window, or the longest document in it where none sees another."""
+        """The first window, or the longest document in it if documents are separate."""
         window_T = batch[0, :-1]
         if self.separator is None:
             return window_T[None]
@@ -217,7 +217,7 @@ class TextMaterial(Material):
         }
 
     def results(self, best: Measured, curve: Sequence[Measured]) -> tuple[list[dict[str, Any]], dict[str, float]]:
-        """The best held-out loss; `eval` leaves the tokens that join documents out."""
+        """The best held-out loss. Unlike here, `eval` leaves out the tokens that join documents."""
         values = self.in_three_units(best)
         scored = {"length": self.length, "joints": "targets", "step": best["step"]}
         return [{"metric": name, **scored, "value": value} for name, value in values.items()], values
@@ -296,7 +296,7 @@ class TaskMaterial(Material):
         return AnswerScores(sums).values()
 
     def is_better(self, new: Measured, best: Measured) -> bool:
-        """More examples all right, or, where it is as many, a lower loss; never one that is not finite."""
+        """More examples all right, or as many with a lower loss; a loss that is not finite is never the best."""
         if not math.isfinite(new["nats_per_token"]):
             return False
         new_rank, best_rank = ((m.get("exact_match", -math.inf), -m["nats_per_token"]) for m in (new, best))
@@ -335,23 +335,23 @@ class TaskMaterial(Material):
 
 
 def readable(perplexity: float) -> str:
-    """To three decimals; that of a diverged run, which can have hundreds of digits, to four digits."""
+    """A perplexity to three decimals; from a million on, as of a diverged run, to four digits."""
     return f"{perplexity:.3f}" if perplexity < 1e6 else f"{perplexity:.4g}"
 
 
 def unread_loss(examples: Sequence[Example]) -> float:
-    """What a scored target costs who knows how often each token is one, and reads nothing: their entropy, nats."""
+    """The loss of a guess by the frequencies of the scored targets alone: their entropy, in nats per target."""
     _, counts = np.unique(np.concatenate([example.targets[example.scored] for example in examples]), return_counts=True)
     shares = counts / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 
 
 def guessing_loss(task: Task, examples: Sequence[Example]) -> float:
-    """What a scored target costs who guesses among the answers to an example, nats; inf where that is the right one."""
+    """The loss of a guess among the answers that an example allows, in nats per target; inf if it is always right."""
     nats = sum(task.guessing_nats(example) for example in examples)
     return nats / sum(int(example.scored.sum()) for example in examples) or math.inf
 
 
 def left_plateau(curve: Sequence[Measured], bound: float) -> int | None:
-    """The first measured step at which the loss is below the bound; None where it never is."""
+    """The first measured step at which the loss is below the bound; None if it never is."""
     return next((line["step"] for line in curve if line["nats_per_token"] < bound), None)

@@ -34,8 +34,8 @@ TERAFLOPS = {
     "RTX 4090": 165,
     "RTX 3090": 71,
 }
-SIDE, N_PRODUCTS = 512, 5  # of the matrices that tell a CPU's peak: 4 ms each on one core
-SHARE_OF_MEASURING = 0.01  # of the time, at most: a peak is measured again and again, for others may use the cores
+SIDE, N_PRODUCTS = 512, 5  # of the matrices that measure a CPU's peak: 4 ms each on one core
+SHARE_OF_MEASURING = 0.01  # of the time, at most: the peak is measured repeatedly, since others may use the cores
 
 
 class Timed(Dataset[Any]):
@@ -57,9 +57,9 @@ class Timed(Dataset[Any]):
 class Meter:
     """The numbers of the steps since the last record.
 
-    flops_per_step: of the model, over all devices. peak: FLOP/s of one device, None where it is not known; or what
-    measures it, which is called again while the run goes on; the highest answer counts. n_devices: how many
-    such devices there are; a fraction where processes share cores.
+    flops_per_step: of the model, over all devices. peak: FLOP/s of one device, None if unknown; or a function that
+    measures it, which is called repeatedly during the run, and the highest value counts. n_devices: the number of such
+    devices; a fraction if processes share cores.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class Meter:
         self.not_before = 0.0  # on the clock, of the next measurement
 
     def numbers(self, n_steps: int, seconds: float) -> dict[str, float]:
-        """mfu: share of the peak that the model's own operations make up; left out where that is more than all of it,
-        because then the peak is not known. peak_memory_gb: since the start, in 10^9 bytes, of this process's GPU or
-        else of itself. waiting_share: of the seconds, those without a batch.
+        """mfu: the model's operations as a share of the peak; left out above 1, because then the peak is not known.
+        peak_memory_gb: since the start, in 10^9 bytes, of this process's GPU or else of the process. waiting_share: the
+        share of the seconds in which it waited for a batch.
         """
         waiting, self.waited = self.batches.seconds - self.waited, self.batches.seconds
         memory = max((cuda.max_memory_allocated(n) for cuda, n in gpus()), default=0) or resident_peak()
@@ -97,7 +97,7 @@ class Meter:
         """Prepare to measure a peak; called by every process of the run, once they have met."""
         if self.measure is not None:
             self.n_devices = n_shares_of_cores()
-        if rank > 0:  # the first one's numbers are kept, and two that measure at once would disturb each other
+        if rank > 0:  # only the first one's numbers are kept; two that measure at once would disturb each other
             self.measure = None
 
 
@@ -105,10 +105,9 @@ def training_flops(decoder: Decoder, *, length: int, scored: float = 1.0) -> flo
     """Floating-point operations of a token in a forward and a backward pass, attention included.
 
     3 * 2 * (M + scored V D + 2 L H C T): M weights of the layers' matrices, V D of the output matrix, L layers of H
-    heads of C channels that look at all T tokens of a window, or at those within their reach. Chowdhery et al. 2022,
-    arXiv:2204.02311, appendix B: the backward pass is twice the forward one, a causal mask halves nothing, and nothing
-    counts twice that is computed twice. What an encoding or a normaliser computes is left out. scored: share of tokens
-    with a target.
+    heads of C channels that attend to all T tokens of a window, or to a part of them. Chowdhery et al. 2022,
+    arXiv:2204.02311, appendix B: the backward pass counts twice the forward pass, a causal mask halves nothing, and
+    recomputation is not counted. Encodings and normalisers are left out. scored: share of tokens with a target.
     """
     matrices = sum(
         module.weight.numel()
@@ -124,9 +123,9 @@ def training_flops(decoder: Decoder, *, length: int, scored: float = 1.0) -> flo
 
 
 def peak_flops(device: torch.device, precision: str) -> float | Callable[[], float] | None:
-    """FLOP/s of a device at the most: of a GPU by its name, in 16 bits; of a CPU what measures it in `precision`.
+    """The peak of a device in FLOP/s: a GPU's by its name, in 16 bits; for a CPU a function that measures it.
 
-    None for a device whose name is not known.
+    None for a device whose name is unknown.
     """
     if device.type == "cpu":
         dtype = {"b": torch.bfloat16, "1": torch.float16, "6": torch.float64}.get(precision[0], torch.float32)
@@ -156,7 +155,7 @@ Cores = tuple[str, tuple[int, ...], int]  # a process's machine, the cores that 
 
 
 def n_shares_of_cores() -> float:
-    """How often the cores that this process keeps busy are there for all processes together; all of them call this."""
+    """The cores that all processes together keep busy, in units of this process's; all of them call this."""
     if not torch.distributed.is_initialized():
         return 1.0
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)

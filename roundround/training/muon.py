@@ -102,7 +102,7 @@ class Muon(OptimizerFactory):
         return Together([muon, torch.optim.AdamW(groups, betas=self.betas, eps=self.eps, fused=True)])
 
     def sorted_parameters(self, module: nn.Module) -> dict[str, list[Tensor]]:
-        """The parameters that learn: Muon's matrices, and the kinds that AdamW may have rates of their own for."""
+        """The parameters that learn: Muon's matrices, and the kinds of AdamW's that may have their own rates."""
         matrices = {
             f"{name}.weight"
             for name, part in module.named_modules()
@@ -133,7 +133,7 @@ class Together(torch.optim.Optimizer):
         self.share()
 
     def share(self) -> None:
-        """Let each part work on its own groups of the list and on the one table, which loading makes anew."""
+        """Give each part its own groups of the list, and the one table, which loading makes anew."""
         groups = iter(self.param_groups)
         for part in self.parts:
             part.param_groups = [next(groups) for _ in part.param_groups]

@@ -13,7 +13,7 @@ from torch import nn
 
 
 class OptimizerFactory:
-    """Base: holds the settings of Adam and its kin, and makes the torch optimizer once the module exists."""
+    """Base: holds the settings of Adam and its kind, and makes the torch optimizer when the module exists."""
 
     def __init__(
         self, *, lr: float, betas: list[float], eps: float, weight_decay: float, decay_biases: bool = False
@@ -29,9 +29,9 @@ class OptimizerFactory:
         self.decay_biases = decay_biases
 
     def check(self, module: nn.Module, *, sharded: bool) -> None:
-        """Raises UserError where it cannot train this module, or one whose parameters are shared out; default never.
+        """Raises UserError if it cannot train this module, or one whose parameters are shared out; default never.
 
-        The module may lie on the meta device.
+        The module may be on the meta device.
         """
 
     def create(self, module: nn.Module) -> torch.optim.Optimizer:

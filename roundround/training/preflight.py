@@ -1,4 +1,4 @@
-"""Before the first step: whether the run fits into memory, and a line for settings that may not be what was meant."""
+"""Before the first step: whether the run fits into memory, and a line for each setting that may be a mistake."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def device_of(trainer: Mapping[str, Any]) -> torch.device:
 
 
 def check_sizes(config: TrainConfig, n_vocab: int = 2) -> None:
-    """Raises UserError where the parts of the model do not fit each other, or the model the memory; costs no memory."""
+    """Raises UserError if the parts of the model do not fit each other, or memory is too small; allocates nothing."""
     check_model_fits(check_buildable(config, n_vocab), config.trainer)
 
 
 def check_model_fits(n_parameters: int, trainer: Mapping[str, Any]) -> None:
-    """Raises UserError where weights, gradients and moments, or a process's share of them, are more than it has."""
+    """Raises UserError if memory is too small for weights, gradients and moments, or a process's share of them."""
     in_64_bits, n_shares = str(trainer["precision"]).startswith("64"), memories(trainer) if shards(trainer) else 1
     needed = -(-n_parameters // n_shares) * COPIES * (8 if in_64_bits else 4)
     check_fits(
@@ -53,7 +53,7 @@ def check_model_fits(n_parameters: int, trainer: Mapping[str, Any]) -> None:
 
 
 def memories(trainer: Mapping[str, Any]) -> int:
-    """Among how many memories processes are spread: those of their GPUs, or of their machines."""
+    """The number of memories that the processes use: one for each GPU, or for each machine."""
     n_nodes, devices = int(trainer.get("num_nodes", 1)), trainer["devices"]
     launched = launched_from_outside()
     if launched is not None:
@@ -68,14 +68,14 @@ def memories(trainer: Mapping[str, Any]) -> int:
 
 
 def bytes_of_window(sizes: Mapping[str, Any], *, recomputed: bool) -> int:
-    """What the backward pass of one window needs at the least; see `check_batch_fits`."""
+    """The least that the backward pass of one window needs; see `check_batch_fits`."""
     of_mlp = sizes["d_model"] + 2 * sizes["d_mlp"] if sizes["d_mlp"] else 0
     channels = sizes["n_layers"] * sizes["d_model"] + of_mlp * (1 if recomputed else sizes["n_layers"])
     return int(sizes["train_length"] * (8 + 2 * channels))
 
 
 def check_window_fits(sizes: Mapping[str, Any], trainer: Mapping[str, Any], *, recomputed: bool = False) -> None:
-    """`check_batch_fits` of one window, which can be known before a text is tokenised and an example is drawn."""
+    """`check_batch_fits` of one window, which can be checked before a text is tokenised or an example drawn."""
     what = f"one window of {sizes['train_length']:,} tokens"
     check_fits(bytes_of_window(sizes, recomputed=recomputed), device_of(trainer), what, "train on shorter ones")
 
@@ -83,11 +83,11 @@ def check_window_fits(sizes: Mapping[str, Any], trainer: Mapping[str, Any], *, r
 def check_batch_fits(
     batch_size: int, sizes: Mapping[str, Any], *, n_shares: int, device: torch.device, recomputed: bool = False
 ) -> None:
-    """Raises UserError where what the backward pass needs of one share of the batch is more than the device holds.
+    """Raises UserError if the device is too small for what the backward pass keeps of one share of the batch.
 
     Counted are the inputs of both halves of each layer and the two activations of its MLP, in 16 bits; without MLPs
-    the input of each layer alone. `sizes` are the decoder's. `n_shares`: processes times micro-batches. recomputed:
-    `activation_checkpointing`, where of all layers but one the input alone is kept.
+    only the input of each layer. sizes: of the decoder. n_shares: processes times micro-batches. recomputed:
+    `activation_checkpointing`, which keeps only the input of all layers but one.
     """
     needed = 8 * batch_size + batch_size // n_shares * bytes_of_window(sizes, recomputed=recomputed)
     check_fits(
@@ -104,14 +104,14 @@ def check_batch_fits(
 def about_settings(
     run: Run, config: TrainConfig, material: Material, decoder: Decoder, schedule: Schedule
 ) -> list[str]:
-    """A line for each setting that may not be what was meant; the manifest gets whether this trains as the softmax."""
+    """A line for each setting that may be a mistake; the manifest records whether this trains as the softmax."""
     run.note(trains_as_softmax=trains_as_softmax(decoder))
     notes = [about_warmup(schedule, config.trainer.max_steps), *material.notes(), about_softmax(run, decoder)]
     return [note for note in notes if note is not None]
 
 
 def about_warmup(schedule: Schedule, n_steps: int) -> str | None:
-    """A line where the warm-up takes at least half of the run."""
+    """A line if the warm-up takes at least half of the run."""
     warmup = schedule.warmup_steps
     if 2 * warmup < n_steps:
         return None
@@ -120,7 +120,7 @@ def about_warmup(schedule: Schedule, n_steps: int) -> str | None:
 
 
 def about_softmax(run: Run, decoder: Decoder) -> str | None:
-    """A line where the normaliser is the plain softmax in training, or where a job of the sweep has trained the same.
+    """A line if the normaliser is the plain softmax in training, or if a job of the sweep has trained the same.
 
     run: its manifest says whether the decoder `trains_as_softmax`.
     """
@@ -136,9 +136,9 @@ def about_softmax(run: Run, decoder: Decoder) -> str | None:
 
 
 def duplicate_job(run: Run) -> Path | None:
-    """A job of the same sweep whose training is this one: both train as the plain softmax, and nothing else differs.
+    """A job of the same sweep with the same training: both train as the plain softmax, and nothing else differs.
 
-    Not a job that failed or was interrupted, which leaves no model to evaluate.
+    A job that failed or was interrupted does not count: it leaves no model to evaluate.
     """
     if run.manifest["sweep"] is None or not run.manifest["trains_as_softmax"]:
         return None
@@ -153,7 +153,7 @@ def duplicate_job(run: Run) -> Path | None:
 
 @torch.no_grad()
 def trains_as_softmax(decoder: Decoder) -> bool:
-    """Whether training this decoder is training it with the plain softmax: asked of rows of the training length."""
+    """Whether this decoder trains as with the plain softmax, checked with rows up to the training length."""
     normalisers = [module for module in decoder.modules() if isinstance(module, AttentionSoftmax)]
     return all(map(is_softmax_in_training, normalisers))
 

@@ -34,7 +34,7 @@ from roundround.distributed.launcher import (
     launched_from_outside,
     without_srun,
 )
-from roundround.distributed.peers import KILLED, SECONDS_BETWEEN_LOOKS, SECONDS_TO_LEAVE, Peers
+from roundround.distributed.peers import KILLED, SECONDS_BETWEEN_CHECKS, SECONDS_TO_LEAVE, Peers
 from roundround.kernels.precision import has_bfloat16
 from roundround.records.run import Run
 from roundround.support.console import print_status
@@ -274,7 +274,7 @@ def processes_of_lightning(peers: Peers) -> Iterator[None]:
 def end_with(children: list[subprocess.Popen[bytes]], peers: Peers) -> None:
     """Wait until all children have ended. If one has failed, give all of them time to leave, then kill them."""
     while None in (codes := [child.poll() for child in children]) and not any(codes):
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+        time.sleep(SECONDS_BETWEEN_CHECKS)
     if not any(codes):
         return
     gone = next(rank for rank, code in enumerate(codes, 1) if code)
@@ -291,8 +291,8 @@ def end_with(children: list[subprocess.Popen[bytes]], peers: Peers) -> None:
 LOGGERS = ("lightning", "lightning.pytorch", "lightning.fabric")
 # of messages for the first rank, with tips about other products
 RANK_ZERO_LOGGERS = ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero")
-# The start of warnings about what the run has decided: it may be started without `srun`, `trainer.accelerator` names the
-# device, and batches come from a memory map and need no workers.
+# The start of warnings about what the run has decided: it may start without `srun`, `trainer.accelerator` names the
+# device, and batches come from a memory map.
 HINTS = (
     r"The `srun` command is available on your system but is not used",
     r"[GT]PU available but not used",

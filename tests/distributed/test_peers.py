@@ -30,7 +30,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     handlers = on_signals(signal.default_int_handler)
     put_back(handlers)
     monkeypatch.setattr(module, "SECONDS_TO_ANSWER", 0.6)
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_CHECKS", 0.02)
     yield
     put_back(handlers)
     for one in MADE:

@@ -17,7 +17,7 @@ from helpers_kills import killed_before
 from torch import nn
 
 from roundround.records import checkpoints
-from roundround.records.checkpoints import check_optimizer, check_weights, load_into
+from roundround.records.checkpoints import check_optimizer, load_into
 from roundround.support.errors import UserError
 
 LOSSES = [3.0, 1.0, 2.0, 2.5, 0.5]  # the second is the best for three steps, in which two others are deleted
@@ -120,14 +120,6 @@ def test_a_run_without_a_loss_to_choose_by_has_no_best(tmp_path: Path) -> None:
         checkpoints.find(tmp_path, "best")
 
 
-def test_steps_beyond_eight_digits_are_in_order(tmp_path: Path) -> None:
-    save(tmp_path, 99_999_999)
-    save(tmp_path, 100_000_000)
-    newest = checkpoints.newest(tmp_path)
-    assert newest is not None
-    assert newest.name == "step-100000000"
-
-
 def test_a_copy_under_another_name_is_passed_over(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     save(folder, 1, 1)
@@ -184,7 +176,7 @@ def test_a_step_that_is_a_link_is_no_checkpoint(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         (lambda s: s.update(step="x"), "its step is not the folder's"),
-        (lambda s: s.update(optimiser=None), "optimiser is null, not dict"),
+        (lambda s: s.update(optimiser=None), "optimiser is None, not dict"),
         (lambda s: s.update(optimiser={"param_groups": []}), "optimiser.n_tensors is missing"),
     ],
 )
@@ -203,14 +195,6 @@ def test_a_state_that_nobody_wrote_is_damaged(tmp_path: Path, change: Callable[[
     with pytest.raises(UserError, match=message):
         checkpoints.clean_up(tmp_path)
     assert tree(tmp_path) == before
-
-
-@pytest.mark.parametrize("data", [b"{", b"[]"])
-def test_a_state_that_is_no_json_object_is_damaged(tmp_path: Path, data: bytes) -> None:
-    save(tmp_path, 1, 1)
-    (tmp_path / "step-00000001" / "state.json").write_bytes(data)
-    with pytest.raises(UserError, match=r"state.json is damaged .* there is no checkpoint before it"):
-        checkpoints.load(tmp_path / "step-00000001")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "trainer.safetensors"])
@@ -262,30 +246,6 @@ def test_the_weights_of_another_model_are_refused_in_one_short_line(tmp_path: Pa
         f"{tmp_path}/model.safetensors does not fit the model of the run: "
         "bias is missing there and of shape [2] in the model, and 1 more differ"
     )
-
-
-def test_weights_of_another_shape_or_name_are_named_before_they_are_loaded() -> None:
-    weights = nn.Linear(3, 2).state_dict()
-    for model, message in (
-        (nn.Linear(4, 2), r"weight is of shape \[2, 3\] there and of shape \[2, 4\] in the model"),
-        (nn.Linear(3, 2, bias=False), r"bias is of shape \[2\] there and missing in the model"),
-        (nn.Sequential(nn.Linear(3, 2)), r"0\.bias is missing there and .* in the model, and 3 more differ"),
-    ):
-        with pytest.raises(UserError, match=rf"^there/model.safetensors does not fit the model of the run: {message}"):
-            load_into(model, weights, Path("there"))
-
-
-def test_a_model_that_no_memory_holds_is_compared_all_the_same() -> None:
-    with torch.device("meta"):
-        model = nn.Linear(10**9, 10**6)
-    with pytest.raises(UserError, match="does not fit"):
-        check_weights(model, nn.Linear(3, 2).state_dict(), Path("there"))
-
-
-def test_weights_that_fit_are_the_models() -> None:
-    model, other = nn.Linear(3, 2), nn.Linear(3, 2)
-    load_into(model, other.state_dict(), Path("there"))
-    assert torch.equal(model.weight, other.weight)
 
 
 def test_weights_are_as_readable_as_the_users_own_files(tmp_path: Path) -> None:

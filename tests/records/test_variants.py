@@ -93,10 +93,6 @@ def test_an_installed_package_is_followed_inside_itself_alone(
     forget()
 
 
-def test_a_class_without_a_source_has_none(mine: Path) -> None:
-    assert sources_of("nowhere.Slow") == sources_of("math.Slow") == {}
-
-
 def test_a_run_keeps_the_sources_and_their_hashes(run: tuple[Path, dict[str, object]]) -> None:
     directory, manifest = run
     assert {path.relative_to(directory / "variants").as_posix() for path in directory.rglob("*.py")} == KEPT
@@ -105,24 +101,22 @@ def test_a_run_keeps_the_sources_and_their_hashes(run: tuple[Path, dict[str, obj
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said", "code"),
+    ("name", "text", "said"),
     [
-        ("mine_rope/other.py", "nobody reads this\n", None, False),
-        ("mine_rope/slow.py", SLOW.replace("return self", "return 7 * self"), "line 14: 'return self.f", True),
+        ("mine_rope/other.py", "nobody reads this\n", None),
+        ("mine_rope/slow.py", SLOW.replace("return self", "return 7 * self"), "line 14: 'return self.f"),
         (
             "mine_rope/slow.py",
             SLOW.replace("import math\n", "").replace("1", "2"),
             "line 1: 'import math' -> 'import torch'",
-            True,
         ),
-        ("mine_rope/slow.py", SLOW + "# a thought\n", "line 15: '' -> '# a thought'", False),
-        ("mine_rope/ladder.py", None, "mine_rope/ladder.py (no longer there or imported)", True),
-        ("mine_rope/slow.py", SLOW + "import mine_rope.other\n", "mine_rope/other.py (not imported then)", True),
-        ("mine_rope/slow.py", SLOW.replace("\n", "\r\n"), "other line ends", False),
+        ("mine_rope/slow.py", SLOW + "# a thought\n", None),
+        ("mine_rope/ladder.py", None, "mine_rope/ladder.py (no longer there or imported)"),
+        ("mine_rope/slow.py", SLOW + "import mine_rope.other\n", "mine_rope/other.py (not imported then)"),
     ],
 )
 def test_what_has_changed_is_said_in_one_line(
-    mine: Path, run: tuple[Path, dict[str, object]], name: str, text: str | None, said: str | None, code: bool
+    mine: Path, run: tuple[Path, dict[str, object]], name: str, text: str | None, said: str | None
 ) -> None:
     directory, manifest = run
     assert changes(directory, manifest, CONFIG) == []
@@ -135,17 +129,16 @@ def test_what_has_changed_is_said_in_one_line(
         assert found == []
         return
     assert len(found) == 1
-    assert "\n" not in found[0].line
+    assert "\n" not in found[0]
     for part in (name if "not imported" not in said else "slow.py", said, f"--config-dir {directory}/variants"):
-        assert part in found[0].line
-    assert found[0].code == code
+        assert part in found[0]
 
 
 def test_a_kept_copy_that_was_edited_is_called_damaged(mine: Path, run: tuple[Path, dict[str, object]]) -> None:
     directory, manifest = run
     (mine / "mine_rope/slow.py").write_text(SLOW.replace("factor *", "7 *"))
     (directory / "variants/mine_rope/slow.py").write_text(SLOW.replace("factor *", "7 *"))
-    assert "the kept copy is damaged" in changes(directory, manifest, CONFIG)[0].line
+    assert "the kept copy is damaged" in changes(directory, manifest, CONFIG)[0]
 
 
 def test_a_variant_that_changed_after_training_is_named_wherever_the_run_is_used(

@@ -206,23 +206,6 @@ def test_a_checkpoint_that_the_run_will_not_have_is_refused(here: Path, words: l
     assert_refused(typed(*words), *parts)
 
 
-def test_a_picture_that_cannot_be_read_takes_neither_the_results_nor_the_end_along(
-    logged: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def leave_a_broken_one(run: Any, *_: Any) -> list[str]:
-        (run.directory / "figures").mkdir()
-        (run.directory / "figures" / "broken.png").write_text("no picture")
-        return []
-
-    monkeypatch.setattr("roundround.verbs.train.run.about_settings", leave_a_broken_one)
-    done = typed("train", *logged)
-    assert done.code == 0
-    assert "the figures could not be given to the logger" in done.err
-    (file,) = offline_runs(done.directory)
-    assert media(file, "results").is_file()
-    assert [record.exit_code for record in of_kind(file, "exit")] == [0]
-
-
 # -- a login, and none
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -88,37 +87,6 @@ def test_the_command_trains_and_evaluates_it(
 
 
 @pytest.mark.parametrize(
-    ("args", "named"),
-    [
-        (["softmax=temperature", "softmax.temperature=0"], "temperature=0"),
-        (["softmax=temperature", "softmax.temperature=-1"], "temperature=-1"),
-        (["softmax=temperature", "softmax.temperature=inf"], "temperature=inf"),
-        (["softmax=learned_temperature", "softmax.temperature=0"], "temperature=0"),
-        (["softmax=adaptive_temperature", "softmax.coefficients=[nan,1]"], "coefficients=[nan, 1.0]"),
-        (["softmax=adaptive_temperature", "softmax.coefficients=[]"], "coefficients is empty"),
-        (["softmax=adaptive_temperature", "softmax.min_beta=0.5"], "min_beta=0.5"),
-        (["softmax=alpha_entmax", "softmax.alpha=0.9"], "alpha=0.9"),
-        (["softmax=alpha_entmax_learned", "softmax.alpha=2"], "alpha=2"),
-        (["softmax=as_entmax", "softmax.alpha=0"], "alpha=0"),
-        (["softmax=top_k", "softmax.k=0"], "k=0"),
-        (["softmax=ssmax", "softmax.s=-0.1"], "s=-0.1"),
-        (["softmax=log_n", "softmax.n_train=1"], "n_train=1"),
-        (["softmax=sink", "softmax.init_logit=nan"], "init_logit=nan"),
-        (["softmax=softpick", "softmax.eps=0"], "eps=0"),
-        (["softmax=top_k", "softmax.k=2.5"], "k"),
-        (["softmax=adaptive_temprature"], "did you mean 'adaptive_temperature'?"),
-        (["softmax=sink", "softmax.logit=1"], "logit"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_wrong_number_costs_one_line_that_names_it(args: list[str], named: str, train: Callable[..., Done]) -> None:
-    done = train(*args)
-    assert done.code == 2
-    assert named in done.err
-    assert len(done.err.strip().splitlines()) == 1, done.err
-
-
-@pytest.mark.parametrize(
     ("softmax", "lacks"),
     [("ssmax", "layers.0.self_attn.softmax.s"), ("sink", "layers.0.self_attn.softmax.logit")],
 )
@@ -165,8 +133,3 @@ def test_the_published_polynomial_stands_in_the_yaml() -> None:
 
     for name in ("adaptive_temperature", "adaptive_temperature_trained"):
         assert tuple(load_option("softmax", name).coefficients) == PUBLISHED
-
-
-def test_every_normaliser_has_its_line_in_the_documentation() -> None:
-    text = Path(ROOT / "docs" / "reference" / "normalisers.md").read_text()
-    assert [name for name in NORMALISERS if f"| `{name}`" not in text] == []

@@ -10,7 +10,7 @@ from conftest import ROOT, Done, option
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from roundround.kernels.torch_internals import compile_in_place, uncompiled
+from roundround.kernels.compilation import uncompiled
 from roundround.model.decoder import Decoder
 from roundround.trained.models import build_decoder
 
@@ -121,21 +121,6 @@ def test_the_experiment_that_ships_with_compile_compiles(
     done = train("experiment=rope/table2_paper", "pe=p_rope", "tokenizer=bytes", "data=text", *small)
     assert done.code == 0, done.err
     assert len(compiled) == 1
-
-
-def test_a_number_that_differs_from_layer_to_layer_is_no_input_of_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs: list[str] = []
-
-    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> torch.fx.GraphModule:
-        graphs.append(graph.code)
-        return graph
-
-    monkeypatch.setattr(Scaled, "compile", lambda module: nn.Module.compile(module, backend=backend))
-    for scale in (0.5, 0.25, 0.125):
-        module = Scaled(scale)
-        compile_in_place(module)
-        torch.testing.assert_close(module(torch.ones(3)), torch.full((3,), scale))
-    assert len(graphs) == 3, graphs
 
 
 class Scaled(nn.Module):

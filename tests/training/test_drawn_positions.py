@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import assert_refused, typed
+from conftest import typed
 
 from roundround.data.tasks.base import Example, Examples, distinct
 from roundround.data.tasks.batches import same_length_batches
@@ -134,15 +134,6 @@ def test_eval_and_validation_draw_and_consecutive_positions_are_another_number(l
     best = TrainedRun(learnt, trust=False).decoder("best")
     measured = score_answers(best, same_length_batches(asked(learnt, 64, "validation"), 512), device=CPU).values()
     assert measured["nats_per_token"] == pytest.approx(records["nats_per_token"], rel=1e-5)
-
-
-@pytest.mark.usefixtures("here")
-def test_beyond_the_range_there_is_one_line(learnt: Path) -> None:
-    words = [f"run={learnt}", "logger=none", "length=23"]
-    refused = typed("eval", *words, "examples=4")
-    assert_refused(refused, "pe=rope_random has 48 positions and length=23 (49 tokens) asks for more")
-    assert_refused(typed("probe", *words, "max_documents=4"), "has 48 positions, and a text has 49 tokens")
-    assert typed("eval", *words, "examples=4", *CONSECUTIVE).code == 0
 
 
 def test_text_is_read_at_drawn_positions_up_to_the_range(here: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Done, assert_refused, metrics_of, saved_weights
+from conftest import Done, metrics_of, saved_weights
 from rounding import rounding
 from torch import Tensor
 
@@ -142,29 +142,3 @@ def test_a_run_learns_and_resumes_bit_for_bit(train: Callable[..., Done], roundr
     assert all(torch.equal(a[name], b[name]) for name in b)
     losses = [row["loss"] for row in metrics_of(whole) if "loss" in row]
     assert losses[-1] < losses[0] - 0.1
-
-
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        (["trainer.strategy=fsdp2"], ["optim=muon makes whole matrices orthogonal", "trainer.strategy=ddp"]),
-        (["optim.head_lr=0.1"], ["optim.head_lr is read by nothing", "embedding_lr"]),
-        (["optim.adjust_lr_fn=adam"], ["adjust_lr_fn=adam must be match_rms_adamw or original"]),
-        (["optim.ns_steps=0"], ["ns_steps=0 must lie between 1 and 99"]),
-        (["optim.ns_coefficients=[1,2]"], ["must be three numbers"]),
-        (["optim.momentum=1"], ["momentum=1.0 must be"]),
-        (["optim.vector_lr=-1"], ["vector_lr=-1.0 must be"]),
-    ],
-)
-def test_what_muon_cannot_do_is_refused_by_name(train: Callable[..., Done], words: list[str], parts: list[str]) -> None:
-    assert_refused(train("optim=muon", *words), *parts)
-
-
-def test_a_torch_without_muon_is_one_line(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.optim, "Muon")
-    assert_refused(train("optim=muon"), "has no Muon, which came with 2.9; give optim=adamw")
-
-
-def test_max_retrieval_has_no_matrices_for_muon(roundround: Callable[..., Done]) -> None:
-    done = roundround("maxkey", "preset=quick", "optim=muon", "logger=none", "device=cpu")
-    assert_refused(done, "optim=muon is for the matrices of layers")

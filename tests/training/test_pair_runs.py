@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import FAST, Done, assert_refused, typed
+from conftest import FAST, Done, typed
 from scipy import stats
 
 from roundround.report.eval_panels import PAIRS, view
@@ -20,7 +20,6 @@ from roundround.report.evaluation import PairScores
 from roundround.report.evaluation import records_of_pairs as records
 from roundround.report.page.view import files_of
 from roundround.trained.models import TrainedRun
-from roundround.verbs.eval.questions import csv_of
 
 SOME = ["data=zorro", "data.pairs=4", "data.phenomena=[case-subjective_pronoun,irregular-verb,binding-principle_a]"]
 
@@ -57,12 +56,6 @@ def test_intervals_are_wilsons_over_pairs_and_students_over_phenomena() -> None:
     )
 
 
-def test_pairs_of_a_phenomenon_do_not_make_the_interval_over_all_narrower() -> None:
-    """They go right together: a hundred times the pairs of the same phenomena say no more about another phenomenon."""
-    [few, *_], [many, *_] = (records({0: scores((n, n), (0, n), (n, 2 * n))}, {}) for n in (10, 1000))
-    assert (few["low"], few["high"]) == (many["low"], many["high"])
-
-
 def test_a_change_is_taken_within_each_phenomenon() -> None:
     near, far = scores((7, 10), (3, 10), (10, 10)), scores((6, 10), (2, 10), (8, 10))
     [change] = [record for record in records({0: near, 512: far}, {}) if record["metric"] == "accuracy_change"]
@@ -76,12 +69,6 @@ def test_of_equal_sentences_the_right_one_counts_as_in_lm_eval_and_numbers_that_
     whole, _ = records({0: PairScores({"p": np.array([[-3.0, -3.0], [np.nan, np.nan]])})}, {})
     assert whole["value"] == 0.5
     assert "low" not in whole  # of one phenomenon
-
-
-def test_a_spreadsheet_computes_no_name() -> None:
-    scores = PairScores({"=1+1": np.zeros((1, 2)), "plain": np.zeros((1, 2))})
-    rows = csv_of({0: scores}).splitlines()[1:]
-    assert [row.split(",")[1] for row in rows] == ["'=1+1", "plain"]
 
 
 def test_a_run_is_asked_which_sentence_is_likelier(evaluated: Callable[..., Done], run: Path) -> None:
@@ -113,17 +100,6 @@ def test_a_run_is_asked_which_sentence_is_likelier(evaluated: Callable[..., Done
         whole = np.mean([np.mean(some) for (own, _), some in right.items() if own == str(prefix)])
         assert done.value("accuracy", prefix=prefix, phenomena=3) == pytest.approx(whole)
         assert done.manifest["headline"][f"accuracy_{prefix}"] == pytest.approx(whole)
-
-
-def test_a_longer_prefix_ends_with_the_shorter_one(evaluated: Callable[..., Done]) -> None:
-    """So a prefix asked for alone gives the numbers that it gives beside its own longest."""
-    together, alone = evaluated(*SOME, "prefix=8,40"), evaluated(*SOME, "prefix=40")
-    far, same = (
-        [line for line in (done.directory / "pairs.csv").read_text().splitlines() if line.startswith("40,")]
-        for done in (together, alone)
-    )
-    assert len(far) == 12
-    assert far == same
 
 
 def test_the_record_and_the_table_say_that_it_is_a_sample(evaluated: Callable[..., Done], tmp_path: Path) -> None:
@@ -169,48 +145,6 @@ def test_a_comparison_takes_prefix_and_phenomenon_for_places(
     assert done.code == 0, done.err
     places = {(r.get("prefix"), r.get("phenomenon")) for r in done.results if r["settings"]["pe"] == "nope"}
     assert places == {(8, None), *((8, name) for name in SOME[2].partition("[")[2].strip("]").split(","))}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([*SOME, "prefix=-1"], "prefix=-1 must be 0 or more tokens"),
-        ([*SOME, "prefix=[]"], "prefix="),
-        ([*SOME, "prefix=99999999"], "prefix=99999999 is longer than the run's held-out text"),
-        ([*SOME, "pe=sinusoidal", "prefix=0.5"], "prefix"),
-        ([*SOME, "length=32"], "length= is for text and tasks"),
-        ([*SOME, "data.sample=zorro", "data.path=pairs"], "data.sample= is for the package's pairs"),
-        (["data=blimp", "data.revision=main"], "name and revision are for a data set of the hub"),
-        ([*SOME, "dispersion=true"], "dispersion= is for text and tasks"),
-        (["prefix=8"], "prefix= is text before the sentences of minimal pairs"),
-        (["data=zorro", "data.phenomena=[casee]"], "data.phenomena: there is no 'casee'"),
-        (["data=zorro", "data.path=nowhere"], "no file, folder or glob match at 'nowhere'"),
-        (["data=zorro", "data.pairs=0"], "pairs is 0"),
-    ],
-)
-def test_what_cannot_be_asked_is_told_in_one_line(
-    evaluated: Callable[..., Done], words: list[str], message: str
-) -> None:
-    assert_refused(evaluated(*words), message)
-
-
-def test_a_learned_table_and_a_run_of_a_task_are_refused(
-    train: Callable[..., Done], roundround: Callable[..., Done]
-) -> None:
-    learned = train("pe=learned")
-    told = roundround("eval", f"run={learned.directory}", *SOME, "logger=none")
-    assert told.code == 2
-    assert "pe=learned has 32 positions and prefix=0 with a sentence of" in told.err
-    task = roundround(
-        "train",
-        *[w for w in FAST if not w.startswith(("tokenizer", "validation", "model.train"))],
-        "data=copy",
-        "pe=nope",
-    )
-    assert task.code == 0, task.err
-    told = roundround("eval", f"run={task.directory}", *SOME, "logger=none")
-    assert told.code == 2
-    assert "was trained on a task, and data= is sentences of English" in told.err
 
 
 def test_documents_that_do_not_see_each_other_have_no_prefix(

@@ -31,14 +31,6 @@ def test_some_normalisers_train_as_the_plain_softmax() -> None:
     assert {name for name in NORMALISERS if not acts_in_training(name)} == PLAIN_IN_TRAINING
 
 
-def test_numbers_decide_too() -> None:
-    assert not acts_in_training("temperature", temperature=1.0)
-    assert acts_in_training("temperature", temperature=1.01)
-    assert not acts_in_training("top_k", k=256)
-    assert acts_in_training("top_k", k=255)
-    assert acts_in_training("log_n", n_train=16)
-
-
 def test_a_window_acts_in_training_where_texts_are_longer() -> None:
     nodes = [load_option("pe", "rope"), load_option("softmax", "softmax")]
     sizes = {"d_model": 16, "n_layers": 1, "n_heads": 2, "n_key_heads": 1, "d_mlp": 24, "train_length": 32}

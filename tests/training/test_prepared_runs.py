@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import fsspec
 import pytest
-from conftest import FAST, Done, assert_refused, at_step
+from conftest import FAST, Done, at_step
 
 from roundround.data import tokenising
 from roundround.data.text import TextFiles
@@ -102,14 +102,3 @@ def test_a_mixture_of_ones_own_is_a_yaml(roundround: Command, corpus: Path, tmp_
     made = roundround("prepare", *own, "tokenizer=bytes", "n_processes=1", "to=both")
     assert made.code == 0, made.err
     assert sorted(path.name for path in Path("both").iterdir()) == ["again", "fables"]
-
-
-def test_what_prepare_cannot_do_is_one_line(roundround: Command) -> None:
-    assert_refused(roundround("prepare", "data=copy"), "data= is a task")
-    assert_refused(roundround("prepare", "to=s3://key:open-sesame@bucket/x"), "credentials")
-    assert_refused(roundround("prepare", "data=prepared", "data.path=x"), "is prepared already")
-    apart = "data.separate_documents is for train data=prepared"
-    assert_refused(roundround("prepare", "data=stories", "data.separate_documents=true"), apart)
-    assert_refused(
-        roundround("train", "data=mixture", "data.weights.flan_v2=-1", "logger=none"), "weights.flan_v2 is -1"
-    )

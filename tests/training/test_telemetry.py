@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import Done, assert_refused, metrics_of, saved_weights
+from conftest import Done, metrics_of, saved_weights
 from rounding import rounding
 
 from roundround.config.options import load_option
@@ -88,7 +88,3 @@ def test_it_reads_the_examples_of_a_task(roundround: Callable[..., Done], fast: 
     done = roundround("train", *words, "data=copy", *EVERY)
     assert done.code == 0, done.err
     assert any("attention_entropy_layer_0" in row for row in metrics_of(done.directory))
-
-
-def test_a_number_of_steps_below_one_is_refused(train: Callable[..., Done]) -> None:
-    assert_refused(train("attention_stats_every=0"), "attention_stats_every=0 must be at least 1")

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import FAST, Done, at_step, held_out_stream, metrics_of, saved_weights, shell, typed
+from conftest import FAST, Done, at_step, held_out_stream, metrics_of, saved_weights, typed
 from forkserver import Forkserver
 from rounding import rounding
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -81,16 +81,6 @@ def test_metrics_hold_every_logging_step(train: Callable[..., Done]) -> None:
     assert [row["step"] for row in rows if "loss" in row] == [1, 2, 3, 4]
     assert [row["step"] for row in rows if "held_out_nats_per_token" in row] == [2, 4]
     assert all(row["tokens"] == row["step"] * 4 * 32 for row in rows if "loss" in row)
-
-
-def test_the_first_loss_is_that_of_a_uniform_guess(train: Callable[..., Done]) -> None:
-    rows = metrics_of(train("trainer.max_steps=1").directory)
-    assert rows[0]["loss"] == pytest.approx(math.log(257), abs=0.05)
-
-
-def test_training_learns(train: Callable[..., Done]) -> None:
-    done = train("trainer.max_steps=150", "trainer.log_every_n_steps=10", "optim.lr=0.02", "validate_every=150")
-    assert done.value("nats_per_token") < 3.0  # from ln 257 = 5.55; the letters' own entropy is about 2.9
 
 
 def test_the_rate_of_a_line_is_that_of_its_steps_update(train: Callable[..., Done]) -> None:
@@ -156,19 +146,6 @@ def assert_same_data(one: Path, two: Path) -> None:
     for x, y in zip(metrics_of(one), metrics_of(two), strict=True):
         assert x.get("loss", 0) == pytest.approx(y.get("loss", 0), rel=1e-5)
         assert x.get("held_out_nats_per_token", 0) == pytest.approx(y.get("held_out_nats_per_token", 0), rel=1e-5)
-
-
-@pytest.mark.slow
-def test_a_sweep_of_two_processes_each_with_the_users_own_conf(here: Path, fast: list[str]) -> None:
-    Path("mine/pe").mkdir(parents=True)
-    Path("mine/pe/mine.yaml").write_text("_target_: my_pe.Mine\n")
-    Path("mine/my_pe.py").write_text(
-        "from roundround.pe.base import PositionalEncoding\nclass Mine(PositionalEncoding):\n    '''No more.'''\n"
-    )
-    done = shell("train", *fast, *TWO, "--config-dir", "mine", "-m", "pe=mine,rope", "trainer.max_steps=2", cwd=here)
-    assert done.code == 0, done.err
-    manifests = [json.loads(path.read_text()) for path in sorted(done.directory.glob("*/run.json"))]
-    assert [(m["status"], m["choices"]["pe"]) for m in manifests] == [("done", "mine"), ("done", "rope")]
 
 
 def test_processes_of_torchrun_share_a_run_and_what_they_say(
@@ -261,14 +238,6 @@ def test_a_run_stopped_while_it_validates_saves_at_once_and_goes_on_bit_for_bit(
     )
     assert (directory / "checkpoints" / "last").resolve().name == f"step-{step:08}"
     assert_goes_on(roundround, directory, uninterrupted, "interrupted")
-
-
-def test_a_signal_in_a_step_is_answered_before_the_step_ends(
-    train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    at_step(monkeypatch, 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    assert train(*LONG).code == 143
-    assert capfd.readouterr().err == "roundround: SIGTERM: saving and stopping; a second signal stops at once\n"
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
@@ -375,28 +344,6 @@ def test_a_run_killed_while_it_writes_a_checkpoint_goes_on(
     assert_same_weights(directory, whole)
 
 
-def test_a_run_stopped_before_its_first_checkpoint_starts_again(
-    train: Callable[..., Done], roundround: Callable[..., Done]
-) -> None:
-    whole = train().directory
-    torn = whole.with_name("torn")
-    shutil.copytree(whole, torn, symlinks=True)
-    shutil.rmtree(torn / "checkpoints")
-    done = roundround("train", f"resume={torn}", "logger=none")
-    assert done.code == 0, done.err
-    assert_same_weights(torn, whole)
-    assert without_clock(metrics_of(torn)) == without_clock(metrics_of(whole))
-
-
-def test_resuming_with_other_parameters_names_them(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
-    run = train("pe=p_rope").directory
-    done = roundround("train", f"resume={run}", "optim.lr=0.5", "pe=rope", "logger=none")
-    assert done.code == 2
-    assert "optim.lr (0.003 -> 0.5)" in done.err
-    assert "pe.p (0.75 -> None)" in done.err
-    assert json.loads((run / "run.json").read_text())["status"] == "done"
-
-
 def test_resuming_on_a_text_that_has_changed_is_refused(
     train: Callable[..., Done], roundround: Callable[..., Done], corpus: Path
 ) -> None:
@@ -434,32 +381,7 @@ def test_a_finished_run_resumed_is_still_finished(train: Callable[..., Done], ro
     assert done.manifest["wandb"] is None
 
 
-def test_a_run_in_use_is_not_resumed(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
-    from roundround.records.opening import locked
-
-    run = train().directory
-    with locked(run):
-        refused = roundround("train", f"resume={run}", "logger=none")
-    assert refused.code == 2
-    assert "another process" in refused.err
-
-
 # -- what goes wrong
-
-
-def test_a_loss_whose_perplexity_no_float_can_hold_is_reported_as_inf(
-    train: Callable[..., Done], roundround: Callable[..., Done]
-) -> None:
-    done = train("model.initializer_range=100", "trainer.max_steps=1", "optim.lr=1e-9")
-    assert done.code == 0, done.err
-    found = {record["metric"]: record["value"] for record in done.results}
-    assert found["perplexity"] == "inf"
-    assert 709 < found["nats_per_token"] < math.inf
-    assert done.manifest["headline"]["perplexity"] == "inf"
-    assert "held-out perplexity inf (loss" in done.err
-    evaluated = roundround("eval", f"run={done.directory}", "length=32", "logger=none")
-    assert evaluated.code == 0, evaluated.err
-    assert {r["value"] for r in evaluated.results if r["metric"] == "perplexity"} == {"inf"}
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(

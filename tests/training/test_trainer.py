@@ -7,12 +7,10 @@ import inspect
 import json
 import logging
 import math
-import subprocess
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import lightning
 import pytest
@@ -27,7 +25,6 @@ from roundround.training.trainer import (
     check_trainer,
     devices_that_divide,
     messages_in_log,
-    processes_of_lightning,
 )
 
 GIVEN = {"max_steps": 4, "log_every_n_steps": 1, "accumulate_grad_batches": 1, "gradient_clip_val": 1.0}
@@ -98,14 +95,6 @@ def test_a_value_that_would_not_be_honoured_is_refused(name: str, value: Any) ->
 )
 def test_what_is_honoured_passes(given: dict[str, Any]) -> None:
     check_trainer(GIVEN | given)
-
-
-def test_where_nobody_can_be_met_the_processes_that_lightning_started_say_nothing() -> None:
-    child = subprocess.Popen(["sleep", "60"])
-    peers = Mock(**{"join.side_effect": UserError("nobody can be met"), "left.wait.return_value": True})
-    with processes_of_lightning(peers), pytest.raises(UserError, match="nobody can be met"):
-        trainer.subprocess_script._launch_process_observer([child])
-    assert child.wait(10) == -9
 
 
 def test_the_pinned_lightning_has_the_private_parts_that_are_used() -> None:
@@ -225,12 +214,6 @@ def test_slurm_on_the_path_changes_nothing(
     assert "`srun`" not in said(train())
 
 
-def test_many_cores_ask_for_no_more_workers(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
-    connector = "lightning.pytorch.trainer.connectors.data_connector"
-    monkeypatch.setattr(f"{connector}.suggested_max_num_workers", lambda n_devices: 64)
-    assert "workers" not in said(train())
-
-
 def test_a_gpu_that_the_run_leaves_alone_is_no_warning(
     train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,12 +222,6 @@ def test_a_gpu_that_the_run_leaves_alone_is_no_warning(
     log = said(train("trainer.accelerator=cpu"))
     assert "GPU available: True (mps), used: False" in log  # a fact, which stays
     assert "not used" not in log
-
-
-def test_a_run_is_not_told_to_install_anything(train: Callable[..., Done]) -> None:
-    log = said(train())
-    assert "Trainer.fit` stopped" in log  # what Lightning has to say of the run stays
-    assert "install" not in log
 
 
 def test_other_warnings_stay(caplog: pytest.LogCaptureFixture) -> None:
