@@ -194,7 +194,6 @@ def test_a_model_whose_logits_are_no_numbers_leaves_no_run(here: Path, monkeypat
         (["top_k=513"], "top_k=513 is above the vocabulary, 512 tokens"),
         (["prompt="], "prompt= is empty"),
         (["prompt=' '"], "prompt= is empty"),
-        (["prompt=\udcff"], "prompt= is no UTF-8 text"),
         (["length=0"], "length=0 must be at least 1"),
         (["n=0"], "n=0 must be at least 1"),
         (["n=2", "interactive=true"], "interactive=true continues one text"),

@@ -15,7 +15,6 @@ from roundround.config.verb import (
     FigureStyle,
     Verb,
     at_least_one,
-    at_most_inputs,
     check_checkpoint,
     checked_bos,
     key,
@@ -68,7 +67,6 @@ class EvalConfig:
             raise UserError(f"table={self.table} must be stderr or stdout")
         at_least_one(examples=self.examples)
         check_windows(self.length, stride=self.stride, max_tokens=self.max_tokens, batch_tokens=self.batch_tokens)
-        at_most_inputs(examples=self.examples)
         if self.by not in ("forcing", "generation"):
             raise UserError(f"by={self.by} must be forcing, which gives the right tokens before each, or generation")
         if self.by == "generation" and self.dispersion:

@@ -16,7 +16,6 @@ from roundround.config.verb import (
     Flag,
     Verb,
     at_least_one,
-    at_most_inputs,
     check_seed,
     key,
 )
@@ -73,12 +72,11 @@ class MaxRetrievalConfig:
             log_every=self.log_every,
             checkpoint_every=self.checkpoint_every,
         )
-        at_most_inputs(test_sets=self.test_sets, fit_inputs=self.fit_inputs)
         self.bfloat16 = self.bfloat16.lower()  # true and false come as True and False
         if self.bfloat16 not in ("false", "true", "factors"):
             raise UserError(f"bfloat16={self.bfloat16} must be false, true or factors")
-        check_seed(seed=self.seed)
-        check_seed(**{"seed + seeds - 1": self.seed + self.seeds - 1})
+        check_seed(self.seed)
+        check_seed(self.seed + self.seeds - 1)  # the last one
         for name, node in self.normalisers.items():
             if not isinstance(node, Mapping):
                 raise UserError(f"normalisers.{name} must give values by name, _target_ first; it is {node!r}")
