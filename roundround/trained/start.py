@@ -360,7 +360,7 @@ def take_over(
     return {**choices, **{key: name for key, name in names.items() if key not in kept}}
 
 
-def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, ResumedStart]:
+def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Start]:
     """`starting_point` of a run that continues in its own directory."""
     directory = invocation.directory
     if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job resumes its own
