@@ -89,7 +89,7 @@ class Verb:
     """A verb of the command line. What stands as "module:function" is imported when it is called.
 
     name: what is typed. run: its function, of config and invocation, or of names and values where it only reads runs.
-    purpose: the heading it stands under in --help, where `place` is its number among all verbs. help: a sentence on it;
+    purpose: its heading in --help, where `order` is its number among all verbs. help: a sentence on it;
     more: what its own page says beside. config: its typed config; None where it only reads runs, without Hydra or a run
     directory. reads: its keys then, each with its default, empty where that cannot be typed, and a sentence.
 
@@ -111,7 +111,7 @@ class Verb:
 
     name: str
     run: str
-    place: int
+    order: int
     help: str
     purpose: str = "Other"
     more: str = ""
@@ -138,7 +138,7 @@ class Verb:
         return set() if self.config is None else {key.name for key in fields(self.config)}
 
     def keys_of(self, *roles: str) -> set[str]:
-        """The keys of its config that have one of these roles; those below a node by their dotted names."""
+        """The keys of its config that have one of these roles; a key below a node has its dotted name."""
         found = {}
         for node in () if self.config is None else fields(self.config):
             found[node.name] = node.metadata.get("role", SETTING)

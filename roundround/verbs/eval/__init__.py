@@ -101,7 +101,7 @@ def check_windows(lengths: Sequence[int], *, stride: int | None, max_tokens: int
 VERB = Verb(
     name="eval",
     run="roundround.verbs.eval.run:evaluate",
-    place=4,
+    order=4,
     purpose=MEASURE,
     help="Perplexity, or accuracy on a task, at several lengths.",
     config=EvalConfig,

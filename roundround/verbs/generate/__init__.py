@@ -80,7 +80,7 @@ def check_sampling(*, length: int, temperature: float, top_k: int | None, seed: 
 VERB = Verb(
     name="generate",
     run="roundround.verbs.generate.run:generate",
-    place=6,
+    order=6,
     purpose=MEASURE,
     help="Let a model continue a text, token by token.",
     config=GenerateConfig,

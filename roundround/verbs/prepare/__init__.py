@@ -35,7 +35,7 @@ class PrepareConfig:
 VERB = Verb(
     name="prepare",
     run="roundround.verbs.prepare.run:prepare",
-    place=2,
+    order=2,
     purpose=TRAIN,
     help="Tokenise a corpus once, in parallel, into shards.",
     config=PrepareConfig,

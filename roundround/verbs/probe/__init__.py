@@ -90,7 +90,7 @@ class ProbeConfig(SubjectConfig):
 VERB = Verb(
     name="probe",
     run="roundround.verbs.probe.run:probe",
-    place=5,
+    order=5,
     purpose=MEASURE,
     help="What heads look at, and how they use RoPE.",
     config=ProbeConfig,
