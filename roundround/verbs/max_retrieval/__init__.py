@@ -77,8 +77,8 @@ class MaxRetrievalConfig:
             raise UserError(f"bfloat16={self.bfloat16} must be false, true or factors")
         check_seed(self.seed)
         check_seed(self.seed + self.seeds - 1)  # the last one
-        for name, node in self.normalisers.items():
-            if not isinstance(node, Mapping):
+        for name in map(str, self.normalisers):
+            if not isinstance(node := self.normalisers[name], Mapping):
                 raise UserError(f"normalisers.{name} must give values by name, _target_ first; it is {node!r}")
         if self.max_items < self.min_items:
             raise UserError(f"max_items={self.max_items} must be at least min_items={self.min_items}")
