@@ -260,9 +260,7 @@ def keys_of(
     found: dict[str, Key] = {}
     for group, option in defaults_of(values):
         group = group.removeprefix("optional ")
-        of_another = (
-            group.startswith("/") and "@" in group
-        )  # puts an option into a node: /pe@local.pe
+        of_another = group.startswith("/") and "@" in group  # puts an option into a node: /pe@local.pe
         if option in ("null", "_self_") or group.startswith("override ") or of_another or (verb and group):
             continue
         option, _, at = option.partition("@")

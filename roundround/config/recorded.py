@@ -80,23 +80,19 @@ def kinds_in(config: DictConfig) -> dict[str, DictConfig]:
     return {name: node for name, node in nodes.items() if isinstance(node, DictConfig)}
 
 
-def encodings_in(config: DictConfig) -> dict[str, DictConfig]:
-    """The encodings that a config names, by their dotted keys: the run's own and the encodings of kinds of layers."""
-    keys = ["pe", *(f"pattern.{name}.pe" for name in kinds_in(config))]
-    nodes = {key: OmegaConf.select(config, key) for key in keys}
-    return {key: node for key, node in nodes.items() if isinstance(node, DictConfig)}
-
-
 def give_theta(config: DictConfig, theta: Any = None) -> None:
     """Put the base of RoPE where an encoding's `theta` is null, so that a run's config says everything about its model.
 
     theta: the base of the model at hand, one number or one for each kind of layer; None if it brings none: then a
     kind's own, else THETA. `pe.theta` stays null where kinds of layers that use `pe` bring their bases.
     """
-    kinds = kinds_in(config).values()
-    by_kinds = theta is None and any(kind.get("pe") is None and kind.get("theta") is not None for kind in kinds)
-    for key, node in encodings_in(config).items():
-        if OmegaConf.select(node, "theta", default=THETA) is None and not (by_kinds and key == "pe"):
+    kinds = kinds_in(config)
+    alone = [kind for kind in kinds.values() if kind.get("pe") is None and kind.get("theta") is not None]
+    by_kinds = theta is None and alone != []
+    for key in ["pe", *(f"pattern.{name}.pe" for name in kinds)]:
+        node = OmegaConf.select(config, key)
+        is_open = isinstance(node, DictConfig) and OmegaConf.select(node, "theta", default=THETA) is None
+        if is_open and not (by_kinds and key == "pe"):
             of_kind = None if key == "pe" else OmegaConf.select(config, f"{key.rpartition('.')[0]}.theta")
             bases = (of_kind, theta, THETA)
             OmegaConf.update(config, f"{key}.theta", next(base for base in bases if base is not None))
