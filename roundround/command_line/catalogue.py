@@ -72,7 +72,7 @@ class Key:
 class Option:
     """One option of a group, from its yaml and the docstring of the class that this names.
 
-    command: the one that uses it. idea: in a sentence or more; its lines that begin with spaces are those of a shell.
+    command: the one that uses it. idea: in a sentence or more; lines that begin with spaces are for a shell.
     docstring: its paragraphs, the first of which is the class's idea, and reference the one with the paper. layers: of
     a pattern, `LLLG ...`. values: the yaml's.
     """
@@ -107,7 +107,7 @@ def group_names() -> list[str]:
 
 
 def options(group: str, config_dir: str | None) -> list[Option]:
-    """The options of a group by name, those of the user's own conf folder included. UserError for a broken file."""
+    """The options of a group by name, also from the user's own conf folder. UserError for a broken file."""
     found = sorted(options_of(group, config_dir).items())
     return [option_of(name, path, config_dir) for name, path in found if not is_no_option(group, name)]
 
@@ -197,7 +197,7 @@ def source_of(module: str, config_dir: str | None) -> Path | None:
 def groups_of(verb: Verb) -> dict[str, tuple[str, str]]:
     """The groups in the defaults list of a verb's yaml: the option of each, and the comment on its line.
 
-    A group that stands at a place of the config, `softmax@normalisers.ssmax`, is called so.
+    A group whose option fills another node of the config has that in its name: `softmax@normalisers.ssmax`.
     """
     found = {}
     text, values = read_yaml(conf_dir() / f"{verb.name.replace('-', '_')}.yaml")
@@ -242,9 +242,9 @@ def takes(verb: Verb, group: str, name: str, found: dict[str, Path]) -> bool:
 
 
 def keys_of(
-    folder: str, name: str, place: str, config_dir: str | None, *, verb: bool = False, inside: tuple[Path, ...] = ()
+    folder: str, name: str, prefix: str, config_dir: str | None, *, verb: bool = False, inside: tuple[Path, ...] = ()
 ) -> dict[str, Key]:
-    """The keys that an option gives at a place of the config, such as `pe`, those of the yamls it is made from first.
+    """The keys that an option gives, each behind a prefix such as `pe`; first the keys of the yamls it is made from.
 
     Options of other groups that it chooses are `chosen_by`, and their keys are left out. folder: the one of its group,
     `pe` or `pattern/kind`; empty for a verb's own yaml, whose groups are left out. inside: the yamls that led here.
@@ -260,7 +260,7 @@ def keys_of(
     found: dict[str, Key] = {}
     for group, option in defaults_of(values):
         group = group.removeprefix("optional ")
-        of_another = group.startswith("/") and "@" in group  # puts an option of another group at a place: /pe@local.pe
+        of_another = group.startswith("/") and "@" in group  # puts an option into a node: /pe@local.pe
         if option in ("null", "_self_") or group.startswith("override ") or of_another or (verb and group):
             continue
         option, _, at = option.partition("@")
@@ -269,9 +269,9 @@ def keys_of(
             group, _, option = option[1:].partition("/")
             group = f"/{group}"
         there = group[1:] if group.startswith("/") else "/".join(filter(None, [beside, group]))
-        where = ".".join(filter(None, [place, at or below]))
+        where = ".".join(filter(None, [prefix, at or below]))
         found |= keys_of(there, option, where, config_dir, inside=(*inside, path))
-    for key in keys_in(text, place):
+    for key in keys_in(text, prefix):
         comment = key.comment or (found[key.name].comment if key.name in found else "")
         found[key.name] = Key(key.name, key.default, comment)
     return found
@@ -285,13 +285,13 @@ def chosen_by(option: Option, group: str) -> dict[str, str]:
     return {name.replace("@", f"@{group}."): chosen for name, chosen in typed}
 
 
-def keys_in(text: str, place: str) -> Iterator[Key]:
+def keys_in(text: str, prefix: str) -> Iterator[Key]:
     """The keys that a yaml itself gives."""
     lines = text.splitlines()
 
-    def inside(node: yaml.MappingNode, place: str) -> Iterator[Key]:
+    def inside(node: yaml.MappingNode, prefix: str) -> Iterator[Key]:
         for name, value in node.value:
-            dotted = f"{place}.{name.value}" if place else str(name.value)
+            dotted = f"{prefix}.{name.value}" if prefix else str(name.value)
             if not isinstance(name.value, str) or name.value in NO_KEYS:
                 continue
             if isinstance(value, yaml.MappingNode) and value.value:
@@ -309,7 +309,7 @@ def keys_in(text: str, place: str) -> Iterator[Key]:
 
     root = yaml.compose(text, yaml.SafeLoader)
     if isinstance(root, yaml.MappingNode):
-        yield from inside(root, place)
+        yield from inside(root, prefix)
 
 
 def named_option(group: str, name: str, config_dir: str | None) -> Option:

@@ -19,55 +19,55 @@ from roundround.verbs import VERBS, verb_named
 
 
 def complete_override(name: str, words: list[str], incomplete: str) -> list[str]:
-    """What may stand in place of the word under the cursor, given the words before it.
+    """What the word under the cursor may become, given the words before it.
 
     Bash breaks words at `=`, so `pe=p_` arrives as `pe`, `=`, `p_`; the answers then begin after the `=`.
     """
     words, prefix = joined([*words, "="] if incomplete == "" and under_cursor() == "=" else words)
-    begun = prefix + incomplete
+    typed = prefix + incomplete
     try:
-        found = candidates(verb_named(name), words, prefix, begun)
+        found = candidates(verb_named(name), words, prefix, typed)
     except UserError:  # a wrong line has no completions
         return []
-    return [word.removeprefix(prefix) for word in found if word.startswith(begun)]
+    return [word.removeprefix(prefix) for word in found if word.startswith(typed)]
 
 
-def candidates(verb: Verb, words: list[str], prefix: str, begun: str) -> list[str]:
+def candidates(verb: Verb, words: list[str], prefix: str, typed: str) -> list[str]:
     """Words that the word under the cursor may become; not all of them begin as it does."""
     flag = prefix.removesuffix("=") or (words[-1] if words else "")
     if flag in verb.flags and verb.flags[flag].choices:  # such as --temp, which takes names with commas between
-        before = begun.removeprefix(prefix).rpartition(",")[0]
-        places = [group.rpartition(".") for group in groups_of(verb)]
-        names = [name for place, _, name in places if place.endswith(f"@{verb.flags[flag].choices}")]
+        before = typed.removeprefix(prefix).rpartition(",")[0]
+        parts = [group.rpartition(".") for group in groups_of(verb)]
+        names = [name for node, _, name in parts if node.endswith(f"@{verb.flags[flag].choices}")]
         return [prefix + f"{before},{choice}".lstrip(",") for choice in [*names, *verb.flags[flag].short, "all"]]
     if flag in FLAG_CHOICES:
         return [prefix + choice for choice in FLAG_CHOICES[flag]]
-    if begun.startswith("-"):
+    if typed.startswith("-"):
         return [*WITH_VALUE, *WITHOUT_VALUE, *verb.flags]
     _, config_dir = words_beside_help(words, verb)
-    if begun.startswith("logger=["):
-        before, separator, _ = re.fullmatch(r"(.*)([\[,])(.*)", begun).groups()  # type: ignore[union-attr]
+    if typed.startswith("logger=["):
+        before, separator, _ = re.fullmatch(r"(.*)([\[,])(.*)", typed).groups()  # type: ignore[union-attr]
         given = before.partition("[")[2].split(",")
         names = sorted(options_of("logger", config_dir).keys() - ALONE - set(given))
         return [f"{before}{separator}{name}" for name in names]
     groups = [*groups_of(verb), *(GROUPS if verb.filters else ())]
-    key = begun.partition("=")[0]
-    if "=" in begun and key in groups:
+    key = typed.partition("=")[0]
+    if "=" in typed and key in groups:
         return [f"{key}={option}" for option in offered(verb, key, config_dir)]
     found = [f"{group}=" for group in dict.fromkeys(groups)]
     found += [f"{name}={own.default}" for name, own in own_keys(verb).items()]
     if verb.names:
         module, _, function = verb.names.partition(":")
-        start = f"{verb.words}=" if "=" in begun else ""
+        start = f"{verb.words}=" if "=" in typed else ""
         found += [start + name for name in getattr(importlib.import_module(module), function)()]
-    matching = [word for word in found if word.startswith(begun)]
+    matching = [word for word in found if word.startswith(typed)]
     if len(matching) == 1 and matching[0].endswith("="):  # behind a single answer a shell would put a space
         found += [f"{matching[0]}{option}" for option in offered(verb, matching[0][:-1], config_dir)]
     return found
 
 
 def complete_reader(name: str, words: list[str], incomplete: str) -> list[str]:
-    """What may stand in place of the word under the cursor of a verb that only reads runs."""
+    """What the word under the cursor may become after a verb that only reads runs."""
     _, prefix = joined([*words, "="] if incomplete == "" and under_cursor() == "=" else words)
     known = {
         "verb": [verb.name for verb in VERBS if verb.config is not None],

@@ -170,7 +170,7 @@ class Job:
         """What Hydra decided about this job. UserError where a yaml lists loggers, which Hydra merges into one."""
         hydra_config = HydraConfig.get()
         typed = {override.partition("=")[0].lstrip("+~") for override in typed_overrides()}
-        found = hydra_config.runtime.choices.items()  # those of a pattern's kinds stand in its yaml, unless typed
+        found = hydra_config.runtime.choices.items()  # the choices of a pattern's kinds stand in its yaml, unless typed
         of_kinds = {group for group in typed if "@pattern." in group}
         choices = {group: option for group, option in found if "@" not in group or group in of_kinds}
         if "logger" not in choices:

@@ -59,7 +59,7 @@ def explain(error: BaseException, config_dir: str | None) -> str | None:
 
 
 def missing_choice(error: MissingConfigException, config_dir: str | None) -> str:
-    """A choice that a group does not have, with the group's choices, those in its folders included."""
+    """A choice that a group does not have, with the choices that it has, also in its folders."""
     group, _, name = (error.missing_cfg_file or "").partition("/")
     choices = set(options_of(group, config_dir)) if name else set()
     if not choices:

@@ -204,9 +204,9 @@ def lines_of_groups(
         yield from rows([(f"{group}={option}", groups[group][1] or GROUPS.get(group, ""))], widest=20)
         yield from wrapped(", ".join(offered(verb, group, config_dir)), 6)
     placed = {group: option for group, (option, _) in groups.items() if "@" in group}
-    for place, members in groupby(placed, key=lambda group: group.rpartition(".")[0]):
+    for node, members in groupby(placed, key=lambda group: group.rpartition(".")[0]):
         names = [group.rpartition(".")[2] for group in members]
-        yield from rows([(f"+{place}.NAME=OPTION", f"one more beside {', '.join(names)}")], widest=20)
+        yield from rows([(f"+{node}.NAME=OPTION", f"one more beside {', '.join(names)}")], widest=20)
 
 
 def rows_of_keys(keys: Iterable[Key]) -> Iterator[str]:
@@ -305,7 +305,7 @@ def print_option(group: str, name: str, config_dir: str | None) -> None:
         lines += ["", *wrapped(ROTATES.format(pairs, slowest), 2)]
     if chosen:
         lines += ["", "Options", *rows([(f"{name}={choice}", "") for name, choice in chosen.items()])]
-    keys = {name: key for name, key in keys.items() if not any(place.endswith(f"@{name}") for place in chosen)}
+    keys = {name: key for name, key in keys.items() if not any(node.endswith(f"@{name}") for node in chosen)}
     if keys:
         lines += ["", "Values" if is_setting else "Keys and their defaults", *rows_of_keys(keys.values())]
     swept: Any = option.values

@@ -161,7 +161,7 @@ def is_there(name: str) -> bool:
 
 @cache
 def constructor_options(target: type, runtime: frozenset[str]) -> tuple[dict[str, Any], list[str]]:
-    """The types of the constructor's keyword-only parameters, without those that the caller supplies.
+    """The types of the constructor's keyword-only parameters that the caller does not supply.
 
     And the names of those that have no default.
     """

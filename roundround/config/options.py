@@ -38,7 +38,7 @@ def options_in(folder: Path) -> dict[str, Path]:
 
 
 def options_of(group: str, config_dir: str | None = None) -> dict[str, Path]:
-    """The options of a group, those of the user's own conf folder included."""
+    """The options of a group, also from the user's own conf folder."""
     own = {} if config_dir is None else options_in(Path(config_dir) / group)
     return own | options_in(conf_dir() / group)
 
@@ -139,7 +139,7 @@ class Change:
 def changed_settings(manifest: Mapping[str, Any]) -> list[Change] | None:
     """What the config of a run says that the defaults of its verb do not.
 
-    Options of groups first, then the values that are not those of these options. None where today's program lacks the
+    Options of groups first, then the values that these options do not give. None where today's program lacks the
     verb or an option, so that nothing can be compared.
     """
     usual = usual_config(manifest["verb"], {})

@@ -80,23 +80,19 @@ def kinds_in(config: DictConfig) -> dict[str, DictConfig]:
     return {name: node for name, node in nodes.items() if isinstance(node, DictConfig)}
 
 
-def encodings_in(config: DictConfig) -> dict[str, DictConfig]:
-    """The encodings that a config names, by their dotted keys: the run's own, and those of kinds of layers."""
-    keys = ["pe", *(f"pattern.{name}.pe" for name in kinds_in(config))]
-    nodes = {key: OmegaConf.select(config, key) for key in keys}
-    return {key: node for key, node in nodes.items() if isinstance(node, DictConfig)}
-
-
 def give_theta(config: DictConfig, theta: Any = None) -> None:
     """Put the base of RoPE where an encoding's `theta` is null, so that a run's config says everything about its model.
 
     theta: the base of the model at hand, one number or one for each kind of layer; None if it brings none: then a
     kind's own, else THETA. `pe.theta` stays null where kinds of layers that use `pe` bring their bases.
     """
-    kinds = kinds_in(config).values()
-    by_kinds = theta is None and any(kind.get("pe") is None and kind.get("theta") is not None for kind in kinds)
-    for key, node in encodings_in(config).items():
-        if OmegaConf.select(node, "theta", default=THETA) is None and not (by_kinds and key == "pe"):
+    kinds = kinds_in(config)
+    alone = [kind for kind in kinds.values() if kind.get("pe") is None and kind.get("theta") is not None]
+    by_kinds = theta is None and alone != []
+    for key in ["pe", *(f"pattern.{name}.pe" for name in kinds)]:
+        node = OmegaConf.select(config, key)
+        is_open = isinstance(node, DictConfig) and OmegaConf.select(node, "theta", default=THETA) is None
+        if is_open and not (by_kinds and key == "pe"):
             of_kind = None if key == "pe" else OmegaConf.select(config, f"{key.rpartition('.')[0]}.theta")
             bases = (of_kind, theta, THETA)
             OmegaConf.update(config, f"{key}.theta", next(base for base in bases if base is not None))
@@ -155,9 +151,9 @@ def config_of_run(
     typed, recorded = (settings_in(words, free) for words in (overrides, manifest["overrides"]))
     if cfg.resume is not None and "resume" not in keys and typed != recorded:  # a job that resumes its own run
         words = [f"give {' '.join(sorted(recorded - typed))}", f"leave out {' '.join(sorted(typed - recorded))}"]
-        told = "; ".join(word for word, some in zip(words, (recorded - typed, typed - recorded), strict=True) if some)
-        raise UserError(f"{directory} holds a run that was started with other settings: {told}")
-    settled = {"model.train_length", "tokenizer"} if own.get("tokenizer") is None else set()  # by a task
+        advice = "; ".join(word for word, some in zip(words, (recorded - typed, typed - recorded), strict=True) if some)
+        raise UserError(f"{directory} holds a run that was started with other settings: {advice}")
+    of_task = {"model.train_length", "tokenizer"} if own.get("tokenizer") is None else set()  # which a task decides
     give_theta(cfg, OmegaConf.select(own, "pe.theta"))
     before, after = flat(as_dict(own)), flat(as_dict(cfg))
     changed = [
@@ -166,9 +162,9 @@ def config_of_run(
         if before.get(key) != after.get(key)
         and (everything or any(key == k or key.startswith(k + ".") for k in keys))
         and not is_below(key, free)
-        and not (is_below(key, settled) and key not in keys)
+        and not (is_below(key, of_task) and key not in keys)
     ]
-    if changed and typed != recorded:  # else what differs was settled when the run began, such as init=last
+    if changed and typed != recorded:  # else what differs was decided when the run began, such as init=last
         names = re.sub(r"\._target_|\b(\w+\.)+(?=[A-Z])", "", ", ".join(changed))  # of classes, without their modules
         raise UserError(f"a resumed run keeps its settings; leave out what changes: {names}")
     for name in free:

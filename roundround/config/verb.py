@@ -89,7 +89,7 @@ class Verb:
     """A verb of the command line. What stands as "module:function" is imported when it is called.
 
     name: what is typed. run: its function, of config and invocation, or of names and values where it only reads runs.
-    purpose: the heading it stands under in --help, where `place` is its number among all verbs. help: a sentence on it;
+    purpose: its heading in --help, where `order` is its number among all verbs. help: a sentence on it;
     more: what its own page says beside. config: its typed config; None where it only reads runs, without Hydra or a run
     directory. reads: its keys then, each with its default, empty where that cannot be typed, and a sentence.
 
@@ -111,7 +111,7 @@ class Verb:
 
     name: str
     run: str
-    place: int
+    order: int
     help: str
     purpose: str = "Other"
     more: str = ""
@@ -138,7 +138,7 @@ class Verb:
         return set() if self.config is None else {key.name for key in fields(self.config)}
 
     def keys_of(self, *roles: str) -> set[str]:
-        """The keys of its config that have one of these roles; those below a node by their dotted names."""
+        """The keys of its config that have one of these roles; a key below a node has its dotted name."""
         found = {}
         for node in () if self.config is None else fields(self.config):
             found[node.name] = node.metadata.get("role", SETTING)
@@ -158,17 +158,6 @@ def is_below(key: str, keys: Collection[str]) -> bool:
 
 # -- bounds that values of several verbs must keep
 
-MOST_INPUTS = 10_000_000  # that a model is asked
-
-
-def is_utf8(text: str) -> bool:
-    """Whether a text of the command line was UTF-8: Python keeps other bytes as halves of characters."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
 
 def check_checkpoint(name: str) -> None:
     """Raises UserError where it names no checkpoint."""
@@ -185,18 +174,10 @@ def at_least_one(**values: int | None) -> None:
             raise UserError(f"{name}={value} must be at least 1")
 
 
-def at_most_inputs(**values: int) -> None:
-    """Raises UserError for the first number of inputs that would take years."""
-    for name, value in values.items():
-        if value > MOST_INPUTS:
-            raise UserError(f"{name}={value} must be at most {MOST_INPUTS:,}, from which a share is known to 0.02 %")
-
-
-def check_seed(**values: int) -> None:
+def check_seed(seed: int) -> None:
     """Raises UserError for a seed that not all generators of random numbers take."""
-    for name, value in values.items():
-        if not isinstance(value, int) or not 0 <= value < 2**32:
-            raise UserError(f"{name}={value} must lie between 0 and 2^32 - 1, as a whole number")
+    if not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise UserError(f"seed={seed} must lie between 0 and 2^32 - 1, as a whole number")
 
 
 def checked_bos(bos: str) -> str:

@@ -55,7 +55,7 @@ OF_TEXT = {  # keys that mean nothing beside a task, and what says it there
 
 
 class Start:
-    """The weights that the seed draws, and the base of other places to start from, which override its hooks.
+    """A start from weights that the seed draws, and the base class of the other starts, which override its hooks.
 
     choices: the option of each config group, as the run reports it. config: what the run records as its own. facts:
     what the manifest keeps about the start. message: a line about it for the person at the terminal. task: what the run
@@ -89,7 +89,7 @@ class Start:
         return None
 
     def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
-        """Give a freshly initialised decoder its weights, those of its `past` where it has one."""
+        """Give a freshly initialised decoder its weights, from its `past` where it has one."""
 
 
 class FromElsewhere(Start):
@@ -170,8 +170,8 @@ def same_part(name: str, decoder: Decoder, before: Decoder) -> str | None:
     """
     room, number, own = name.split(".", 2)
     if room != "encodings":
-        place = f"{name.rpartition('.softmax.')[0]}.softmax"
-        alike = type(decoder.get_submodule(place)) is type(before.get_submodule(place))
+        module = f"{name.rpartition('.softmax.')[0]}.softmax"
+        alike = type(decoder.get_submodule(module)) is type(before.get_submodule(module))
         return name if alike else None
     layer = decoder.encoding_of_layer.index(int(number))
     then = before.encoding_of_layer[layer]
@@ -298,7 +298,7 @@ def decide_by_data(cfg: DictConfig, overrides: list[str], start: Start) -> None:
     keys, kind = overridden(overrides), target_class(cfg.data, Source)
     if issubclass(kind, MinimalPairs):
         raise UserError("data= is minimal pairs, which eval asks of a trained model; give text or a task to learn")
-    nodes = [cfg.data, *(cfg.data.sources.values() if "sources" in cfg.data else [])]  # those of a mixture too
+    nodes = [cfg.data, *(cfg.data.sources.values() if "sources" in cfg.data else [])]  # of a mixture every source
     brings_one = any(issubclass(target_class(node, Source), Prepared) for node in nodes)
     if brings_one and cfg.init is None and not any(key.partition(".")[0] == "tokenizer" for key in keys):
         OmegaConf.update(cfg, "tokenizer", load_option("tokenizer", "prepared"), merge=False)
@@ -360,7 +360,7 @@ def take_over(
     return {**choices, **{key: name for key, name in names.items() if key not in kept}}
 
 
-def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, ResumedStart]:
+def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Start]:
     """`starting_point` of a run that continues in its own directory."""
     directory = invocation.directory
     if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job resumes its own

@@ -15,7 +15,7 @@ from roundround.config.verb import Verb
 
 def verb_named(name: str) -> Verb:
     """The verb of this name or alias; of one that is not known, as a run of another version may have, nothing else."""
-    unknown = Verb(name=name, run="", place=0, help="", title=name.replace("-", " ").capitalize())
+    unknown = Verb(name=name, run="", order=0, help="", title=name.replace("-", " ").capitalize())
     return next((verb for verb in VERBS if name in (verb.name, *verb.aliases)), unknown)
 
 
@@ -27,5 +27,5 @@ def keys_of(*roles: str) -> set[str]:
 # all that stand here, in the order of --help
 VERBS: list[Verb] = sorted(
     (importlib.import_module(f"{__name__}.{module.name}").VERB for module in pkgutil.iter_modules(__path__)),
-    key=lambda verb: verb.place,
+    key=lambda verb: verb.order,
 )

@@ -16,7 +16,7 @@ FORMATS = ("table", "json")
 VERB = Verb(
     name="runs",
     run="roundround.verbs.runs:runs",
-    place=10,
+    order=10,
     purpose=PAST,
     help="List past runs, newest first.",
     more="RUN is a folder of runs, or a pattern in quotes; without one, all under outputs. Every other KEY=VALUE "

@@ -11,7 +11,7 @@ from roundround.support.errors import UserError
 VERB = Verb(
     name="show",
     run="roundround.verbs.show:show",
-    place=11,
+    order=11,
     purpose=PAST,
     help="One run: settings, results, curves, files.",
     more="RUN is a run directory, last (the latest), or last~3 (the third before it); without one it is last.",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,30 +24,17 @@ from omegaconf import OmegaConf
         (["pe=prope"], ["pe=prope", "did you mean 'p_rope'?"]),
         (["seeed=1"], ["'seeed'", "did you mean 'seed'?"]),
         (["pe.tehta=1"], ["'pe.tehta'", "did you mean 'theta'?"]),
-        (["trainer.max_step=1"], ["did you mean 'max_steps'?"]),
         (["experiment=rope/table3"], ["did you mean 'rope/table2'?"]),
         (["+typo=1"], ["'typo'"]),
         (["+pe.tehta=1"], ["pe has no parameter 'tehta'", "did you mean 'theta'?"]),
-        (["+trainer.acumulate_grad_batches=1"], ["did you mean 'accumulate_grad_batches'?"]),
         (["+trainer.val_check_interval=5"], ["a run has no trainer.val_check_interval"]),
         (["seed=abc"], ["seed", "abc"]),
         (["pe=p_rope", "pe.p=high"], ["pe.p", "'high'"]),
         (["pe=p_rope", "pe.p=1.5"], ["pe", "p=1.5"]),
-        (["pe=p_rope", "pe.p=-0.1"], ["pe", "p=-0.1"]),
         (["model.d_model=31"], ["model", "d_model=31", "n_heads=2"]),
-        (["model.head_dim=31"], ["head_dim=31", "even"]),
-        (["model.n_key_heads=3"], ["n_heads=2", "n_key_heads=3"]),
-        (["batch_size=0"], ["batch_size=0"]),
-        (["seed=-1"], ["seed=-1"]),
         (["trainer.max_steps=0"], ["trainer.max_steps=0"]),
-        (["trainer.max_steps=many"], ["trainer.max_steps=many"]),
-        (["trainer.log_every_n_steps=0"], ["trainer.log_every_n_steps=0"]),
         (["trainer.precision=bf16-true"], ["bf16-mixed"]),
-        (["trainer.precision=half"], ["half"]),
-        (["trainer.accelerator=tpuu"], ["tpuu"]),
         (["optim.lr=-1"], ["optim", "lr=-1"]),
-        (["optim.betas=0.9"], ["betas"]),
-        (["schedule.final_fraction=2"], ["final_fraction=2"]),
         (["data.path=nowhere.txt"], ["nowhere.txt"]),
         (["data.column=body", "data.path=rows.csv"], ["body", "text"]),
         (["resume=nowhere"], ["nowhere", "not a run directory"]),
@@ -92,23 +78,12 @@ def test_a_mistake_is_answered_with_the_form_that_works(
     assert_refused(roundround(*args), form)
 
 
-def test_the_form_that_works_works(roundround: Callable[..., Done]) -> None:
-    (word,) = shlex.split(roundround("generate", "prompt=[INST] hi").err.rpartition("typed as ")[2])
-    done = roundround("generate", word, "--cfg", "job")
-    assert OmegaConf.create(done.out).prompt == "[INST] hi"
-
-
 def test_what_changes_in_a_resumed_run_is_named_without_modules(
     train: Callable[..., Done], roundround: Callable[..., Done]
 ) -> None:
     run = train("trainer.max_steps=1").directory
     done = roundround("train", f"resume={run}", "pe=nope")
     assert (done.code, "; leave out what changes: pe (RoPE -> NoPE), " in done.err) == (2, True), done.err
-
-
-def test_an_undecodable_file_is_named(train: Callable[..., Done]) -> None:
-    Path("latin.txt").write_bytes(b"caf\xe9 au lait")
-    assert_refused(train("data.path=latin.txt"), "latin.txt", "UTF-8")
 
 
 def test_an_empty_file_is_named(train: Callable[..., Done]) -> None:
@@ -124,12 +99,6 @@ def test_a_typo_inside_the_users_own_yaml_is_named(train: Callable[..., Done]) -
     Path("mine/pe").mkdir(parents=True)
     Path("mine/pe/mine.yaml").write_text("_target_: roundround.pe.rope.RoPE\ntehta: 100.0\n")
     assert_refused(train("--config-dir", "mine", "pe=mine"), "'tehta'", "did you mean 'theta'?")
-
-
-def test_a_broken_yaml_is_named_with_its_line(train: Callable[..., Done]) -> None:
-    Path("mine/pe").mkdir(parents=True)
-    Path("mine/pe/mine.yaml").write_text("_target_: roundround.pe.rope.RoPE\ntheta: [1\n")
-    assert_refused(train("--config-dir", "mine", "pe=mine"), "mine.yaml", "line 3")
 
 
 def test_a_missing_value_is_named(train: Callable[..., Done]) -> None:
@@ -259,16 +228,6 @@ def test_joblib_runs_a_sweep_in_parallel(here: Path, fast: list[str]) -> None:
     assert done.code == 0, done.err
     assert {json.loads(p.read_text())["status"] for p in done.directory.glob("*/run.json")} == {"done"}
     assert len(list(done.directory.glob("*/run.json"))) == 2
-
-
-def test_two_launches_in_one_second_get_two_directories(here: Path) -> None:
-    from datetime import datetime
-
-    from roundround.records.directories import claim
-
-    now = datetime(2026, 1, 2, 3, 4, 5)
-    paths = [claim(here, now) for _ in range(3)]
-    assert [path.name for path in paths] == ["03-04-05", "03-04-05-2", "03-04-05-3"]
 
 
 @pytest.mark.parametrize(

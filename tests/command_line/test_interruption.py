@@ -141,8 +141,3 @@ def test_signals_that_come_together_are_one_request(monkeypatch: pytest.MonkeyPa
     now[0] += 2
     with pytest.raises(Interrupted):
         stop.ask(signal.SIGINT, None)
-
-
-def test_a_handler_that_python_did_not_set_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signal, "getsignal", lambda _: None)
-    assert on_signals(interrupt) == {}

@@ -89,11 +89,6 @@ def test_a_page_fits_its_terminal_and_breaks_no_word(columns: int, monkeypatch: 
         assert [line for line in too_wide if not re.match(uncut, line)] == [], args
 
 
-def test_through_a_pipe_a_page_has_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    assert max(map(len, typed("train", "--help").out.splitlines())) <= 80
-
-
 def test_through_a_pipe_each_option_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     *lines, last = typed("list", "pe").out.splitlines()
@@ -149,19 +144,6 @@ def test_the_option_that_is_typed_shows_its_keys() -> None:
     assert "  pe.p=0.75" in typed("train", "pe=p_rope", "--help").out
     assert "  pe." not in typed("train", "pe=nope", "-h").out
     assert_refused(typed("train", "pe=prope", "--help"), "roundround train: no pe=prope; did you mean 'p_rope'?")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["max-retrieval", "--temp", "adaptive"],
-        ["train", "logger=[wandb,csv]"],
-        ["train", "pe=rope,nope", "-m"],
-        ["train", "pe=choice(rope,nope)"],
-    ],
-)
-def test_values_of_flags_lists_and_sweeps_stand_beside_help(words: list[str]) -> None:
-    assert typed(*words, "--help").out == typed(words[0], "--help").out
 
 
 def test_help_tells_of_one_key_or_group_alone() -> None:
@@ -289,13 +271,6 @@ def test_a_pattern_shows_its_layers_its_parts_and_its_keys() -> None:
     assert re.search(r"^  pattern.local.window=512 +tokens that a query", page, re.MULTILINE)
 
 
-def test_lines_of_a_shell_stay_lines() -> None:
-    lines = typed("list", "experiment", "softmax/recall").out.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("    roundround eval run=SWEEP "))
-    assert lines[start].endswith(" length=128 examples=200")  # not broken: it is there to be copied
-    assert lines[start + 1].startswith("    roundround compare ")
-
-
 def test_what_is_no_option_is_not_listed_nor_completed() -> None:
     for group, begin in NO_OPTIONS.items():
         assert not re.search(rf"^{begin}", typed("list", group).out, re.MULTILINE)
@@ -315,31 +290,6 @@ def test_a_wrong_name_is_answered_with_the_nearest(group: str) -> None:
     assert_refused(typed("list", group, f"{name}x"), f"roundround list: no {group}={name}x; did you mean '{name}'?")
 
 
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("defaults: [mine]\n", "its defaults list names itself"),
-        ("defaults: [nowhere]\n", "its defaults list names pe/nowhere, which is not there"),
-        ("theta: [1\n", "not valid yaml"),
-        ("- 1\n", "must give values by name"),
-    ],
-)
-def test_a_yaml_that_cannot_be_read_is_one_line(text: str, part: str) -> None:
-    Path("mine/pe").mkdir(parents=True)
-    Path("mine/pe/mine.yaml").write_text(text)
-    for args in (["list", "pe", "mine"], ["train", "pe=mine", "--help"]):
-        assert_refused(typed(*args, "--config-dir", "mine"), "mine.yaml", part)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "defaults: 5\n", "hydra: null\n", "? [a]\n: 1\n", "defaults: [pe: [rope, nope]]\n"]
-)
-def test_an_odd_yaml_is_no_fault_of_ours(text: str) -> None:
-    Path("mine/pe").mkdir(parents=True)
-    Path("mine/pe/mine.yaml").write_text(text)
-    assert typed("list", "pe", "mine", "--config-dir", "mine").code in (0, 2)
-
-
 def test_list_pe_prints_both_numbers_of_the_plane(roundround: Callable[..., Done]) -> None:
     printed = roundround("list", "pe").out
     for pairs, exponent in ((32, 31 / 32), (8, 7 / 32)):  # of rope and p_rope_25
@@ -357,8 +307,3 @@ def test_the_yaml_of_a_rotary_encoding_says_what_it_rotates(name: str) -> None:
         slowest = f", {facts['slowest_wavelength']:,}" if facts["rotated_pairs"] else ""
         expected = [f"# rotates: {facts['rotated_pairs']} of {facts['pairs']}{slowest}"]
     assert [line for line in variants("pe")[name].read_text().splitlines() if line.startswith("# rotates")] == expected
-
-
-def test_what_is_no_option_is_a_yaml() -> None:
-    for group, begin in NO_OPTIONS.items():
-        assert any(name.startswith(begin) for name in options_of(group))

@@ -14,37 +14,14 @@ import pytest
 from rich.table import Table
 
 from roundround.cli import run
-from roundround.support.console import Stream, print_result, print_status, print_table
-from roundround.support.errors import OutputError, one_line, printable
-from roundround.training.bookkeeping import Display
+from roundround.support.console import Stream, print_status, print_table
+from roundround.support.errors import OutputError, printable
 
 
 def test_what_a_terminal_would_obey_is_escaped() -> None:
     assert printable("\x1b[31mred\x07") == "\\x1b[31mred\\x07"
     assert printable("a\u202ecod.exe\u2066") == "a\\u202ecod.exe\\u2066"
     assert printable("\udcff") == "\\udcff"
-
-
-def test_writing_of_any_script_stays() -> None:
-    for text in (
-        "caf\u00e9",
-        "\u65e5\u672c\u8a9e",
-        "\u0646\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
-        "a\u3000b",
-    ):
-        assert printable(text) == text
-
-
-def test_a_long_line_keeps_its_beginning_and_its_end() -> None:
-    line = one_line(ValueError("no key " + "x" * 100_000 + " (traceback in train.log)"))
-    assert len(line) <= 600
-    assert line.startswith("no key xxx")
-    assert line.endswith("(traceback in train.log)")
-
-
-def test_a_run_directory_is_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    print_result("/" + "x" * 4000)
-    assert capsys.readouterr().out == "/" + "x" * 4000 + "\n"
 
 
 def test_a_line_and_a_table_carry_names_as_text(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,19 +72,6 @@ def test_a_narrow_terminal_gets_whole_names_and_numbers(
         assert max(map(len, shown.removesuffix(line).splitlines())) <= width
 
 
-def test_what_is_too_wide_together_stands_below_each_other(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    table = Table("layer", *(f"head_{n}" for n in range(12)), title="entropy", caption="in nats")
-    table.add_row("0", *(f"{n}.25" for n in range(12)))
-    print_table(table)
-    shown = capsys.readouterr().err
-    assert [shown.count(word) for word in ("entropy", "in nats", "head_0", "head_11", "11.25")] == [1] * 5
-    assert shown.count("layer") == 4
-    assert max(map(len, shown.splitlines())) <= 40
-
-
 def test_a_terminal_breaks_lines_between_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,19 +107,6 @@ def test_a_terminal_breaks_no_command(
     assert command in capsys.readouterr().err
 
 
-def test_a_progress_bar_breaks_no_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    display = Display(10, 0, shown=True)
-    display.start()
-    display.say(COMMANDS[0])
-    print_status(f"resume with: {COMMANDS[2]}")
-    display.close()
-    shown = capsys.readouterr().err
-    assert COMMANDS[0] in shown
-    assert COMMANDS[2] in shown
-
-
 # -- streams that fail
 
 
@@ -171,10 +122,6 @@ def test_a_reader_that_has_gone_is_no_error(needed: bool) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     assert Stream(writing, needed=needed).write(b"abc") == 3
-
-
-def test_what_is_told_on_a_full_device_is_lost() -> None:
-    assert Stream(os.open("/dev/full", os.O_WRONLY), needed=False).write(b"abc") == 3
 
 
 @contextmanager
@@ -227,14 +174,6 @@ def test_pages_say_that_standard_output_is_full() -> None:
 @pytest.mark.parametrize("line", ["$rr --help | head -c 1; exit ${PIPESTATUS[0]}", "$rr --help <&- >&- 2>&-"])
 def test_a_page_that_nobody_reads_is_no_error(line: str) -> None:
     assert in_a_shell(line) == (0, "")
-
-
-def test_a_locale_of_ascii_gets_escapes() -> None:
-    ascii = "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0"
-    code, told = in_a_shell(f"{ascii} $rr $'caf\\u00e9'")
-    assert code == 2
-    assert "Traceback" not in told
-    assert told.count("\n") == 1
 
 
 # -- what stands on the screen while libraries load

@@ -53,11 +53,6 @@ def test_a_password_in_an_address_is_neither_shown_nor_recorded(
     assert list(Path().glob("*u:hu*")) == []
 
 
-def test_an_address_is_no_folder(train: Callable[..., Done]) -> None:
-    for address in ("http:/host/x", "s3://bucket/x"):
-        assert_refused(train(f"outputs={address}"), "outputs is an address; give a file or folder of this machine")
-
-
 def test_a_line_about_an_error_leaves_passwords_out() -> None:
     line = one_line(OSError("no route to https://u:hush@h/x and http:/u:hush%40h, nor http://127.0.0.1:9/a@b"))
     assert line == "no route to https://***@h/x and http://***@h, nor http://127.0.0.1:9/a@b"
@@ -69,13 +64,6 @@ def test_a_fault_of_ours_is_not_the_users(train: Callable[..., Done], monkeypatc
     done = train()
     assert (done.code, len(done.err.splitlines())) == (1, 1)
     assert "failed: KeyError: 'ours' (HYDRA_FULL_ERROR=1 shows the traceback)" in done.err
-
-
-def test_a_folder_that_is_gone_is_said(train: Callable[..., Done], here: Path) -> None:
-    here.rmdir()
-    done = train()
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "the current folder cannot be used" in done.err
 
 
 def test_a_sweep_over_nothing_is_refused(train: Callable[..., Done]) -> None:

@@ -35,7 +35,7 @@ class CountConfig:
         at_least_one(size=self.size)
 
 
-VERB = Verb(name="count", run="roundround.verbs.count.run:count", place=99, help="Count.", config=CountConfig)
+VERB = Verb(name="count", run="roundround.verbs.count.run:count", order=99, help="Count.", config=CountConfig)
 '''
 FUNCTION = """
 from roundround.config.build import checked

@@ -46,7 +46,7 @@ class BenchConfig:
 VERB = Verb(
     name="bench",
     run="roundround.verbs.bench.run:bench",
-    place=3,
+    order=3,
     purpose=TRAIN,
     help="Train a variant on the standard set, beside all others.",
     config=BenchConfig,

@@ -80,7 +80,7 @@ class CheckConfig:
 VERB = Verb(
     name="check",
     run="roundround.verbs.check.run:check",
-    place=15,
+    order=15,
     purpose=ELSEWHERE,
     help="Which rotation a model really performs; test vectors.",
     config=CheckConfig,

@@ -39,7 +39,7 @@ class CompareConfig:
 VERB = Verb(
     name="compare",
     run="roundround.verbs.compare.run:compare",
-    place=13,
+    order=13,
     purpose=PAST,
     help="Compare runs: means over seeds, intervals, paired tests.",
     config=CompareConfig,

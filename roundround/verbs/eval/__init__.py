@@ -18,7 +18,6 @@ from roundround.config.verb import (
     FigureStyle,
     Verb,
     at_least_one,
-    at_most_inputs,
     check_checkpoint,
     checked_bos,
     key,
@@ -71,7 +70,6 @@ class EvalConfig:
             raise UserError(f"table={self.table} must be stderr or stdout")
         at_least_one(examples=self.examples)
         check_windows(self.length, stride=self.stride, max_tokens=self.max_tokens, batch_tokens=self.batch_tokens)
-        at_most_inputs(examples=self.examples)
         if self.by not in ("forcing", "generation"):
             raise UserError(f"by={self.by} must be forcing, which gives the right tokens before each, or generation")
         if self.by == "generation" and self.dispersion:
@@ -106,7 +104,7 @@ def check_windows(lengths: Sequence[int], *, stride: int | None, max_tokens: int
 VERB = Verb(
     name="eval",
     run="roundround.verbs.eval.run:evaluate",
-    place=4,
+    order=4,
     purpose=MEASURE,
     help="Perplexity, or accuracy on a task, at several lengths.",
     config=EvalConfig,

@@ -39,7 +39,7 @@ class ExportConfig:
 VERB = Verb(
     name="export",
     run="roundround.verbs.export.run:export",
-    place=16,
+    order=16,
     purpose=ELSEWHERE,
     help="Save a run as a folder for Hugging Face transformers.",
     config=ExportConfig,

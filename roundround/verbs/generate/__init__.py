@@ -20,7 +20,6 @@ from roundround.config.verb import (
     at_least_one,
     check_checkpoint,
     check_seed,
-    is_utf8,
     key,
 )
 from roundround.support.errors import UserError
@@ -60,8 +59,6 @@ class GenerateConfig:
     def check(self) -> None:
         check_checkpoint(self.checkpoint)
         check_sampling(length=self.length, temperature=self.temperature, top_k=self.top_k, seed=self.seed, n=self.n)
-        if not is_utf8(self.prompt):
-            raise UserError("prompt= is no UTF-8 text")
         if self.interactive and self.n > 1:
             raise UserError(f"interactive=true continues one text; leave out n={self.n}")
         if self.show not in (None, "attention"):
@@ -86,7 +83,7 @@ def check_sampling(*, length: int, temperature: float, top_k: int | None, seed: 
 VERB = Verb(
     name="generate",
     run="roundround.verbs.generate.run:generate",
-    place=6,
+    order=6,
     purpose=MEASURE,
     help="Let a model continue a text, token by token.",
     config=GenerateConfig,

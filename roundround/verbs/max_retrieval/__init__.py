@@ -19,7 +19,6 @@ from roundround.config.verb import (
     Flag,
     Verb,
     at_least_one,
-    at_most_inputs,
     check_seed,
     key,
 )
@@ -76,14 +75,13 @@ class MaxRetrievalConfig:
             log_every=self.log_every,
             checkpoint_every=self.checkpoint_every,
         )
-        at_most_inputs(test_sets=self.test_sets, fit_inputs=self.fit_inputs)
         self.bfloat16 = self.bfloat16.lower()  # true and false come as True and False
         if self.bfloat16 not in ("false", "true", "factors"):
             raise UserError(f"bfloat16={self.bfloat16} must be false, true or factors")
-        check_seed(seed=self.seed)
-        check_seed(**{"seed + seeds - 1": self.seed + self.seeds - 1})
-        for name, node in self.normalisers.items():
-            if not isinstance(node, Mapping):
+        check_seed(self.seed)
+        check_seed(self.seed + self.seeds - 1)  # the last one
+        for name in map(str, self.normalisers):
+            if not isinstance(node := self.normalisers[name], Mapping):
                 raise UserError(f"normalisers.{name} must give values by name, _target_ first; it is {node!r}")
         if self.max_items < self.min_items:
             raise UserError(f"max_items={self.max_items} must be at least min_items={self.min_items}")
@@ -109,7 +107,7 @@ VERB = Verb(
     name="max-retrieval",
     aliases=("maxkey",),
     run="roundround.verbs.max_retrieval.run:max_retrieval",
-    place=7,
+    order=7,
     purpose=MEASURE,
     help="Max retrieval: how attention disperses with more items.",
     config=MaxRetrievalConfig,

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from roundround.data.tokenizers import TokenizerRecipe
     from roundround.records.loggers.base import Logger
 
-MOST_PROCESSES = 256  # one process reads the text for all: beyond about twenty the others wait for it
-
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class PrepareConfig:
@@ -30,14 +28,14 @@ class PrepareConfig:
 
     def check(self) -> None:
         at_least_one(n_processes=self.n_processes)
-        if self.n_processes is not None and self.n_processes > MOST_PROCESSES:
-            raise UserError(f"n_processes={self.n_processes} must be at most {MOST_PROCESSES}")
+        if self.to is not None and not self.to.strip():
+            raise UserError("to= is empty; give a folder or an address, or leave it out for the token cache")
 
 
 VERB = Verb(
     name="prepare",
     run="roundround.verbs.prepare.run:prepare",
-    place=2,
+    order=2,
     purpose=TRAIN,
     help="Tokenise a corpus once, in parallel, into shards.",
     config=PrepareConfig,

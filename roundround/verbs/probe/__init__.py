@@ -21,7 +21,6 @@ from roundround.config.verb import (
     at_least_one,
     check_checkpoint,
     checked_bos,
-    is_utf8,
     key,
 )
 from roundround.support.errors import UserError
@@ -85,8 +84,6 @@ class ProbeConfig(SubjectConfig):
         at_least_one(batch_tokens=self.batch_tokens)
         if self.run is None and self.model is None:
             raise UserError("give run= for a model trained here or model= for a pretrained one")
-        if self.prompt is not None and not is_utf8(self.prompt):
-            raise UserError("prompt= is no UTF-8 text")
         if self.prompt == "maximum" and self.ablate:
             raise UserError("prompt=maximum and ablate= are two different probes; give one of them")
         if "curve" in self.ablate and len(self.ablate) > 1:
@@ -96,7 +93,7 @@ class ProbeConfig(SubjectConfig):
 VERB = Verb(
     name="probe",
     run="roundround.verbs.probe.run:probe",
-    place=5,
+    order=5,
     purpose=MEASURE,
     help="What heads look at, and how they use RoPE.",
     config=ProbeConfig,

@@ -10,7 +10,7 @@ from roundround.config.verb import PAST, Verb
 VERB = Verb(
     name="report",
     run="roundround.verbs.report.run:report",
-    place=12,
+    order=12,
     purpose=PAST,
     help="Write an HTML page for a run into its directory.",
     more="RUN is as for show; for a sweep, or for a pattern in quotes, each run gets its page, and a sweep its own.",

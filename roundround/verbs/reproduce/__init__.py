@@ -41,7 +41,7 @@ class ReproduceConfig:
 VERB = Verb(
     name="reproduce",
     run="roundround.verbs.reproduce.run:reproduce",
-    place=9,
+    order=9,
     purpose=PAPERS,
     help="Make the papers' figures and tables, and compare them.",
     config=ReproduceConfig,

@@ -38,7 +38,7 @@ class RerunConfig:
 VERB = Verb(
     name="rerun",
     run="roundround.verbs.rerun.run:rerun",
-    place=14,
+    order=14,
     purpose=PAST,
     help="Do a run again: do its numbers come out the same?",
     config=RerunConfig,

@@ -29,7 +29,7 @@ class TheoryConfig(SubjectConfig):
 VERB = Verb(
     name="theory",
     run="roundround.verbs.theory.run:theory",
-    place=8,
+    order=8,
     purpose=PAPERS,
     help="Check every statement of the papers by computation.",
     config=TheoryConfig,

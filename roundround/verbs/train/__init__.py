@@ -91,7 +91,7 @@ class TrainConfig:
 VERB = Verb(
     name="train",
     run="roundround.verbs.train.run:train",
-    place=1,
+    order=1,
     purpose=TRAIN,
     help="Train a small language model, or a model for a task.",
     config=TrainConfig,

@@ -81,8 +81,24 @@ def fit(
     first_step = past.state["step"] if past else 0
     decoder, share = decoder_of(config, material.n_vocab, start, past, sharded=sharded)
     trainer = make_trainer(config, run, max(1, n_steps - first_step))
-    batches = batches_of(config, material, trainer, first_step)
-    meter = meter_of(run, config, material, decoder, trainer, batches)
+    n_micro, device = config.trainer.accumulate_grad_batches, trainer.strategy.root_device
+    n_shares, recomputed = n_micro * trainer.world_size, config.activation_checkpointing
+    check_batch_fits(config.batch_size, config.model, n_shares=n_shares, device=device, recomputed=recomputed)
+    shares = Shares(
+        batch_size=config.batch_size,
+        n_micro_batches=n_micro,
+        rank=trainer.global_rank,
+        world_size=trainer.world_size,
+        first_step=first_step,
+        n_steps=max(1, n_steps - first_step),  # for no step Lightning does not call a callback
+    )
+    batches = Timed(material.batches(shares))
+    flops = training_flops(decoder, length=int(config.model.train_length), scored=material.scored_share)
+    peak = config.trainer.peak_flops or peak_flops(device, str(trainer.precision))
+    if peak is None and run.writes:
+        print_status(f"no peak is known of {describe_device(device)}: give trainer.peak_flops= for its utilisation")
+    flops *= material.tokens_per_step
+    meter = Meter(batches, flops_per_step=flops, peak=peak, n_devices=trainer.world_size)
     callback = TrainingCallback(run, config, material, meter, first_step=first_step, past=past)
     trainer.callbacks.append(callback)
     module = LanguageModel(
@@ -114,34 +130,6 @@ def fit(
         run.note(seconds_of_training=callback.training_seconds)
 
 
-def batches_of(config: TrainConfig, material: Material, trainer: lightning.Trainer, first_step: int) -> Timed:
-    """This process's share of the batches from a step to the last. UserError where one does not fit into the memory."""
-    n_micro, device = config.trainer.accumulate_grad_batches, trainer.strategy.root_device
-    n_shares, recomputed = n_micro * trainer.world_size, config.activation_checkpointing
-    check_batch_fits(config.batch_size, config.model, n_shares=n_shares, device=device, recomputed=recomputed)
-    shares = Shares(
-        batch_size=config.batch_size,
-        n_micro_batches=n_micro,
-        rank=trainer.global_rank,
-        world_size=trainer.world_size,
-        first_step=first_step,
-        n_steps=max(1, config.trainer.max_steps - first_step),  # for no step Lightning does not call a callback
-    )
-    return Timed(material.batches(shares))
-
-
-def meter_of(
-    run: Run, config: TrainConfig, material: Material, decoder: Decoder, trainer: lightning.Trainer, batches: Timed
-) -> Meter:
-    """The meter of how well the run uses its devices; their peak is given, known by name or measured on the way."""
-    flops = training_flops(decoder, length=int(config.model.train_length), scored=material.scored_share)
-    device = trainer.strategy.root_device
-    peak = config.trainer.peak_flops or peak_flops(device, str(trainer.precision))
-    if peak is None and run.writes:
-        print_status(f"no peak is known of {describe_device(device)}: give trainer.peak_flops= for its utilisation")
-    return Meter(batches, flops_per_step=flops * material.tokens_per_step, peak=peak, n_devices=trainer.world_size)
-
-
 def announce(
     run: Run,
     material: Material,
@@ -160,7 +148,7 @@ def announce(
         "device": trainer.strategy.root_device.type,
         "precision": trainer.precision,
     }
-    before = [those for those in run.manifest.get("processes", []) if those["from_step"] < first_step]
+    before = [past for past in run.manifest.get("processes", []) if past["from_step"] < first_step]
     run.note(device=describe_device(trainer.strategy.root_device), facts=facts, processes=[*before, now])
     if not run.writes:
         return
@@ -184,7 +172,15 @@ def report(run: Run, config: TrainConfig, material: Material) -> None:
     """Write the results of a finished run: what its best checkpoint was measured to be, and what it cost."""
     folder = checkpoints.newest(run.directory / "checkpoints")
     assert folder is not None, "a finished run has a checkpoint"
-    best, curve = checkpoints.read_state(folder)["best"], measurements(run)
+    best = checkpoints.read_state(folder)["best"]
+    lines, _ = past_run(run.directory).metrics()  # from the first step on, before a resume too
+    prefix = "held_out_"
+    found = [
+        {"step": line["step"]}
+        | {key.removeprefix(prefix): float(value) for key, value in line.items() if key.startswith(prefix)}  # or "nan"
+        for line in lines
+    ]
+    curve: list[Measured] = [line for line in found if "nats_per_token" in line]
     choices = run.manifest["choices"]
     common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": config.seed}
     records, headline = material.results(best, curve)
@@ -194,15 +190,3 @@ def report(run: Run, config: TrainConfig, material: Material) -> None:
     for line in material.remarks(curve):
         print_status(line)
     print_status(f"{material.conclusion(best)} at step {best['step']}")
-
-
-def measurements(run: Run) -> list[Measured]:
-    """What was measured on held-out data from the first step on, before a resume too."""
-    lines, _ = past_run(run.directory).metrics()
-    prefix = "held_out_"
-    found = [
-        {"step": line["step"]}
-        | {key.removeprefix(prefix): float(value) for key, value in line.items() if key.startswith(prefix)}  # or "nan"
-        for line in lines
-    ]
-    return [line for line in found if "nats_per_token" in line]
