@@ -64,7 +64,7 @@ def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
         return np.full(values.shape[1], np.nan), np.zeros(values.shape[1], dtype=bool)
     difference = values - baseline
     rounding = ROUNDING * np.spacing(np.maximum(np.abs(values), np.abs(baseline)))
-    low, high = (difference - rounding).max(0), (difference + rounding).min(0)  # of one number that all could be
+    low, high = (difference - rounding).max(0), (difference + rounding).min(0)  # bounds of one number that all could be
     same = low <= high
     is_bound = same & ((low > 0) | (high < 0))
     p = np.where(is_bound, 2.0 ** (1 - n_seeds), 1.0)
@@ -107,7 +107,7 @@ class Moderated(NamedTuple):
 
 
 def moderated(differences: Sequence[float], prior: tuple[float, float]) -> Moderated:
-    """A t-test of the mean of a few differences whose variance is moderated by those of other such groups.
+    """A t-test of the mean of a few differences whose variance is moderated by the variances of other groups.
 
     All variances are taken as draws from a scaled inverse chi-square, whose s0^2 and d0 `fitted_prior` finds. A group's
     own variance s^2 with d degrees of freedom becomes (d0 s0^2 + d s^2) / (d0 + d), with d0 + d degrees of freedom.
@@ -142,6 +142,6 @@ def fitted_prior(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
     most = float(d.sum())
     if excess <= float(special.polygamma(1, most / 2)):
         return math.exp(float(e.mean())), most
-    excess = min(excess, 9e5)  # of d0 = 0.002: as good as nothing
+    excess = min(excess, 9e5)  # d0 is then 0.002, as good as 0
     half = optimize.brentq(lambda x: special.polygamma(1, x) - excess, 1e-3, most / 2, xtol=1e-15, rtol=1e-15)
     return math.exp(float(e.mean()) + float(special.digamma(half)) - math.log(half)), 2 * half

@@ -33,7 +33,7 @@ from roundround.support.errors import UserError, printable
 from roundround.verbs import VERBS, keys_of, verb_named
 from roundround.verbs.probe import SubjectConfig
 
-NO_RESULT = keys_of(WHERE) - {"run"}  # which run is looked at is what makes the numbers
+NO_RESULT = keys_of(WHERE) - {"run"}  # the run that is measured decides the numbers
 EQUAL, CLOSE, DIFFERENT, MISSING = VERDICTS = ("equal", "close", "different", "missing")
 TIMING = re.compile(r"(^|_)(seconds?|minutes|hours|milliseconds|ms|speed|per_second|memory)(_|$)")
 OF_ONE_RUN = {"run", "step"}  # fields of a record in which a repetition may differ
@@ -45,7 +45,7 @@ SECONDS_BETWEEN_LOOKS = 2.0  # at a run that another process is at
 
 
 def code_changes(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """A line where the code is not that of the run: its commit, or what was not committed then or is not now."""
+    """A line if the code has changed: its commit, or what was not committed then or is not committed now."""
     kept, (state, patch) = directory / "code.patch", git_state()
     then = manifest["roundround"], manifest.get("git"), kept.read_bytes() if kept.is_file() else None
     now = __version__, state, patch
@@ -121,7 +121,7 @@ def planned_config(
 def has_same_numbers(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
     """Whether a run was made from the config that is planned, as far as its numbers depend on it.
 
-    A key that the program did not have yet when the run was made stood at what is its default today.
+    A key that is newer than the run had the value that is its default today.
     """
     then, now = of_numbers(manifest["config"]), of_numbers(planned)
     new = now.keys() - then.keys()
@@ -133,7 +133,7 @@ def has_same_numbers(manifest: Mapping[str, Any], planned: Mapping[str, Any]) ->
 
 
 def has_same_text(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
-    """Whether the text that a run was trained on is what its config means now: a file may have changed."""
+    """Whether the config of a run still means the text that it was trained on: a file may have changed."""
     known = (manifest.get("data") or {}).get("corpus_hash")
     if manifest["verb"] != "train" or known is None:
         return True
@@ -165,9 +165,8 @@ class Made:
 class Runner:
     """Runs verbs for another one, each in a process of its own, and keeps what it ran.
 
-    A finished run of the same numbers is taken, and a stopped one resumed where its verb can be. for_training: words of
-    every `train`, which has no device=. log: a file for what they print on standard error, and nothing is said here of
-    what runs; None: it is printed.
+    A finished run of the same numbers is taken, and a stopped one is resumed if its verb can be. for_training: words of
+    every `train`, which has no device=. log: a file for what the verbs print on standard error; None: it is printed.
     """
 
     outputs: str
@@ -186,13 +185,13 @@ class Runner:
         words = [*overrides, *usual, *own]
         same = self.same(verb, planned_config(verb, words, self.outputs, self.config_dir))
         done = [path for path, status in same if status == "done"]
-        begun = [path for path, _ in same] if entry.trains else []
+        stopped = [path for path, _ in same] if entry.trains else []
         if done:
             self.tell(f"{command}: takes {done[-1]}")
             directory = done[-1]
         else:
-            self.tell(command if not begun else f"{command}: resumes {begun[-1]}")
-            again = [verb, f"resume={as_value(begun[-1])}", *usual] if begun else [verb, *words]
+            self.tell(command if not stopped else f"{command}: resumes {stopped[-1]}")
+            again = [verb, f"resume={as_value(stopped[-1])}", *usual] if stopped else [verb, *words]
             own_folder = [] if self.config_dir is None else ["--config-dir", self.config_dir]
             whole = [*again, f"outputs={as_value(self.outputs)}", *own_folder]
             directory = start(whole) if self.log is None else start_warm(whole, self.log)
@@ -200,9 +199,9 @@ class Runner:
         return directory
 
     def same(self, verb: str, planned: dict[str, Any]) -> list[tuple[Path, str]]:
-        """Runs of the same numbers, made with the code that classes from outside have now, and their status.
+        """Runs of the same numbers, made with today's code of classes from outside, and their status.
 
-        One that another process is at is waited for, as far as its verb could be resumed.
+        A run that another process is writing is awaited if its verb can be resumed.
         """
         while True:
             found = [
@@ -239,7 +238,7 @@ def check_repeatable(run: PastRun) -> None:
 
 
 def overrides_of(run: PastRun) -> list[str]:
-    """The recorded overrides that decide the numbers, and the run that this one looked at: never what `last` is now.
+    """The recorded overrides that decide the numbers, and the run that this one measured, whatever `last` is now.
 
     UserError for an override that nobody can have typed as one, and for a run that is not there any more.
     """
@@ -255,7 +254,7 @@ def overrides_of(run: PastRun) -> list[str]:
     if source is None or "run" not in verb_named(run.verb).keys:
         return kept
     if not (Path(source) / MANIFEST).is_file():
-        raise UserError(f"{run.directory} looked at the run in {source}, which is not there any more")
+        raise UserError(f"{run.directory} measured the run in {source}, which is not there any more")
     return [*kept, f"run={as_value(source)}"]
 
 
