@@ -84,7 +84,7 @@ def holm(p: Sequence[float]) -> list[float]:
     order = np.argsort(values, kind="stable")  # NaN is last
     corrected = np.empty_like(values)
     corrected[order] = np.maximum.accumulate(np.minimum(1.0, np.arange(len(values), 0, -1) * values[order]))
-    return corrected.tolist()
+    return [float(value) for value in corrected]
 
 
 def wilson(n_hits: float, n: float) -> tuple[float, float]:

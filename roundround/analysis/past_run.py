@@ -146,11 +146,9 @@ class PastRun:
 
     def results(self) -> list[dict[str, Any]]:
         """The records of its results.json; none where it has none yet. UserError where the file is damaged."""
-        path, text = self.directory / RESULTS, self.text_of(RESULTS)
-        if text is None:
-            return []
+        path = self.directory / RESULTS
         try:
-            records = parse_json(text)
+            records = parse_json(self.text_of(RESULTS) or "[]")
         except ValueError as error:
             raise UserError(f"{path} cannot be read: {one_line(error)}") from error
         if not isinstance(records, list) or not all(
@@ -291,30 +289,23 @@ def newest_first(*folders: Path) -> list[Path]:
 
 def runs_below(folder: Path, levels: float = math.inf) -> Iterator[Path]:
     """The folder itself where it is a run, else the runs up to so many levels below it. Links are not followed."""
-    try:
-        entries = list(os.scandir(folder))
-    except OSError:  # a file, or a folder of somebody else's
-        return
-    if any(entry.name == MANIFEST for entry in entries):
-        yield folder
-        return
-    if levels < 1:
-        return
-    for entry in sorted(entries, key=lambda entry: entry.name):
-        if entry.is_dir(follow_symlinks=False) and entry.name not in NOT_RUNS and not entry.name.startswith("."):
-            yield from runs_below(Path(entry.path), levels - 1)
+    for name, folders, files in os.walk(folder):
+        path = Path(name)
+        inside = MANIFEST in files or len(path.parts) - len(folder.parts) >= levels
+        folders[:] = [] if inside else sorted(one for one in folders if one not in NOT_RUNS and not one.startswith("."))
+        if MANIFEST in files:
+            yield path
 
 
 def started_at(directory: Path) -> datetime:
     """When a run started, read off the head of its manifest: thousands are put in order before one is parsed."""
-    try:
+    with suppress(OSError):
         check_is_file(directory / MANIFEST)
         with open(directory / MANIFEST, "rb") as file:
             found = STARTED.search(file.read(HEAD))
-    except OSError:
-        return BEGINNING
-    text = found[1].decode(errors="replace") if found is not None else ""
-    return time_of(text) if is_date(text) else BEGINNING
+        if found is not None and is_date(text := found[1].decode(errors="replace")):
+            return time_of(text)
+    return BEGINNING
 
 
 # -- filters

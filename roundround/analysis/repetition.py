@@ -260,27 +260,21 @@ def overrides_of(run: PastRun) -> list[str]:
 
 def recorded_config_dir(run: PastRun, *, trust: bool) -> str | None:
     """The conf folder that the recorded command names. UserError where it is not there any more, or not trusted."""
-    try:
-        words = shlex.split(run.manifest["command"])
-    except ValueError:
-        words = []
-    parts = [part for word in words for part in (word.split("=", 1) if word.startswith("-") else [word])]
-    flags = dict(pairwise(parts))
-    name, folder = (flags.get(f"--config-{what}", flags.get(f"-c{what[0]}")) for what in ("name", "dir"))
-    if name not in (None, config_name(run.verb)):
-        raise UserError(f"{run.directory} was made with --config-name {name}, which rerun does not take")
-    if folder is None:
+    words = shlex.split(run.manifest["command"])
+    flags = dict(pairwise(part for word in words for part in (word.split("=", 1) if word.startswith("-") else [word])))
+    given = flags.get("--config-dir", flags.get("-cd"))
+    if given is None:
         return None
-    folder = str(folder_of(run) / folder)
+    folder = folder_of(run) / given
     made = f"{run.directory} was made with --config-dir {folder}"
-    if not Path(folder).is_dir():
+    if not folder.is_dir():
         raise UserError(f"{made}, which is not there any more; give --config-dir DIR")
     if not trust:
         raise UserError(
             f"{made}, whose modules would run: give trust=true to repeat it with them, or --config-dir DIR, a folder "
             "of your own"
         )
-    return folder
+    return str(folder)
 
 
 def folder_of(run: PastRun) -> Path:

@@ -342,7 +342,7 @@ def read_standing(path: Path) -> Standing:
             )
             for n, seed in enumerate(made)
         }
-        return Standing(*(values[key] for key in ("set", "size", "hash", "variant", "rate")), seeds)
+        return Standing(**{key: values[key] for key in ("set", "size", "hash", "variant", "rate")}, seeds=seeds)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is no file of values as roundround bench leaves it: {one_line(error)}") from error
 

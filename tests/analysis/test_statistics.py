@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import ROOT
 from helpers_compare import write_eval, write_train
-from pandas import concat
 from scipy import stats
 
 from roundround.analysis.compare import compare, remarks_of
@@ -113,15 +111,6 @@ def test_a_setting_that_is_not_finite_in_every_seed_counts_in_the_family(tmp_pat
     rows = compare(tmp_path, baseline="pe=rope", metric="perplexity", where={"verb": "eval"}).table
     (nope,) = [row for row in rows if row.settings == {"pe": "nope"} and row.coordinates == {"length": 16}]
     assert nope.p_holm == pytest.approx(2 * (nope.p or 0))
-
-
-def test_the_family_is_the_settings_at_one_metric_and_length() -> None:
-    table = long_table({"rope": {1: 1, 2: 2, 3: 4}, "nope": {1: 2, 2: 4, 3: 5.1}, "alibi": {1: 3, 2: 4.5, 3: 6}})
-    more = table.numbers.assign(metric="accuracy", coordinates=[()] * 9, value=table.numbers["value"] / 10)
-    rows = comparison_of(replace(table, numbers=concat([table.numbers, more])), ["pe=rope"]).table
-    for metric in ("perplexity", "accuracy"):
-        ps = sorted((row.p, row.p_holm) for row in rows if row.metric == metric and row.p is not None)
-        assert [q for _, q in ps] == pytest.approx([2 * ps[0][0], max(2 * ps[0][0], ps[1][0])])
 
 
 def test_a_difference_that_is_the_same_in_every_seed_has_the_p_of_its_signs() -> None:
