@@ -309,10 +309,10 @@ def compared(
     taken in their order. settings: values by name that a record repeats from the config.
     """
     before, after = (numbers_of(records, settings) for records in (then, now))
-    found = []
+    found: list[Repeated] = []
     for key in before | after:
         where, _ = before.get(key) or after[key]
-        old, new = (side[key][1] if key in side else None for side in (before, after))
+        old, new = (side.get(key, ({}, None))[1] for side in (before, after))
         difference = abs(old - new) / (max(abs(old), abs(new)) or 1.0) if is_number(old) and is_number(new) else None
         verdict = CLOSE if difference is not None and difference <= rtol else DIFFERENT
         verdict = EQUAL if old == new else MISSING if None in (old, new) else verdict
