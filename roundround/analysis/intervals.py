@@ -23,7 +23,7 @@ ROUNDING = 8  # units in the last place: two ways to compute a number differ by 
 def half_width(values: Array, confidence: float = 0.95) -> Array:
     """Half the interval of the mean over the first axis by Student's t, [S, ...] -> [...].
 
-    NaN for one seed and for numbers that are not finite, inf where it is larger than every float.
+    NaN for one seed, for numbers that are not finite, and for numbers whose squares are too large.
     """
     if len(values) < 2:
         return np.full(values.shape[1:], np.nan)
@@ -32,8 +32,9 @@ def half_width(values: Array, confidence: float = 0.95) -> Array:
 
 
 def standard_error(values: Array) -> Array:
-    """The standard error of the mean over the first axis."""
-    return np.asarray(values.std(0, ddof=1) / np.sqrt(len(values)))
+    """The standard error of the mean over the first axis; NaN where its square is no float, as of 1e200."""
+    error = values.std(0, ddof=1) / np.sqrt(len(values))
+    return np.where(np.isfinite(error), error, np.nan)
 
 
 def error_widths(n_seeds: int, confidence: float = 0.95) -> float:
