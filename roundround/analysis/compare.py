@@ -51,7 +51,7 @@ def compare(
     paths: run directories, sweeps, folders of runs, patterns, `last`, `last~3` (under `outputs`), and csv or jsonl
     files of settings, seed, metric, length, value. baseline: `pe=rope` pairs each run with the one that differs in pe
     alone; `["pe=rope", "softmax=softmax"]` is one cell for all; `none` for none; without one, the plain attention where
-    it is among the runs. metric: those to compare; all without one. where: filters on the runs, as `roundround runs`
+    it is among the runs. metric: the ones to compare; all without one. where: filters on the runs, as `roundround runs`
     takes them, and on coordinates, such as {"verb": "eval", "pe": "rope,nope", "length": 512}.
 
     `.table` has a row for each metric, context length (task, ...) and setting, `.data_frame()` the same as a pandas
@@ -219,7 +219,7 @@ def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
     n_coordinates = cells["coordinates"].map(len)
     if cells.empty or not all(RATE in group.settings for group in groups.values()):
         return
-    metric = cells["metric"][n_coordinates.idxmin()]  # the most telling of those that are measured in least detail
+    metric = cells["metric"][n_coordinates.idxmin()]  # the first of the metrics with the fewest coordinates
     chosen = cells.index[(cells["metric"] == metric) & (n_coordinates == n_coordinates.min())]
     families: dict[str, dict[int, float]] = defaultdict(dict)
     for n, group in groups.items():
@@ -233,7 +233,7 @@ def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
         for cell, some_means in groupby(means.items(), key=lambda item: item[0][0]):
             scores = {rate: score for (_, rate), score in some_means}
             best = [rate for rate, score in scores.items() if score == max(scores.values())]
-            rates = sorted({*rate_of.values()})  # those that diverged too
+            rates = sorted({*rate_of.values()})  # with the rates that diverged
             if len(rates) > 1 and len(best) == 1 and best[0] in (rates[0], rates[-1]):
                 at_edge.append((cells["coordinates"][cell], best[0], rates))
         for coordinates, rate, rates in at_edge[:1]:

@@ -65,7 +65,7 @@ def as_typed(where: Mapping[str, object] | None) -> dict[str, str]:
 
 @dataclass(eq=False, repr=False)
 class Group:
-    """The replicates of one setting. settings: those that vary among the replicates of its verb.
+    """The replicates of one setting. settings: the ones that vary among the replicates of its verb.
 
     replaced: (earlier replicate, later replicate) of the same seed whose numbers differ; the later one's are taken.
     """
@@ -85,14 +85,14 @@ class Group:
 
     @property
     def sources(self) -> list[PastRun]:
-        """The runs that made the models, each once; of several with one seed the last that counts."""
+        """The runs that made the models, each once; the last one where several have the same seed."""
         by_start = sorted(self.replicates, key=lambda one: (one.started is not None, one.started))
         runs = {one.seed: one.source for one in by_start}.values()
         return list({run.directory: run for run in runs if run is not None}.values())
 
     @cached_property
     def tokens_per_second(self) -> float | None:
-        """Of training, the mean over the models."""
+        """The speed of training, the mean over the models."""
         speeds = [run.tokens_per_second for run in self.sources if run.tokens_per_second is not None]
         return float(np.mean(speeds)) if speeds else None
 
@@ -105,7 +105,7 @@ class Group:
 
 
 def varying(replicates: Iterable[Replicate]) -> tuple[list[str], dict[str, list[str]]]:
-    """The settings that tell replicates apart; and for each that others determine, as pe does pe.theta, those."""
+    """The settings that distinguish replicates, and the ones that determine each other setting: pe for pe.theta."""
     all_settings = [replicate.settings for replicate in replicates]
 
     def n_distinct(*keys: str) -> int:
@@ -154,13 +154,13 @@ class Row:
     mean: float
     low: float | None
     high: float | None
-    pairs: list[tuple[float, float]] = field(default_factory=list)  # of this setting and of the baseline, by seed
+    pairs: list[tuple[float, float]] = field(default_factory=list)  # this setting's number and the baseline's, by seed
     difference: float | None = None
     difference_low: float | None = None
     difference_high: float | None = None
     p: float | None = None
     p_holm: float | None = None
-    p_is_bound: bool = False  # of both
+    p_is_bound: bool = False  # p and p_holm are upper bounds
 
     @property
     def verb(self) -> str | None:
@@ -226,11 +226,12 @@ class Baseline:
 
 @dataclass(eq=False, repr=False)
 class Comparison:
-    """Runs compared. settings: those that vary, each with its values. table: a row for each metric, length and setting.
+    """Runs compared. settings: the ones that vary, each with its values.
 
-    groups: the settings with the runs behind them. numbers: those that count, with the columns group (which of the
-    groups), metric, coordinates, seed, value. baseline: what was asked for, or taken; None for none. remarks: what a
-    reader has to know. skipped: (run directory, why) of runs that are not in the numbers.
+    table: a row for each metric, length and setting. groups: the settings with the runs behind them. numbers: the ones
+    that count, with the columns group (which of the groups), metric, coordinates, seed, value. baseline: what was asked
+    for, or taken; None for none. remarks: what a reader has to know. skipped: (run directory, why) of runs that are not
+    in the numbers.
     """
 
     settings: dict[str, list[Any]]
@@ -282,8 +283,8 @@ class Comparison:
 def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Sequence[str] = ()) -> Comparison:
     """The comparison of the numbers of a long table, without remarks.
 
-    baseline: as it is typed, such as ["pe=rope"]; none for what `baseline_of` takes, ["none"] for none. metrics: those
-    to compare, none for all. Raises UserError for a metric that was not measured, or a baseline that matches nothing.
+    baseline: as it is typed, such as ["pe=rope"]; none for what `baseline_of` takes, ["none"] for none. metrics: the
+    ones to compare, none for all. UserError for a metric that was not measured, or a baseline that matches nothing.
     """
     groups, numbers = grouped(table)
     measured = set(numbers["metric"])
@@ -471,9 +472,9 @@ def correct(
 ) -> None:
     """Holm's correction over a family: all settings that are compared with a baseline at one metric and coordinates.
 
-    Those that have too few seeds for a p are members, and so are those whose number is finite in no seed and that have
-    no row therefore (not_finite: the runs with such a number, by metric and place): what came out does not make a
-    family smaller. partner: of each setting that is compared the baseline.
+    A setting with too few seeds for a p is a member. So is a setting without a row because its number is finite in no
+    seed (not_finite: the runs with such a number, by metric and coordinates), since the outcome must not make a family
+    smaller. partner: the baseline of each setting that is compared.
     """
     for cell, keys in groupby((key for key in rows if rows[key].baseline is not None), key=itemgetter(0)):
         family = [rows[key] for key in keys]
@@ -490,10 +491,10 @@ def correct(
 
 
 def training_curves(groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The curves of the settings of training runs, else of those that made the models; and what could not be read.
+    """The training curves of the settings, and what could not be read.
 
     A curve is a record as comparison.json has it: held-out loss by training tokens, the mean over the seeds with its
-    95 % interval. Where several settings of a look at models share their training, the first has its curve.
+    95 % interval. Where several settings share their training runs, only the first has its curve.
     """
     curves: list[dict[str, Any]] = []
     damaged: list[str] = []

@@ -1,5 +1,7 @@
 """How certain a mean over seeds is, and a difference that is paired by seed.
 
+Student's t is `scipy.special`'s, which `scipy.stats` calls: `eval` and `probe` do not wait a second for the latter.
+
 Tested by tests/analysis/test_statistics.py.
 """
 
@@ -11,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import special
 
 Array = NDArray[np.float64]
 
@@ -21,17 +23,23 @@ ROUNDING = 8  # units in the last place: two ways to compute a number differ by 
 def half_width(values: Array, confidence: float = 0.95) -> Array:
     """Half the interval of the mean over the first axis by Student's t, [S, ...] -> [...].
 
-    NaN for one seed and for numbers that are not finite, inf where it is larger than every float.
+    NaN for one seed, for numbers that are not finite, and for numbers whose squares are too large.
     """
     if len(values) < 2:
         return np.full(values.shape[1:], np.nan)
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(error_widths(len(values), confidence) * stats.sem(values))
+        return np.asarray(error_widths(len(values), confidence) * standard_error(values))
+
+
+def standard_error(values: Array) -> Array:
+    """The standard error of the mean over the first axis; NaN where its square is no float, as of 1e200."""
+    error = values.std(0, ddof=1) / np.sqrt(len(values))
+    return np.where(np.isfinite(error), error, np.nan)
 
 
 def error_widths(n_seeds: int, confidence: float = 0.95) -> float:
     """Half the interval of a mean of two seeds or more, in standard errors: 12.7 for two, 4.3 for three."""
-    return float(stats.t.ppf((1 + confidence) / 2, n_seeds - 1))
+    return float(special.stdtrit(n_seeds - 1, (1 + confidence) / 2))
 
 
 def error_from_p(mean: float, p: float, n_seeds: int) -> float:
@@ -41,7 +49,7 @@ def error_from_p(mean: float, p: float, n_seeds: int) -> float:
 
 def p_of_mean(mean: float, error: float, n_seeds: int) -> float:
     """Two-sided p by Student's t of a mean with this standard error; NaN where the error is unknown or 0."""
-    return 2 * float(stats.t.sf(abs(mean) / error, n_seeds - 1)) if error > 0 and n_seeds > 1 else math.nan
+    return 2 * float(special.stdtr(n_seeds - 1, -abs(mean) / error)) if error > 0 and n_seeds > 1 else math.nan
 
 
 def welch_width(error: float, n_seeds: int, other: float, n_other: int) -> float:
@@ -49,7 +57,7 @@ def welch_width(error: float, n_seeds: int, other: float, n_other: int) -> float
     if other == 0:
         return error * error_widths(n_seeds)
     variance, degrees = error**2 + other**2, error**4 / (n_seeds - 1) + other**4 / (n_other - 1)
-    return math.sqrt(variance) * float(stats.t.ppf(0.975, variance**2 / degrees))
+    return math.sqrt(variance) * float(special.stdtrit(variance**2 / degrees, 0.975))
 
 
 def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
@@ -64,12 +72,12 @@ def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
         return np.full(values.shape[1], np.nan), np.zeros(values.shape[1], dtype=bool)
     difference = values - baseline
     rounding = ROUNDING * np.spacing(np.maximum(np.abs(values), np.abs(baseline)))
-    low, high = (difference - rounding).max(0), (difference + rounding).min(0)  # of one number that all could be
+    low, high = (difference - rounding).max(0), (difference + rounding).min(0)  # bounds of one number that all could be
     same = low <= high
     is_bound = same & ((low > 0) | (high < 0))
     p = np.where(is_bound, 2.0 ** (1 - n_seeds), 1.0)
     some = difference[:, ~same]
-    p[~same] = 2 * stats.t.sf(np.abs(some.mean(0)) / stats.sem(some), n_seeds - 1)
+    p[~same] = 2 * special.stdtr(n_seeds - 1, -np.abs(some.mean(0)) / standard_error(some))
     return p, is_bound
 
 
@@ -84,7 +92,7 @@ def holm(p: Sequence[float]) -> list[float]:
     order = np.argsort(values, kind="stable")  # NaN is last
     corrected = np.empty_like(values)
     corrected[order] = np.maximum.accumulate(np.minimum(1.0, np.arange(len(values), 0, -1) * values[order]))
-    return corrected.tolist()
+    return [float(value) for value in corrected]
 
 
 def wilson(n_hits: float, n: float) -> tuple[float, float]:
@@ -92,7 +100,7 @@ def wilson(n_hits: float, n: float) -> tuple[float, float]:
 
     Wilson 1927, Journal of the American Statistical Association 22:209.
     """
-    z = float(stats.norm.ppf(0.975))
+    z = float(special.ndtri(0.975))
     centre, spread = n_hits + z**2 / 2, z * math.sqrt(n_hits * (n - n_hits) / n + z**2 / 4)
     return (max(0.0, (centre - spread) / (n + z**2)), min(1.0, (centre + spread) / (n + z**2)))
 
@@ -107,7 +115,7 @@ class Moderated(NamedTuple):
 
 
 def moderated(differences: Sequence[float], prior: tuple[float, float]) -> Moderated:
-    """A t-test of the mean of a few differences whose variance is moderated by those of other such groups.
+    """A t-test of the mean of a few differences whose variance is moderated by the variances of other groups.
 
     All variances are taken as draws from a scaled inverse chi-square, whose s0^2 and d0 `fitted_prior` finds. A group's
     own variance s^2 with d degrees of freedom becomes (d0 s0^2 + d s^2) / (d0 + d), with d0 + d degrees of freedom.
@@ -122,8 +130,8 @@ def moderated(differences: Sequence[float], prior: tuple[float, float]) -> Moder
     error = math.sqrt((degrees * prior_variance + d * variance) / df / n)
     if error == 0:  # the same in every seed: as in `paired_p`
         return Moderated(mean, mean, mean, 1.0 if mean == 0 else 2.0 ** (1 - n))
-    half = error * float(stats.t.ppf(0.975, df))
-    return Moderated(mean, mean - half, mean + half, float(2 * stats.t.sf(abs(mean) / error, df)))
+    half = error * float(special.stdtrit(df, 0.975))
+    return Moderated(mean, mean - half, mean + half, float(2 * special.stdtr(df, -abs(mean) / error)))
 
 
 def fitted_prior(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
@@ -142,6 +150,8 @@ def fitted_prior(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
     most = float(d.sum())
     if excess <= float(special.polygamma(1, most / 2)):
         return math.exp(float(e.mean())), most
-    excess = min(excess, 9e5)  # of d0 = 0.002: as good as nothing
+    from scipy import optimize  # a third of a second, which only `bench` waits for
+
+    excess = min(excess, 9e5)  # d0 is then 0.002, as good as 0
     half = optimize.brentq(lambda x: special.polygamma(1, x) - excess, 1e-3, most / 2, xtol=1e-15, rtol=1e-15)
     return math.exp(float(e.mean()) + float(special.digamma(half)) - math.log(half)), 2 * half

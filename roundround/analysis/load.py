@@ -1,12 +1,11 @@
 """Runs, and files of measurements, as one long table: a row for each number, with the replicate that it belongs to.
 
-A replicate is one seed of one setting, as one run or one file has it. What a record of `results.json` says beside its
-metric and value is a setting (what the model is), or a coordinate (where the number was taken: context length, task,
-layer, head).
+A replicate is one seed of one setting, in one run or one file. Beside its metric and value, a record of `results.json`
+has settings (what the model is) and coordinates (where the number was taken: context length, task, layer, head).
 
-A csv or jsonl file is of settings, seed, metric, length, value. A row is one number: `value` is needed; `metric` (else
-"value"), `seed`, `verb` and the coordinates (COORDINATES, such as `length`) mean what they mean in `results.json`;
-every other column is a setting.
+A csv or jsonl file has the columns settings, seed, metric, length, value. A row is one number: `value` is needed;
+`metric` (else "value"), `seed`, `verb` and the coordinates (COORDINATES, such as `length`) mean the same as in
+`results.json`; every other column is a setting.
 
 Tested by tests/analysis/test_measurement_files.py (files) and tests/analysis/test_compare.py (runs).
 """
@@ -61,22 +60,22 @@ COORDINATES = (
 GROUPS = (*NAMES, "tokenizer", "optim", "schedule")  # whose option is a setting
 ENDINGS = (".csv", ".jsonl")
 NO_SETTINGS = ("metric", "value", "seed", "verb", *COORDINATES)  # columns of a file
-# keys that change no number of a model, or that a record says better; the last ones may be typed and are in no config
-OF_RECORDS = ("seed", "softmax")  # what a run of several seeds and normalisers says in its records alone
+OF_RECORDS = ("seed", "softmax")  # a run of several seeds and normalisers names them in its records alone
+# keys that change no number of a model, or that a record knows better; the last two may be typed and are in no config
 NOT_SETTINGS = {*keys_of(REPLICATE, MEASURED, HOW, WHERE), *COORDINATES, "hydra", "experiment"}
-# of a record: what says how it was measured, and what was found beside the number
+# fields of a record that say how it was measured, and what was found beside the number
 NOT_COORDINATES = {"metric", "value", "verb", "run", "seed", "low", "high", "step", "targets", "joints"}
 NOT_COORDINATES |= {"joining_token", "pair", "source", "separate_documents", "special_tokens", "examples", "distinct"}
 NOT_COORDINATES |= {"split", "context", "pairs", "phenomena", "sample"}  # context: a task's length in tokens
-NOT_COORDINATES |= {"stderr", "of"}  # of tasks of lm_eval
+NOT_COORDINATES |= {"stderr", "of"}  # in records of tasks of lm_eval
 
 
 @dataclass(eq=False)
 class Replicate:
     """One seed of one setting. The facts must be equal among replicates for a fair comparison.
 
-    origin: the run directory, or the file. source: the run that made the model; of a pretrained model the one that
-    measured it; None in a file.
+    origin: the run directory, or the file. source: the run that made the model, or that measured a pretrained model;
+    None in a file.
     """
 
     verb: str | None
@@ -147,7 +146,7 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
 
 
 def fields_of(replicate: Replicate) -> dict[str, Any]:
-    """What a filter may ask of a replicate that its run does not say."""
+    """What a filter may ask of a replicate beside the facts of its run."""
     return replicate.settings | {"seed": replicate.seed}
 
 
@@ -155,7 +154,7 @@ def fields_of(replicate: Replicate) -> dict[str, Any]:
 
 
 def numbers_of_runs(runs: Iterable[PastRun], table: LongTable) -> Iterator[Number]:
-    """The numbers of finished runs that measure a model; the table has a word about the others."""
+    """The numbers of finished runs that measure a model; the table gets a remark about the others."""
     others: Counter[str] = Counter()
     for run in runs:
         if not verb_named(run.verb).measures:
@@ -175,15 +174,15 @@ def numbers_of_runs(runs: Iterable[PastRun], table: LongTable) -> Iterator[Numbe
         table.remarks.append(f"{metric} of {first}{also} is not finite somewhere, and left out there")
     if table.lost:
         also = f" and {len(table.lost) - 1:,} more runs" if len(table.lost) > 1 else ""
-        known = "of its settings those that were typed are known"
-        table.remarks.append(f"{table.lost[0]}{also} looked at a training run that is not there: {known}")
+        known = "only the settings that were typed are known"
+        table.remarks.append(f"{table.lost[0]}{also} measured a training run that is not there: {known}")
     if others:
         listed = ", ".join(f"{n:,} of {verb}" for verb, n in others.items())
         table.remarks.append(f"passed over: runs that measure no model ({listed})")
 
 
 def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
-    """The numbers of one finished run. UserError where its results are damaged."""
+    """The numbers of one finished run. UserError for damaged results."""
     records, directory = run.results(), str(run.directory)
     if not records:
         table.skipped.append((directory, "it has no results.json"))
@@ -194,7 +193,7 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
         if not (is_below(key, NOT_SETTINGS) or "/" in key or "@" in key or key.endswith(("._target_", ".kind")))
     }
     facts, model = facts_of(run, trained), trained or run
-    lost = trained is None and run.manifest.get("run") is not None  # then the records know best what the model is
+    lost = trained is None and run.manifest.get("run") is not None  # then only the records say what the model is
     if lost:
         table.lost.append(directory)
     replicates: dict[tuple[Any, ...], Replicate] = {}
@@ -204,7 +203,7 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
 
     @cache  # most records have the same fields
     def split(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
-        """The fields that name the model, which the record knows best, and those that say where it was measured."""
+        """The fields that name the model, and the fields that say where it was measured."""
         of_training = {n for n in names if lost and not is_below(n, NOT_SETTINGS) and ("." in n or n in training)}
         own = [name for name in names if name in NAMES or name.startswith("softmax.") or name in of_training]
         return own, sorted(n for n in names if n in COORDINATES or not (n in known or n in own or "." in n))
@@ -219,7 +218,7 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
             own = {key: as_cell(record[key]) for key in of_model}
             there = {key: as_cell(record[key]) for key in of_place if record[key] is not None}
             if not isinstance(there.get("first_token"), bool):
-                there.pop("first_token", None)  # of eval: how the text was read
+                there.pop("first_token", None)  # in eval it says how the text was read
             if is_odd:
                 table.not_finite.setdefault((metric, tuple(there.items())), []).append(directory)
                 continue
@@ -233,12 +232,12 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
 
 
 def as_cell(value: Any) -> Any:
-    """A value of anybody's as a table can group by it: lists and mappings as text."""
+    """A value by which a table can group: lists and mappings become text."""
     return str(value) if isinstance(value, dict) else cell(value)
 
 
 def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:
-    """What has to be equal among runs that are compared, in words."""
+    """The facts, in words, that must be equal among runs that are compared."""
     manifest, made = run.manifest, (trained or run).manifest
     git, text = made.get("git") or {}, (manifest.get("data") or {}).get("corpus_hash", "")
     commit = f"{str(git.get('commit'))[:10]}{' with changes' if git.get('dirty') else ''}"
@@ -271,7 +270,7 @@ def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:
 
 
 def numbers_of_file(path: Path) -> list[Number]:
-    """The numbers of a file. UserError for one that cannot be read, a row without a number, and one that is twice."""
+    """The numbers of a file. UserError for an unreadable file, a row without a number, and two values of one number."""
     replicates: dict[tuple[Any, ...], Replicate] = {}
     found: dict[tuple[Replicate, str, Coordinates], tuple[int, float]] = {}
     for line, raw in rows_of(path):

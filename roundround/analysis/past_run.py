@@ -1,4 +1,4 @@
-"""Past runs: which are meant, by words and by filters, and what lies in one; which metrics say how good it is.
+"""Past runs: how words and filters choose them, what a run holds, and which metrics measure quality.
 
 A word is a run directory, a sweep, a folder of runs, a pattern such as `outputs/*/*`, last or last~3. A filter is
 `key=value`: verb=train, status=failed, since=2d, pe=rope,p_rope, optim.lr=1e-3. Nothing is written.
@@ -28,12 +28,12 @@ from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import check_is_file, home_expanded, parse_json, read_text
 from roundround.verbs import VERBS, verb_named
 
-SIZES = ("length", "n", "prefix")  # of a record: where a number was taken, along an axis
+SIZES = ("length", "n", "prefix")  # fields of a record: where a number was taken, along an axis
 DIED = "died"  # killed: the manifest still says running, and no process holds the directory
 LOWER = {"perplexity", "loss", "nats", "error", "bits"}  # words in names of metrics that are better when lower
 HIGHER = {"accuracy", "acc", "f1", "match", "bleu"}
-SHARES = {"accuracy", "acc", "match", "rate"}  # of what was asked: from 0 to 1
-# of several that say the same
+SHARES = {"accuracy", "acc", "match", "rate"}  # from 0 to 1
+# the metric that comes first, of several that measure the same
 FIRST = ("perplexity", "exact_match", "output_match", "accuracy", "token_accuracy", "nats_per_token", "nats_per_byte")
 
 
@@ -61,17 +61,17 @@ class PastRun:
     @property
     def seconds(self) -> float | None:
         """How long it ran, from its last start; until now where it runs, None where that is not known."""
-        begun = time_of(self.manifest.get("resumed") or self.manifest["started"])
+        start = time_of(self.manifest.get("resumed") or self.manifest["started"])
         if self.status == "running":
-            return (datetime.now().astimezone() - begun).total_seconds()
+            return (datetime.now().astimezone() - start).total_seconds()
         ended = self.manifest.get("ended")
-        return (time_of(ended) - begun).total_seconds() if ended else None
+        return (time_of(ended) - start).total_seconds() if ended else None
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """What may be asked of it: every value of its config by its dotted name, and the option of each group.
+        """Every value of its config by its dotted name, and the option of each group.
 
-        Of a look at the model of another run (eval, probe), what that run was trained with where it has no own.
+        A run that measures the model of another run (eval, probe) also has the settings of its training.
         """
         own = flat(self.manifest["config"]) | self.choices
         trained = self.measured
@@ -88,7 +88,7 @@ class PastRun:
 
     @property
     def learns_a_task(self) -> bool:
-        """Whether it is a training that learns a task, and no text."""
+        """Whether it is a training on a task, not on text."""
         return self.verb == "train" and "train_examples" in (self.manifest["data"] or {})
 
     @property
@@ -99,7 +99,7 @@ class PastRun:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of a training; None for one that was resumed, because only its last part is timed."""
+        """The speed of a training; None for a resumed one, because only its last part is timed."""
         seconds, tokens = self.manifest.get("seconds_of_training"), self.tokens_seen
         if tokens is None or self.manifest.get("resumed") or not isinstance(seconds, int | float) or seconds <= 0:
             return None
@@ -107,7 +107,7 @@ class PastRun:
 
     @property
     def train_lengths(self) -> tuple[int, int] | None:
-        """Of a training: the shortest and the longest length it had, of text both its context; None where not known."""
+        """The shortest and the longest length of a training; both are its context for text. None where not known."""
         if self.verb != "train":
             return None
         context = self.manifest["config"]["model"]["train_length"]
@@ -116,9 +116,9 @@ class PastRun:
 
     @cached_property
     def measured(self) -> PastRun | None:
-        """The run whose model this one looked at, where it is still there, or where both have moved together.
+        """The run whose model this one measured, if it is still there, or if both have moved together.
 
-        Never one that looked at another itself: it made no model, and a foreign run may name itself.
+        A run that measured another one is never taken: it made no model, and a foreign run may name itself.
         """
         source = self.manifest.get("run")
         if source is None:
@@ -146,11 +146,9 @@ class PastRun:
 
     def results(self) -> list[dict[str, Any]]:
         """The records of its results.json; none where it has none yet. UserError where the file is damaged."""
-        path, text = self.directory / RESULTS, self.text_of(RESULTS)
-        if text is None:
-            return []
+        path = self.directory / RESULTS
         try:
-            records = parse_json(text)
+            records = parse_json(self.text_of(RESULTS) or "[]")
         except ValueError as error:
             raise UserError(f"{path} cannot be read: {one_line(error)}") from error
         if not isinstance(records, list) or not all(
@@ -188,7 +186,7 @@ def past_run(directory: Path) -> PastRun:
 def is_held(directory: Path) -> bool:
     """Whether a living process writes there."""
     path = directory / LOCK
-    if not os.access(path, os.W_OK):  # somebody else's folder: believe what the manifest says, unless no lock is left
+    if not os.access(path, os.W_OK):  # a folder of another user: the manifest is believed, unless no lock is left
         return path.exists()
     lock = FileLock(path)
     try:
@@ -224,7 +222,7 @@ def words_of(metric: str) -> set[str]:
 
 
 def rank(metric: str) -> int:
-    """Where a metric stands in tables: the most telling first."""
+    """The rank of a metric in tables: the most informative is first."""
     return FIRST.index(metric) if metric in FIRST else len(FIRST) + (direction(metric) == 0)
 
 
@@ -242,7 +240,7 @@ UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"
 def directories_of(word: str, outputs: str, *verbs: str | None, levels: float = math.inf) -> list[Path]:
     """The run directories that a word means, oldest first. UserError where it means none.
 
-    verbs: among whose runs `last` is looked for under `outputs`; none for all. levels: how many folders down.
+    verbs: `last` is one of their runs under `outputs`; none for all. levels: how many folders down.
     """
     reference = LAST.fullmatch(word)
     if reference is not None and not os.path.lexists(word):
@@ -291,30 +289,23 @@ def newest_first(*folders: Path) -> list[Path]:
 
 def runs_below(folder: Path, levels: float = math.inf) -> Iterator[Path]:
     """The folder itself where it is a run, else the runs up to so many levels below it. Links are not followed."""
-    try:
-        entries = list(os.scandir(folder))
-    except OSError:  # a file, or a folder of somebody else's
-        return
-    if any(entry.name == MANIFEST for entry in entries):
-        yield folder
-        return
-    if levels < 1:
-        return
-    for entry in sorted(entries, key=lambda entry: entry.name):
-        if entry.is_dir(follow_symlinks=False) and entry.name not in NOT_RUNS and not entry.name.startswith("."):
-            yield from runs_below(Path(entry.path), levels - 1)
+    for name, folders, files in os.walk(folder):
+        path = Path(name)
+        inside = MANIFEST in files or len(path.parts) - len(folder.parts) >= levels
+        folders[:] = [] if inside else sorted(one for one in folders if one not in NOT_RUNS and not one.startswith("."))
+        if MANIFEST in files:
+            yield path
 
 
 def started_at(directory: Path) -> datetime:
     """When a run started, read off the head of its manifest: thousands are put in order before one is parsed."""
-    try:
+    with suppress(OSError):
         check_is_file(directory / MANIFEST)
         with open(directory / MANIFEST, "rb") as file:
             found = STARTED.search(file.read(HEAD))
-    except OSError:
-        return BEGINNING
-    text = found[1].decode(errors="replace") if found is not None else ""
-    return time_of(text) if is_date(text) else BEGINNING
+        if found is not None and is_date(text := found[1].decode(errors="replace")):
+            return time_of(text)
+    return BEGINNING
 
 
 # -- filters
@@ -340,7 +331,7 @@ class Filters:
             raise UserError(f"no status={status}{nearest(status, STATUSES)}")
 
     def take(self, run: PastRun) -> bool:
-        """Whether a run is one of those that are meant."""
+        """Whether a run passes."""
         return (
             (self.verbs is None or run.verb in self.verbs)
             and (self.since is None or run.started >= self.since)
@@ -349,7 +340,7 @@ class Filters:
         )
 
     def admit(self, settings: Mapping[str, Any], but: Sequence[str] = ()) -> bool:
-        """Whether settings are among those that are meant, but for some that are not asked."""
+        """Whether settings pass; the keys in `but` are not asked."""
         self.known |= settings.keys()
         return all(
             key in but or (key in settings and any(is_same(settings[key], text) for text in texts))

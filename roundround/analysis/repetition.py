@@ -33,7 +33,7 @@ from roundround.support.errors import UserError, printable
 from roundround.verbs import VERBS, keys_of, verb_named
 from roundround.verbs.probe import SubjectConfig
 
-NO_RESULT = keys_of(WHERE) - {"run"}  # which run is looked at is what makes the numbers
+NO_RESULT = keys_of(WHERE) - {"run"}  # the run that is measured decides the numbers
 EQUAL, CLOSE, DIFFERENT, MISSING = VERDICTS = ("equal", "close", "different", "missing")
 TIMING = re.compile(r"(^|_)(seconds?|minutes|hours|milliseconds|ms|speed|per_second|memory)(_|$)")
 OF_ONE_RUN = {"run", "step"}  # fields of a record in which a repetition may differ
@@ -45,7 +45,7 @@ SECONDS_BETWEEN_LOOKS = 2.0  # at a run that another process is at
 
 
 def code_changes(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """A line where the code is not that of the run: its commit, or what was not committed then or is not now."""
+    """A line if the code has changed: its commit, or what was not committed then or is not committed now."""
     kept, (state, patch) = directory / "code.patch", git_state()
     then = manifest["roundround"], manifest.get("git"), kept.read_bytes() if kept.is_file() else None
     now = __version__, state, patch
@@ -121,7 +121,7 @@ def planned_config(
 def has_same_numbers(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
     """Whether a run was made from the config that is planned, as far as its numbers depend on it.
 
-    A key that the program did not have yet when the run was made stood at what is its default today.
+    A key that is newer than the run had the value that is its default today.
     """
     then, now = of_numbers(manifest["config"]), of_numbers(planned)
     new = now.keys() - then.keys()
@@ -133,7 +133,7 @@ def has_same_numbers(manifest: Mapping[str, Any], planned: Mapping[str, Any]) ->
 
 
 def has_same_text(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
-    """Whether the text that a run was trained on is what its config means now: a file may have changed."""
+    """Whether the config of a run still means the text that it was trained on: a file may have changed."""
     known = (manifest.get("data") or {}).get("corpus_hash")
     if manifest["verb"] != "train" or known is None:
         return True
@@ -165,9 +165,8 @@ class Made:
 class Runner:
     """Runs verbs for another one, each in a process of its own, and keeps what it ran.
 
-    A finished run of the same numbers is taken, and a stopped one resumed where its verb can be. for_training: words of
-    every `train`, which has no device=. log: a file for what they print on standard error, and nothing is said here of
-    what runs; None: it is printed.
+    A finished run of the same numbers is taken, and a stopped one is resumed if its verb can be. for_training: words of
+    every `train`, which has no device=. log: a file for what the verbs print on standard error; None: it is printed.
     """
 
     outputs: str
@@ -186,13 +185,13 @@ class Runner:
         words = [*overrides, *usual, *own]
         same = self.same(verb, planned_config(verb, words, self.outputs, self.config_dir))
         done = [path for path, status in same if status == "done"]
-        begun = [path for path, _ in same] if entry.trains else []
+        stopped = [path for path, _ in same] if entry.trains else []
         if done:
             self.tell(f"{command}: takes {done[-1]}")
             directory = done[-1]
         else:
-            self.tell(command if not begun else f"{command}: resumes {begun[-1]}")
-            again = [verb, f"resume={as_value(begun[-1])}", *usual] if begun else [verb, *words]
+            self.tell(command if not stopped else f"{command}: resumes {stopped[-1]}")
+            again = [verb, f"resume={as_value(stopped[-1])}", *usual] if stopped else [verb, *words]
             own_folder = [] if self.config_dir is None else ["--config-dir", self.config_dir]
             whole = [*again, f"outputs={as_value(self.outputs)}", *own_folder]
             directory = start(whole) if self.log is None else start_warm(whole, self.log)
@@ -200,9 +199,9 @@ class Runner:
         return directory
 
     def same(self, verb: str, planned: dict[str, Any]) -> list[tuple[Path, str]]:
-        """Runs of the same numbers, made with the code that classes from outside have now, and their status.
+        """Runs of the same numbers, made with today's code of classes from outside, and their status.
 
-        One that another process is at is waited for, as far as its verb could be resumed.
+        A run that another process is writing is awaited if its verb can be resumed.
         """
         while True:
             found = [
@@ -239,7 +238,7 @@ def check_repeatable(run: PastRun) -> None:
 
 
 def overrides_of(run: PastRun) -> list[str]:
-    """The recorded overrides that decide the numbers, and the run that this one looked at: never what `last` is now.
+    """The recorded overrides that decide the numbers, and the run that this one measured, whatever `last` is now.
 
     UserError for an override that nobody can have typed as one, and for a run that is not there any more.
     """
@@ -255,33 +254,27 @@ def overrides_of(run: PastRun) -> list[str]:
     if source is None or "run" not in verb_named(run.verb).keys:
         return kept
     if not (Path(source) / MANIFEST).is_file():
-        raise UserError(f"{run.directory} looked at the run in {source}, which is not there any more")
+        raise UserError(f"{run.directory} measured the run in {source}, which is not there any more")
     return [*kept, f"run={as_value(source)}"]
 
 
 def recorded_config_dir(run: PastRun, *, trust: bool) -> str | None:
     """The conf folder that the recorded command names. UserError where it is not there any more, or not trusted."""
-    try:
-        words = shlex.split(run.manifest["command"])
-    except ValueError:
-        words = []
-    parts = [part for word in words for part in (word.split("=", 1) if word.startswith("-") else [word])]
-    flags = dict(pairwise(parts))
-    name, folder = (flags.get(f"--config-{what}", flags.get(f"-c{what[0]}")) for what in ("name", "dir"))
-    if name not in (None, config_name(run.verb)):
-        raise UserError(f"{run.directory} was made with --config-name {name}, which rerun does not take")
-    if folder is None:
+    words = shlex.split(run.manifest["command"])
+    flags = dict(pairwise(part for word in words for part in (word.split("=", 1) if word.startswith("-") else [word])))
+    given = flags.get("--config-dir", flags.get("-cd"))
+    if given is None:
         return None
-    folder = str(folder_of(run) / folder)
+    folder = folder_of(run) / given
     made = f"{run.directory} was made with --config-dir {folder}"
-    if not Path(folder).is_dir():
+    if not folder.is_dir():
         raise UserError(f"{made}, which is not there any more; give --config-dir DIR")
     if not trust:
         raise UserError(
             f"{made}, whose modules would run: give trust=true to repeat it with them, or --config-dir DIR, a folder "
             "of your own"
         )
-    return folder
+    return str(folder)
 
 
 def folder_of(run: PastRun) -> Path:
@@ -316,10 +309,10 @@ def compared(
     taken in their order. settings: values by name that a record repeats from the config.
     """
     before, after = (numbers_of(records, settings) for records in (then, now))
-    found = []
+    found: list[Repeated] = []
     for key in before | after:
         where, _ = before.get(key) or after[key]
-        old, new = (side[key][1] if key in side else None for side in (before, after))
+        old, new = (side.get(key, ({}, None))[1] for side in (before, after))
         difference = abs(old - new) / (max(abs(old), abs(new)) or 1.0) if is_number(old) and is_number(new) else None
         verdict = CLOSE if difference is not None and difference <= rtol else DIFFERENT
         verdict = EQUAL if old == new else MISSING if None in (old, new) else verdict

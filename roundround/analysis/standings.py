@@ -1,7 +1,7 @@
 """The standard set of `roundround bench`, the values that variants reached on it, and how two variants compare.
 
 A set is yamls: conf/bench/v1.yaml and a part in each file of conf/bench/v1. A standing is a json file: what one variant
-reached, seed by seed. Those that travel with the package lie in roundround/standings.
+reached, seed by seed. The package has some in roundround/standings.
 
 Tested by tests/analysis/test_standings.py.
 """
@@ -35,8 +35,8 @@ SIGNIFICANT = 0.05
 BETTER, WORSE, NOT_TOLD_APART, NOT_TESTED, NOT_JUDGED = "better", "worse", "not told apart", "not tested", ""
 NO_VALUE = "no value"
 MEASURES = ("costs", "places", "promises")  # of asking/bench_measures.py
-SIZE = "default"  # that of the stored values
-# of a prior, as all differences share the seeds of the baseline: with more, p of equal variants is too small
+SIZE = "default"  # the size of the stored values
+# the most degrees of freedom of a prior: all differences share the seeds of the baseline, and with more, p is too small
 MOST_DEGREES = 8.0
 LARGEST = 1 << 20  # bytes of a file of values
 DECIDES = ("train", "looks", "keeps", "measures", "model_of")  # keys of a part on which numbers depend
@@ -69,11 +69,11 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What is trained, what the trained model is asked, and which numbers are kept of it.
+    """What is trained, how the trained model is measured, and which numbers are kept.
 
-    train: words of `roundround train`. looks: verbs with their words, on that run. measures: of a part that trains
-    nothing, the part whose model is looked at, and the name of the measurement. keeps: by metric, what becomes of the
-    records of one length: each, mean or max over heads.
+    train: words of `roundround train`. looks: verbs with their words, on that run. measures, model_of: for a part that
+    trains nothing, the name of the measurement and the part whose model is measured. keeps: by metric, how the records
+    of one length are reduced: each, mean or max over heads.
     """
 
     name: str
@@ -86,9 +86,9 @@ class Part:
     model_of: str = ""
 
     def numbers_of(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Of what a look left, the numbers that the part keeps, by metric@length.
+        """The numbers that the part keeps of a verb's records, by metric@length.
 
-        Those by position in the window are kept of the longest windows, by metric:position@last position.
+        Numbers by position in the window are kept for the longest windows, by metric:position@last position.
         """
         found: dict[str, list[float]] = {}
         longest = max((record["length"] for record in records if "length" in record), default=None)
@@ -103,14 +103,14 @@ class Part:
                 name = f"{metric}:position@{record['last_position']}"
             else:
                 continue
-            found.setdefault(name, []).append(float(record["value"]))  # what is not finite is recorded as its name
+            found.setdefault(name, []).append(float(record["value"]))  # float("nan") too
         over: dict[str, Callable[[list[float]], float]] = {"each": max, "mean": statistics.fmean, "max": max}
         return {name: over[self.keeps[re.split("[:@]", name)[0]]](some) for name, some in found.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StandardSet:
-    """Parts in their order, and the words of every training. hash: of all that decides a number.
+    """Parts in their order, and the words of every training. hash: it covers all that decides a number.
 
     rate: the learning rate. size: which of the set's sizes, with its own `more` words. is_standard: whether the values
     that travel with the package were made by it, as it is now, at the usual size.
@@ -137,7 +137,7 @@ class StandardSet:
 
 
 def read_set(name: str, size: str, config_dir: str | None) -> StandardSet:
-    """The set of this name, of roundround's own or of the user's folder. UserError where it is none."""
+    """The set of this name, from roundround or from the user's folder. UserError where there is none."""
     found = options_of("bench", config_dir)
     sets = {option: path for option, path in found.items() if "/" not in option}
     if name not in sets:
@@ -213,13 +213,13 @@ def variants_of(words: Sequence[str]) -> list[Variant]:
 
 
 def complete(variant: Variant) -> Variant:
-    """With rope and softmax where it names neither, and without the options that are the usual ones of other groups."""
+    """The variant with rope and softmax where it names none, and without the usual options of other groups."""
     whole = {key: variant.get(key, USUAL[key]) for key in ("pe", "softmax")} | variant
     return {key: value for key, value in whole.items() if key in ("pe", "softmax") or USUAL.get(key) != value}
 
 
 def format_variant(variant: Mapping[str, str]) -> str:
-    """`p_rope`, `rope + ssmax`: the plain softmax goes without saying, and RoPE where the normaliser is another."""
+    """`p_rope`, `rope + ssmax`: the plain softmax is not named."""
     named = [variant["pe"]] + [variant["softmax"]] * (variant["softmax"] != USUAL["softmax"])
     return " + ".join([*named, *(f"{k}={v}" for k, v in variant.items() if k not in ("pe", "softmax"))])
 
@@ -342,13 +342,13 @@ def read_standing(path: Path) -> Standing:
             )
             for n, seed in enumerate(made)
         }
-        return Standing(*(values[key] for key in ("set", "size", "hash", "variant", "rate")), seeds)
+        return Standing(**{key: values[key] for key in ("set", "size", "hash", "variant", "rate")}, seeds=seeds)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is no file of values as roundround bench leaves it: {one_line(error)}") from error
 
 
 def stored(name: str, size: str) -> list[Standing]:
-    """The values that travel with the package."""
+    """The values in the package."""
     return [read_standing(path) for path in sorted((STANDINGS / name / size).glob("*.json"))]
 
 
@@ -361,7 +361,7 @@ def joined(first: Standing, second: Standing) -> Standing:
 
 
 def priors(baseline: Standing, found: Sequence[Standing], columns: Sequence[Column]) -> list[tuple[float, float]]:
-    """For each column what the differences of all variants from the baseline say of how such differences vary."""
+    """For each column the prior of the variance, from the differences of all variants from the baseline."""
     others = [standing for standing in found if standing is not baseline]
     fitted = (fitted_prior([paired(other, baseline, column) for other in others]) for column in columns)
     return [(variance, min(degrees, MOST_DEGREES)) for variance, degrees in fitted]

@@ -1,4 +1,4 @@
-"""What a trained decoder costs beside another one, where its heads look, and which promises of its kind it keeps.
+"""What a trained decoder costs beside another one, where its heads attend, and which promises it keeps.
 
 Tested by tests/asking/test_bench_measures.py. Shapes: B texts, T tokens, V vocabulary.
 """
@@ -34,10 +34,10 @@ from roundround.trained.export.folder import agreement, model_to_export, questio
 from roundround.trained.models import TrainedRun, build_decoder, decoder_of_config
 
 TEXT = 96  # tokens of the texts that promises are checked on
-N_TEXTS = 16  # that show where heads look
+N_TEXTS = 16  # on which heads are measured
 SHIFT = 23  # tokens by which a text is moved: still within a training context of 128
 ROUNDED = 0.05  # nats: bfloat16 has 8 bits, and a logit of 10 is then known to 0.04
-EXACT = 2e-4  # of the largest logit: float32 sums of another order, two layers deep
+EXACT = 2e-4  # times the largest logit: float32 sums in another order, two layers deep
 STEP, TOKEN = (4096,), (4096, 32768)  # lengths at which costs are taken
 TIMES_OF_STEP, TIMES_OF_TOKEN = 5, 60  # that each is measured, in turn, in one repeat
 AGREEING, MOST_REPEATS, STEADY = 3, 12, 0.05  # repeats in a row whose ratios lie this close together make a number
@@ -86,7 +86,7 @@ def apart(found: Tensor, expected: Tensor) -> float:
 
 
 def rounding(decoder: Decoder, tokens_BT: Tensor, logits_BTV: Tensor) -> float:
-    """How far the log-probabilities of the next tokens are from those in bfloat16, in nats, on average."""
+    """How far the log-probabilities of the next tokens are from the ones in bfloat16, in nats, on average."""
     rounded_BTV = logits(deepcopy(decoder).to(torch.bfloat16), tokens_BT)
     targets = tokens_BT[:, 1:, None]
     ours, theirs = (z.log_softmax(-1)[:, :-1].gather(-1, targets) for z in (rounded_BTV, logits_BTV))
@@ -127,7 +127,7 @@ def exported(trained: TrainedRun, tokens_BT: Tensor) -> float:
     return found.difference / found.largest
 
 
-# -- where its heads look
+# -- where its heads attend
 
 
 def places(trained: TrainedRun) -> dict[str, float]:
@@ -143,7 +143,7 @@ def places(trained: TrainedRun) -> dict[str, float]:
 
 
 def costs(config: DictConfig, n_vocab: int, device: torch.device) -> dict[str, float]:
-    """Time and memory of a run's decoder over those of the same one with RoPE and the plain softmax.
+    """Time and memory of a run's decoder, over the time and memory of the same decoder with RoPE and the plain softmax.
 
     step_time@T, step_memory@T: a step of training with one text of T tokens, and the bytes that it keeps for its
     backward pass. token_time@T, token_memory@T: a token behind T others, and the bytes of the cache. Both models are
@@ -221,7 +221,7 @@ def reads_of(decoders: Sequence[Decoder], caches: Sequence[Cache], token_B1: Ten
 
 
 def steady_ratio(pair: Callable[[], Sequence[Callable[[], object]]], device: torch.device, times: int) -> float:
-    """Seconds of the first of two calls over those of the second, repeated until it is steady; NaN if it never is."""
+    """Seconds of the first call over seconds of the second, repeated until the ratio is steady; NaN if it never is."""
     ratios: list[float] = []
     for _ in range(MOST_REPEATS):
         first, second = in_turn(pair(), device, times)

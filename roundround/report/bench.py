@@ -1,6 +1,6 @@
 """Where variants stand on the standard set: a terminal table, csv, Markdown, sentences, a page, a report to cite.
 
-All of it is made of the records of `results.json` and of the curves in `bench.json`.
+All are made from the records of `results.json` and the curves in `bench.json`.
 
 Tested by tests/verbs/test_bench.py.
 """
@@ -115,7 +115,7 @@ class Standings:
         }
 
     def drawn(self, part: Part) -> list[Standing]:
-        """Of many variants the baseline and those that differ most in the part, of those that are told apart."""
+        """The baseline and the variants that differ most from it in the part, if there are too many to draw."""
         if len(self.rows) <= MOST_CURVES:
             return [standing for standing, _ in self.rows]
         sized = [
@@ -129,7 +129,7 @@ class Standings:
 
     @cached_property
     def spread(self) -> dict[str, float]:
-        """The size of a large difference in each column: that which a tenth of all variants exceed."""
+        """The size of a large difference in each column: a tenth of all variants exceed it."""
         found = {}
         for column in self.set.columns:
             own, means = self.baseline.mean(column), [s.mean(column) for s in self.found]
@@ -182,7 +182,7 @@ class Standings:
         ]
 
     def show(self) -> None:
-        """The table, and what is to be known, above the run directory."""
+        """Print the table, the sentences and the remarks."""
         if 1 < len(self.rows) <= FEW + 1:
             print_table(self.side_by_side().rich(), on_output=True, see=CSV)
             for line in self.sentences():

@@ -40,7 +40,7 @@ AXES = {
 CROWDED = 5  # lines; more are split into panels where there is a second setting
 LINES, PANELS, FEW_PANELS = 8, 6, 2  # in a file; of more panels than that the first few
 ON_A_PAGE = 8  # panels of a section
-CELLS = 8  # of a side of a matrix
+CELLS = 8  # on a side of a matrix
 MANY = 32  # cells of a matrix; of larger ones only the means are written, at the first and the last place
 NARROW = 4  # times from the first tick to the last: more are on a logarithmic axis
 
@@ -94,10 +94,10 @@ def drawings(records: Sequence[Record], about: Mapping[str, Any]) -> list[Drawin
 
 
 def telling(records: Sequence[Record], *, judged: bool = True) -> dict[str, list[Record]]:
-    """The records of the first metric of each verb that says how good a model is; of a file those of every such metric.
+    """The records of the first metric of each verb that measures quality; for a file, of every such metric.
 
-    Not judged: of those that do not say it, such as a wavelength. Not of training where models were evaluated: its
-    held-out loss is in the training curves.
+    judged=False: of metrics that do not measure quality, such as a wavelength. Training has none where models were
+    evaluated: its held-out loss is in the training curves.
     """
     chosen: dict[str, list[Record]] = {}
     evaluated = any(record.get("verb") == "eval" for record in records)
@@ -121,7 +121,7 @@ def by_length(
 ) -> list[Drawing]:
     """Quality against context length (or distance, or items), where several were measured; or its differences.
 
-    turns: of each setting whose pairs all rotate, the distance at which the slowest has turned by pi / 2.
+    turns: for each setting whose pairs all rotate, the distance at which the slowest has turned by pi / 2.
     """
     key = next((key for key in AXES if len({number(row.get(key)) for row in rows} - {None}) > 1), None)
     fields = ("difference", "difference_low", "difference_high") if differences else ("mean", "low", "high")
@@ -160,7 +160,7 @@ def by_length(
     }
     turn = "a quarter turn of the slowest pair"
     own = [({**row["settings"], **place_of(row)}, Mark(turn, row["mean"], row["mean"])) for row in turns]
-    labels = ("length" if (of_task or share) and key == "length" else AXES[key], label)  # of a task, perhaps symbols
+    labels = ("length" if (of_task or share) and key == "length" else AXES[key], label)  # a task may count symbols
     panels = panels_of(curves, title, labels, own if key == "distance" else (), **options)
     return [Drawing(f"{name}_by_{key}", title, panels, str(rows[0].get("verb") or ""))]
 
@@ -174,7 +174,7 @@ def panels_of(
 ) -> list[Panel]:
     """One panel, or one for each value of all settings but the first where one would be crowded, numbers by their size.
 
-    A curve that has a name belongs to all; one of the same name looks the same in all panels. own_marks: those of some
+    A curve that has a name belongs to all; one of the same name looks the same in all panels. own_marks: marks of some
     settings.
     """
     common = [curve for _, curve in curves if curve.name]
@@ -207,7 +207,7 @@ def training_curves(about: Mapping[str, Any]) -> list[Drawing]:
     curves, metric = [], ""
     for curve in about.get("curves", []):
         if len(curve["tokens"]) > 1:
-            ends = (curve["low"] or (), curve["high"] or ())  # of one seed there are none
+            ends = (curve["low"] or (), curve["high"] or ())  # one seed has none
             tokens, mean, low, high = (numbers(map(number, x)) for x in (curve["tokens"], curve["mean"], *ends))
             curves.append((curve["settings"], Curve("", tokens, mean, low=low, high=high)))
             metric = curve["metric"]
@@ -254,7 +254,7 @@ def matrices(rows: Sequence[Record], title: str, name: str) -> list[Drawing]:
 
 
 def darkness(cells: Sequence[Sequence[Record | None]], metric: str) -> NDArray[np.float64]:
-    """From 0 to 1, of a share the share itself, so that panels can be compared; NaN where there is no number."""
+    """From 0 to 1; for a share the share itself, so that panels can be compared. NaN where there is no number."""
     means = np.array([numbers(None if row is None else number(row["mean"]) for row in line) for line in cells])
     if np.isnan(means).all():
         return means

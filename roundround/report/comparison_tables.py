@@ -101,10 +101,10 @@ def place_of(record: Record) -> dict[str, Any]:
 
 
 def sheets(records: Sequence[Record], most_rows: int = MOST_ROWS) -> tuple[list[Table], list[str]]:
-    """The tables to read, and the metrics that they leave out: those by layer and head, and what is too much to read.
+    """The tables to read, and the metrics that they leave out: by layer and head, and what is too much to read.
 
-    Where a verb measures how good models are, they are about that; numbers that are the same everywhere are left out.
-    What is measured in detail alone is shown as far as there is room.
+    Where a verb measures quality, its other metrics are left out, and so are numbers that are the same everywhere.
+    Metrics that are only measured in detail are shown as far as there is room.
     """
     judged = {record.get("verb") for record in records if direction(record["metric"])}
     metrics = by_metric(records)
@@ -126,7 +126,7 @@ def sheets(records: Sequence[Record], most_rows: int = MOST_ROWS) -> tuple[list[
 
 
 def sheet(title: str, rows: Sequence[Record], **options: Any) -> Table:
-    """The records of one metric, a row for each place and setting; columns that nothing stands in are left out."""
+    """The records of one metric, a row for each place and setting; empty columns are left out."""
 
     def found(*names: str) -> list[list[float | None]]:
         return [[number(row.get(name)) for name in names] for row in rows]
@@ -183,8 +183,8 @@ def markdown(sentences: Iterable[str], found: Iterable[Table], remarks: Sequence
 
 
 def latex(sentences: Iterable[str], found: Iterable[Table], remarks: Iterable[str]) -> str:
-    first, told = ("".join(f"% {escaped(line)}\n" for line in some) for some in (sentences, remarks))
-    return "\n".join(["% \\usepackage{booktabs}\n", first, *(table.latex() for table in found), told])
+    first, last = ("".join(f"% {escaped(line)}\n" for line in some) for some in (sentences, remarks))
+    return "\n".join(["% \\usepackage{booktabs}\n", first, *(table.latex() for table in found), last])
 
 
 def as_csv(records: Sequence[Record]) -> str:

@@ -45,9 +45,8 @@ def findings(telling: Mapping[str, Sequence[Record]]) -> list[str]:
 def sentence(title: str, baseline: str, rows: Sequence[Record], compared: Sequence[Record]) -> str:
     """`eval: perplexity against pe=rope at length=512, 3 seeds: worse: pe=nope +15 (+3 to +27, p 0.033).`
 
-    The place that is told is the last of those in the least detail, such as the longest context of a whole task; of the
-    others it is said which say otherwise. compared: the rows of all baselines, among which those of a place are Holm's
-    family.
+    It is about the last of the places with the fewest coordinates, such as the longest context of a whole task, and
+    names the others that differ. compared: the rows of all baselines; the rows of one place are Holm's family.
     """
     least = min(len(place_of(row)) for row in rows)
     where = [place for place in map(place_of, rows) if len(place) == least][-1]
@@ -60,7 +59,7 @@ def sentence(title: str, baseline: str, rows: Sequence[Record], compared: Sequen
     at = f" at {format_settings(where)}" if where else ""
     head = f"{in_words(title)} against {baseline}{at}, {n} seed{'s' * (seeds[-1] > 1)}"
     n_compared = sum(place_of(row) == where for row in compared)
-    parts = [told(kind, groups[kind], n_compared) for kind in (BETTER, WORSE, NOT_TOLD_APART) if kind in groups]
+    parts = [part_of(kind, groups[kind], n_compared) for kind in (BETTER, WORSE, NOT_TOLD_APART) if kind in groups]
     return f"{head}: {'; '.join(parts)}.{elsewhere(rows, here)}"
 
 
@@ -77,10 +76,10 @@ def verdict(row: Record) -> str:
     return BETTER if difference * direction(row["metric"]) > 0 else WORSE
 
 
-def told(kind: str, rows: Sequence[Record], n_compared: int) -> str:
-    """Settings of one verdict, the largest differences first; how many seeds it would take where none is told apart.
+def part_of(kind: str, rows: Sequence[Record], n_compared: int) -> str:
+    """Settings of one verdict, the largest differences first; and the seeds needed where no difference is clear.
 
-    n_compared: settings that are compared with a baseline at this place, those of other verdicts included.
+    n_compared: how many settings are compared with a baseline at this place, whatever their verdict.
     """
     rows = sorted(rows, key=lambda row: -abs(row["difference"]))
     highs = [(number(row.get("difference_high")), row["difference"]) for row in rows]
@@ -127,7 +126,7 @@ def seeds_to_tell(row: Record, n_compared: int) -> int | None:
 
 
 def elsewhere(rows: Sequence[Record], here: Sequence[Record]) -> str:
-    """Whether the other places say the same; nothing where there are none. A setting that `here` lacks is told."""
+    """Whether the other places say the same; nothing where there are none. A setting that `here` lacks is named."""
     others = [row for row in rows if all(row is not one for one in here)]
     if not others:
         return ""

@@ -305,13 +305,6 @@ def test_two_runs_with_the_same_settings_and_seed_are_named_and_the_newest_count
     assert "the one that started last is taken" in message
 
 
-def test_the_same_numbers_twice_are_one(outputs: Path) -> None:
-    shutil.copytree(outputs / "train" / "nope-2", outputs / "train" / "copy")
-    found = compare(outputs)
-    assert only(found, pe="nope").n_seeds == 3
-    assert not any("same settings" in line for line in found.remarks)
-
-
 def test_settings_that_change_together_are_reported(outputs: Path) -> None:
     for run in (outputs / "train").glob("nope-*"):
         change(run, lambda manifest: manifest["config"]["optim"].update(lr=0.5))
@@ -327,12 +320,6 @@ def test_a_number_that_is_not_finite_is_left_out_and_reported(outputs: Path, val
     found = compare(outputs)
     assert only(found, pe="nope").seeds == [1, 3]
     assert remark(found, "not finite").startswith(f"perplexity of {run}")
-
-
-def test_where_nothing_varies_there_is_a_mean_and_a_word(outputs: Path) -> None:
-    found = compare(outputs / "train", where={"pe": "rope"})
-    assert (found.settings, only(found).n_seeds) == ({}, 3)
-    assert remark(found, "nothing varies")
 
 
 # -- what is refused

@@ -139,12 +139,3 @@ def test_the_page_of_a_comparison_says_length_and_not_tokens(outputs: Path) -> N
     text = page_of(run)
     assert 'aria-label="exact match against length.' in text
     assert "context length (tokens)" not in text
-
-
-def test_the_edge_is_looked_for_at_every_length(tmp_path: Path) -> None:
-    for rate, far in ((0.001, 0.0), (0.01, 0.1), (0.1, 0.3)):
-        trained = task_run(tmp_path / "train" / str(rate), "rope", 1, 1.0, lr=rate)
-        evaluation(tmp_path / "eval" / str(rate), trained, "rope", 1, {20: 1.0, 40: far, 80: far / 2})
-    (message,) = [line for line in compare(tmp_path / "eval").remarks if "may be better" in line]
-    assert "by exact_match at length=40, 0.1, is the largest of 0.001, 0.01, 0.1" in message
-    assert message.endswith("(and so at 1 more place)")

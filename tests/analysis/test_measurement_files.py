@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -63,20 +62,6 @@ def test_published_accuracies_of_somebody_else_by_seed(tmp_path: Path) -> None:
     assert (row.p, row.p_holm) == pytest.approx((paired.pvalue, paired.pvalue))
     assert (row.difference_low, row.difference_high) == pytest.approx((interval.low, interval.high))
     assert by_place["none", 26].low == by_place["none", 26].high == 1, "no spread at all"
-
-
-def test_a_row_of_jsonl_is_the_same_as_a_line_of_csv(tmp_path: Path) -> None:
-    lines = KAZEMNEJAD.splitlines()
-    keys = lines[0].split(",")
-    typed = [dict(zip(keys, line.split(","), strict=True)) for line in lines[1:]]
-    rows = [
-        {"settings": {"pe": row["pe"]}, "seed": int(row["seed"]), "metric": row["metric"], "length": int(row["length"])}
-        | {"value": float(row["value"])}
-        for row in typed
-    ]
-    as_jsonl = write(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "table.jsonl")
-    of_csv = compare(write(tmp_path, KAZEMNEJAD)).records()
-    assert compare(as_jsonl).records() == of_csv
 
 
 def test_every_other_column_is_a_setting_and_an_empty_cell_none(tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from roundround.analysis.standings import (
     read_standing,
     read_yaml,
     set_of,
-    stored,
     variants_of,
 )
 from roundround.config.options import options_of
@@ -75,28 +74,12 @@ def test_the_prior_is_that_which_the_groups_were_drawn_from() -> None:
     assert degrees == pytest.approx(6.0, rel=0.15)
 
 
-def test_groups_of_one_variance_are_pooled() -> None:
-    rng = np.random.default_rng(1)
-    variance, degrees = fitted_prior(rng.normal(0, 0.1, (50, 3)).tolist())
-    assert degrees > 20
-    assert math.sqrt(variance) == pytest.approx(0.1, rel=0.15)
-
-
 def test_p_values_are_uniform_where_there_is_no_difference() -> None:
     drawn = groups(600, 3, s0=1.0, d0=4.0, seed=2)
     prior = fitted_prior(drawn)
     p = [moderated(own, prior).p for own in drawn]
     assert stats.kstest(p, "uniform").pvalue > 0.01
     assert np.mean(np.array(p) < 0.05) == pytest.approx(0.05, abs=0.02)
-
-
-def test_three_seeds_see_more_than_by_themselves() -> None:
-    drawn = groups(200, 3, s0=1.0, d0=8.0, seed=3)
-    shifted = [[value + 3 for value in own] for own in drawn]
-    prior = fitted_prior(shifted)
-    seen = np.mean([moderated(own, prior).p < 0.01 for own in shifted])
-    alone = np.mean([stats.ttest_1samp(own, 0).pvalue < 0.01 for own in shifted])
-    assert seen > alone + 0.2
 
 
 def test_groups_that_never_vary_tell_nothing_of_the_prior() -> None:
@@ -262,7 +245,3 @@ def test_a_wrong_name_gets_one_line() -> None:
         read_set("v9", "default", None)
     with pytest.raises(UserError, match="no size=huge"):
         read_set("v1", "huge", None)
-
-
-def test_the_package_brings_values() -> None:
-    assert {"pe": "rope", "softmax": "softmax"} in [found.variant for found in stored("v1", "default")]

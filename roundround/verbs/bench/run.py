@@ -44,10 +44,8 @@ from roundround.support.files import home_expanded, parse_json, read_text, sha25
 from roundround.verbs.bench import BenchConfig
 
 VALUES = "values"  # the folder of a run for what its variants reached
-LOG = "verbs.log"  # of a run: what the verbs print that it starts
-FIXED = (
-    "trainer.precision=32-true",
-)  # of every training, as those of the stored values: a GPU's own choice is bfloat16
+LOG = "verbs.log"  # in a run: what the verbs print that it starts
+FIXED = ("trainer.precision=32-true",)  # for every training, as in the stored values: a GPU would choose bfloat16
 
 
 def bench(cfg: DictConfig, invocation: Invocation) -> None:
@@ -91,9 +89,9 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None) -> list[Standing]:
-    """What travels with the package, what is named, and what earlier runs left: of the set as it is now alone.
+    """The values in the package, in the files that are named, and in earlier runs, for the set as it is now.
 
-    A line tells what is left out: values of another set, and seeds of one's own variant as it was before.
+    A line names what is left out: values of another set, and seeds of a variant of one's own whose code has changed.
     """
     found = stored(the_set.name, the_set.size)
     own = [
@@ -236,7 +234,7 @@ class SetRunner:
             asked = [f"run={as_value(trained[part.name])}", *words]
             try:
                 looks = [run(verb, *asked)]
-            except (VerbFailed, UserError):  # as of learned positions, of which there are no more
+            except (VerbFailed, UserError):  # such as learned positions, which end
                 looks = self.by_length(run, verb, asked, remarks)
                 if not looks:
                     raise
@@ -245,7 +243,7 @@ class SetRunner:
         return found
 
     def by_length(self, run: Runner, verb: str, words: Sequence[str], remarks: list[str]) -> list[Path]:
-        """A look of several lengths, one by one, as far as the model takes them."""
+        """A measurement at several lengths, one by one, as far as the model takes them."""
         found: list[Path] = []
         lost: dict[str, str] = {}
         for word in [word for word in words if word.startswith("length=[")]:
@@ -266,7 +264,7 @@ class SetRunner:
         from roundround.trained.models import TrainedRun
 
         run = TrainedRun(trained[part.model_of], trust=True)
-        if part.measures == "costs":  # on a CPU, as those of the stored values
+        if part.measures == "costs":  # on a CPU, as the stored values
             costs = bench_measures.costs(run.config, run.manifest["data"]["n_vocab"], pick_device("cpu"))
             busy = [name for name, cost in costs.items() if math.isnan(cost)]
             remarks += [f"{name} has no value: this machine was too busy to time it" for name in busy]
@@ -287,7 +285,7 @@ class SetRunner:
 
 
 def origin(trained: Iterable[Path]) -> dict[str, str | None]:
-    """The commits and the machine that models were trained with: not today's where they were taken."""
+    """The commits and the machine of the trainings, which may be older than this run."""
     commits, machines = dict[str, None](), dict[str, None]()
     for manifest in map(read_manifest, trained):
         git = manifest.get("git") or {"commit": f"version {manifest['roundround']}"}

@@ -48,7 +48,7 @@ FOLDER = "again"  # in the run directory: the run that repeats, which is no run 
 def rerun(cfg: DictConfig, invocation: Invocation) -> None:
     """Say what has changed since, repeat the run, compare its numbers. Refuted where one differs.
 
-    Libraries import and obey what lies in folders, so those that the manifest names are only used with `trust`.
+    Libraries import and obey what lies in folders, so the folders that the manifest names are only used with `trust`.
     """
     config = checked(RerunConfig, cfg)
     (word,) = config.paths
@@ -105,7 +105,7 @@ def changes_of_config(
     tell_changes(before.directory, before.manifest, planned)
     check_data(before, planned)
     if before.verb == "max-retrieval" and before.manifest.get("run") is not None:
-        return []  # it takes its config from the run that it looks at
+        return []  # it takes its config from the run that it measures
     return config_changes(before.manifest["config"], planned)
 
 
