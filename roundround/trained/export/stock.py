@@ -2,6 +2,8 @@
 
 Llama, or with normalised queries and keys Qwen 3, OLMo 3 (norms after attention and MLP) and Gemma 3 (norms before and
 after); SmolLM3 where some layers have no position. Frequencies are equal to the last bit; tests compare them.
+
+Tested by tests/trained/test_stock.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`roundround check`: which rotation a model really performs, and vectors to hold an implementation against."""
+"""`roundround check`: which rotation a model really performs, and vectors to hold an implementation against.
+
+Tested by tests/asking/test_applied_rotations.py.
+"""
 
 from __future__ import annotations
 

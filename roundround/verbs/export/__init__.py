@@ -1,4 +1,7 @@
-"""`roundround export`: a trained run as a folder for Hugging Face's transformers."""
+"""`roundround export`: a trained run as a folder for Hugging Face's transformers.
+
+Tested by tests/trained/test_export_command.py.
+"""
 
 from __future__ import annotations
 

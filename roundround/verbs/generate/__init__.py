@@ -1,4 +1,7 @@
-"""`roundround generate`: what a model writes."""
+"""`roundround generate`: what a model writes.
+
+Tested by tests/asking/test_generation.py.
+"""
 
 from __future__ import annotations
 

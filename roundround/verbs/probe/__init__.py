@@ -1,4 +1,7 @@
-"""`roundround probe`: how a model uses the frequencies of its RoPE."""
+"""`roundround probe`: how a model uses the frequencies of its RoPE.
+
+Tested by tests/asking/test_hf_commands.py.
+"""
 
 from __future__ import annotations
 
