@@ -1,6 +1,6 @@
 """`roundround check`: which rotation a model really performs, and vectors to hold an implementation against.
 
-Tested by tests/config/test_verbs.py.
+Tested by tests/asking/test_applied_rotations.py.
 """
 
 from __future__ import annotations

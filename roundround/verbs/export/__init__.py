@@ -1,6 +1,6 @@
 """`roundround export`: a trained run as a folder for Hugging Face's transformers.
 
-Tested by tests/config/test_verbs.py.
+Tested by tests/trained/test_export_command.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`roundround generate`: what a model writes.
 
-Tested by tests/config/test_verbs.py.
+Tested by tests/asking/test_generation.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`roundround probe`: how a model uses the frequencies of its RoPE.
 
-Tested by tests/config/test_verbs.py.
+Tested by tests/asking/test_hf_commands.py.
 """
 
 from __future__ import annotations
