@@ -10,13 +10,6 @@ from helpers_page import Page, train_config, write_run
 
 from roundround.report.page.write import page_of
 
-
-@pytest.fixture(autouse=True)
-def defaults_not_composed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What differs from the defaults is tested where runs are made; Hydra takes half a second to compose them."""
-    monkeypatch.setattr("roundround.report.page.write.changed_settings", lambda run: None)
-
-
 DATA = {
     "corpus_hash": "c" * 64, "tokenizer_hash": "t" * 64, "n_vocab": 36, "end_of_document": 2, "training_tokens": 0,
     "train_lengths": [1, 20], "train_examples": None, "validation_examples": 512,

@@ -10,7 +10,7 @@ from conftest import ROOT, Done, option
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from roundround.kernels.compilation import uncompiled
+from roundround.kernels.torch_internals import uncompiled
 from roundround.model.decoder import Decoder
 from roundround.trained.models import build_decoder
 

@@ -15,20 +15,23 @@ import pytest
 import torch
 from conftest import assert_refused, metrics_of, saved_weights, shell, typed
 from rounding import rounding
+from scipy import stats
 
 from roundround.analysis.intervals import wilson
 from roundround.asking.generation import decoder_writer, score_written
 from roundround.data.batches import Shares
-from roundround.data.tasks.base import BOS, EOS, Example, Examples, distinct
+from roundround.data.tasks.base import BOS, EOS, SEP, Example, Examples, distinct
 from roundround.data.tasks.batches import AskedBatch, TrainingExamples, padded, same_length_batches
 from roundround.data.tasks.copy import Copy
 from roundround.data.tasks.parity import Parity
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
-from roundround.report.answers import intervals, values
+from roundround.probing.probed_model import ProbedDecoder
+from roundround.report.evaluation import intervals
+from roundround.report.evaluation import values_of_task as values
 from roundround.trained.models import TrainedRun
-from roundround.training.material import TaskMaterial
-from roundround.verbs.eval.task import Asked, measure, summed
+from roundround.training.material import TaskMaterial, left_plateau, unread_loss
+from roundround.verbs.eval.questions import AskedModel, measure_task, summed
 
 TINY = [
     *("logger=none", "pe=nope", "data=copy", "data.n_symbols=8", "data.train_lengths=[1,2]", "batch_size=32"),
@@ -158,6 +161,12 @@ def test_one_forward_pass_tells_what_greedy_decoding_would_write(run: str, reque
     assert 0 < sum(right) < len(right)  # both kinds have been seen
 
 
+def test_intervals_are_those_of_scipy() -> None:
+    for hits, n in ((0, 20), (7, 20), (20, 20), (998, 1024)):
+        expected = stats.binomtest(hits, n).proportion_ci(method="wilson")
+        assert wilson(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
 def scores_of(hits: np.ndarray, n_targets: int, times: np.ndarray | None = None) -> AnswerScores:
     scores, hits_B, none_B = AnswerScores(), torch.from_numpy(hits), torch.zeros(len(hits))
     scores.add(
@@ -188,6 +197,16 @@ def test_the_interval_of_tokens_covers_the_rate_whether_those_of_an_example_go_t
     assert np.mean(covered) > 0.92
     independent = 1024 * (1 if together else 6)
     assert np.mean(widths) == pytest.approx(2 * 1.96 * np.sqrt(rate * (1 - rate) / independent), rel=0.35)
+
+
+def test_one_wrong_token_of_independent_ones_has_wilsons_interval() -> None:
+    hits = np.full(1024, 6)
+    hits[0] = 5
+    expected = stats.binomtest(1, 6144).proportion_ci(method="wilson")
+    assert intervals(scores_of(hits, 6))["error_rate"] == pytest.approx((expected.low, expected.high), rel=0.02)
+    hits[0] = 0  # the whole example: one of 1,024
+    expected = stats.binomtest(1, 1024).proportion_ci(method="wilson")
+    assert intervals(scores_of(hits, 6))["error_rate"] == pytest.approx((expected.low, expected.high), rel=0.02)
 
 
 def test_scores_add_up_over_processes(decoder: Decoder, learnt: Path) -> None:
@@ -230,6 +249,15 @@ def test_an_example_that_is_drawn_often_weighs_as_much_and_is_one_observation() 
         assert intervals(often)[name][0] < intervals(once)[name][0]
     one = scores_of(np.array([6]), 6, times=np.array([1000]))
     assert intervals(one)["exact_match"] == pytest.approx(wilson(1, 1))
+
+
+def test_few_examples_do_not_make_their_tokens_many() -> None:
+    rng, inside = np.random.default_rng(0), []
+    for _ in range(1000):  # five examples of six tokens that go together more or less
+        hits = rng.binomial(6, rng.beta(2.1, 0.9, size=5))
+        low, high = intervals(scores_of(hits, 6))["token_accuracy"]
+        inside.append(low <= 0.7 <= high)
+    assert np.mean(inside) > 0.92
 
 
 # -- runs
@@ -355,6 +383,15 @@ def test_a_run_that_learns_a_task_is_probed(rotated: Path, here: Path) -> None:
     assert whole["value"] == pytest.approx(np.exp(done.value("nats_per_token", length=2)), rel=1e-4)
 
 
+def test_a_question_begins_with_its_first_token_once(rotated: Path) -> None:
+    import roundround as rr
+
+    model, tokenizer = rr.load(rotated)
+    probed = ProbedDecoder("run", model, tokenizer.tokenizer, tokenizer.first_token)
+    assert probed.tokens("3 1 <sep>") == probed.tokens("<bos> 3 1 <sep>") == [BOS, 7, 5, SEP]
+    assert tokenizer.decode([7, 5]) == "3 1"
+
+
 @torch.no_grad()
 @pytest.mark.usefixtures("checked_here")
 def test_an_exported_model_writes_what_greedy_decoding_here_does(rotated: Path, here: Path) -> None:
@@ -386,6 +423,44 @@ def test_an_exported_model_writes_what_greedy_decoding_here_does(rotated: Path, 
     assert f"| exact match on validation examples | {last['held_out_exact_match']:.3f} (token accuracy" in card
 
 
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["tokenizer=bytes"], "tokenizer= is for text"),
+        (["validation_tokens=5"], "data.validation_examples"),
+        (["model.train_length=64"], "data.train_lengths"),
+        (["data.train_lengths=[0,4]"], "train_lengths is [0, 4]"),
+        (["data.train_lengths=[4,2]"], "train_lengths is [4, 2]"),
+        (["data.n_symbols=1"], "n_symbols is 1: 2 to"),
+        (["data.train_examples=0"], "train_examples is 0"),
+        (["data.symbols=3"], "no config key 'data.symbols'; did you mean 'n_symbols'"),
+        (["init=stories260k"], "own vocabulary"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_what_a_task_does_not_take_is_refused(args: list[str], says: str) -> None:
+    assert_refused(typed("train", "data=copy", "logger=none", *args), says)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["data=pydoc"], "was trained on a task, and data= is text"),
+        (["data=copy", "data.n_symbols=3"], "another vocabulary"),
+        (["data=mqar"], "another vocabulary"),
+        (["stride=4"], "stride= is for text"),
+        (["max_tokens=100"], "max_tokens= is for text"),
+        (["examples=0"], "examples=0 must be at least 1"),
+        (["by=writing"], "by=writing must be forcing, which gives the right tokens before each, or generation"),
+        (["by=generation", "dispersion=true"], "give one of them"),
+        (["data=needle"], "data= is a task of text, and"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_what_an_evaluation_of_a_task_does_not_take_is_refused(learnt: Path, args: list[str], says: str) -> None:
+    assert_refused(typed("eval", f"run={learnt}", "logger=none", *args), says)
+
+
 def test_a_learned_encoding_has_no_positions_beyond_training(here: Path) -> None:
     done = typed("train", *[word for word in TINY if word != "pe=nope"], "pe=learned", "trainer.max_steps=2")
     assert done.code == 0, done.err
@@ -397,6 +472,28 @@ def test_a_learned_encoding_has_no_positions_beyond_training(here: Path) -> None
 # -- the plateau
 
 
+def test_the_loss_of_an_answer_that_reads_nothing_is_the_entropy_of_the_targets() -> None:
+    examples = [Example(np.array([0, 5, 5, 6]), np.array([False, True, True, True])) for _ in range(3)]
+    assert unread_loss(examples) == pytest.approx(stats.entropy([2, 1]))
+
+
+def test_training_leaves_the_plateau_below_the_bound() -> None:
+    curve = [{"step": step, "nats_per_token": loss} for step, loss in ((10, 2.0), (20, 1.1), (30, 0.9), (40, 0.2))]
+    assert left_plateau(curve, 1.0) == 30
+    assert left_plateau(curve[:2], 1.0) is None
+
+
+@pytest.mark.usefixtures("here")
+def test_who_guesses_among_the_four_values_has_not_left_it() -> None:
+    words = [word for word in TINY if not word.startswith("data")]
+    done = typed("train", *words, "data=mqar", "data.validation_examples=8", "trainer.max_steps=1")
+    assert done.code == 0, done.err
+    assert "never left the loss plateau (loss below 0.693)" in done.err  # ln(4) / 2
+    done = typed("train", *words, "data=mqar", "data.answers_in_sequence=true", "trainer.max_steps=1")
+    assert done.code == 0, done.err
+    assert "never left the loss plateau (loss below 0.397)" in done.err  # ln(4!) / 4 / 2
+
+
 @pytest.mark.usefixtures("here")
 def test_an_ablation_is_refused_where_the_right_tokens_do_not_stand_in_the_sequence() -> None:
     words = [word for word in TINY if not word.startswith(("data", "pe="))]
@@ -406,6 +503,16 @@ def test_an_ablation_is_refused_where_the_right_tokens_do_not_stand_in_the_seque
     assert refused.code == 2
     assert "this task keeps its answers out of it" in refused.err
     assert typed("probe", f"run={done.directory}", "logger=none", "max_documents=4").code == 0
+
+
+def test_a_score_that_never_moves_is_said(here: Path) -> None:
+    done = typed(
+        "train", *TINY, "data.train_lengths=[9,9]", "data.n_symbols=64", "trainer.max_steps=4", "validate_every=2"
+    )
+    assert done.code == 0, done.err
+    assert "exact match was 0.000 in all 2 measurements" in done.err
+    assert "never left the loss plateau" in done.err
+    assert done.value("plateau") == "inf"
 
 
 @pytest.mark.slow
@@ -425,7 +532,9 @@ def test_two_processes_learn_a_task_as_one_does(here: Path) -> None:
 
 def test_answers_between_the_questions_are_not_written(learnt_bits: Path, here: Path) -> None:
     done = typed("eval", f"run={learnt_bits}", "logger=none", "length=32", "by=generation")
-    assert_refused(done, "by=generation is for an answer after its question, and FlipFlop asks for several")
+    assert_refused(
+        done, "by=generation is for an answer that stands behind its question, and FlipFlop asks for several"
+    )
 
 
 def test_recall_is_scored_by_distance_and_names_the_quarter_turn_of_a_model_that_rotates_all_pairs(here: Path) -> None:

@@ -109,6 +109,7 @@ def encoding_of(
         layer=0,
         train_length=config.train_length,
     )
+    assert config.pe is not None, "it has been asked for"
     encoding = build(config.pe, PositionalEncoding, shape)
     try:
         conformance.check_conformable(encoding)
