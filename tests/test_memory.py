@@ -10,10 +10,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from roundround.data.tasks.copy import Copy
 from roundround.distributed import device
 from roundround.support.errors import UserError
-from roundround.trained.start import with_context
+from roundround.trained.start import Start, decide_by_data
 from roundround.training.preflight import check_batch_fits, check_model_fits, check_window_fits
 
 CPU = torch.device("cpu")
@@ -115,9 +114,11 @@ def test_validation_examples_that_fit_nowhere_are_refused_before_they_are_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device, "memory", lambda device: 10**6)
-    task = Copy(n_symbols=10, train_lengths=[1, 20], train_examples=None, validation_examples=512)
-    node = OmegaConf.create({"model": {"train_length": 8}})
-    assert with_context(node, task, []).model.train_length == 43
-    longer = Copy(n_symbols=10, train_lengths=[1, 2000], train_examples=None, validation_examples=512)
+    copy = {"_target_": "roundround.data.tasks.copy.Copy", "n_symbols": 10, "train_examples": None}
+    copy |= {"train_lengths": [1, 20], "validation_examples": 512}
+    node = OmegaConf.create({"model": {"train_length": 8}, "init": None, "tokenizer": None, "data": copy})
+    decide_by_data(node, [], Start({}))
+    assert node.model.train_length == 43
+    node.data.train_lengths = [1, 2000]
     with pytest.raises(UserError, match=r"^data.validation_examples=512 of data.train_lengths=\[1,2000\] needs"):
-        with_context(node, longer, [])
+        decide_by_data(node, [], Start({}))
