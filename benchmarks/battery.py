@@ -179,9 +179,9 @@ class Lab:
         return self.told(name, *self.fork(act), leave=leave)
 
     def words(self, line: str) -> list[str]:
-        """The words of a line, with RUNS[name] for the directory of a run."""
+        """The words of a line, with RUNS[some_name] for the directory of the run `some name`."""
         found = [word for part in line.split() for word in WORDS.get(part, part).split()]
-        return [re.sub(r"RUNS\[([^]]*)\]", lambda m: str(self.runs[m[1].replace("_", " ")]), word) for word in found]
+        return [re.sub(r"RUNS\[([^]]*)\]", lambda m: str(self.runs[m[1]]), word) for word in found]
 
     def told(self, name: str, code: int, out: str, err: str, *, leave: bool = True) -> Path | None:
         """Keep what a command has said and left."""
@@ -190,7 +190,7 @@ class Lab:
         if run == self.home or not (run / "run.json").is_file():
             run = None
         else:
-            self.runs[name] = run
+            self.runs[name.replace(" ", "_")] = run
             self.aliases |= {f"{run.parent.name}/{run.name}": f"<{name}>", str(run): f"<{name}>"}
         self.keep(f"{name}/exit code", code)
         if out[:1] in ("[", "{"):
@@ -239,9 +239,7 @@ class Lab:
         if isinstance(value, dict):
             return {self.plain(str(k)): self.scrubbed(v, k) for k, v in value.items() if k not in gone}
         if isinstance(value, list):
-            return [
-                self.scrubbed(v) for v in value if not (isinstance(v, dict) and v.get("metric") in gone)
-            ]
+            return [self.scrubbed(v) for v in value if not (isinstance(v, dict) and v.get("metric") in gone)]
         if isinstance(value, str):
             return value.rpartition(".")[2] if key == "_target_" else self.plain(value)
         return value
@@ -339,7 +337,7 @@ def killed(lab: Lab, name: str, *words: str) -> None:
     place = f"killed-{name.replace(' ', '-')}"
     kill = watching(lab.home / ".notes", kill_at=12)
     lab.rr(name, f"train outputs={place} " + " ".join(words), before=kill)
-    lab.runs[name] = only(lab, f"{place}/train/*/*")
+    lab.runs[name.replace(" ", "_")] = only(lab, f"{place}/train/*/*")
 
 
 def two(lab: Lab, name: str, *words: str) -> None:
@@ -566,7 +564,7 @@ def resume(lab: Lab) -> None:
 {name} killed|KILLED {line}
 {name} resumed|train resume=RUNS[{name}_killed] QUIET
 """)
-        ends = {weights_of(lab.runs[f"{name} {way}"]) for way in ("whole", "killed")}
+        ends = {weights_of(lab.runs[f"{name}_{way}"]) for way in ("whole", "killed")}
         lab.keep(f"{name}/weights", [len(ends), *sorted(ends)])
 
 
@@ -591,7 +589,7 @@ def exports(lab: Lab) -> None:
     }
     for name, line in settings.items():
         lab.script(f"""
-train {name}|TRAINED {line} TEXT trainer.max_steps=5
+train {name}|TRAINED TEXT {line} trainer.max_steps=5
 {name}|export run=RUNS[train_{name}] to={name} QUIET
 {name} as a folder|FOLDER {name}
 {name} alone|ALONE {name}
@@ -754,32 +752,32 @@ def old(lab: Lab) -> None:
     places = {verb: f"outputs/{verb}/*/*" for verb in made.split()}
     places |= {name: f"{name}/train/*/*" for name in ("task", "gemma3", "killed-killed", "sharded")}
     for name, pattern in places.items():
-        run = lab.runs[name] = only(lab, pattern)
+        run = lab.runs[f"old_{name}"] = only(lab, pattern)
         lab.aliases |= {str(run): f"<old {name}>", f"{run.parent.name}/{run.name}": f"<old {name}>"}
-        lab.script(f"show {name}|show RUNS[{name}]\nreport {name}|report RUNS[{name}]\nold {name}|FOLDER {run}")
+        lab.script(f"show {name}|show RUNS[old_{name}]\nreport {name}|report RUNS[old_{name}]\nold {name}|FOLDER {run}")
     lab.script("""
 runs|runs format=json
 runs of the sweep|runs outputs=swept pe=nope format=json
-eval|eval run=RUNS[train] length=16,32,64 QUIET
-eval task|eval run=RUNS[task] length=4,8 examples=16 QUIET
-eval pattern|eval run=RUNS[gemma3] length=32,64 dispersion=true QUIET
-eval sharded|eval run=RUNS[sharded] length=16,32 QUIET
-resume|train resume=RUNS[killed-killed] QUIET
-weights|WEIGHTS RUNS[killed-killed]
-resume rewound|REWOUND RUNS[train]
-resume sharded|REWOUND RUNS[sharded]
-init|TRAINED init=run:RUNS[gemma3] trainer.max_steps=3 seed=4 data=text data.path=fables.txt QUIET
+eval|eval run=RUNS[old_train] length=16,32,64 QUIET
+eval task|eval run=RUNS[old_task] length=4,8 examples=16 QUIET
+eval pattern|eval run=RUNS[old_gemma3] length=32,64 dispersion=true QUIET
+eval sharded|eval run=RUNS[old_sharded] length=16,32 QUIET
+resume|train resume=RUNS[old_killed-killed] QUIET
+weights|WEIGHTS RUNS[old_killed-killed]
+resume rewound|REWOUND RUNS[old_train]
+resume sharded|REWOUND RUNS[old_sharded]
+init|TRAINED init=run:RUNS[old_gemma3] trainer.max_steps=3 seed=4 data=text data.path=fables.txt QUIET
 prepared|TRAINED data=prepared data.path=corpus TINY tokenizer=prepared trainer.max_steps=5
 of an export|eval model=hf model.path=stock data=text data.path=fables.txt length=16,32 QUIET
-probe run|probe run=RUNS[train] max_tokens=256 CPU
-check|check run=RUNS[gemma3] CPU
-generate run|generate run=RUNS[gemma3] length=30 CPU
+probe run|probe run=RUNS[old_train] max_tokens=256 CPU
+check|check run=RUNS[old_gemma3] CPU
+generate run|generate run=RUNS[old_gemma3] length=30 CPU
 compare sweep|compare swept baseline=pe=rope QUIET
-compare all|compare RUNS[train] swept QUIET
-rerun|rerun RUNS[train] QUIET
-rerun eval|rerun RUNS[eval] QUIET
-maxkey|maxkey run=RUNS[max-retrieval] test_sizes=[16,64] test_sets=64 evaluate=all CPU
-export|export run=RUNS[gemma3] to=anew QUIET
+compare all|compare RUNS[old_train] swept QUIET
+rerun|rerun RUNS[old_train] QUIET
+rerun eval|rerun RUNS[old_eval] QUIET
+maxkey|maxkey run=RUNS[old_max-retrieval] test_sizes=[16,64] test_sets=64 evaluate=all CPU
+export|export run=RUNS[old_gemma3] to=anew QUIET
 stock alone|ALONE stock
 own alone|ALONE own
 anew alone|ALONE anew
