@@ -51,18 +51,23 @@ WORDS = {  # in a script, for several words
     "QUIET": "logger=none",
     "MAXKEY": "maxkey --temp adaptive preset=quick max_steps=20 seeds=2 test_sizes=[16,64] test_sets=64 model.width=16",
 }
-# what depends on the machine, on the hour and on the commit: names of fields, then how it is written in texts
+# what depends on the machine, the hour and the commit: names of fields, then how it is written in texts
 VOLATILE = (
     "started ended seconds seconds_of_training tokens_per_second waiting_share mfu peak_memory peak_memory_gb created "
-    "peak_resident_bytes versions git device cwd pid host hostname roundround transformers_version"
+    "peak_resident_bytes steps_per_second versions git device cwd pid host hostname roundround transformers_version"
 )
 TIMES = [
+    (r"/tmp/battery-\w+", "TMP"),
     (r"\d{4}-\d\d-\d\d[/T ]\d\d[-:]\d\d[-:]\d\d([.,]\d+)?(\+00:00|Z)?(-\d+)?", "WHEN"),
-    (r"\b\d\d-\d\d \d\d:\d\d\b|\b\d\d:\d\d:\d\d(,\d+)?\b|\d{4}-\d\d-\d\d", "WHEN"),
+    (r"\b\d\d-\d\d \d\d:\d\d\b|\b\d\d[:-]\d\d[:-]\d\d(,\d+)?\b|\d{4}-\d\d-\d\d", "WHEN"),
+    (r"(?m)(?<=^tokens per second\n)[\d,.]+$|(?<=^prompt tokens\n)[\d,.]+$", "SPEED"),
+    (r"(?m)^( *)(tokens.per.second|waiting.share|mfu|peak.memory.gb)\b.*$", "SPEED"),
     (r"[\d.,]+ (tokens/s|steps/s)|mfu [\d.]+%|\d+:\d\d left|[\d.,]+ a second|[\d.]+ (GB|MB|MiB)\b", "SPEED"),
     (r"\b[\d.,]+ (s|ms|min|seconds|minutes)\b", "TIME"),
-    (r"\b[0-9a-f]{40}\b|\b[0-9a-f]{7,12}\b(?=[ ,;)-])", "COMMIT"),
+    (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "UUID"),
+    (r"\b[0-9a-f]{40}\b|(?<![.\w])(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{7,12}(?![.\w])", "COMMIT"),
     (r"port \d+|:\d{5}\b", "PORT"),
+    (r"\broundround\.(\w+\.)+(?=[A-Z])", ""),  # where a class lies
 ]
 SVG = "http://www.w3.org/2000/svg"
 
@@ -191,10 +196,12 @@ class Lab:
             run = None
         else:
             self.runs[name.replace(" ", "_")] = run
-            self.aliases |= {f"{run.parent.name}/{run.name}": f"<{name}>", str(run): f"<{name}>"}
+            self.aliases[str(run)] = f"<{name}>"
         self.keep(f"{name}/exit code", code)
         if out[:1] in ("[", "{"):
             self.keep(f"{name}/out", self.scrubbed(json.loads(out)))
+        elif out.startswith("metric,"):
+            self.keep(f"{name}/out", self.scrubbed(list(csv.DictReader(out.splitlines()))))
         else:
             self.keep(f"{name}/out", self.plain(out), text=True)
         self.keep(f"{name}/err", self.plain(err), text=True)
@@ -233,16 +240,15 @@ class Lab:
             text = re.sub(pattern, word, text)
         return "\n".join(line.rstrip() for line in text.splitlines())
 
-    def scrubbed(self, value: Any, key: str = "") -> Any:
-        """The same of a value of JSON; where a class lies is left out of a config."""
+    def scrubbed(self, value: Any) -> Any:
+        """The same of a value of JSON, without the hashes of shards, whose headers vary."""
         gone = VOLATILE.split()
         if isinstance(value, dict):
-            return {self.plain(str(k)): self.scrubbed(v, k) for k, v in value.items() if k not in gone}
+            kept = {k: v for k, v in value.items() if k not in gone and not str(k).startswith("shard-")}
+            return {self.plain(str(k)): self.scrubbed(v) for k, v in kept.items()}
         if isinstance(value, list):
             return [self.scrubbed(v) for v in value if not (isinstance(v, dict) and v.get("metric") in gone)]
-        if isinstance(value, str):
-            return value.rpartition(".")[2] if key == "_target_" else self.plain(value)
-        return value
+        return self.plain(value) if isinstance(value, str) else value
 
     def leaves(self, name: str, folder: Path) -> None:
         """Keep what a folder holds, each file as what it is."""
@@ -259,8 +265,9 @@ class Lab:
                 self.keep(place, hashlib.sha256(path.read_bytes()).hexdigest())
             elif kind == ".json":
                 content = json.loads(path.read_text())
-                if path.name == "run.json":  # the hash is one of names of modules too
-                    self.keep(f"{place}/config hash", content.pop("config_hash", ""), text=True)
+                if path.name == "run.json":  # the hash is one of names of modules and of paths too
+                    content.pop("config_hash", None)
+                    content.pop("job", None)
                 self.keep(place, self.scrubbed(content))
             elif kind == ".jsonl":
                 self.keep(place, [self.scrubbed(json.loads(line)) for line in path.read_text().splitlines()])
@@ -271,7 +278,9 @@ class Lab:
                 self.keep(place, self.plain(path.read_text(errors="replace")), text=True)
             elif kind == ".html":
                 body = re.sub(r"<(script|style)\b.*?</\1>|<[^>]*>", "\n", path.read_text(), flags=re.DOTALL)
-                self.keep(place, self.plain(re.sub(r"\s*\n\s*", "\n", html.unescape(body))), text=True)
+                body = re.sub(r"\s*\n\s*", "\n", html.unescape(body))
+                body = re.sub(r"(?m)^\d+,[05]00\n", "", body)  # ticks of an axis, of speed among others
+                self.keep(place, self.plain(body), text=True)
 
 
 def watching(file: Path, kill_at: int | None = None) -> Callable[[], None]:
@@ -753,7 +762,7 @@ def old(lab: Lab) -> None:
     places |= {name: f"{name}/train/*/*" for name in ("task", "gemma3", "killed-killed", "sharded")}
     for name, pattern in places.items():
         run = lab.runs[f"old_{name}"] = only(lab, pattern)
-        lab.aliases |= {str(run): f"<old {name}>", f"{run.parent.name}/{run.name}": f"<old {name}>"}
+        lab.aliases[str(run)] = f"<old {name}>"
         lab.script(f"show {name}|show RUNS[old_{name}]\nreport {name}|report RUNS[old_{name}]\nold {name}|FOLDER {run}")
     lab.script("""
 runs|runs format=json
