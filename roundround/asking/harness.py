@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, final
 
@@ -199,11 +199,31 @@ def asked(model: HarnessModel, loaded: dict[str, Any], *, examples: int | None, 
             task.set_config(key="num_fewshot", value=0)
         task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
     options = {"limit": examples, "bootstrap_iters": DRAWS, "confirm_run_unsafe_code": trust, "log_samples": False}
+    check_targets(loaded, examples)
     with quietly(trust=trust):
         found = lm_eval.evaluator.evaluate(model, loaded, **options)
     kept = found and {name: found[name] for name in ("results", "versions", "n-shot", "n-samples")}
     results: dict[str, Any] = model.peers.gather(kept)[0]  # the first process has them
     return results
+
+
+def check_targets(loaded: dict[str, Any], examples: int | None) -> None:
+    """UserError for a task whose right answers are none of its choices: all would count as wrong."""
+    for name, task in loaded["tasks"].items():
+        docs = list(islice(task.eval_docs, examples)) if task.OUTPUT_TYPE == "multiple_choice" else []
+        n_lost = sum(not has_right_answer(task, doc) for doc in docs)
+        line = f"{name}: the right answer of {n_lost:,} of {len(docs):,} examples is none of its choices"
+        if n_lost and n_lost == len(docs):
+            raise UserError(f"{line} (doc_to_target)")
+        if n_lost:
+            print_status(f"{line} (doc_to_target); they count as wrong")
+
+
+def has_right_answer(task: Any, doc: dict[str, Any]) -> bool:
+    """Whether what the task calls right is one of the choices, or several of them, by their texts or numbers."""
+    right, choices = (task.doc_to_text if task.multiple_input else task.doc_to_target)(doc), task.doc_to_choice(doc)
+    each = right if isinstance(right, list) else [right]
+    return all(one in choices if isinstance(one, str) else 0 <= one < len(choices) for one in each)
 
 
 # -- tasks

@@ -455,6 +455,7 @@ def test_a_task_that_needs_the_network_is_refused(
         ("pairs.yaml", YAML.replace("target: 0", "target: !<!function> code.target"), ["pairs.yaml", "trust=true"]),
         ("pairs.yaml", "%TAG !x! !fun\n---" + YAML.replace(": 0", ": !x!ction code.target"), ["calls a", "trust=true"]),
         ("pairs.yaml", YAML + "include: pairs.yaml\n", ["no task 'pairs'"]),
+        ("pairs.yaml", YAML.replace("target: 0", "target: evil"), ["answer of 12 of 12 examples is none"]),
         ("pairs.yaml", YAML.replace("num_fewshot: 0", "num_fewshot: 99"), ["pairs cannot be asked: "]),
         ("pairs.yaml", YAML + "description: \"{{ ''.__class__.__mro__ }}\"\n", ["cannot be asked: ", "unsafe"]),
         ("pairs.yaml", YAML.partition("metric_list")[0] + "metric_list: []\n", ["lm_eval:pairs measure nothing"]),
@@ -472,6 +473,16 @@ def test_a_broken_folder_and_one_that_runs_code_are_refused(
     (folder / file).write_text(text)
     (folder / "code.py").write_text("raise SystemExit('run')\n")
     assert_refused(evaluated("model=stories260k", "tasks=lm_eval:pairs"), *parts)
+
+
+def test_right_answers_that_are_no_choices_are_counted(evaluated: Callable[..., Done], folder: Path) -> None:
+    target = "{{0 if 'K' in sentence_good else 'evil'}}"
+    (folder / "pairs.yaml").write_text(YAML.replace("target: 0", f'target: "{target}"'))
+    done = evaluated("model=stories260k", "tasks=lm_eval:pairs", "examples=4")
+    n_kept = sum("K" in good for good, _ in PAIRS[:4])
+    assert 0 < n_kept < 4
+    assert f"the right answer of {4 - n_kept} of 4 examples is none of its choices" in done.err
+    assert done.code == 0
 
 
 def test_code_that_a_file_includes_is_seen_and_run_where_it_is_trusted(
