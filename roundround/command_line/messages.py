@@ -16,7 +16,7 @@ from yaml import MarkedYAMLError, YAMLError
 
 from roundround.command_line.catalogue import NO_KEYS, group_names
 from roundround.config.build import without_place
-from roundround.config.options import options_of
+from roundround.config.options import as_path, options_of
 from roundround.support.errors import UserError, nearest, one_line
 
 EXPLAINED = (UserError, HydraException, OmegaConfBaseException, YAMLError)  # for the user to mend, in one line
@@ -65,7 +65,7 @@ def missing_choice(error: MissingConfigException, config_dir: str | None) -> str
     if not choices:
         return without_advice(one_line(error))
     own = "" if config_dir else "; --config-dir DIR adds your own"
-    return f"no {group}={name}{nearest(name, choices)}{own}"
+    return f"no {group}={name}{as_path(group, name) or nearest(name, choices) + own}"
 
 
 def wrong_key(cause: OmegaConfBaseException) -> str:

@@ -5,6 +5,7 @@ Tested by tests/command_line/test_arguments.py, tests/test_own_contract.py and t
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -80,6 +81,17 @@ def in_quotes(value: str) -> str:
 def as_value(path: object) -> str:
     """A path as the value of an override, in quotes where Hydra's grammar would read a sign in it."""
     return str(path) if re.fullmatch(r"[\w./~+-]+", str(path)) else in_quotes(str(path))
+
+
+BY_PATH = {"model": ("model=hf model.path",) * 2, "data": ("data=hub data.name", "data=text data.path")}
+
+
+def as_path(group: str, name: str) -> str:
+    """The end of a message about an option that is a file, or a name on the Hugging Face hub: how it is given."""
+    is_there = os.path.lexists(name)
+    if group not in BY_PATH or not (is_there or re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name)):
+        return ""
+    return f"; write {BY_PATH[group][is_there]}={as_value(name)}"
 
 
 def named(group: str, name: str, family: type[T], **numbers: Any) -> Callable[..., T]:

@@ -60,6 +60,8 @@ def test_a_mistake_costs_one_line(train: Callable[..., Done], args: list[str], p
     ("args", "form"),
     [
         (["train", "pe=RoPE"], "did you mean 'rope'?"),
+        (["eval", "model=folder"], "; write model=hf model.path=folder"),
+        (["train", "data=roneneldan/TinyStories"], "; write data=hub data.name=roneneldan/TinyStories"),
         (["train", "--pe", "rope"], "; write pe=rope"),
         (["train", "--optim.lr=3"], "; write optim.lr=3"),
         (["eval", "last"], "; write run=last"),
