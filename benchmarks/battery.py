@@ -62,7 +62,7 @@ TIMES = [
     (r"\b\d\d-\d\d \d\d:\d\d\b|\b\d\d[:-]\d\d[:-]\d\d(,\d+)?\b|\d{4}-\d\d-\d\d", "WHEN"),
     (r"(?m)(?<=^tokens per second\n)[\d,.]+$|(?<=^prompt tokens\n)[\d,.]+$", "SPEED"),
     (r"(?m)^( *)(tokens.per.second|waiting.share|mfu|peak.memory.gb)\b.*$", "SPEED"),
-    (r"[\d.,]+ (tokens/s|steps/s)|mfu [\d.]+%|\d+:\d\d left|[\d.,]+ a second|[\d.,]+it/s|[\d.]+ (GB|MB|MiB)\b", "SPEED"),
+    (r"[\d.,]+ ?(tokens/s|steps/s|it/s|a second)|mfu [\d.]+%|\d+:\d\d left|[\d.]+ (GB|MB|MiB)\b", "SPEED"),
     (r"\b[\d.,]+ (s|ms|min|seconds|minutes)\b", "TIME"),
     (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "UUID"),
     (r"\b[0-9a-f]{40}\b|(?<![.\w])(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{7,12}(?![.\w])", "COMMIT"),
