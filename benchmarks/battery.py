@@ -62,7 +62,7 @@ TIMES = [
     (r"\b\d\d-\d\d \d\d:\d\d\b|\b\d\d[:-]\d\d[:-]\d\d(,\d+)?\b|\d{4}-\d\d-\d\d", "WHEN"),
     (r"(?m)(?<=^tokens per second\n)[\d,.]+$|(?<=^prompt tokens\n)[\d,.]+$", "SPEED"),
     (r"(?m)^( *)(tokens.per.second|waiting.share|mfu|peak.memory.gb)\b.*$", "SPEED"),
-    (r"[\d.,]+ (tokens/s|steps/s)|mfu [\d.]+%|\d+:\d\d left|[\d.,]+ a second|[\d.]+ (GB|MB|MiB)\b", "SPEED"),
+    (r"[\d.,]+ ?(tokens/s|steps/s|it/s|a second)|mfu [\d.]+%|\d+:\d\d left|[\d.]+ (GB|MB|MiB)\b", "SPEED"),
     (r"\b[\d.,]+ (s|ms|min|seconds|minutes)\b", "TIME"),
     (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "UUID"),
     (r"\b[0-9a-f]{40}\b|(?<![.\w])(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{7,12}(?![.\w])", "COMMIT"),
@@ -620,12 +620,12 @@ def probes(lab: Lab) -> None:
         model, tokenizer = rr.load(run)
         kept: dict[str, Any] = {
             "attention": [digest({"": layer}) for layer in rr.attention(model, tokenizer, texts[0])],
-            "evaluate": rr.evaluate(model, tokenizer, "stories", length=[16, 32], dispersion=True).to_json(),
+            "evaluate": rr.evaluate(model, tokenizer, "stories", length=[16, 32], dispersion=True).to_dict("list"),
             "generate": rr.generate(model, tokenizer, "The fox", length=30, n=2),
             "compare": rr.compare([run, lab.home / "outputs"], baseline="pe=nope").records(),
-            "runs": rr.runs().drop(columns=["started", "seconds"]).to_json(),
-            "run": [rr.run(run).data_frame().to_json(), sorted(rr.run(run).settings)],
-            "curves": rr.run(run).curves()[["loss", "grad_norm", "held_out_nats_per_token"]].to_json(),
+            "runs": rr.runs().drop(columns=["started", "seconds"]).to_dict("list"),
+            "run": [rr.run(run).data_frame().to_dict("list"), sorted(rr.run(run).settings)],
+            "curves": rr.run(run).curves()[["loss", "grad_norm", "held_out_nats_per_token"]].to_dict("list"),
         }
         settings: list[dict[str, Any]] = [{}, {"rows": False}, {"entropy": False, "batch_tokens": 32}]
         for given in settings:
@@ -633,9 +633,9 @@ def probes(lab: Lab) -> None:
             kept |= {f"probe {given} {name}": digest({"": array}) for name, array in probe.arrays().items()}
             kept |= {f"labels {given}": repr(probe.labels())} if "rows" not in given else {}
         with rr.patch(model, softmax="adaptive_temperature"):
-            kept["patched"] = rr.evaluate(model, tokenizer, texts * 9, length=16).to_json()
+            kept["patched"] = rr.evaluate(model, tokenizer, texts * 9, length=16).to_dict("list")
         with rr.patch(model, pe="yarn", factor=2.0):
-            kept["patched yarn"] = rr.evaluate(model, tokenizer, texts * 9, length=16).to_json()
+            kept["patched yarn"] = rr.evaluate(model, tokenizer, texts * 9, length=16).to_dict("list")
         return kept
 
     lab.python("python", numbers)
