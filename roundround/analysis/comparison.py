@@ -75,6 +75,9 @@ class Group:
     replicates: list[Replicate] = field(default_factory=list)
     replaced: list[tuple[Replicate, Replicate]] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        return f"{self.verb} of {self.name}: {len(self.replicates)} runs"
+
     @cached_property
     def name(self) -> str:
         return format_settings(self.settings)
@@ -161,6 +164,10 @@ class Row:
     p: float | None = None
     p_holm: float | None = None
     p_is_bound: bool = False  # p and p_holm are upper bounds
+
+    def __repr__(self) -> str:
+        coordinates = format_settings({**self.coordinates, **self.settings})
+        return f"{self.metric} at {coordinates}: {self.mean:.6g} over {self.n_seeds} seeds"
 
     @property
     def verb(self) -> str | None:

@@ -17,7 +17,6 @@ RENAMED = {  # old name: new name; of the names that begin alike the longest cou
     "roundround.attention.checks": "roundround.kernels.variants",
     "roundround.attention.compilation": "roundround.kernels.torch_internals",
     "roundround.attention.finals": "roundround.kernels.variants",
-    "roundround.attention.heads": "roundround.kernels.variants",
     "roundround.attention.kernels": "roundround.kernels.sdpa",
     "roundround.loading.load": "roundround.hf.load",
     "roundround.runs": "roundround.records",

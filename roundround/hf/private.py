@@ -3,7 +3,7 @@
 `trained/export/modeling.py` is copied into exports, which import nothing of roundround: it uses `CacheLayerMixin`, the
 cache's `layer_class_to_replicate` and the model's `_tied_weights_keys` itself.
 
-Tested by tests/hf/test_private.py, which fails where a version of transformers has no such names.
+Tested by tests/hf/test_private_transformers.py, which fails where a version of transformers has no such names.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from roundround.kernels.bias import LinearBias
+from roundround.kernels.heads import n_last_heads
 from roundround.kernels.keys import AttentionShape
 from roundround.kernels.precision import wide_dtype
-from roundround.kernels.variants import n_last_heads
 from roundround.pe.base import PositionalEncoding
 
 

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from roundround.kernels.bias import Bias
+from roundround.kernels.heads import n_scaled_heads, of_all_heads
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.kernels.precision import at_least_float32
-from roundround.kernels.variants import checked_finite, n_scaled_heads, of_all_heads
+from roundround.kernels.variants import checked_finite
 from roundround.kernels.whole_rows import RowFunction
 from roundround.softmax.base import checked_count
 from roundround.softmax.projection import Projection, checked_alpha, entmax_function, entmax_of

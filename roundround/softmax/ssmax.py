@@ -9,9 +9,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from roundround.kernels.heads import n_scaled_heads, of_all_heads
 from roundround.kernels.keys import AttentionShape
 from roundround.kernels.precision import at_least_float32
-from roundround.kernels.variants import checked_finite, n_scaled_heads, of_all_heads
+from roundround.kernels.variants import checked_finite
 from roundround.softmax.base import checked_count
 from roundround.softmax.row_scale import RowScale
 

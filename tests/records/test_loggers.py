@@ -271,4 +271,3 @@ def test_a_name_in_a_list_of_loggers_is_completed() -> None:
         "logger=[wandb,csv",
         "logger=[wandb,tensorboard",
     ]
-    assert "logger.wandb.project=" in complete_override("train", ["logger=[wandb,csv]"], "logger.wandb.p")

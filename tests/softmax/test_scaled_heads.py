@@ -32,7 +32,7 @@ from rounding import rounding
 from test_normalisers import causal_by_row, causal_logits, entmax_by_bisection, weights_of
 
 from roundround.config.options import load_option
-from roundround.kernels.variants import n_last_heads
+from roundround.kernels.heads import n_last_heads
 from roundround.model.decoder import Decoder
 from roundround.pe.nape import NAPE
 from roundround.trained.models import build_decoder

@@ -532,9 +532,7 @@ def test_two_processes_learn_a_task_as_one_does(here: Path) -> None:
 
 def test_answers_between_the_questions_are_not_written(learnt_bits: Path, here: Path) -> None:
     done = typed("eval", f"run={learnt_bits}", "logger=none", "length=32", "by=generation")
-    assert_refused(
-        done, "by=generation is for an answer that stands behind its question, and FlipFlop asks for several"
-    )
+    assert_refused(done, "by=generation is for an answer after its question, and FlipFlop asks for several")
 
 
 def test_recall_is_scored_by_distance_and_names_the_quarter_turn_of_a_model_that_rotates_all_pairs(here: Path) -> None:

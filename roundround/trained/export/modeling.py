@@ -5,7 +5,7 @@ An export copies this file and the source files that it imports into one folder 
 encoding learns is below `model.encodings`, what a normaliser learns below `model.layers.N.self_attn.softmax`.
 
 It uses three names of transformers outside the public interface: `CacheLayerMixin`, the cache's
-`layer_class_to_replicate` and `_tied_weights_keys` (tests/hf/test_private.py).
+`layer_class_to_replicate` and `_tied_weights_keys` (tests/hf/test_private_transformers.py).
 
 Shapes: B batch, T tokens, D model width, V vocabulary.
 
