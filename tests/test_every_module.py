@@ -24,3 +24,10 @@ def test_the_test_of_a_module_has_its_name_or_is_named_by_its_docstring(module: 
     assert own.exists() or named, f"add a last line `Tested by tests/...` to the docstring of roundround/{module}"
     for name in re.findall(r"tests/[\w/]+(?:\.py)?", " ".join(named)):
         assert "NAME" in name or (ROOT / name).exists(), f"roundround/{module} names {name}"
+
+
+@pytest.mark.parametrize("module", sorted(MODULES), ids=str)
+def test_no_sentence_begins_with_of(module: Path) -> None:
+    """Docstrings, comments and messages put the subject first."""
+    text = (PACKAGE / module).read_text(encoding="utf-8")
+    assert re.findall(r"""(?:^\s*|["'(]|\. |# )Of [a-z].*""", text, re.MULTILINE) == []

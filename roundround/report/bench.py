@@ -287,7 +287,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
         part="bench.html.j2",
         values={"grid": grid_of(records, about)},
     )
-    note = f"Of more than {MOST_CURVES} variants those that differ most from {about['baseline']} in the part."
+    note = f"At most {MOST_CURVES} variants are drawn: the ones that differ most from {about['baseline']} in the part."
     curves = Section("Curves", note=note, panels=panels_of(about), anchor="curves")
     numbers = Section("Numbers", anchor="numbers", tables=[table_of(part, records) for part in about["parts"]])
     scope = [f"set {about['set']}, size {about['size']}, hash {about['hash']}"]

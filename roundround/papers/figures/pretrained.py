@@ -307,7 +307,7 @@ def last_layer_group(run: RunVerb, subject: Subject) -> Outcome:
     if subject.is_the_papers:  # "group 4" counted from 1 or from 0: query heads 12 to 15 or 16 to 19, as they fit
         read = {f"heads {4 * g} to {4 * g + 3}": group[GROUP_SIZE * g : GROUP_SIZE * (g + 1)] for g in (3, 4)}
         name, _, chosen = best_fit({name: map_PH[:, heads] for name, heads in read.items()}, published)
-        group, remark = read[name], f"Of the readings of group 4, {name} fit best: {chosen}."
+        group, remark = read[name], f"The reading of group 4 that fits best is {name}: {chosen}."
     else:  # the heads that share a key head with the most diagonal one; all where none are shared
         size = len(group) // heads_of(seen.by_head("key")[-1]).shape[1]
         if size > 1:
