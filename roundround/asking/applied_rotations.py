@@ -42,8 +42,7 @@ from roundround.pe.scaled import FollowsLength, ScaledRoPE
 from roundround.probing.conformance import DIFFERS
 from roundround.probing.layout import PAIRINGS
 from roundround.probing.probed_model import watching
-from roundround.probing.rotations import LayerSeen, Turning, see_layers
-from roundround.probing.schemes import UNKNOWN, Readings, Scheme, scheme_of
+from roundround.probing.rotations import UNKNOWN, LayerSeen, Readings, Scheme, Turning, scheme_of, see_layers
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError, one_line
 from roundround.trained.models import TrainedRun

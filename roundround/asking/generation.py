@@ -22,10 +22,9 @@ from roundround.data.tasks.length_tests import LengthTest
 from roundround.data.tokenizers import Vocabulary
 from roundround.distributed.device import check_fits
 from roundround.kernels.precision import at_least_float32
-from roundround.model.answers import AnswerScores
 from roundround.model.cache import Cache
 from roundround.model.decoder import Decoder
-from roundround.model.scoring import nats_of
+from roundround.model.scoring import AnswerScores, nats_of
 from roundround.probing.probed_model import watching
 from roundround.probing.prompt import last_row
 from roundround.softmax.base import AttentionSoftmax
@@ -341,7 +340,7 @@ class TextStream:
         return whole[len(before) :]
 
 
-# -- answers to the examples of a task; `model/answers.py` has a decoder under teacher forcing
+# -- answers to the examples of a task; `model/scoring.py` has a decoder under teacher forcing
 
 
 @final

@@ -46,8 +46,17 @@ from pandas import DataFrame
 
 from roundround.analysis.comparison import Comparison, format_setting, format_settings
 from roundround.analysis.past_run import direction
-from roundround.report.drawing.numbers import decimals_of, fixed, number, shown_bytes, shown_p
-from roundround.report.drawing.tables import Cell, Record, Table, filled
+from roundround.report.drawing.tables import (
+    Cell,
+    Record,
+    Table,
+    decimals_of,
+    filled,
+    fixed,
+    number,
+    shown_bytes,
+    shown_p,
+)
 from roundround.support.errors import escaped
 
 FIELDS = {  # of a record; whatever else it has is the place where it was measured

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import rich.table
 
-from roundround.report.drawing.numbers import fixed, number, shown, text_of
-from roundround.report.drawing.tables import Record, Table, in_words, tables_of
+from roundround.report.drawing.tables import Record, Table, fixed, in_words, number, shown, tables_of, text_of
 from roundround.report.page.view import RunFiles, Section, View
 from roundround.support.panels import Curve, Drawing, Mark, Panel, numbers
 

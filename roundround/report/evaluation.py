@@ -25,14 +25,12 @@ from torch import Tensor
 
 from roundround.analysis.intervals import error_widths, half_width, wilson
 from roundround.asking.reader import Reader
-from roundround.model.answers import AnswerScores
 from roundround.model.decoder import Decoder
-from roundround.model.scoring import PositionLoss
+from roundround.model.scoring import AnswerScores, PositionLoss
 from roundround.probing.ablation import bins, n_targets
 from roundround.probing.dispersion import MEASURES, Dispersion
 from roundround.report.drawing.figures import save_drawing
-from roundround.report.drawing.numbers import number
-from roundround.report.drawing.tables import Record
+from roundround.report.drawing.tables import Record, number
 from roundround.report.eval_panels import DISPERSION, MOST_LAYERS
 from roundround.support.console import print_status, print_table
 from roundround.support.files import write_json

@@ -20,8 +20,7 @@ from roundround.analysis.intervals import error_widths
 from roundround.analysis.past_run import direction
 from roundround.analysis.standings import BETTER, NOT_TOLD_APART, SIGNIFICANT, WORSE
 from roundround.report.comparison_tables import place_of
-from roundround.report.drawing.numbers import decimals_of, fixed, number, shown_p
-from roundround.report.drawing.tables import Record, in_words
+from roundround.report.drawing.tables import Record, decimals_of, fixed, in_words, number, shown_p
 
 POWER, MOST_SEEDS = 0.8, 1000
 NAMED = 3  # of many settings

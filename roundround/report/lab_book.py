@@ -19,8 +19,7 @@ from rich import box
 from roundround.analysis.past_run import PastRun, directories_of, last
 from roundround.config.options import Change
 from roundround.config.verb import Verb
-from roundround.report.drawing.numbers import shown, text_of
-from roundround.report.drawing.tables import Table, in_words, tables_of
+from roundround.report.drawing.tables import Table, in_words, shown, tables_of, text_of
 from roundround.support.console import print_result, print_status, print_table
 from roundround.support.errors import UserError, nearest
 from roundround.verbs import verb_named

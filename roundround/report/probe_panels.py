@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roundround.report.drawing.numbers import number
-from roundround.report.drawing.tables import Record, Table, tables_of
+from roundround.report.drawing.tables import Record, Table, number, tables_of
 from roundround.report.eval_panels import BEFORE, MOST_HEADS, by_layer, by_place, curve_by_place, mean_of
 from roundround.report.page.view import RunFiles, Section, View, scaled, short, shown_word
 from roundround.support.panels import Curve, Panel, numbers

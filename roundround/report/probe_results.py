@@ -28,8 +28,8 @@ from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
 from roundround.probing.rows import BANDS, PLACES
 from roundround.report.drawing.figures import add_heat, finish, number_columns, save, save_drawing, subplots
-from roundround.report.drawing.numbers import fixed
 from roundround.report.drawing.style import INK, PLACE_COLOURS, SCREEN, SIGNED, Sizes, styled
+from roundround.report.drawing.tables import fixed
 from roundround.report.probe_panels import LETTERS
 from roundround.support.console import print_table
 from roundround.support.files import write_json

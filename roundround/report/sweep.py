@@ -17,8 +17,7 @@ import numpy as np
 from roundround.analysis.past_run import PastRun, direction
 from roundround.records.directories import PAGE, jobs_of_sweep
 from roundround.report.comparison import AXES, panels_of
-from roundround.report.drawing.numbers import number
-from roundround.report.drawing.tables import Table, filled, in_words
+from roundround.report.drawing.tables import Table, filled, in_words, number
 from roundround.report.eval_panels import OF_A_PART
 from roundround.report.lab_book import Fact, relative
 from roundround.report.page.view import RunFiles, Section

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from roundround.analysis.past_run import PastRun
-from roundround.report.drawing.numbers import number, shown
-from roundround.report.drawing.tables import Record, in_words, tables_of
+from roundround.report.drawing.tables import Record, in_words, number, shown, tables_of
 from roundround.report.page.view import RunFiles, Section, View
 from roundround.support.panels import Curve, Panel, numbers
 

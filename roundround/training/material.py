@@ -24,9 +24,8 @@ from roundround.data.shards import Mix
 from roundround.data.tasks.base import Example, Examples, Task, distinct
 from roundround.data.tasks.batches import TaskBatch, TaskData, TrainingExamples, same_length_batches, task_data
 from roundround.data.tasks.text_task import TextTask
-from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
-from roundround.model.scoring import perplexity, score
+from roundround.model.scoring import AnswerScores, perplexity, score, score_answers
 from roundround.trained.start import Start
 from roundround.verbs.train import TrainConfig
 

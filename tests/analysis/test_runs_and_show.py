@@ -13,7 +13,7 @@ from helpers_runs import write_run
 
 from roundround.analysis.past_run import STATUSES
 from roundround.command_line.completion import complete_reader
-from roundround.report.drawing.numbers import shown as shown_number
+from roundround.report.drawing.tables import shown as shown_number
 
 Command = Callable[..., Done]
 

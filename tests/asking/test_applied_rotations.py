@@ -23,8 +23,7 @@ from roundround.asking.applied_rotations import LayerReport, check_pretrained, n
 from roundround.config.build import build
 from roundround.kernels.keys import AttentionShape
 from roundround.pe.base import PositionalEncoding
-from roundround.probing.rotations import Turning
-from roundround.probing.schemes import Readings, scheme_of
+from roundround.probing.rotations import Readings, Turning, scheme_of
 from roundround.report.check import row
 
 FACTORS = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 256}

@@ -20,7 +20,7 @@ from roundround.data.tasks.batches import same_length_batches
 from roundround.data.tasks.length_tests import LengthTest
 from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.patch import Patch
-from roundround.model.answers import score_answers
+from roundround.model.scoring import score_answers
 from roundround.trained.models import build_decoder
 
 CPU = torch.device("cpu")

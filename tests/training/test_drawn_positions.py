@@ -13,8 +13,8 @@ from conftest import typed
 
 from roundround.data.tasks.base import Example, Examples, distinct
 from roundround.data.tasks.batches import same_length_batches
-from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
+from roundround.model.scoring import AnswerScores, score_answers
 from roundround.report.evaluation import values_of_task as values
 from roundround.trained.models import TrainedRun
 

@@ -24,8 +24,8 @@ from roundround.data.tasks.base import BOS, EOS, SEP, Example, Examples, distinc
 from roundround.data.tasks.batches import AskedBatch, TrainingExamples, padded, same_length_batches
 from roundround.data.tasks.copy import Copy
 from roundround.data.tasks.parity import Parity
-from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
+from roundround.model.scoring import AnswerScores, score_answers
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.report.evaluation import intervals
 from roundround.report.evaluation import values_of_task as values

@@ -63,7 +63,7 @@ class TaskBatch(NamedTuple):
 
 
 class AskedBatch(NamedTuple):
-    """Different examples of one length, as `model/answers.py` scores them: tokens, targets, scored as in `TaskBatch`.
+    """Different examples of one length, as `model/scoring.py` scores them: tokens, targets, scored as in `TaskBatch`.
 
     output: [B, T], which scored targets are the output; none where the whole answer is the output. times: [B], how
     often each example was drawn.

@@ -34,9 +34,8 @@ from roundround.config.recorded import flat
 from roundround.distributed.interruption import signals_held
 from roundround.records.directories import PAGE
 from roundround.report.drawing.figures import MOST_MARKERS, draw_panel, look_of, slanted
-from roundround.report.drawing.numbers import shown, text_of
 from roundround.report.drawing.style import DASHES, GREY, INK, LINE, PALETTE, PLACE_COLOURS, SCREEN, SHADE, SOFT, styled
-from roundround.report.drawing.tables import Record, common_fields, exact, in_words, tables_of, text
+from roundround.report.drawing.tables import Record, common_fields, exact, in_words, shown, tables_of, text, text_of
 from roundround.report.lab_book import commands_of, facts_of, given_to
 from roundround.report.page.view import RunFiles, Section, View, files_of, images_of
 from roundround.support.errors import escaped, one_line

@@ -46,8 +46,8 @@ from roundround.data.tokenizers import Vocabulary, check_known, content_hash, un
 from roundround.distributed.device import describe_device
 from roundround.distributed.peers import Peers
 from roundround.kernels.trial import FallsBack
-from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
+from roundround.model.scoring import AnswerScores, score_answers
 from roundround.probing.ablation import FEWEST, n_targets
 from roundround.probing.dispersion import Dispersion, watched
 from roundround.records.opening import opened_run
