@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,7 +31,7 @@ from roundround.model.decoder import Decoder
 from roundround.records import checkpoints
 from roundround.records.sharded_checkpoints import ShardedSaver
 from roundround.trained.models import build_decoder
-from roundround.training.module import clip, sharded_decoder, whole
+from roundround.training.module import clip, sharded_decoder
 from roundround.training.optim import AdamW
 
 CURVES = {  # name: processes, strategy
@@ -45,6 +46,11 @@ RECIPE = [
     "trainer.log_every_n_steps=1", "validate_every=50", "validation_tokens=8192", "checkpoint_every=25",
     "trainer.accelerator=cpu", "seed=0",
 ]  # fmt: skip
+
+
+def whole(value: Any) -> Any:
+    """A tensor of which each process has rows, gathered; any other value as it is."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
 def decoders(size: str) -> dict[str, Decoder]:
