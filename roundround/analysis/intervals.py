@@ -63,9 +63,9 @@ def welch_width(error: float, n_seeds: int, other: float, n_other: int) -> float
 def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
     """p of the paired t-test over the first axis, [S, N] and [S, N] -> [N].
 
-    The t-test has no variance where the difference is the same in every seed, but for rounding. There p is 1 where the
-    difference is 0, and else 2^(1 - S), by the test of signs: in two of the 2^S ways to give S differences their signs,
-    all are alike. It ignores their size and is an upper bound; the second array says where. NaN for one seed.
+    Where the difference is the same in every seed up to rounding, the t-test has no variance. A difference of 0 has p 1
+    then. Any other has 2^(1 - S), by the test of signs: two of the 2^S ways to give S differences their signs make all
+    alike. That p ignores their size and is an upper bound; the second array says where. NaN for one seed.
     """
     n_seeds = len(values)
     if n_seeds < 2:

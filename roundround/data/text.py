@@ -61,7 +61,7 @@ def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: i
         text += chunk or ""
         certain, whole = len(text) - (margin if chunk is not None else 0), []
         while True:
-            matches = separator.finditer(text, scan)  # but for the empty match that was used there already
+            matches = separator.finditer(text, scan)  # the empty match that was used already is passed over
             found = next((match for match in matches if match.span() != (used, used)), None)
             if found is None or found.end() > certain:
                 break

@@ -1,7 +1,7 @@
 """All that this project uses of torch that torch does not promise to keep; nothing else may name it.
 
-Attention operators that return log-sum-exps, and what `torch.compile` is told about functions that it cannot trace,
-without importing the compiler where none runs. Read in torch 2.6 to 2.13.
+It holds the attention operators that return log-sum-exps, and the marks for functions that `torch.compile` cannot
+trace; setting a mark does not import the compiler. Read in torch 2.6 to 2.13.
 
 Tested by tests/kernels/test_torch_internals.py and tests/training/test_compile.py.
 """

@@ -216,7 +216,7 @@ def thm_6_1() -> Finding:
     of_draws = [keys_of(draw, 0.0)[0] for draw in range(DRAWS)]
     still = [swaps_to_lose(draw, 0.0) for draw in range(DRAWS)]
     least = min(weight_of_target(*keys_of(draw, g), g) for g in (0.0, TURN / TOKENS) for draw in range(DRAWS))
-    n = 1000  # places of the target, of which it loses some to the last token, while no other key moves
+    n = 1000  # places of the target; at some of them the last token wins, while no other key moves
     cosine_N = logits(QUERY, QUERY, torch.arange(n), torch.tensor([TURN / n], dtype=torch.float64))
     rows_NN = (OTHER * cosine_N).repeat(n, 1)
     rows_NN.diagonal().copy_(TARGET * cosine_N)

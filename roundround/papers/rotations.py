@@ -254,7 +254,7 @@ ANGLE_ROUNDING = 1e-9  # of n g in float64, n up to 8192; what is nearer to 0 co
 def lemma_a_1() -> Finding:
     """A pair whose frequency is algebraic and not 0 never returns to its first angle, though it comes near.
 
-    n g = 0 mod 2 pi only for n = 0; true of every g_k = theta^(-2(k-1)/d), of which not all are rational
+    n g = 0 mod 2 pi only for n = 0; holds for every g_k = theta^(-2(k-1)/d), rational or not
 
     Barbero et al. 2024, arXiv:2410.06205, Lemma A.1.
     """

@@ -227,7 +227,7 @@ def tell_changes(directory: Path, manifest: dict[str, Any], config: dict[str, An
 
 
 def difference(now: Path | None, copy: Path, kept_hash: str | None) -> str:
-    """How the code of a file differs from the file that the run kept; empty if it does not, but for comments."""
+    """How the code of a file differs from the file that the run kept; empty if only comments differ, or nothing."""
     if now is None:
         return "no longer there or imported"
     if kept_hash is None:

@@ -300,7 +300,7 @@ def compare_heads(
 
 
 def last_layer_group(run: RunVerb, subject: Subject) -> Outcome:
-    """Figure 11: a group of query heads of the last layer, of which the third is fast and diagonal."""
+    """Figure 11: a group of query heads in the last layer; its third head is fast and diagonal."""
     seen = probed(run, subject)
     map_PH, published = heads_of(seen.by_head("query")[-1]), heat_map("Fig11_llama_L32_group4_query")
     group, remark = list(range(map_PH.shape[1])), ""
