@@ -11,7 +11,7 @@ help:
 	@echo "make test    set up, run the suite (six minutes on two cores, no network, no GPU)"
 	@echo "make test-cpus  the tests of numbers as other kinds of CPU compute them, with one thread and two (half an hour)"
 	@echo "make test-all   that, make test-faults, the tests that take long (compiled runs), and make mutants"
-	@echo "make test-faults  3,500 invocations, wrong and right, kills at every change of the disk, strange places (an hour)"
+	@echo "make test-faults  invocations, wrong and right, kills at every change of the disk, strange places"
 	@echo "make test-cluster  jobs of a real Slurm, which it starts and stops on this machine (five minutes)"
 	@echo "make contract CONFIG_DIR=mine   the contract tests on the variants of your own conf folder"
 	@echo "make lint    ruff       make types   mypy       make wheel   build it and run it from an empty directory"
