@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: help demo test gpu size test-cpus test-all test-faults test-cluster contract lint types docs readme wheel bench mutants clean
+.PHONY: help demo test gpu size test-cpus test-all test-faults test-cluster contract lint types docs tables readme wheel bench mutants clean
 
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
@@ -16,6 +16,7 @@ help:
 	@echo "make contract CONFIG_DIR=mine   the contract tests on the variants of your own conf folder"
 	@echo "make lint    ruff       make types   mypy       make wheel   build it and run it from an empty directory"
 	@echo "make docs    the pages of docs/ and the reference as a site in site/, which needs no network"
+	@echo "make tables  write the tables of docs/results anew from the values of each seed"
 	@echo "make readme  run each command that README.md and docs print after a $$, without a network (about half an hour)"
 	@echo "make mutants change the training recipe in 19 ways and look whether its tests see it (three minutes)"
 	@echo "make bench   training, attention and probes against other implementations (about an hour)"
@@ -75,6 +76,9 @@ types: $(INSTALLED)
 
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file docs/mkdocs/mkdocs.yml
+
+tables: $(INSTALLED)
+	PYTHONPATH=benchmarks $(BIN)/python -m results.write
 
 readme: $(INSTALLED)
 	$(BIN)/python tests/readme_commands.py README.md docs/index.md \

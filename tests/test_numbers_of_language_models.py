@@ -1,50 +1,17 @@
-"""Tables and claims of encodings_by_normalisers.md and table2.md in docs/results, from the values of each seed."""
+"""Claims of encodings_by_normalisers.md and table2.md in docs/results, from the values of each seed."""
 
 from __future__ import annotations
 
-import csv
-
 import numpy as np
 import pytest
-import table2_tables
-from helpers_stored import DOCS, Array, Values, check_claim, check_listed, stored, text_of
+from helpers_stored import check_claim, check_listed, text_of
+from results.encodings_by_normalisers import COLUMNS, CROSSED, LENGTHS, crossed
+from results.stored import Array, stored
+from results.table2 import TURNING, excludes_zero, forty, nats, resting, sweep
 from scipy import stats
-from table2_tables import excludes_zero
 
-from roundround.analysis.intervals import half_width, holm, paired_p
-from roundround.analysis.load import rows_of
+from roundround.analysis.intervals import half_width, holm
 from roundround.papers.figures import table2
-
-NAMES = {"nope": "NoPE", "rope": "RoPE", "p_rope": "0.75-RoPE", "p_rope_25": "0.25-RoPE"}
-CROSSED: Values = {}
-with open(DOCS / "encodings_by_normalisers" / "comparison.csv") as file:
-    for row in csv.DictReader(file):
-        pe, softmax = (setting.partition("=")[2] for setting in row["settings"].split(", "))
-        CROSSED[pe, softmax, int(row["length"])] = np.array(row["values"].split(), dtype=np.float64)
-COLUMNS = ("adaptive_temperature", "adaptive_temperature_trained", "ssmax", "entmax15")
-LENGTHS = (256, 512, 1024, 2048)
-
-
-def crossed(softmax: str, length: int) -> list[tuple[float, float, float, float]]:
-    """Of each encoding the difference from its softmax, the ends of the interval, p after Holm over the 16."""
-    every = [(pe, name) for pe in NAMES for name in COLUMNS]
-    mine, theirs = (np.array([CROSSED[pe, s or name, length] for pe, name in every]).T for s in ("", "softmax"))
-    p = holm(paired_p(mine, theirs)[0].tolist())
-    mean, half = (mine - theirs).mean(0), half_width(mine - theirs)
-    return [(mean[n], mean[n] - half[n], mean[n] + half[n], p[n]) for n, (_, s) in enumerate(every) if s == softmax]
-
-
-def test_tables_of_encodings_by_normalisers() -> None:
-    for length in LENGTHS:
-        _, _, table = text_of("encodings_by_normalisers").partition(f"\n{length:,} tokens:\n")
-        for k, (pe, name) in enumerate(NAMES.items()):
-            cells = []
-            for softmax in COLUMNS:
-                mean, low, high, p = crossed(softmax, length)[k]
-                cell = f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
-                cells.append((f"**{cell}**" if low > 0 or high < 0 else cell) + " *" * (p < 0.05))
-            row = f"| {name} | {CROSSED[pe, 'softmax', length].mean():.3f} | {' | '.join(cells)} |"
-            assert row in table.partition("tokens:")[0]
 
 
 def test_adaptive_temperature_at_inference() -> None:
@@ -108,13 +75,6 @@ def test_what_the_crossing_does_not_show() -> None:
 MARGIN = 0.0048  # nats per token, 0.75-RoPE before RoPE on Wikipedia
 
 
-def sweep(corpus: str) -> table2.Sweep:
-    rows = (row for _, row in rows_of(DOCS / "table2" / f"{corpus}.csv"))
-    found = table2.sweep_of({**row, "verb": "eval"} for row in rows)
-    assert (found.seeds, found.lengths, len(found.encodings)) == ([1, 2, 3, 4, 5], [*LENGTHS], 7)
-    return found
-
-
 def apart(corpus: str, encoding: str, *lengths: int, baseline: str = "rope") -> list[table2.Difference]:
     return [table2.difference(sweep(corpus), encoding, baseline, length) for length in lengths or LENGTHS]
 
@@ -122,16 +82,6 @@ def apart(corpus: str, encoding: str, *lengths: int, baseline: str = "rope") -> 
 def ends(found: list[table2.Difference], digits: int = 2) -> str:
     sizes = sorted(abs(one.nats) for one in found)
     return f"{sizes[0]:.{digits}f} to {sizes[-1]:.{digits}f}"
-
-
-@pytest.mark.parametrize("corpus", ["tinystories", "wikitext2"])
-def test_tables_of_table2(corpus: str) -> None:
-    found, text = sweep(corpus), text_of("table2")
-    for table in (
-        table2_tables.perplexity_table(found),
-        *(table2_tables.difference_table(found, p) for p in (None, table2.CONTROLS)),
-    ):
-        assert table in text
 
 
 def outside(corpus: str) -> set[str]:
@@ -265,19 +215,6 @@ def test_four_slow_pairs_hardly_turn() -> None:
 
 # -- table2_turning.md
 
-TURNING, MORE_TURNING = (stored(f"table2/{name}", "pe.theta", "pe.p") for name in ("turning", "turning_more"))
-
-
-def resting(theta: str, p: str, length: int, values: Values = TURNING) -> Array:
-    """Nats that resting costs at this base, by seed."""
-    return values[theta, p, "nats_per_token", length] - values[theta, "1", "nats_per_token", length]
-
-
-def nats(values: Array, *, bold: bool = True) -> str:
-    mean, half = values.mean(), float(half_width(values))
-    text = f"{mean:+.4f} ({mean - half:+.4f} to {mean + half:+.4f})"
-    return f"**{text}**" if bold and abs(mean) > half else text
-
 
 def unsigned(values: Array) -> str:
     """A difference without its sign, and its interval."""
@@ -290,13 +227,6 @@ def test_runs_that_table_2_has_too_are_its_own() -> None:
         for length in LENGTHS:
             own = TURNING["10000", p, "nats_per_token", length][:5]
             np.testing.assert_array_equal(own, stored("table2/tinystories", "pe")[pe, "nats_per_token", length])
-
-
-def test_table_of_turning() -> None:
-    for length in LENGTHS:
-        found = [(resting("98", p, length), resting("10000", p, length)) for p in ("0.75", "0.5")]
-        cells = [nats(values) for slow, fast in found for values in (slow, fast, slow - fast)]
-        assert f"| {length:,} | {' | '.join(cells)} |" in text_of("table2")
 
 
 def test_resting_costs_where_the_pairs_turn() -> None:
@@ -316,19 +246,6 @@ def test_the_sign_changes_beyond() -> None:
     halves = [abs(resting(theta, "0.5", 2048).mean()) for theta in ("98", "10000")]
     numbers = [unsigned(three), f"base 98 {halves[0]:.4f} behind", f"base 10,000 {halves[1]:.4f} ahead"]
     check_claim("table2", "Beyond the training context the sign", numbers)
-
-
-def forty(length: int) -> tuple[Array, Array]:
-    """What resting costs at base 98 over all seeds, and over those that came later."""
-    more = resting("98", "0.75", length, MORE_TURNING)
-    return np.concatenate([resting("98", "0.75", length), more]), more
-
-
-def test_table_of_forty_seeds() -> None:
-    for length in LENGTHS:
-        whole, more = forty(length)
-        assert (len(whole), len(more)) == (40, 32)
-        assert f"| {length:,} | {nats(whole)} | {nats(more)} |" in text_of("table2")
 
 
 def test_over_forty_seeds_resting_costs_and_may_be_ahead_beyond() -> None:

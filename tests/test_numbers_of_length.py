@@ -1,78 +1,37 @@
-"""The tables and claims of docs/results/length.md, from the values of each seed in docs/results/length."""
+"""The claims of docs/results/length.md, from the values of each seed in docs/results/length."""
 
 from __future__ import annotations
 
 import re
 
 import numpy as np
-import pytest
-from helpers_stored import DOCS, Array, Values, check_claim, check_listed, difference, seeds, share, stored, text_of
+from helpers_stored import check_claim, check_listed, text_of
+from results.length import (
+    CELLS,
+    CLRS,
+    COPY,
+    ENCODINGS,
+    MQAR,
+    NORMALISERS,
+    RANDOM,
+    RATES,
+    REPEAT,
+    REVERSE,
+    SOLVED,
+    SORT,
+    of_algorithms,
+    random_positions,
+    solved,
+)
+from results.stored import DOCS, Array, difference, seeds, share
 
 from roundround.analysis.compare import compare
 from roundround.analysis.intervals import half_width, holm, paired_p
-
-REPEAT = stored("length/repeat", "pe")
-COPY = stored("length/copy", "pe", "softmax")
-SORT = stored("length/sort", "softmax", "optim.lr")
-REVERSE = stored("length/reverse", "softmax", "optim.lr")
-SOLVED = stored("length/solved", "data", "softmax", "optim.lr", "trainer.max_steps")
-RANDOM = stored("length/random_positions", "data", "pe")
-MQAR = stored("length/mqar_control", "data.train_examples", "optim.lr")
-CLRS = stored("length/clrs_text_small", "softmax", "task")
-ENCODINGS = ("nope", "rope", "p_rope", "alibi", "t5_bias", "learned", "nape")
-NORMALISERS = ("softmax", "ssmax", "entmax15", "as_entmax")
-RATES = ("0.001", "0.002", "0.004")
-METRICS = ("exact_match", "token_accuracy")
-CELLS = (("8192", "0.0001"), ("8192", "0.0022"), ("100000", "0.0001"), ("100000", "0.0022"))  # of recall
 
 
 def p_holm(name: str, metric: str, length: int, baseline: str) -> dict[str, float]:
     rows = compare(DOCS / f"{name}.csv", baseline=baseline, metric=metric, where={"length": str(length)}).table
     return {row.group.name: row.p_holm for row in rows if row.p_holm is not None}
-
-
-def test_tables_of_repetition_and_copying() -> None:
-    text = text_of("length")
-    names = {"NoPE": "nope", "ALiBi": "alibi", "T5's bias": "t5_bias", "rotary": "rope", "sinusoidal": "sinusoidal"}
-    for name, pe in names.items():
-        cells = [share(REPEAT[pe, "exact_match", length]) for length in (20, 24, 30, 32, 40)]
-        assert f"| {name} | {' | '.join(cells)} |" in text
-    for length in (20, 30, 40):
-        _, _, table = text.partition(f"| {length} symbols |")
-        for pe in ENCODINGS if length == 20 else sorted({*ENCODINGS} - {"learned"}):
-            cells = [share(COPY[pe, softmax, "exact_match", length]) for softmax in NORMALISERS]
-            assert f"| `{pe}` | {' | '.join(cells)} |" in table.partition("\n\n")[0]
-
-
-@pytest.mark.parametrize(
-    ("values", "lengths"), [(SORT, [(16, 32, 64), (32, 64)]), (REVERSE, [(16, 24, 32), (24, 32, 64)])]
-)
-def test_tables_of_sorting_and_reversal(values: Values, lengths: list[tuple[int, ...]]) -> None:
-    for softmax in ("softmax", "as_entmax_nape"):
-        for rate in RATES:
-            cells = [share(values[softmax, rate, "exact_match", length]) for length in lengths[0]]
-            cells += [share(values[softmax, rate, "token_accuracy", length]) for length in lengths[1]]
-            assert f"| `{softmax}`, {rate[-1]}e-3 | {' | '.join(cells)} |" in text_of("length")
-
-
-def solved(task: str, length: int, metric: str = "exact_match") -> tuple[Array, Array]:
-    """Of ASEntmax and of softmax at 2e-3 and 6,000 steps, but 24,000 of ASEntmax in copying, [S] each."""
-    steps = {"as_entmax_nape": "24000" if task == "copy" else "6000", "softmax": "6000"}
-    mine, theirs = (SOLVED[task, softmax, "0.002", n, metric, length] for softmax, n in steps.items())
-    return mine, theirs
-
-
-def each(values: Array) -> str:
-    """All seeds, or one number where they print alike."""
-    return seeds(values) if len({*seeds(values).split()}) > 1 else f"{values[0]:.2f}"
-
-
-def row_of_solved(task: str, length: int) -> str:
-    mine, theirs = solved(task, length)
-    cells = [each(theirs), each(mine)]
-    cells += ["-"] if length == 16 else [difference(mine, theirs, 3)] if (mine != theirs).any() else ["0"]
-    cells += [f"{values.mean():.2f}" for values in reversed(solved(task, length, "token_accuracy"))]
-    return f"| {task} | {length} | {' | '.join(cells)} |"
 
 
 def p_of(pairs: list[tuple[Array, Array]]) -> list[float]:
@@ -83,12 +42,6 @@ def p_of(pairs: list[tuple[Array, Array]]) -> list[float]:
 def p_solved(task: str) -> list[float]:
     """p of exact match at 24, 32 and 64 symbols."""
     return p_of([solved(task, length) for length in (24, 32, 64)])
-
-
-@pytest.mark.parametrize("task", ["sort", "reverse", "copy"])
-def test_table_of_solved_lengths(task: str) -> None:
-    for length in (16, 24, 32, 64):
-        assert row_of_solved(task, length) in text_of("length")
 
 
 def test_sorting_where_the_trained_lengths_are_solved() -> None:
@@ -143,43 +96,6 @@ def test_seeds_differ_more_than_normalisers() -> None:
     check_claim(
         "length", "Seeds differ more", ["{:.2f} (24 symbols) and {:.2f} (32)".format(*halves), "more than 1 in"]
     )
-
-
-def random_positions(task: str, length: int, metric: str = "exact_match") -> tuple[Array, Array]:
-    """Of rope_random and of rope, [S] each."""
-    drawn, plain = (RANDOM[task, pe, metric, length] for pe in ("rope_random", "rope"))
-    return drawn, plain
-
-
-def test_table_of_random_positions() -> None:
-    for task in ("copy", "reverse"):
-        for length in (16, 20, 24, 32):
-            drawn, plain = random_positions(task, length)
-            apart = "-" if length == 16 else difference(drawn, plain, 3) if (drawn != plain).any() else "0"
-            cells = [share(plain), share(drawn), apart]
-            cells += [f"{of.mean():.2f}" for of in reversed(random_positions(task, length, "token_accuracy"))]
-            assert f"| {task} | {length} | {' | '.join(cells)} |" in text_of("length")
-
-
-def test_table_of_recall() -> None:
-    for (n, rate), typed in zip(CELLS, 2 * ("1e-4", "2.2e-3"), strict=True):
-        cells = [share(MQAR[n, rate, metric, 64]) for metric in ("token_accuracy", "exact_match")]
-        assert f"| {int(n):,}, {typed} | {' | '.join(cells)} |" in text_of("length")
-
-
-def of_algorithms(metric: str, length: int, task: str = "all") -> tuple[Array, Array]:
-    """With adaptive temperature and with the softmax, [S] each."""
-    adaptive, plain = (CLRS[s, task, metric, length] for s in ("adaptive_temperature_trained", "softmax"))
-    return adaptive, plain
-
-
-def test_table_of_algorithms() -> None:
-    names = {"output_match": "final answer", "exact_match": "exact match", "token_accuracy": "tokens"}
-    for metric, name in names.items():
-        for length in (4, 8, 10, 12, 16):
-            adaptive, plain = of_algorithms(metric, length)
-            apart = difference(adaptive, plain, digits=3) if (adaptive != plain).any() else "0"
-            assert f"| {name}, {length} | {share(plain)} | {share(adaptive)} | {apart} |" in text_of("length")
 
 
 def test_published_scores_of_copying_are_divided_by_their_ceiling() -> None:

@@ -1,35 +1,19 @@
-"""The tables and claims of docs/results/max_retrieval_heads.md, from the values of each seed in heads.csv."""
+"""The claims of docs/results/max_retrieval_heads.md, from the values of each seed in heads.csv."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
-from helpers_stored import DOCS, Array, check_claim, check_listed, text_of
-from scipy import stats
+from helpers_stored import check_claim, check_listed
+from results.max_retrieval import ASKED, SETTINGS, distances, gains, heads, slope, welch
+from results.stored import Array
 
-from roundround.analysis.intervals import half_width, holm
-from roundround.analysis.load import rows_of
-from roundround.papers.max_retrieval import PAPER, SEEDS, P
+from roundround.analysis.intervals import holm
+from roundround.papers.max_retrieval import PAPER, P
 from roundround.report import max_retrieval
-from roundround.report.max_retrieval import BY_WEIGHT, Distance, Measured, measured_of
+from roundround.report.max_retrieval import BY_WEIGHT
 
 PAGE = "max_retrieval_heads"
-ROWS = [row for _, row in rows_of(DOCS / "max_retrieval" / "heads.csv")]
-SETTINGS = list(dict.fromkeys(row["setting"] for row in ROWS))
-ASKED = (256, 512, 1024)  # items
 TAKEN = (2.0, 0.8)  # points: the rule, fixed before the runs
-
-
-def heads(setting: str) -> Measured:
-    rows = [row for row in ROWS if row["setting"] == setting]
-    return measured_of([{k: v for k, v in row.items() if v is not None} for row in rows])
-
-
-def distances(setting: str, metric: str = "accuracy") -> tuple[Distance, Distance]:
-    """Of the baseline and of the gains from the paper's, in points."""
-    found = max_retrieval.distances(heads(setting), metric)
-    assert found is not None
-    return found
 
 
 def single_distances(setting: str, metric: str) -> Array:
@@ -39,76 +23,9 @@ def single_distances(setting: str, metric: str) -> Array:
     return np.asarray(np.sqrt((apart[1] ** 2).mean(1)))
 
 
-def gains(setting: str, n: int, metric: str = "accuracy") -> Array:
-    """Of the adaptive temperature, in points, [S]."""
-    found = heads(setting)
-    plain, sharp = (found.accuracy(name, metric) for name in ("softmax", "adaptive_temperature"))
-    return (sharp - plain)[:, found.sizes.index(n)]
-
-
-def welch(setting: str, n: int) -> float:
-    """p of the difference from the paper's gain, whose error follows from its own p."""
-    ours, theirs = gains(setting, n), PAPER[n][1] - PAPER[n][0]
-    their_spread = theirs / stats.t(SEEDS - 1).isf(P[n] / 2) * SEEDS**0.5
-    test = stats.ttest_ind_from_stats(ours.mean(), ours.std(ddof=1), len(ours), theirs, their_spread, SEEDS, False)
-    return float(test.pvalue)
-
-
-def slope(setting: str) -> Array:
-    return heads(setting).of_heads["logit_slope"]
-
-
-def around(values: Array, digits: int) -> str:
-    return f"{values.mean():.{digits}f} ±{float(half_width(values)):.{digits}f}"
-
-
-def between(values: Array) -> str:
-    mean, half = values.mean(), float(half_width(values))
-    middle, low, high = (round(float(value), 1) + 0.0 for value in (mean, mean - half, mean + half))  # no -0.0
-    return f"{middle} ({low} to {high})"
-
-
-def gained(setting: str, metric: str = "accuracy") -> str:
-    return ", ".join(f"{round(float(gains(setting, n, metric).mean()), 1) + 0.0:+.1f}" for n in ASKED)
-
-
-def typed(setting: str) -> str:
-    return f"`{setting}`" if "=" in setting else setting
-
-
-def row_of(setting: str) -> str:
-    cells = [around(slope(setting), 0), around(heads(setting).of_heads["class_offset_spread"], 4)]
-    cells += map(str, distances(setting))
-    cells.append(gained(setting))
-    cells.append(", ".join(f"{welch(setting, n):.2g}" for n in ASKED if n in P))
-    return f"| {' | '.join([typed(setting), *cells])} |"
-
-
-def by_weight() -> list[str]:
-    """Settings whose weights were looked at too."""
-    return [name for name in SETTINGS if BY_WEIGHT in heads(name).values["softmax"]]
-
-
-def row_by_weight(setting: str) -> str:
-    cells = [*map(str, distances(setting, BY_WEIGHT))]
-    cells.append(gained(setting, BY_WEIGHT))
-    lost = [gains(setting, n) - gains(setting, n, BY_WEIGHT) for n in ASKED]
-    return f"| {' | '.join([typed(setting), *cells, *map(between, lost)])} |"
-
-
 def test_every_setting_has_five_seeds_and_every_size() -> None:
     assert all(heads(setting).seeds == [0, 1, 2, 3, 4] for setting in SETTINGS)
     assert all(heads(setting).sizes == list(PAPER) for setting in SETTINGS)
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_table(setting: str) -> None:
-    assert row_of(setting) in text_of(PAGE)
-
-
-def test_table_by_weight() -> None:
-    text = text_of(PAGE)
-    assert all(row_by_weight(setting) in text for setting in by_weight())
 
 
 def test_no_setting_is_taken_for_the_papers() -> None:

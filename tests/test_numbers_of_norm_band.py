@@ -1,23 +1,13 @@
-"""The tables and claims of docs/results/norm_band.md, from the values of each seed in docs/results/norm_band."""
+"""The claims of docs/results/norm_band.md, from the values of each seed in docs/results/norm_band."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
-from helpers_stored import DOCS, Array, check_claim, check_listed, stored, text_of
+from helpers_stored import check_claim, check_listed
+from results.norm_band import ASKED, BASES, CONTEXTS, LENGTHS, contexts, of_layers
+from results.stored import Array
 
 from roundround.analysis.intervals import half_width, holm, paired_p
-from roundround.analysis.load import rows_of
-
-BASES, LENGTHS = (100, 1_000, 10_000, 500_000), (128, 256, 512)
-ASKED, SEEDS = (10_000, 500_000), (1, 2, 3)
-CONTEXTS = stored("norm_band/contexts", "pe.theta", "trained")
-PAIRS = [row for _, row in rows_of(DOCS / "norm_band" / "pairs.csv")]  # a row for each seed, layer, queries and keys
-
-
-def contexts(theta: int, length: int, trained: str = "yes") -> Array:
-    """Wavelength of the strongest pair in trained lengths, the median over layers, queries and keys, [S]."""
-    return CONTEXTS[str(theta), trained, "wavelength_over_trained_length", length]
 
 
 def interval(values: Array) -> str:
@@ -47,13 +37,6 @@ def ratio(lengths: tuple[int, ...] = LENGTHS) -> str:
     return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
-def of_layers(metric: str, theta: int, length: int, trained: str = "yes") -> Array:
-    """Each layer's queries and keys by seed, [S, 8]."""
-    wanted = {"metric": metric, "pe.theta": theta, "length": length, "trained": trained}
-    rows = [row for row in PAIRS if wanted.items() <= row.items()]
-    return np.array([[row["value"] for row in rows if row["seed"] == seed] for seed in SEEDS])
-
-
 def scatter(trained: str) -> tuple[float, float]:
     """Share of the strongest pair, and deviation of ln wavelength within a model; mean, asked bases, L = 256."""
     shares = [of_layers("share_of_strongest_pair", theta, 256, trained).mean() for theta in ASKED]
@@ -61,27 +44,8 @@ def scatter(trained: str) -> tuple[float, float]:
     return float(np.mean(shares)), float(np.mean(logs))
 
 
-def row_of(theta: int, length: int) -> str:
-    cells = [f"{theta:,}", str(length)]
-    for trained in ("yes", "no"):
-        if (str(theta), trained, "wavelength_over_trained_length", length) not in CONTEXTS:
-            cells += ["-", "-"]
-            continue
-        values = contexts(theta, length, trained)
-        each = ", ".join(f"{value:.2f}" for value in values)
-        cells += [each, f"{values.mean():.2f}"] if trained == "yes" else [each]
-        cells.append(f"{of_layers('share_of_strongest_pair', theta, length, trained).mean():.2f}")
-    return f"| {' | '.join(cells)} |"
-
-
 def test_every_setting_has_three_seeds() -> None:
     assert all(values.shape == (3,) for values in CONTEXTS.values())
-
-
-@pytest.mark.parametrize("theta", BASES)
-def test_table(theta: int) -> None:
-    for length in LENGTHS:
-        assert row_of(theta, length) in text_of("norm_band")
 
 
 def test_a_number_is_the_median_over_layers_of_queries_and_keys() -> None:

@@ -1,4 +1,4 @@
-"""The tables and claims of docs/results/patterns.md and docs/results/rope_plane.md, from the values of each seed."""
+"""The claims of docs/results/patterns.md and docs/results/rope_plane.md, from the values of each seed."""
 
 from __future__ import annotations
 
@@ -8,121 +8,31 @@ import numpy as np
 import pytest
 from conftest import tunables
 from helpers_pe import attention_shape, build
-from helpers_stored import Array, check_claim, check_listed, stored, text_of
+from helpers_stored import check_claim, check_listed, text_of
+from results.patterns import (
+    BASELINE,
+    COMMON,
+    DROPE,
+    LENGTHS,
+    NORM_NAMES,
+    PATTERN_NAMES,
+    PE_NAMES,
+    RATES,
+    Setting,
+    contrasts,
+    dropped,
+    interval,
+    of,
+    p_of,
+    rated,
+    settings,
+)
+from results.rope_plane import POINTS, measured_points, on_plane, table_of_plane, table_of_plane_rates
+from results.stored import Array
 
-from roundround.analysis.intervals import half_width, holm, paired_p
+from roundround.analysis.intervals import holm
 
-LENGTHS = (128, 256, 512, 1024)  # the first is the trained one
-COMMON = 0.003
-RATES = (0.0015, COMMON, 0.006)
 MARGIN = 0.02  # nats per byte, written in conf/experiment/rope before the runs
-PATTERN_NAMES = {"uniform": "uniform", "local_global": "windows"}
-PE_NAMES = {"rope": "RoPE", "nope": "NoPE", "p_rope_25": "p-RoPE"}
-NORM_NAMES = {"none": "", "rms": ", normalised"}
-PATTERNS = stored("patterns/patterns", "pattern", "pe", "qk_norm", "optim.lr")
-Setting = tuple[str, str, str]
-BASELINE: Setting = ("uniform", "rope", "none")
-
-
-PLANE = stored("rope_plane/plane", "pe", "optim.lr")
-POINTS = {  # option of pe -> as the page names it
-    "ladder/llama_2": "Llama 2",
-    "ladder/llama_3": "Llama 3",
-    "ladder/p_rope_paper": "0.75-RoPE, the paper's",
-    "ladder/gemma_4_global": "Gemma 4, global layers",
-    "ladder/clipped_llama_3": "Llama 3, hard cut",
-    "ladder/lfm3_global": "LFM3, global layers",
-    "ladder/speedrun": "speedrun, half",
-    "ladder/pythia": "Pythia",
-    "ladder/qwen3_next": "Qwen3-Next",
-    "nope": "NoPE",
-}
-DROPE = stored("patterns/drope", "qk_norm", "method")
-
-
-def of(setting: Setting, length: int, rate: float = COMMON) -> Array:
-    return PATTERNS[*setting, str(rate), "nats_per_token", length]
-
-
-def settings() -> list[Setting]:
-    """Those with three seeds at the common rate, in the order of the experiment."""
-    every = [(pattern, pe, norm) for norm in NORM_NAMES for pattern in PATTERN_NAMES for pe in PE_NAMES]
-    found = [(*one, str(COMMON), "nats_per_token", LENGTHS[0]) for one in every]
-    return [one for one, place in zip(every, found, strict=True) if len(PATTERNS.get(place, ())) == 3]
-
-
-def name_of(setting: Setting) -> str:
-    pattern, pe, norm = setting
-    return f"{PATTERN_NAMES[pattern]}, {PE_NAMES[pe]}{NORM_NAMES[norm]}"
-
-
-def interval(mine: Array, theirs: Array) -> tuple[float, float, float]:
-    """The mean difference, paired by seed, and the ends of its interval."""
-    mean, half = float((mine - theirs).mean()), float(half_width(mine - theirs))
-    return mean, mean - half, mean + half
-
-
-def p_of(pairs: list[tuple[Array, Array]]) -> list[float]:
-    mine, theirs = (np.array(values).T for values in zip(*pairs, strict=True))
-    return paired_p(mine, theirs)[0].tolist()
-
-
-def cell(mine: Array, theirs: Array, p: float = 1.0) -> str:
-    mean, low, high = interval(mine, theirs)
-    text = f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
-    return (f"**{text}**" if low > 0 or high < 0 else text) + " *" * (p < 0.05)
-
-
-def table_of_means() -> list[str]:
-    return [f"| {name_of(one)} | {' | '.join(f'{of(one, n).mean():.3f}' for n in LENGTHS)} |" for one in settings()]
-
-
-def table_of_differences() -> list[str]:
-    others = [one for one in settings() if one != BASELINE]
-    p = {  # after Holm's correction over the settings at one length
-        length: holm(p_of([(of(one, length), of(BASELINE, length)) for one in others])) for length in LENGTHS
-    }
-    return [
-        f"| {name_of(one)} | "
-        + " | ".join(cell(of(one, length), of(BASELINE, length), p[length][k]) for length in LENGTHS)
-        + " |"
-        for k, one in enumerate(others)
-    ]
-
-
-CONTRASTS: list[tuple[str, Setting, Setting]] = [
-    *(
-        (f"windows - uniform, {PE_NAMES[pe]}{NORM_NAMES[norm]}", ("local_global", pe, norm), ("uniform", pe, norm))
-        for norm in NORM_NAMES
-        for pe in PE_NAMES
-    ),
-    *(
-        (
-            f"{PE_NAMES[pe]} - {PE_NAMES[other]} in the global layer{NORM_NAMES[norm]}",
-            ("local_global", pe, norm),
-            ("local_global", other, norm),
-        )
-        for norm in NORM_NAMES
-        for pe, other in (("nope", "rope"), ("p_rope_25", "rope"), ("nope", "p_rope_25"))
-    ),
-    *(
-        (f"normalised - not, {PATTERN_NAMES[pattern]}, {PE_NAMES[pe]}", (pattern, pe, "rms"), (pattern, pe, "none"))
-        for pattern in PATTERN_NAMES
-        for pe in PE_NAMES
-    ),
-]
-
-
-def contrasts() -> dict[str, tuple[Setting, Setting]]:
-    """Those whose two settings have three seeds."""
-    return {name: (one, other) for name, one, other in CONTRASTS if {one, other} <= set(settings())}
-
-
-def table_of_contrasts() -> list[str]:
-    return [
-        f"| {name} | {' | '.join(cell(of(one, length), of(other, length)) for length in LENGTHS)} |"
-        for name, (one, other) in contrasts().items()
-    ]
 
 
 def rises() -> dict[Setting, Array]:
@@ -133,75 +43,6 @@ def rises() -> dict[Setting, Array]:
 def apart(name: str, *lengths: int) -> list[tuple[float, float, float]]:
     one, other = contrasts()[name]
     return [interval(of(one, length), of(other, length)) for length in lengths or LENGTHS]
-
-
-def rated() -> dict[Setting, float]:
-    """The rate of each setting that has all three on the first seed, chosen by its loss at the trained length there."""
-    lengths = {
-        one: {rate: PATTERNS.get((*one, str(rate), "nats_per_token", LENGTHS[0])) for rate in RATES}
-        for one in settings()
-    }
-    return {
-        one: min(RATES, key=lambda rate: by[rate][0])
-        for one, by in lengths.items()
-        if all(v is not None for v in by.values())
-    }
-
-
-def table_of_rates() -> list[str]:
-    rows = []
-    for one, chosen in rated().items():
-        losses = [f"{of(one, LENGTHS[0], rate)[0]:.3f}" for rate in RATES]
-        marked = [f"**{loss}**" if rate == chosen else loss for rate, loss in zip(RATES, losses, strict=True)]
-        rows.append(f"| {name_of(one)} | {' | '.join(marked)} |")
-    return rows
-
-
-def table_of_chosen() -> list[str]:
-    """Of the settings whose chosen rate is not the common one."""
-    rows = []
-    for one, rate in rated().items():
-        if rate != COMMON:
-            rows.append(f"| {name_of(one)}, nats | {' | '.join(f'{of(one, n, rate).mean():.3f}' for n in LENGTHS)} |")
-            cells = (cell(of(one, n, rate), of(BASELINE, n, rated()[BASELINE])) for n in LENGTHS)
-            rows.append(f"| {name_of(one)} - {name_of(BASELINE)} | {' | '.join(cells)} |")
-    return rows
-
-
-METHODS = {
-    "rope": "RoPE, as trained",
-    "yarn": "the same with YaRN",
-    "rope_continued": "60 more steps with RoPE",
-    "dropped": "60 more steps without position (DroPE)",
-}
-
-
-def dropped(method: str, length: int, norm: str = "none") -> Array:
-    """Of a method by length; YaRN's factor is the length over the trained one, at which it is RoPE itself."""
-    method = "rope" if (method, length) == ("yarn", LENGTHS[0]) else method
-    return DROPE[norm, method, "nats_per_token", length]
-
-
-def table_of_drope() -> list[str]:
-    means = [
-        f"| {name}, nats | {' | '.join(f'{dropped(method, n).mean():.3f}' for n in LENGTHS)} |"
-        for method, name in METHODS.items()
-    ]
-    return means + [
-        f"| DroPE - {METHODS[other]} | {' | '.join(cell(dropped('dropped', n), dropped(other, n)) for n in LENGTHS)} |"
-        for other in ("yarn", "rope", "rope_continued")
-    ]
-
-
-@pytest.mark.parametrize(
-    "table",
-    [table_of_means, table_of_differences, table_of_contrasts, table_of_rates, table_of_chosen, table_of_drope],
-)
-def test_tables_of_patterns(table: Callable[[], list[str]]) -> None:
-    rows = table()
-    assert rows
-    for row in rows:
-        assert f"{row}\n" in text_of("patterns")
 
 
 def signed(found: tuple[float, float, float]) -> str:
@@ -415,14 +256,6 @@ def test_yarn_beside_rope_as_it_is() -> None:
 # -- rope_plane.md
 
 
-def on_plane(pe: str, length: int, rate: float = COMMON) -> Array:
-    return PLANE[pe, str(rate), "nats_per_token", length]
-
-
-def measured_points() -> list[str]:
-    return [pe for pe in POINTS if len(PLANE.get((pe, str(COMMON), "nats_per_token", LENGTHS[0]), ())) == 3]
-
-
 def table_of_points() -> list[str]:
     """Pairs and slowest wavelength of each point: there, and in heads of 32 channels trained on 128 tokens."""
     rows = []
@@ -434,31 +267,6 @@ def table_of_points() -> list[str]:
         here = build(pe, attention_shape(head_dim=32, train_length=LENGTHS[0])).facts()
         there = f"{numbers['slowest_wavelength']:,.0f} | {numbers['of_length']:,}"
         rows.append(f"| {name} | {here['rotated_pairs']} | {there} | {here['slowest_wavelength']:,} |")
-    return rows
-
-
-def table_of_plane() -> list[str]:
-    base = measured_points()[0]
-    others = [pe for pe in measured_points() if pe != base]
-    p = {length: holm(p_of([(on_plane(pe, length), on_plane(base, length)) for pe in others])) for length in LENGTHS}
-    first = f"| {POINTS[base]}, nats | {' | '.join(f'{on_plane(base, length).mean():.3f}' for length in LENGTHS)} |"
-    return [first] + [
-        f"| {POINTS[pe]} | "
-        + " | ".join(cell(on_plane(pe, length), on_plane(base, length), p[length][k]) for length in LENGTHS)
-        + " |"
-        for k, pe in enumerate(others)
-    ]
-
-
-def table_of_plane_rates() -> list[str]:
-    """The loss on the first seed at the trained length, of points that have all three rates; the best one is bold."""
-    rows = []
-    for pe, name in POINTS.items():
-        found = [PLANE.get((pe, str(rate), "nats_per_token", LENGTHS[0])) for rate in RATES]
-        losses = [values[0] for values in found if values is not None]
-        if len(losses) == len(RATES):
-            cells = [f"**{loss:.3f}**" if loss == min(losses) else f"{loss:.3f}" for loss in losses]
-            rows.append(f"| {name} | {' | '.join(cells)} |")
     return rows
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import table2_tables
 from conftest import ROOT
 from omegaconf import OmegaConf
+from results import table2 as table2_tables
 
 from roundround.papers.figures import table2
 from roundround.papers.figures.table2 import Difference

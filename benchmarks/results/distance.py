@@ -1,0 +1,105 @@
+"""The tables of docs/results/distance.md."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from results.stored import DOCS, Array, difference, printed
+from roundround.analysis.intervals import half_width, holm, paired_p
+from roundround.analysis.load import rows_of
+
+SETTINGS = [(theta, p) for theta in (100, 1_000, 10_000, 500_000) for p in (1, 0.75, 0.5)] + [
+    (10_000, 0.25),
+    (10_000, 0),
+]
+
+SHOWN = (4, 16, 64, 128, 256, 512, 1024, 2032)
+
+DISTANCES = (4, 8, 16, 32, 64, 96, 128, 256, 384, 512, 768, 1_024, 1_536, 2_032)
+
+NEW = [(3_000, 0.75), (30_000, 0.75)]
+
+NEAR, FAR = DISTANCES[:7], (1_024, 1_536, 2_032)  # distances within training, and beyond it
+
+CONTRASTS = [(100, 16), (100, 256), (1_000, 64), (1_000, 1_024), (10_000, 384), (10_000, 2_032), (500_000, 2_032)]
+
+
+def values(file: str) -> dict[tuple[float, float, int, int | None], Array]:
+    """The exact match of each seed, [S], by theta, p, length and distance; None: over all distances."""
+    found: dict[tuple[float, float, int, int | None], dict[int, float]] = defaultdict(dict)
+    for _, row in rows_of(DOCS / "distance" / file):
+        if row["metric"] == "exact_match":
+            found[row["pe.theta"], row["pe.p"], row["length"], row.get("distance")][row["seed"]] = row["value"]
+    return {place: np.array([by_seed[seed] for seed in sorted(by_seed)]) for place, by_seed in found.items()}
+
+
+VALUES = values("distance.csv") | values("resting.csv")
+
+
+def mean(values: Array) -> str:
+    return f"{values.mean():.2f}"
+
+
+def at(theta: float, p: float, distances: tuple[int, ...]) -> Array:
+    """Mean exact match over distances in inputs of 2,048 tokens, of each run that has solved its own lengths, [S]."""
+    solved = VALUES[theta, p, 128, None] >= 0.99
+    return np.mean([VALUES[theta, p, 2048, d][solved] for d in distances], axis=0)
+
+
+def quarter_turn(theta: float, p: float) -> float:
+    """Tokens in which the slowest of the pairs that turn, 4 p of four, has turned by pi / 2."""
+    return float(np.pi / 2 * theta ** ((4 * p - 1) / 4))
+
+
+def named(theta: int, p: float) -> str:
+    return "no position" if p == 0 else "fastest pair alone" if p == 0.25 else f"{theta:,}, p = {p}"
+
+
+def contrasts() -> dict[tuple[int, int], tuple[str, float]]:
+    """The differences of the rule as the page prints them, and their p after Holm."""
+    pairs = [(VALUES[theta, 1, 2048, d], VALUES[theta, 0.5, 2048, d]) for theta, d in CONTRASTS]
+    p = holm([float(paired_p(mine[:, None], theirs[:, None])[0][0]) for mine, theirs in pairs])
+    return {place: (difference(*pair), corrected) for place, pair, corrected in zip(CONTRASTS, pairs, p, strict=True)}
+
+
+def apart(mine: Array, theirs: Array) -> str:
+    """The difference, in bold where its interval excludes 0."""
+    away = abs((mine - theirs).mean()) > half_width(mine - theirs)
+    return f"**{difference(mine, theirs)}**" if away else difference(mine, theirs)
+
+
+def row_by_distance(theta: int, p: float) -> str:
+    cells = [mean(VALUES[theta, p, 128, None]), *(mean(VALUES[theta, p, 2048, d]) for d in SHOWN)]
+    return f"| {named(theta, p)} | {' | '.join(cells)} |"
+
+
+def table_of_contrasts() -> list[str]:
+    rows = []
+    for (theta, d), (_, p) in contrasts().items():
+        mine, theirs = VALUES[theta, 1, 2048, d], VALUES[theta, 0.5, 2048, d]
+        quarter = quarter_turn(theta, 1)
+        side = "before" if d < quarter else "beyond"
+        cells = [f"{theta:,}", f"{quarter:,.0f}", f"{d:,}, {side}", mean(mine), mean(theirs)]
+        rows.append(f"| {' | '.join(cells)} | {apart(mine, theirs)} | {printed(p)} |")
+    return rows
+
+
+def row_of_near_and_far(theta: int, p: float) -> str:
+    near, far = at(theta, p, NEAR), at(theta, p, FAR)
+    turn = f"{quarter_turn(theta, p):,.0f}" if p else "none turns"
+    return f"| {named(theta, p)} | {turn} | {len(near)} | {mean(near)} | {mean(far)} | {apart(far, near)} |"
+
+
+def row_of_new(theta: int, p: float) -> str:
+    near, far = at(theta, p, NEAR), at(theta, p, FAR)
+    return f"| {theta:,} | {quarter_turn(theta, p):,.0f} | {mean(near)} | {mean(far)} | {apart(far, near)} |"
+
+
+TABLES = {
+    "by-distance": lambda: [row_by_distance(*setting) for setting in SETTINGS],
+    "contrasts": table_of_contrasts,
+    "near-and-far": lambda: [row_of_near_and_far(*setting) for setting in SETTINGS],
+    "new-bases": lambda: [row_of_new(*setting) for setting in NEW],
+}

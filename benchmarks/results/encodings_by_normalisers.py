@@ -1,0 +1,48 @@
+"""The tables of docs/results/encodings_by_normalisers.md."""
+
+from __future__ import annotations
+
+import csv
+from functools import partial
+
+import numpy as np
+
+from results.stored import DOCS, Values
+from roundround.analysis.intervals import half_width, holm, paired_p
+
+NAMES = {"nope": "NoPE", "rope": "RoPE", "p_rope": "0.75-RoPE", "p_rope_25": "0.25-RoPE"}
+
+CROSSED: Values = {}
+
+with open(DOCS / "encodings_by_normalisers" / "comparison.csv") as file:
+    for row in csv.DictReader(file):
+        pe, softmax = (setting.partition("=")[2] for setting in row["settings"].split(", "))
+        CROSSED[pe, softmax, int(row["length"])] = np.array(row["values"].split(), dtype=np.float64)
+
+COLUMNS = ("adaptive_temperature", "adaptive_temperature_trained", "ssmax", "entmax15")
+
+LENGTHS = (256, 512, 1024, 2048)
+
+
+def crossed(softmax: str, length: int) -> list[tuple[float, float, float, float]]:
+    """Of each encoding the difference from its softmax, the ends of the interval, p after Holm over the 16."""
+    every = [(pe, name) for pe in NAMES for name in COLUMNS]
+    mine, theirs = (np.array([CROSSED[pe, s or name, length] for pe, name in every]).T for s in ("", "softmax"))
+    p = holm(paired_p(mine, theirs)[0].tolist())
+    mean, half = (mine - theirs).mean(0), half_width(mine - theirs)
+    return [(mean[n], mean[n] - half[n], mean[n] + half[n], p[n]) for n, (_, s) in enumerate(every) if s == softmax]
+
+
+def table_at(length: int) -> list[str]:
+    rows = []
+    for k, (pe, name) in enumerate(NAMES.items()):
+        cells = []
+        for softmax in COLUMNS:
+            mean, low, high, p = crossed(softmax, length)[k]
+            cell = f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
+            cells.append((f"**{cell}**" if low > 0 or high < 0 else cell) + " *" * (p < 0.05))
+        rows.append(f"| {name} | {CROSSED[pe, 'softmax', length].mean():.3f} | {' | '.join(cells)} |")
+    return rows
+
+
+TABLES = {f"at-{length}": partial(table_at, length) for length in LENGTHS}
