@@ -23,7 +23,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -245,7 +244,6 @@ SOURCES = [
 ]
 FLAGS = ["-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-w"]
 LONGEST = 60  # seconds for a step of a compiler, which needs five
-ABANDONED = 3600  # seconds after which a folder of a compilation is that of a process that was killed
 
 
 class NotCompiled(FallsBack):
@@ -315,10 +313,6 @@ def compiled(home: Path, name: str) -> Path:
     The name of the file ends in the hash of its content.
     """
     compiler = shlex.split(os.environ.get("CXX", "")) or [shutil.which("c++") or shutil.which("g++") or "clang++"]
-    for left in home.glob(".compiling-*"):
-        with contextlib.suppress(OSError):  # another process removes it too
-            if time.time() - left.stat().st_mtime > ABANDONED:
-                shutil.rmtree(left)
     with tempfile.TemporaryDirectory(dir=home, prefix=".compiling-", ignore_cleanup_errors=True) as folder:
         made, linked = f"{folder}/whole_rows.o", f"{folder}/whole_rows.so"
         for words in ([*FLAGS, "-c", str(SOURCES[0]), "-o", made], ["-shared", made, "-o", linked]):

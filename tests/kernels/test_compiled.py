@@ -78,16 +78,6 @@ def test_an_odd_compiler_gives_the_slow_form_and_one_line(
     assert [str(log) in str(line.message) for line in said] == [True]
 
 
-@pytest.mark.parametrize("words", ["g++ 'x", "/", "\udcff", "''", "cat"])
-def test_any_words_for_a_compiler_give_the_slow_form(
-    tmp_path: Path, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("CXX", words)
-    with pytest.warns(whole_rows.NotCompiled):
-        assert whole_rows.library.__wrapped__() is None
-
-
 @pytest.mark.skipif(whole_rows.library() is None, reason="no C++ compiler on this machine")
 def test_a_damaged_library_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Path(whole_rows.library()._name)
@@ -106,18 +96,6 @@ def test_a_damaged_library_is_not_loaded(tmp_path: Path, monkeypatch: pytest.Mon
     kept.write_bytes(zeros_at_its_end)
     kept.with_name(kept.name.rpartition("-")[0] + ".so").write_bytes(zeros_at_its_end)
     assert use(tmp_path).communicate()[0] == "False\n", "a process of its own, which loading it would end"
-
-
-def test_what_a_killed_compilation_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "false")
-    old, new = tmp_path / ".compiling-old", tmp_path / ".compiling-new"
-    for folder in (old, new):
-        folder.mkdir()
-        (folder / "whole_rows.o").write_bytes(b"")
-    os.utime(old, (0, 0))
-    with pytest.raises(subprocess.CalledProcessError):
-        whole_rows.compiled(tmp_path, "whole_rows")
-    assert list(tmp_path.iterdir()) == [new]
 
 
 def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,50 +78,6 @@ def test_weights_are_the_exponentials_over_their_sum() -> None:
     torch.testing.assert_close(alpha_BHQK, torch.from_numpy(scipy.special.softmax(logits_BHQK.numpy(), -1)))
 
 
-def test_weights_of_hidden_keys_are_zero_and_the_others_sum_to_one() -> None:
-    logits_BHQK = torch.randn(2, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 5
-    visible_B1QK = torch.rand(2, 1, 5, 7, generator=torch.Generator().manual_seed(1)) < 0.5
-    visible_B1QK[..., 0] = True
-    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, visible_B1QK, row_counts(visible_B1QK))
-    for place in torch.cartesian_prod(*map(torch.arange, (2, 3, 5))).tolist():
-        b, h, i = place
-        seen = [j for j in range(7) if visible_B1QK[b, 0, i, j]]
-        powers = {j: torch.exp(logits_BHQK[b, h, i, j]) for j in seen}
-        expected = [powers[j] / sum(powers.values()) if j in seen else torch.tensor(0.0).double() for j in range(7)]
-        torch.testing.assert_close(alpha_BHQK[b, h, i], torch.stack(expected))
-    assert not alpha_BHQK.masked_select(~visible_B1QK).any(), "zero, not nearly zero"
-
-
-def test_a_row_that_sees_nothing_attends_to_nothing_and_passes_no_gradient() -> None:
-    logits_BHQK = torch.randn(1, 1, 2, 3, requires_grad=True)
-    visible_B1QK = torch.tensor([[[[False, False, False], [True, False, True]]]])
-    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, visible_B1QK, row_counts(visible_B1QK))
-    (grad,) = torch.autograd.grad((alpha_BHQK**2).sum(), logits_BHQK)
-    assert alpha_BHQK[0, 0, 0].tolist() == grad[0, 0, 0].tolist() == [0, 0, 0]
-    assert float(alpha_BHQK.detach()[0, 0, 1].sum()) == pytest.approx(1)
-    assert grad[0, 0, 1, [0, 2]].all()
-
-
-def test_a_lone_key_has_weight_one() -> None:
-    logits_BHQK, visible_B1QK = torch.full((1, 1, 1, 3), -1e4), torch.tensor([[[[False, True, False]]]])
-    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, visible_B1QK, row_counts(visible_B1QK))
-    assert alpha_BHQK.flatten().tolist() == [0, 1, 0]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "wide"),
-    [(torch.float64, torch.float64), (torch.float32, torch.float32), (torch.bfloat16, torch.float32)],
-    ids=str,
-)
-def test_weights_are_at_least_float32(dtype: torch.dtype, wide: torch.dtype) -> None:
-    logits_BHQK = torch.linspace(-3, 3, 300).to(dtype).expand(1, 1, 1, -1)
-    visible_B1QK = torch.ones(1, 1, 1, 300, dtype=torch.bool)
-    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, visible_B1QK, row_counts(visible_B1QK))
-    assert alpha_BHQK.dtype == wide
-    expected = torch.from_numpy(scipy.special.softmax(logits_BHQK.double().numpy(), -1))
-    torch.testing.assert_close(alpha_BHQK.double(), expected, rtol=1e-5, atol=0)
-
-
 # -- attention
 
 
@@ -243,33 +199,6 @@ def test_the_base_reads_nothing_off_tokens_and_defines_no_weights() -> None:
         normaliser.weights(
             torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 1, 1, dtype=torch.bool), {"n_visible": torch.ones(1)}
         )
-
-
-@each_bias
-@each_keys
-def test_nothing_leaks_from_keys_that_are_not_visible(
-    keys: Keys, bias: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 4 * N_BATCH * N_HEADS * keys.n_keys)
-    q, k, v, cotangent = inputs(keys)
-    bias_of_rows = layer_bias(encoding_of(bias).double(), keys, q, k)
-    out = Softmax(shape_of())(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={})
-    mask_B1QK = mask_by_loop(keys)
-    for i in range(keys.n_queries):
-        row = (out[:, :, i] * cotangent[:, :, i]).sum()
-        dk, dv = (grad.any(-1).any(1) for grad in torch.autograd.grad(row, [k, v], retain_graph=True))
-        assert torch.equal(dv, mask_B1QK[:, 0, i]), "every visible value counts, and no other"
-        assert not (dk & ~mask_B1QK[:, 0, i]).any()
-
-
-@each_bias
-def test_rows_that_see_nothing_are_zero_and_spoil_no_gradient(bias: str | None) -> None:
-    keys = KEYS["padded"]
-    out, *gradients = attended(keys, encoding_of(bias), inputs(keys, dtype=torch.float32))
-    assert not out[0, :, :3].any()
-    assert out[1:].any(-1).all()
-    assert all(gradient.isfinite().all() for gradient in gradients)
-    assert not gradients[0][0, :, :3].any()
 
 
 # -- memory
