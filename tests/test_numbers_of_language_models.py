@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 
 import numpy as np
+import pandas as pd
 import pytest
 import table2_tables
 from helpers_stored import DOCS, Array, Values, check_claim, check_listed, stored, text_of
@@ -13,7 +14,7 @@ from table2_tables import excludes_zero
 
 from roundround.analysis.intervals import half_width, holm, paired_p
 from roundround.analysis.load import rows_of
-from roundround.papers.figures import table2
+from roundround.papers.figures import trained as table2
 
 NAMES = {"nope": "NoPE", "rope": "RoPE", "p_rope": "0.75-RoPE", "p_rope_25": "0.25-RoPE"}
 CROSSED: Values = {}
@@ -108,10 +109,10 @@ def test_what_the_crossing_does_not_show() -> None:
 MARGIN = 0.0048  # nats per token, 0.75-RoPE before RoPE on Wikipedia
 
 
-def sweep(corpus: str) -> table2.Sweep:
+def sweep(corpus: str) -> pd.DataFrame:
     rows = (row for _, row in rows_of(DOCS / "table2" / f"{corpus}.csv"))
     found = table2.sweep_of({**row, "verb": "eval"} for row in rows)
-    assert (found.seeds, found.lengths, len(found.encodings)) == ([1, 2, 3, 4, 5], [*LENGTHS], 7)
+    assert (list(found.index), found.shape[1]) == ([1, 2, 3, 4, 5], 7 * len(LENGTHS))
     return found
 
 
@@ -143,7 +144,7 @@ def outside(corpus: str) -> set[str]:
 
 def pairs_needed(corpus: str, power: float) -> str:
     values = sweep(corpus)
-    nats = np.log(values.seeds_of("p_rope", 256)) - np.log(values.seeds_of("rope", 256))
+    nats = np.log(values[256, "p_rope"]) - np.log(values[256, "rope"])
     return f"{((stats.norm.ppf(0.975) + stats.norm.ppf(power)) * nats.std(ddof=1) / MARGIN) ** 2:.0f}"
 
 
@@ -152,7 +153,7 @@ def test_nope_and_a_quarter_are_worse() -> None:
     assert nope[0].low > 0 < quarter[0].low
     assert not excludes_zero(quarter[3])
     values = sweep("tinystories")
-    rise = [np.log(values.seeds_of(pe, 2048) / values.seeds_of(pe, 256)).mean() for pe in ("nope", "rope")]
+    rise = [np.log(values[2048, pe] / values[256, pe]).mean() for pe in ("nope", "rope")]
     check_claim(
         "table2",
         "NoPE and 0.25-RoPE are worse",

@@ -23,7 +23,6 @@ from roundround.kernels.blocks import logits_of_rows, rows_between
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
-from roundround.papers.claim import Trained
 from roundround.pe.p_rope import PRoPE
 from roundround.pe.rope import RoPE
 from roundround.pe.rotary import apply_rotation, rotation
@@ -160,8 +159,8 @@ def before_rotation(probed: ProbedModel, tokens: Sequence[int]) -> list[tuple[Te
     ]
 
 
-def stories260k() -> Trained:
-    """The trained model of the package in this program's own decoder, in float64, with one of its stories."""
+def stories260k() -> tuple[ProbedDecoder, list[int]]:
+    """The trained model of the package in this program's own decoder, in float64, with the tokens of its stories."""
     from roundround.hf.checkpoint import read_checkpoint  # transformers takes a second to import
 
     checkpoint = read_checkpoint("stories260k")
@@ -175,4 +174,4 @@ def stories260k() -> Trained:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     probed = ProbedDecoder("stories260k", decoder.double().eval(), tokenizer, 1)  # <s> comes first
     story = (folder / "stories.txt").read_text(encoding="utf-8")[:1500]
-    return Trained(probed, [probed.tokens(story)[:256]])
+    return probed, probed.tokens(story)[:256]

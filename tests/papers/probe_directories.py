@@ -59,14 +59,14 @@ def gemma_prompt() -> Arrays:
     arrays["weights"][0, APOSTROPHE.head] = softmax(heat_map("Fig12_L1H10_logits")[:N_TOKENS, :N_TOKENS])
     arrays["logits"][0, APOSTROPHE.head] = heat_map("Fig12_L1H10_logits")[:N_TOKENS, :N_TOKENS]
     arrays["weights"][0, SEMANTIC.head] = 1 / N_TOKENS
-    for table in ALIGNMENTS.values():
-        place, shift = (table.named.layers[0], table.named.head), int(table.named is PREVIOUS)
+    for named, table in ALIGNMENTS.values():
+        place, shift = (named.layers[0], named.head), int(named is PREVIOUS)
         arrays["weights"][place] = np.eye(N_TOKENS, k=-shift)
-        n = len(table.bound)
+        n = len(table["bound"])
         at, below = np.arange(n), np.arange(1, n)
-        arrays["bound"][place][at] = np.array(table.bound)[:, None]
-        arrays["logits"][place][at, at] = table.diagonal
-        arrays["logits"][place][below, below - 1] = table.previous
+        arrays["bound"][place][at] = np.array(table["bound"])[:, None]
+        arrays["logits"][place][at, at] = table["diagonal"]
+        arrays["logits"][place][below, below - 1] = table["previous"][1:]
     return arrays
 
 

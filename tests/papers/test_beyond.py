@@ -17,7 +17,7 @@ from roundround.papers.constructions import (
     random_vector,
     weights,
 )
-from roundround.papers.temperature import adaptive
+from roundround.papers.softmax import ADAPTIVE
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.ssmax import SSMax
 
@@ -54,7 +54,7 @@ def lift(n: int, softmax: AttentionSoftmax) -> float:
 
 
 def test_the_adaptive_temperature_lifts_a_lone_weight_3_7_fold_at_most_and_from_1046_keys_on_not_at_all() -> None:
-    found = {n: lift(n, adaptive()) for n in (100, 853, 854, 855, 1045, 1046, 100_000)}
+    found = {n: lift(n, ADAPTIVE) for n in (100, 853, 854, 855, 1045, 1046, 100_000)}
     assert max(found, key=lambda n: found[n]) == 854
     assert found[854] == pytest.approx(3.714, abs=1e-3)
     assert found[1045] > 1 + 1e-6

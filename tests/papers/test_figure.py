@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from conftest import ROOT
@@ -17,21 +17,24 @@ from scipy import stats
 
 from roundround.analysis.intervals import error_from_p, p_of_mean, welch_width
 from roundround.papers import figure_names
-from roundround.papers.claim import CheckedNumber, at_least, at_most, near, shown
-from roundround.papers.constructions import aligned, frequencies
-from roundround.papers.figures import (
+from roundround.papers.claim import (
     JUDGED,
     LEARNED,
     NOT_TESTED,
+    CheckedNumber,
     Entry,
-    Outcome,
+    Finding,
+    at_least,
+    at_most,
     figures_of,
+    near,
     read_entries,
-    synthetic,
-    table2,
+    shown,
     write_entries,
 )
-from roundround.papers.figures.max_retrieval import compare
+from roundround.papers.constructions import aligned, frequencies
+from roundround.papers.figures import synthetic, trained
+from roundround.papers.figures.trained import compare_size
 from roundround.papers.max_retrieval import PAPER, P
 from roundround.softmax.adaptive_temperature import PUBLISHED
 
@@ -39,7 +42,7 @@ FIGURES = figures_of(figure_names())
 
 
 def of(ours: float, error: float, published: float = 0.2, margin: float = 0.1, signed: bool = True) -> str:
-    return replace(near("x", ours, published, margin, published, error), signed=signed).verdict
+    return near("x", ours, published, margin, published, error, signed).verdict
 
 
 def test_a_number_agrees_with_its_whole_interval_alone() -> None:
@@ -70,14 +73,14 @@ def test_an_item_has_the_verdict_of_its_worst_number() -> None:
         near("c", 1, 1, 1, 1, 5),
         at_most("d", 1, 0),
     )
-    assert Outcome("", [agrees, shown("e", 5, published=9)]).verdict == "agrees"
-    assert Outcome("", [agrees, sign]).verdict == "sign agrees"
-    assert Outcome("", [sign, unknown, agrees]).verdict == "not told apart"
-    assert Outcome("", [unknown, differs, agrees]).verdict == "differs"
-    assert Outcome("", [agrees], drawn=True).verdict == "drawn"
-    assert Outcome("", [agrees, differs], drawn=True).verdict == "differs"
-    assert Outcome("", [differs], untested="another model").verdict == "not tested"
-    assert Outcome("", []).verdict == Outcome("", [shown("e", 5)]).verdict == "not run"
+    assert Finding([agrees, shown("e", 5, published=9)]).verdict == "agrees"
+    assert Finding([agrees, sign]).verdict == "sign agrees"
+    assert Finding([sign, unknown, agrees]).verdict == "not told apart"
+    assert Finding([unknown, differs, agrees]).verdict == "differs"
+    assert Finding([agrees], drawn=True).verdict == "drawn"
+    assert Finding([agrees, differs], drawn=True).verdict == "differs"
+    assert Finding([differs], untested="another model").verdict == "not tested"
+    assert Finding([]).verdict == Finding([shown("e", 5)]).verdict == "not run"
 
 
 # -- no decay
@@ -144,21 +147,26 @@ def test_two_means_are_compared_by_welchs_interval() -> None:
     assert 2 * width == pytest.approx(interval.high - interval.low)
 
 
+def seeds(mean: float, error: float, n: int = 10) -> np.ndarray:
+    """Numbers with this mean, and this standard error of it."""
+    return mean + error * np.sqrt(n - 1) * np.tile([1.0, -1.0], n // 2)
+
+
 def test_the_papers_own_error_widens_the_interval_where_its_p_is_known() -> None:
     """2 points apart with a standard error of 0.4: that of the paper's 3.9 is 0.6, by p = 1e-4."""
     own_alone = 2.2622 * 0.4
     for n, is_wider in ((512, False), (1024, True)):
-        _, gain, p = compare(n, (60.0, 1.0), (PAPER[n][1] - PAPER[n][0] + 2, 0.4), 10)
+        _, gain, p = compare_size(n, seeds(60.0, 1.0), seeds(PAPER[n][1] - PAPER[n][0] + 2, 0.4))
         assert (gain.error > 1.1 * own_alone) == is_wider == (n in P)
         assert p.published == P.get(n)
         assert not p.is_judged
 
 
 def test_gains_twice_as_large_differ_and_uncertain_ones_are_not_told_apart() -> None:
-    of_gain = {error: compare(256, (81.3, 0.2), (1.9, error), 10)[1] for error in (0.1, 0.6, 2.0)}
+    of_gain = {error: compare_size(256, seeds(81.3, 0.2), seeds(1.9, error))[1] for error in (0.1, 0.6, 2.0)}
     assert [c.verdict for c in of_gain.values()] == ["differs", "sign agrees", "not told apart"]
-    assert compare(256, (81.3, 0.2), (0.8, 0.05), 10)[1].verdict == "agrees"
-    assert compare(256, (81.3, math.inf), (0.85, math.inf), 1)[0].verdict == "not told apart"
+    assert compare_size(256, seeds(81.3, 0.2), seeds(0.8, 0.05))[1].verdict == "agrees"
+    assert compare_size(256, np.array([81.3]), np.array([0.85]))[0].verdict == "not told apart"
 
 
 def heat_maps(tmp_path: Path, gain: float, spread: float) -> str:
@@ -181,7 +189,7 @@ def test_a_heat_map_is_judged_with_the_interval_of_its_sets(tmp_path: Path) -> N
     assert heat_maps(tmp_path, gain=-0.05, spread=0.05) == "differs"
 
 
-def fitted(tmp_path: Path, by_seed: list[list[float]], scale: float = 1.0) -> Outcome:
+def fitted(tmp_path: Path, by_seed: list[list[float]], scale: float = 1.0) -> Finding:
     coefficients = [scale * c for c in PUBLISHED]
     fit = {"coefficients": coefficients, "inputs": 9, "entropy_range": [0.1, 3.2], "by_seed": by_seed, "sizes": [16]}
     (tmp_path / "run.json").write_text(json.dumps({"fit": fit}))
@@ -210,33 +218,33 @@ def test_accuracies_beyond_the_fitted_sizes_are_told_with_those_of_the_worst_and
 # -- table 2
 
 
-def sweep(of_pe: dict[str, list[float]]) -> table2.Sweep:
+def sweep(of_pe: dict[str, list[float]]) -> pd.DataFrame:
     """Losses less RoPE's in nats, by encoding and seed, the same at every length."""
-    losses = {"rope": [0.0] * 3, **{pe: of_pe.get(pe, [0.0] * 3) for pe in table2.PAPER if pe != "rope"}}
-    return table2.sweep_of(
+    losses = {"rope": [0.0] * 3, **{pe: of_pe.get(pe, [0.0] * 3) for pe in trained.PAPER if pe != "rope"}}
+    return trained.sweep_of(
         {"metric": "perplexity", "verb": "eval", "pe": pe, "seed": seed, "length": n, "value": math.exp(3 + loss)}
         for pe, found in losses.items()
         for seed, loss in enumerate(found)
-        for n in table2.LENGTHS
+        for n in trained.LENGTHS
     )
 
 
 def around_the_paper(spread: float) -> dict[str, list[float]]:
-    published = {pe: table2.paper_difference(pe, "rope") for pe in table2.PAPER if pe != "rope"}
+    published = {pe: trained.paper_difference(pe, "rope") for pe in trained.PAPER if pe != "rope"}
     return {pe: [d[0] - spread, d[0], d[0] + spread] for pe, d in published.items() if d}
 
 
 def test_all_six_differences_of_table_2_are_judged() -> None:
-    judged = [c for c in table2.compare(sweep(around_the_paper(0.001))) if c.is_judged]
+    judged = [c for c in trained.compare_encodings(sweep(around_the_paper(0.001))) if c.is_judged]
     assert [c.verdict for c in judged] == ["agrees"] * 6
     assert [c.what for c in judged if "256 tokens" not in c.what] == []
 
 
-@pytest.mark.parametrize("pe", [pe for pe in table2.PAPER if pe != "rope"])
+@pytest.mark.parametrize("pe", [pe for pe in trained.PAPER if pe != "rope"])
 def test_each_difference_of_table_2_can_fail(pe: str) -> None:
     found = around_the_paper(0.001)
     found[pe] = [loss + 0.05 for loss in found[pe]]
-    assert Outcome("", table2.compare(sweep(found))).verdict == "differs"
+    assert Finding(trained.compare_encodings(sweep(found))).verdict == "differs"
 
 
 def test_an_entry_of_comparisons_is_read_back(tmp_path: Path) -> None:

@@ -16,10 +16,7 @@ from probe_directories import WORDS, always, uneven, write
 
 from roundround.cli import run as cli
 from roundround.papers import figure_names
-from roundround.papers.figures import (
-    Subject,
-    figures_of,
-)
+from roundround.papers.claim import Subject, figures_of
 from roundround.papers.figures.pretrained import probed
 from roundround.probing.prompt import entropy_by_length
 from roundround.report import probe_results

@@ -19,7 +19,7 @@ from probe_directories import (
 )
 
 from roundround.papers import figure_names
-from roundround.papers.figures import Outcome, Subject, figures_of
+from roundround.papers.claim import Finding, Subject, figures_of
 from roundround.papers.figures.pretrained import APOSTROPHE, DIAGONAL, LATE_DIAGONAL, PREVIOUS, SEMANTIC
 from roundround.support.errors import UserError
 
@@ -37,11 +37,11 @@ OF_HEADS = ["rope.fig5", "rope.fig6", "rope.fig7", *[f"rope.fig{n}" for n in (12
 OF_GEMMA = ["rope.fig3", "rope.fig4", "rope.fig13", *OF_HEADS, "rope.table3", "rope.table4", "rope.table5"]
 
 
-def made(name: str, tmp_path: Path, norms: Arrays, prompt: Arrays | None = None, subject: Subject = GEMMA) -> Outcome:
+def made(name: str, tmp_path: Path, norms: Arrays, prompt: Arrays | None = None, subject: Subject = GEMMA) -> Finding:
     return FIGURES[name].make(always(write(tmp_path / name, norms, prompt)), subject)
 
 
-def failures(outcome: Outcome) -> list[str]:
+def failures(outcome: Finding) -> list[str]:
     return [f"{c.what}: {c.ours} not in [{c.low}, {c.high}]" for c in outcome.comparisons if c.verdict == "differs"]
 
 

@@ -11,17 +11,20 @@ from scipy import optimize
 from torch import Tensor
 from torch.nn.functional import gelu, one_hot
 
-from roundround.papers.max_retrieval.evaluation import (
+from roundround.papers.max_retrieval.model import (
+    TEST,
     InBfloat16,
+    MaxRetrieval,
+    Sets,
     at_one_temperature,
     attention_by_priority,
     best_beta,
     evaluate,
     fit_points,
     fit_quartic,
+    head_shape,
+    sets_of_size,
 )
-from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape
-from roundround.papers.max_retrieval.sets import TEST, Sets, sets_of_size
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature
 from roundround.softmax.hard import Hard
 from roundround.softmax.softmax import Softmax

@@ -11,8 +11,7 @@ from helpers_stored import DOCS, text_of
 
 from roundround.analysis.load import rows_of
 from roundround.papers.max_retrieval import PAPER, SLOPE, SPREAD
-from roundround.papers.max_retrieval.evaluation import slope_and_spread
-from roundround.papers.max_retrieval.model import MaxRetrieval
+from roundround.papers.max_retrieval.model import MaxRetrieval, slope_and_spread
 from roundround.softmax.adaptive_temperature import inverse_temperature
 
 OFFSETS = torch.tensor([0.0, 0.004, -0.002, 0.001])

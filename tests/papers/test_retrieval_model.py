@@ -12,8 +12,16 @@ import torch
 from rounding import rounding
 from scipy import stats
 
-from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape, joined, seeds_of, share_of, train
-from roundround.papers.max_retrieval.sets import Sets, TrainingSets
+from roundround.papers.max_retrieval.model import (
+    MaxRetrieval,
+    Sets,
+    TrainingSets,
+    head_shape,
+    joined,
+    seeds_of,
+    share_of,
+    train,
+)
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.sigmoid import Sigmoid
 from roundround.softmax.softmax import Softmax

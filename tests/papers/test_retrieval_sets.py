@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from roundround.papers.max_retrieval.sets import FITTING, ITEMS_AT_ONCE, TEST, Sets, TrainingSets, sets_of_size
+from roundround.papers.max_retrieval.model import FITTING, ITEMS_AT_ONCE, TEST, Sets, TrainingSets, sets_of_size
 
 
 def training(seeds: list[int], **changed: object) -> TrainingSets:

@@ -11,8 +11,8 @@ import table2_tables
 from conftest import ROOT
 from omegaconf import OmegaConf
 
-from roundround.papers.figures import table2
-from roundround.papers.figures.table2 import Difference
+from roundround.papers.figures import trained as table2
+from roundround.papers.figures.trained import Difference
 from roundround.trained.models import build_decoder
 
 CONF = ROOT / "conf"
@@ -54,15 +54,15 @@ def test_only_whole_seeds_count() -> None:
     whole = records({"rope": [3.0, 3.1, 3.2, 3.3], "p_rope": [3.0, 3.1, 3.2]})
     longer = records({"rope": [3.0, 3.1, 3.2, 3.3], "p_rope": [3.0, 3.1]}, length=512)
     sweep = table2.sweep_of(whole + longer)
-    assert (sweep.lengths, sweep.encodings, sweep.seeds) == ([256, 512], ["rope", "p_rope"], [1, 2])
-    assert sweep.perplexity_LES.shape == (2, 2, 2)
-    assert sweep.seeds_of("p_rope", 512) == pytest.approx(np.exp([3.0, 3.1]))
+    assert set(sweep.columns) == {(n, pe) for n in (256, 512) for pe in ("rope", "p_rope")}
+    assert list(sweep.index) == [1, 2]
+    assert list(sweep[512, "p_rope"]) == pytest.approx(np.exp([3.0, 3.1]))
 
 
 def test_two_corpora_are_not_mixed_and_an_evaluation_may_be_repeated() -> None:
     once = record("rope", 1, 40.0)
-    assert table2.sweep_of([once, once]).seeds == [1]
-    with pytest.raises(ValueError, match=r"length=256, pe=rope, seed=1 has the perplexities 40.0 and 44.0"):
+    assert list(table2.sweep_of([once, once]).index) == [1]
+    with pytest.raises(ValueError, match="duplicate"):
         table2.sweep_of([once, record("rope", 1, 44.0)])
 
 

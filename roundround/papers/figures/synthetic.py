@@ -18,13 +18,19 @@ import torch
 from torch import Tensor
 
 from roundround.analysis.intervals import half_width
-from roundround.papers.claim import DIFFERS, CheckedNumber, at_least, at_most, claim_of, near, shown
-from roundround.papers.constructions import aligned, frequencies, logits, random_vector, rotated, turned, weights
-from roundround.papers.figures import (
+from roundround.papers.claim import (
+    DIFFERS,
+    CheckedNumber,
     Figure,
-    Outcome,
+    Finding,
     RunVerb,
+    at_least,
+    at_most,
+    checks_of,
+    near,
+    shown,
 )
+from roundround.papers.constructions import aligned, frequencies, logits, random_vector, rotated, turned, weights
 from roundround.pe.rope_random import drawn_positions
 from roundround.support.panels import Curve, HeatMap, Panel
 
@@ -98,7 +104,7 @@ def band(curves_DN: Tensor) -> list[Curve]:
     ]
 
 
-def previous_token(run: RunVerb) -> Outcome:
+def previous_token(run: RunVerb) -> Finding:
     """Figure 1: five tokens, one frequency; the first row rests on itself, every other on the token before it."""
     psi_C = 30 * torch.tensor([1.0, 0.0], dtype=torch.float64)
     one = torch.ones(1, dtype=torch.float64)
@@ -110,7 +116,7 @@ def previous_token(run: RunVerb) -> Outcome:
     alpha_55 = torch.stack(rows)
     wanted = [float(alpha_55[i, max(0, i - 1)]) for i in range(5)]
     comparisons = [at_least(f"weight of row {i} on token {max(0, i - 1)}", w, 0.99) for i, w in enumerate(wanted)]
-    return Outcome(
+    return Finding(
         ours=f"{min(wanted):.3f} of every row's weight",
         comparisons=comparisons,
         panels={"ours": HeatMap(alpha_55, "key", "query", most=1.0, label="weight")},
@@ -120,7 +126,7 @@ def previous_token(run: RunVerb) -> Outcome:
     )
 
 
-def decay(run: RunVerb) -> Outcome:
+def decay(run: RunVerb) -> Finding:
     """Figure 2: the logit of aligned vectors decays with the distance, that of Gaussian ones does not."""
     curves = {width: aligned(torch.arange(N_DISTANCES + AROUND), frequencies(width)) for width in WIDTHS}
     best = curves[WIDTH]
@@ -140,7 +146,7 @@ def decay(run: RunVerb) -> Outcome:
         ]
     comparisons.append(without_decay("(b)", fresh(ENDS)))
     published = Curve("read off the paper", list(READ_OFF), list(READ_OFF.values()), points=True)
-    return Outcome(
+    return Finding(
         ours=f"{around(best, 1000):.3f} at 1,000, {around(best, 5000):.3f} at 5,000",
         comparisons=comparisons,
         panels={
@@ -155,7 +161,7 @@ def decay(run: RunVerb) -> Outcome:
     )
 
 
-def random_positions(run: RunVerb) -> Outcome:
+def random_positions(run: RunVerb) -> Finding:
     """Figure 8: over randomly spaced positions aligned vectors decay faster, Gaussian ones as little as before."""
     curve_N = aligned(torch.arange(LONGEST[-1]), frequencies(WIDTH))
     spaced = {most: torch.stack([spacing(most, seed) for seed in range(SPACINGS)]) for most in LONGEST}
@@ -169,7 +175,7 @@ def random_positions(run: RunVerb) -> Outcome:
     lines = [Curve(name, DRAWN, f_DN.mean(0)[DRAWN]) for name, f_DN in curves.items()]
     farthest_DN = spaced[LONGEST[-1]][:, DRAWN]
     wandering = band(torch.cat([gaussian(d_N[None], seed) for seed, d_N in enumerate(farthest_DN)]))
-    return Outcome(
+    return Finding(
         ours="falls to 0.25 at " + ", ".join(f"{distance:,} ({name})" for name, distance in reach.items()),
         comparisons=comparisons,
         panels={
@@ -182,7 +188,7 @@ def random_positions(run: RunVerb) -> Outcome:
     )
 
 
-def one_query_one_key(run: RunVerb) -> Outcome:
+def one_query_one_key(run: RunVerb) -> Finding:
     """Figure 9: one Gaussian query and one Gaussian key, moved apart, do not decay either."""
     comparisons: list[CheckedNumber] = []
     panels: dict[str, HeatMap | Panel] = {}
@@ -192,7 +198,7 @@ def one_query_one_key(run: RunVerb) -> Outcome:
         comparisons.append(without_decay(name, ends_DN))
         spreads.append(float(ends_DN.std()))
         panels[name] = Panel(X, "q . k / sqrt(d)", band(one_pair(DRAWN, theta, SPACINGS)))
-    return Outcome(
+    return Finding(
         ours=f"a standard deviation of {spreads[0]:.2f} and {spreads[1]:.2f} sqrt(d) at any distance",
         comparisons=comparisons,
         panels=panels,
@@ -208,20 +214,20 @@ def spacing(most: int, seed: int) -> Tensor:
     return distances_N
 
 
-def statements(run: RunVerb, claims: Mapping[str, str], remark: str = "", drawn: bool = False) -> Outcome:
+def statements(run: RunVerb, claims: Mapping[str, str], remark: str = "", drawn: bool = False) -> Finding:
     """What is a statement in the paper, rather than a measurement: judged by every number of these statements.
 
     claims: what each stands for, by its name. drawn: whether the paper has a sketch or a listing, made again of the
     same formula.
     """
-    found = {name: claim_of(name).check() for name in claims}
+    found = {name: checks_of(name)[0]() for name in claims}
     parts = [
         f"{meaning}: {sum(c.verdict != DIFFERS for c in found[name].comparisons)} of {len(found[name].comparisons)}"
         for name, meaning in claims.items()
     ]
     comparisons = [comparison for finding in found.values() for comparison in finding.comparisons]
-    panels = {name: finding.picture for name, finding in found.items() if finding.picture}
-    return Outcome("; ".join(parts), comparisons, panels, remark, drawn=drawn)
+    panels = {name: panel for finding in found.values() for name, panel in finding.panels.items()}
+    return Finding(comparisons, panels, remark, "; ".join(parts), drawn=drawn)
 
 
 FIGURES: dict[str, Figure] = {
