@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from roundround.papers.figures.trained import BASELINE, PAPER, Difference, difference, paper_difference
+from roundround.papers.figures.own import BASELINE, PAPER, Difference, difference, paper_difference
 from roundround.support.markdown import markdown_table
 
 

@@ -14,7 +14,7 @@ from table2_tables import excludes_zero
 
 from roundround.analysis.intervals import half_width, holm, paired_p
 from roundround.analysis.load import rows_of
-from roundround.papers.figures import trained as table2
+from roundround.papers.figures import own as table2
 
 NAMES = {"nope": "NoPE", "rope": "RoPE", "p_rope": "0.75-RoPE", "p_rope_25": "0.25-RoPE"}
 CROSSED: Values = {}

@@ -32,15 +32,15 @@ CLAIMS = {  # a statement, checked by the function of its name in the module of 
 # a figure or table, in the papers' order: its file in `figures`. softmax has the numbers of its second version;
 # `deltas` is a table without a number
 FIGURES = {
-    "rope.fig1": "synthetic",
-    "rope.fig2": "synthetic",
+    "rope.fig1": "own",
+    "rope.fig2": "own",
     "rope.fig3": "pretrained",
     "rope.fig4": "pretrained",
     "rope.fig5": "pretrained",
     "rope.fig6": "pretrained",
     "rope.fig7": "pretrained",
-    "rope.fig8": "synthetic",
-    "rope.fig9": "synthetic",
+    "rope.fig8": "own",
+    "rope.fig9": "own",
     "rope.fig10": "pretrained",
     "rope.fig11": "pretrained",
     "rope.fig12": "pretrained",
@@ -51,19 +51,19 @@ FIGURES = {
     "rope.fig17": "pretrained",
     "rope.fig18": "pretrained",
     "rope.fig19": "pretrained",
-    "rope.table1": "synthetic",
-    "rope.table2": "trained",
+    "rope.table1": "own",
+    "rope.table2": "own",
     "rope.table3": "pretrained",
     "rope.table4": "pretrained",
     "rope.table5": "pretrained",
-    "softmax.fig1": "synthetic",
-    "softmax.fig2": "trained",
+    "softmax.fig1": "own",
+    "softmax.fig2": "own",
     "softmax.fig3": "pretrained",
-    "softmax.fig4": "synthetic",
-    "softmax.fig5": "trained",
-    "softmax.fig6": "trained",
-    "softmax.fig7": "trained",
-    "softmax.table1": "trained",
+    "softmax.fig4": "own",
+    "softmax.fig5": "own",
+    "softmax.fig6": "own",
+    "softmax.fig7": "own",
+    "softmax.table1": "own",
     "softmax.deltas": "pretrained",
 }
 
@@ -73,11 +73,6 @@ def statement_names() -> list[str]:
     return list(CLAIMS)
 
 
-def figure_names() -> list[str]:
-    """All figures and tables in the papers' order, such as rope.fig2."""
-    return list(FIGURES)
-
-
 def item_names() -> list[str]:
     """What `reproduce` can be asked for."""
-    return [*figure_names(), "all"]
+    return [*FIGURES, "all"]

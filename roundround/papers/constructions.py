@@ -166,9 +166,9 @@ def stories260k() -> tuple[ProbedDecoder, list[int]]:
     checkpoint = read_checkpoint("stories260k")
     nodes = checkpoint.nodes
     assert nodes.pe is not None, "it is a Llama"
-    kind = LayerKind(make_encoding=partial(RoPE, theta=nodes.pe["theta"]), make_softmax=Softmax)
+    kinds = [LayerKind(make_encoding=partial(RoPE, theta=nodes.pe["theta"]), make_softmax=Softmax)]
     sizes = {name: value for name, value in nodes.model.items() if name not in ("_target_", "kind")}
-    decoder = Decoder(**sizes, n_vocab=nodes.n_vocab, kinds=[kind])
+    decoder = Decoder(**sizes, n_vocab=nodes.n_vocab, kinds=kinds)
     checkpoint.load_into(decoder)
     folder = packaged_models()["stories260k"]
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -145,12 +145,3 @@ def allowances(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dic
     return {
         name: error.clamp(min=smallest).masked_fill(error > size, math.inf) for name, (error, size) in found.items()
     }
-
-
-def as_interleaved(theirs: Mapping[str, Tensor], n_rotated: int) -> dict[str, Tensor]:
-    """The same vectors with the pairs (2m, 2m + 1) of the first channels put into the order (m, m + R/2)."""
-    order = torch.cat([torch.arange(0, n_rotated, 2), torch.arange(1, n_rotated, 2)])
-    moved = ("q", "k", "q_rotated", "k_rotated")
-    return {
-        name: torch.cat([x[..., order], x[..., n_rotated:]], -1) if name in moved else x for name, x in theirs.items()
-    }

@@ -219,12 +219,6 @@ def with_error(comparison: CheckedNumber) -> str:
     return f"{number(comparison.ours)} {error}"
 
 
-def row_of(comparison: CheckedNumber) -> tuple[str, str, str, str, str]:
-    """What it is, ours, the paper's, where it would agree, and the verdict."""
-    c = comparison
-    return c.what, with_error(c), number(c.published), interval(c), c.verdict
-
-
 def tell_plan(items: Mapping[str, Figure], missing: Mapping[str, str]) -> None:
     """How long it may take, and what is left out."""
     here = {name: item for name, item in items.items() if name not in missing}
@@ -243,7 +237,7 @@ def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
         found.append({"metric": "verdict", "item": entry.name, "value": entry.verdict})
         found += [
             {"metric": "comparison", "item": entry.name, "what": c.what, "value": c.ours, "low": c.low, "high": c.high,
-             "published": c.published, "error": c.error, "verdict": row_of(c)[-1]}
+             "published": c.published, "error": c.error, "verdict": c.verdict}
             for c in entry.comparisons
         ]  # fmt: skip
     return found
@@ -316,7 +310,8 @@ def section(name: str, item: Figure, entry: Entry | None) -> str:
     parts.append(f"\n    {command}{f'    # {item.command}' if item.command else ''}\n")
     if entry.comparisons:
         columns = ("number", "ours", "paper", "agrees if", "verdict")
-        parts += ["\n", markdown_table(columns, map(row_of, entry.comparisons))]
+        rows = [(c.what, with_error(c), number(c.published), interval(c), c.verdict) for c in entry.comparisons]
+        parts += ["\n", markdown_table(columns, rows)]
     if entry.figure is not None:
         parts.append(f"\n![{name}](reproduction/{entry.figure}.svg)\n")
     return "".join(parts)

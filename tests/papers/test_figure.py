@@ -12,11 +12,12 @@ import pandas as pd
 import pytest
 import torch
 from conftest import ROOT
+from roundround.papers.figures.trained import compare_size
 from safetensors.numpy import save_file
 from scipy import stats
 
+from roundround import papers
 from roundround.analysis.intervals import error_from_p, p_of_mean, welch_width
-from roundround.papers import figure_names
 from roundround.papers.claim import (
     JUDGED,
     LEARNED,
@@ -32,13 +33,11 @@ from roundround.papers.claim import (
     shown,
     write_entries,
 )
-from roundround.papers.constructions import aligned, frequencies
-from roundround.papers.figures import synthetic, trained
-from roundround.papers.figures.trained import compare_size
+from roundround.papers.figures import own
 from roundround.papers.max_retrieval import PAPER, P
 from roundround.softmax.adaptive_temperature import PUBLISHED
 
-FIGURES = figures_of(figure_names())
+FIGURES = figures_of(papers.FIGURES)
 
 
 def of(ours: float, error: float, published: float = 0.2, margin: float = 0.1, signed: bool = True) -> str:
@@ -87,11 +86,9 @@ def test_an_item_has_the_verdict_of_its_worst_number() -> None:
 
 
 CURVES = {
-    "rope.fig2": lambda: synthetic.fresh(synthetic.ENDS),
-    "rope.fig8": lambda: synthetic.fresh(
-        torch.stack([synthetic.spacing(50_000, n) for n in range(100)])[:, synthetic.ENDS]
-    ),
-    "rope.fig9": lambda: synthetic.one_pair(synthetic.ENDS, 1e4, synthetic.DRAWS),
+    "rope.fig2": lambda: own.fresh(own.ENDS),
+    "rope.fig8": lambda: own.fresh(torch.stack([own.spacing(50_000, n) for n in range(100)])[:, own.ENDS]),
+    "rope.fig9": lambda: own.one_pair(own.ENDS, 1e4, own.DRAWS),
 }
 
 
@@ -100,32 +97,26 @@ CURVES = {
 )
 def test_a_fall_to_85_per_cent_of_the_amplitude_is_a_decay(name: str) -> None:
     curves_DN = CURVES[name]()
-    assert synthetic.without_decay("", curves_DN).verdict == "agrees"
-    fading_DN = curves_DN * (1 - 0.15 * synthetic.ENDS / 5000)
-    assert synthetic.without_decay("", fading_DN).verdict == "differs"
+    assert own.without_decay("", curves_DN).verdict == "agrees"
+    fading_DN = curves_DN * (1 - 0.15 * own.ENDS / 5000)
+    assert own.without_decay("", fading_DN).verdict == "differs"
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few draws, and one width."""
-    monkeypatch.setattr(synthetic, "SPACINGS", 40)
-    monkeypatch.setattr(synthetic, "DRAWS", 40)
-    monkeypatch.setattr(synthetic, "WIDTHS", (synthetic.WIDTH,))
+    monkeypatch.setattr(own, "SPACINGS", 40)
+    monkeypatch.setattr(own, "DRAWS", 40)
+    monkeypatch.setattr(own, "WIDTHS", (own.WIDTH,))
 
 
 def test_a_smooth_decay_without_rope_is_not_figure_2(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It fits all five values that were read off the figure; it does not wander about its own mean."""
-    monkeypatch.setattr(synthetic, "aligned", lambda n_N, g_P: 0.28 * torch.exp(-n_N / 2200))
+    monkeypatch.setattr(own, "aligned", lambda n_N, g_P: 0.28 * torch.exp(-n_N / 2200))
     made = FIGURES["rope.fig2"].make(None, None)  # type: ignore[arg-type]
     assert [c.what for c in made.comparisons if c.is_judged and c.verdict == "differs"] == [
         "(a) deviation from the mean of neighbours"
     ]
-
-
-@pytest.mark.parametrize(("width", "is_near"), [(256, False), (512, False), (1024, True)])
-def test_the_curve_of_a_narrower_head_wanders_more_than_figure_2(width: int, is_near: bool) -> None:
-    found = synthetic.wander(aligned(torch.arange(5051), frequencies(width)))
-    assert (abs(found - synthetic.WANDER) <= synthetic.FOLLOWED) == is_near
 
 
 # -- max retrieval
@@ -210,41 +201,36 @@ def test_a_fit_is_judged_with_the_interval_of_its_seeds(tmp_path: Path) -> None:
     assert fitted(tmp_path, []).verdict == "not told apart"  # some seed had too few points
 
 
-def test_accuracies_beyond_the_fitted_sizes_are_told_with_those_of_the_worst_and_best_head(tmp_path: Path) -> None:
-    told = {c.what: c.ours for c in fitted(tmp_path, []).comparisons if "head" in c.what}
-    assert list(told.values()) == pytest.approx([35.0, 30.0, 40.0])
-
-
 # -- table 2
 
 
 def sweep(of_pe: dict[str, list[float]]) -> pd.DataFrame:
     """Losses less RoPE's in nats, by encoding and seed, the same at every length."""
-    losses = {"rope": [0.0] * 3, **{pe: of_pe.get(pe, [0.0] * 3) for pe in trained.PAPER if pe != "rope"}}
-    return trained.sweep_of(
+    losses = {"rope": [0.0] * 3, **{pe: of_pe.get(pe, [0.0] * 3) for pe in own.PAPER if pe != "rope"}}
+    return own.sweep_of(
         {"metric": "perplexity", "verb": "eval", "pe": pe, "seed": seed, "length": n, "value": math.exp(3 + loss)}
         for pe, found in losses.items()
         for seed, loss in enumerate(found)
-        for n in trained.LENGTHS
+        for n in own.LENGTHS
     )
 
 
 def around_the_paper(spread: float) -> dict[str, list[float]]:
-    published = {pe: trained.paper_difference(pe, "rope") for pe in trained.PAPER if pe != "rope"}
+    published = {pe: own.paper_difference(pe, "rope") for pe in own.PAPER if pe != "rope"}
     return {pe: [d[0] - spread, d[0], d[0] + spread] for pe, d in published.items() if d}
 
 
 def test_all_six_differences_of_table_2_are_judged() -> None:
-    judged = [c for c in trained.compare_encodings(sweep(around_the_paper(0.001))) if c.is_judged]
+    judged = [c for c in own.compare_encodings(sweep(around_the_paper(0.001))) if c.is_judged]
     assert [c.verdict for c in judged] == ["agrees"] * 6
     assert [c.what for c in judged if "256 tokens" not in c.what] == []
 
 
-@pytest.mark.parametrize("pe", [pe for pe in trained.PAPER if pe != "rope"])
+@pytest.mark.parametrize("pe", [pe for pe in own.PAPER if pe != "rope"])
 def test_each_difference_of_table_2_can_fail(pe: str) -> None:
     found = around_the_paper(0.001)
     found[pe] = [loss + 0.05 for loss in found[pe]]
-    assert Finding(trained.compare_encodings(sweep(found))).verdict == "differs"
+    assert Finding(own.compare_encodings(sweep(found))).verdict == "differs"
 
 
 def test_an_entry_of_comparisons_is_read_back(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from probe_directories import WORDS, always, uneven, write
 
+from roundround import papers
 from roundround.cli import run as cli
-from roundround.papers import figure_names
 from roundround.papers.claim import Subject, figures_of
 from roundround.papers.figures.pretrained import probed
 from roundround.probing.prompt import entropy_by_length
@@ -26,7 +26,7 @@ from roundround.verbs.probe import run as verb_run
 
 STORIES = Subject("stories260k", ("model=stories260k",), is_the_papers=False)
 UNEVEN = Subject("an uneven model", ("model=hf", "model.path=DIR"), is_the_papers=False)
-FIGURES = figures_of(figure_names())
+FIGURES = figures_of(papers.FIGURES)
 OF_MODELS = [name for name, figure in FIGURES.items() if figure.model is not None]
 OF_PROBES = [name for name in OF_MODELS if name != "softmax.fig3"]
 

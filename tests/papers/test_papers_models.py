@@ -18,12 +18,11 @@ from probe_directories import (
     write,
 )
 
-from roundround.papers import figure_names
+from roundround import papers
 from roundround.papers.claim import Finding, Subject, figures_of
 from roundround.papers.figures.pretrained import APOSTROPHE, DIAGONAL, LATE_DIAGONAL, PREVIOUS, SEMANTIC
-from roundround.support.errors import UserError
 
-FIGURES = figures_of(figure_names())
+FIGURES = figures_of(papers.FIGURES)
 
 GEMMA = Subject("gemma-7b", ("model=gemma-7b",), is_the_papers=True)
 LLAMA = Subject("llama-3.1-8b", ("model=llama-3.1-8b",), is_the_papers=True)
@@ -179,9 +178,3 @@ def test_spreads_have_to_be_of_the_papers_size(scale: float, verdict: str, tmp_p
 
 def test_the_verdict_line_says_of_how_many_readings_the_best_was_taken(gemma: Path) -> None:
     assert "the best of 56 readings, norms within 35%" in FIGURES["rope.fig3"].make(always(gemma), GEMMA).ours
-
-
-@pytest.mark.parametrize("name", ["rope.fig3", "rope.fig4", "rope.fig6"])
-def test_another_model_under_the_papers_name_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not the paper's model"):
-        made(name, tmp_path, {k: x[:20, :8] for k, x in llama_norms().items()}, gemma_prompt())

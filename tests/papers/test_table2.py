@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import table2_tables
 from conftest import ROOT
 from omegaconf import OmegaConf
 
-from roundround.papers.figures import trained as table2
-from roundround.papers.figures.trained import Difference
+from roundround.papers.figures import own as table2
+from roundround.papers.figures.own import Difference
 from roundround.trained.models import build_decoder
 
 CONF = ROOT / "conf"
@@ -95,24 +94,3 @@ def test_the_controls_rotate_as_many_pairs_as_p_rope() -> None:
         for pe in ("rope", "rope_500k", "p_rope_reversed", "partial_rope", "p_rope_25", "p_rope")
     }
     assert [found["rotated_pairs"] for found in facts.values()] == [16, 16, 12, 12, 4, 12]
-
-
-def test_the_tables_stand_beside_the_papers_numbers() -> None:
-    losses = {"alibi": [3.0, 3.0], "p_rope": [2.9, 2.9001], "nope": [3.0, 3.5], "rope": [3.0, 3.0]}
-    sweep = table2.sweep_of(records(losses) + records(losses, length=2048))
-    table = table2_tables.perplexity_table(sweep)
-    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    assert header == ["encoding", "256", "2,048", "paper: Wikipedia", "paper: FLAN v2"]
-    assert [row[0] for row in rows] == ["NoPE", "RoPE, theta 10,000", "0.75-RoPE", "alibi"]
-    assert rows[1] == ["RoPE, theta 10,000", "20.09", "20.09", "4.4627", "6.4429"]
-    assert rows[3][-2:] == ["", ""]
-    table = table2_tables.difference_table(sweep)
-    _, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    assert [row[0].split(" - ")[0] for row in rows] == ["NoPE", "0.75-RoPE", "alibi"]
-    assert rows[0][1].startswith("+0.2500 (-")
-    assert rows[1][1] == "**-0.0999 (-0.1006 to -0.0993)**"
-    assert rows[1][-2:] == ["-0.0048", "-0.0001"]
-    table = table2_tables.difference_table(sweep, [("p_rope", "nope")])
-    _, _, row = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    assert row[0] == "0.75-RoPE - NoPE"
-    assert len(row) == 5

@@ -9,7 +9,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +18,9 @@ from conftest import ROOT, Done, assert_refused
 from roundround import papers
 from roundround.analysis import repetition
 from roundround.analysis.repetition import Runner, has_same_numbers, has_same_text
-from roundround.command_line.arguments import expand_sugar
-from roundround.command_line.completion import complete_override
 from roundround.config.options import compose
 from roundround.distributed.child import start
 from roundround.distributed.interruption import interrupt, on_signals, put_back
-from roundround.papers import figure_names
 from roundround.papers.claim import (
     AGREES,
     NOT_RUN,
@@ -37,14 +33,12 @@ from roundround.papers.claim import (
     newest_of,
     read_entries,
 )
-from roundround.papers.figures.pretrained import FOLDER, heat_map
 from roundround.records.run import Invocation
 from roundround.report import papers as report
-from roundround.support.errors import AlreadyReported, Interrupted, UserError
-from roundround.verbs import verb_named
+from roundround.support.errors import Interrupted, UserError
 from roundround.verbs.reproduce.run import chosen, subject_of
 
-FIGURES = figures_of(figure_names())
+FIGURES = figures_of(papers.FIGURES)
 
 QUICK = ["seeds=2", "max_steps=3", "test_sizes=[4,8]", "test_sets=8", "checkpoint_every=1", "model.width=8"]
 
@@ -55,8 +49,8 @@ def test_every_figure_and_table_of_both_papers_has_its_item() -> None:
         for file in set(papers.FIGURES.values())
         for name in importlib.import_module(f"roundround.papers.figures.{file}").FIGURES
     ]
-    assert sorted(held) == sorted(figure_names())
-    assert len(figure_names()) == 19 + 5 + 7 + 2
+    assert sorted(held) == sorted(papers.FIGURES)
+    assert len(papers.FIGURES) == 19 + 5 + 7 + 2
 
 
 @pytest.mark.pictures
@@ -135,28 +129,10 @@ def test_wrong_words_get_one_line(roundround: Callable[..., Done]) -> None:
 
 
 def test_all_stands_for_every_item() -> None:
-    assert list(chosen(["all", "rope.fig2"])) == figure_names()
+    assert list(chosen(["all", "rope.fig2"])) == list(papers.FIGURES)
     assert list(chosen(["rope.fig2", "rope.fig1", "rope.fig2"])) == ["rope.fig2", "rope.fig1"]
     with pytest.raises(UserError):
         chosen(["rope.fig"])
-
-
-def test_words_and_completion() -> None:
-    assert expand_sugar(["rope.fig2", "--write-docs", "model=hf"], verb_named("reproduce")) == [
-        "write_docs=true",
-        "model=hf",
-        "item=[rope.fig2]",
-    ]
-    assert complete_override("reproduce", [], "softmax.t") == ["softmax.table1"]
-    assert complete_override("reproduce", ["rope.fig1"], "al") == ["all"]
-    assert "--write-docs" in complete_override("reproduce", [], "--w")
-
-
-def test_the_published_maps_have_the_paper_s_shape() -> None:
-    assert len(list(FOLDER.glob("*.csv"))) == 24
-    assert heat_map("G7B_Fig3a_query_layer").shape == (128, 27)
-    assert heat_map("L3.1_Fig10a_query").shape == (64, 32)
-    assert heat_map("Fig12_L1H10_logits").shape == (20, 20)
 
 
 def test_the_page_of_the_checkout_was_written_by_the_program() -> None:
@@ -171,13 +147,6 @@ def test_the_other_pages_say_the_counts_of_the_page() -> None:
     summary = report.summary(FIGURES, entries)
     assert summary in " ".join((ROOT / "docs" / "howto" / "papers.md").read_text(encoding="utf-8").split())
     assert summary.partition(".")[0] in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-
-
-def test_the_page_says_how_many_were_made_of_the_papers_own_models() -> None:
-    (entry,) = [e for e in read_entries(ROOT / "docs" / "results" / "reproduction") if e.name == "rope.fig3"]
-    assert report.summary(FIGURES, {"rope.fig3": entry}).endswith("measured on the paper's own model: none.")
-    own = replace(entry, is_the_papers=True)
-    assert report.summary(FIGURES, {"rope.fig3": own}).endswith("measured on the paper's own model: 1.")
 
 
 def test_another_folder_under_the_name_of_the_papers_model_is_not_the_papers(here: Path) -> None:
@@ -221,24 +190,9 @@ def test_a_finished_run_is_taken_a_stopped_one_resumed_and_another_config_begun(
     ]
 
 
-def test_a_finished_run_is_taken_whether_or_not_it_was_made_with_trust(
-    roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = roundround("max-retrieval", *QUICK, "device=cpu")
-    monkeypatch.setattr(repetition, "start", lambda words: Path("new"))
-    trusting = runner(trust=True)
-    assert not done.manifest["config"]["trust"]
-    assert trusting("max-retrieval", *QUICK) == done.directory
-
-
 def test_a_verb_runs_in_a_process_and_says_where_its_run_is(here: Path) -> None:
     directory = runner()("theory", "claim=[rope.lemma_a_3]")
     assert json.loads((directory / "run.json").read_text())["status"] == "done"
-
-
-def test_a_verb_that_is_refused_says_so(here: Path) -> None:
-    with pytest.raises(AlreadyReported, match="was refused"):
-        start(["train", "pe=pope"])
 
 
 @pytest.mark.slow  # a process that trains

@@ -141,16 +141,6 @@ NORM_TOLERANCE = 0.35  # of the published mean norm
 SHARE_TOLERANCE = 0.14
 
 
-def check_shape(ours: Array, published: Array) -> None:
-    """UserError where this cannot be the model that the paper shows."""
-    n_pairs, n = published.shape
-    if len(ours) != n_pairs or ours.shape[1] not in (n, n + 1):
-        raise UserError(
-            f"this is not the paper's model: it has {ours.shape[1]} layers or heads of {len(ours)} pairs in place of "
-            f"{n} of {n_pairs}; give it by its own name in model="
-        )
-
-
 def best_fit(candidates: Mapping[str, Array], published: Array) -> tuple[str, Array, str]:
     """The name of the map that correlates best with the published one, the map, and out of how many it was taken.
 
@@ -158,7 +148,6 @@ def best_fit(candidates: Mapping[str, Array], published: Array) -> tuple[str, Ar
     """
     cut = {}
     for name, ours in candidates.items():
-        check_shape(ours, published)
         if ours.shape == published.shape:
             cut[name] = ours
         else:
@@ -272,7 +261,6 @@ def first_layer_norms(run: RunVerb, subject: Subject) -> Finding:
         panels |= side_by_side(what, map_PH, published, "head")
         comparisons += compare_maps(what, map_PH, published)
         if subject.is_the_papers:
-            check_shape(map_PH, published)
             labels = [f"{what}, head {head + 1}" for head in range(published.shape[1])]
             comparisons += compare_heads(what, map_PH, published, labels, FAST_HEADS)
     fastest = np.argsort(-fastest_mean(seen.of_layer("query_norm", 0)))[: len(FAST_HEADS)]
@@ -329,8 +317,7 @@ class NamedHead(NamedTuple):
     """A head of Gemma 7B.
 
     layers: from 0; where two are given, the paper's label can mean either. pattern: `diagonal`, `previous`, `semantic`
-    or `apostrophe`. queries, keys: the published norms [P, T] of a prompt that is not printed. late: in another model,
-    only the second half of the layers is searched.
+    or `apostrophe`. queries, keys: the published norms [P, T] of a prompt that is not printed.
     """
 
     label: str
@@ -339,13 +326,10 @@ class NamedHead(NamedTuple):
     pattern: str
     queries: str
     keys: str
-    late: bool = False
 
 
 DIAGONAL = NamedHead("layer 1, head 5", (0,), 4, "diagonal", "Fig14a_L1H5_query_tok", "Fig14b_L1H5_key_tok")
-LATE_DIAGONAL = NamedHead(
-    "layer 27, head 8", (26, 27), 7, "diagonal", "Fig6a_L27H8_query_tok", "Fig6b_L27H8_key_tok", late=True
-)
+LATE_DIAGONAL = NamedHead("layer 27, head 8", (26, 27), 7, "diagonal", "Fig6a_L27H8_query_tok", "Fig6b_L27H8_key_tok")
 PREVIOUS = NamedHead("layer 1, head 8", (0,), 7, "previous", "Fig16a_L1H8_query_tok", "Fig16b_L1H8_key_tok")
 APOSTROPHE = NamedHead("layer 1, head 10", (0,), 9, "apostrophe", "Fig17a_L1H10_query_tok", "Fig17b_L1H10_key_tok")
 SEMANTIC = NamedHead("layer 1, head 13", (0,), 12, "semantic", "Fig18a_L1H13_query_tok", "Fig18b_L1H13_key_tok")
@@ -355,8 +339,8 @@ class Found(NamedTuple):
     """A head of the model at hand, on the prompt.
 
     title: which head, and why it was taken; words: the same with the shares of its weight; remark: the choice made
-    where the paper leaves one. shares: where its weight goes, beside where the paper's goes. query_norms, key_norms:
-    [P, T]; weights, logits: [T, T].
+    where the paper leaves one. shares: where its weight goes, beside where the paper's goes. arrays: query_norms and
+    key_norms [T, P], weights and logits [T, T].
     """
 
     layer: int
@@ -366,14 +350,11 @@ class Found(NamedTuple):
     words: str
     remark: str
     shares: list[CheckedNumber]
-    query_norms: Array
-    key_norms: Array
-    weights: Array
-    logits: Array
+    arrays: dict[str, Array]
 
     @property
     def panel(self) -> dict[str, HeatMap]:
-        return {f"weights, {self.title}": HeatMap(self.weights, "key", "query", most=1.0, label="weight")}
+        return {f"weights, {self.title}": HeatMap(self.arrays["weights"], "key", "query", most=1.0, label="weight")}
 
 
 def find(named: NamedHead, seen: Probed, subject: Subject) -> Found:
@@ -389,10 +370,6 @@ def find(named: NamedHead, seen: Probed, subject: Subject) -> Found:
     else:
         scores_LH = seen.share(pattern)
     if subject.is_the_papers:
-        if scores_LH.shape[0] <= max(named.layers) or scores_LH.shape[1] <= named.head:
-            raise UserError(
-                f"this is not the paper's model: it has no {named.label}; give it by its own name in model="
-            )
         head, why = named.head, "the paper's"
         scores = {layer: float(scores_LH[layer, head]) for layer in named.layers}
         layer = max(scores, key=lambda layer: scores[layer])  # of two that the label can mean
@@ -400,14 +377,14 @@ def find(named: NamedHead, seen: Probed, subject: Subject) -> Found:
             shares = " and ".join(f"{score:.2f} at {layer}" for layer, score in scores.items())
             remark = f"The label's layer fits best as index {layer}, counted from 0: {pattern} {shares}. "
     else:
-        if named.late:
+        if named.layers[0]:  # a late one: only the second half of the layers is searched
             scores_LH[: len(scores_LH) // 2] = np.nan
         layer, head = (int(n) for n in np.unravel_index(np.nanargmax(scores_LH), scores_LH.shape))
         why = f"{pattern} {scores_LH[layer, head]:.2f}, the most of all"
     record, name = prompt.layers[layer], f"layer {layer}, head {head}"
-    weights_TT = numbers(record.weights[head])
-    compared = compare_pattern(pattern, name, weights_TT, prompt.words)
-    key_head = head * len(record.key_norms) // len(record.query_norms)
+    # of the head, or of its key head
+    arrays = {of: numbers(x[head * len(x) // len(record.logits)]) for of, x in vars(record).items()}
+    compared = compare_pattern(pattern, name, arrays["weights"], prompt.words)
     return Found(
         layer=layer,
         head=head,
@@ -416,10 +393,7 @@ def find(named: NamedHead, seen: Probed, subject: Subject) -> Found:
         words=f"{pattern}: {', '.join(f'{share.ours:.2f}' for share in compared)} ({name})",
         remark=remark,
         shares=compared,
-        query_norms=numbers(record.query_norms[head]).T,
-        key_norms=numbers(record.key_norms[key_head]).T,
-        weights=weights_TT,
-        logits=numbers(record.logits[head]),
+        arrays=arrays,
     )
 
 
@@ -466,27 +440,23 @@ def token_norms(run: RunVerb, subject: Subject, named: NamedHead) -> Finding:
     """Figures 6 and 14 to 18: the norms of a head's pairs, and its weights."""
     found = find(named, probed(run, subject), subject)
     comparisons, panels = list(found.shares), found.panel
-    for what, ours, name in (
-        ("queries", found.query_norms, named.queries),
-        ("keys", found.key_norms, named.keys),
-    ):
-        published = heat_map(name)
+    for kind, name in (("query", named.queries), ("key", named.keys)):
+        what, ours, published = PLURALS[kind], found.arrays[f"{kind}_norms"].T, heat_map(name)
         panels |= side_by_side(what, ours, published, "token", titles=(found.title, f"published: {named.label}"))
         if subject.is_the_papers:  # means over all tokens but the first, and the length of its whole vector
-            check_shape(ours[:, :1], published[:, :1])
             ours_P, published_P = ours[:, 1:].mean(1), published[:, 1:].mean(1)
             profile = correlation(ours_P, published_P)
             first, published_first = (float(np.linalg.norm(norms[:, 0])) for norms in (ours, published))
             comparisons += [
                 *compare_strongest(what, ours_P, published_P),
-                # the mean norms of the heads in Figures 14 to 18 correlate from 0.74 to 0.996 with Figure 4, of the same
-                # heads on other texts
+                # the mean norms of the heads in Figures 14 to 18 correlate from 0.74 to 0.996 with those of the same
+                # heads on other texts, in Figure 4
                 near(f"{what}: correlation of the pairs' mean norms", profile, 1.0, 0.3),
                 # norms read off the picture multiply to 4.06, 8.15 and 4.10 where Tables 3 to 5 print 3.74, 7.91 and
                 # 3.85: each may be 5 % too large, and half precision adds 1 %
                 as_printed(f"{what}: norm of the first token", first, published_first, 0.1 * published_first),
             ]
-    strongest = ", ".join(str(pair + 1) for pair in np.argsort(-found.query_norms[:, 1:].mean(1))[:3])
+    strongest = ", ".join(str(pair + 1) for pair in np.argsort(-found.arrays["query_norms"].T[:, 1:].mean(1))[:3])
     summary = f"{found.words}; strongest pairs of queries, counted from 1: {strongest}"
     return Finding(comparisons, panels, found.remark + NO_PROMPT, summary)
 
@@ -494,25 +464,24 @@ def token_norms(run: RunVerb, subject: Subject, named: NamedHead) -> Finding:
 def apostrophe_logits(run: RunVerb, subject: Subject) -> Finding:
     """Figure 12: the first token by default, an apostrophe from the row behind it."""
     found = find(APOSTROPHE, probed(run, subject), subject)
-    published = heat_map("Fig12_L1H10_logits")
+    logits, published = found.arrays["logits"], heat_map("Fig12_L1H10_logits")
     behind, others = apostrophe_rows(found.prompt.words)  # of a layer with a window, the rows that see it
     theirs_behind = np.array([3, 9, 15])  # rows of the figure
     theirs_others = np.setdiff1d(np.arange(1, len(published)), theirs_behind)
-    on_it, on_first = (float(np.nanmean(x)) for x in (found.logits[behind, behind - 1], found.logits[others, 0]))
-    published_on_it = published[theirs_behind, theirs_behind - 1].mean()
-    published_on_first = published[theirs_others, 0].mean()
+    on_it, on_first = (float(np.nanmean(x)) for x in (logits[behind, behind - 1], logits[others, 0]))
+    published_on_it, published_on_first = published[theirs_behind, theirs_behind - 1], published[theirs_others, 0]
     seen_TT = np.where(np.tril(np.ones_like(published)) > 0, published, np.nan)  # the picture has -10 elsewhere
     return Finding(
         ours=found.words,
         comparisons=[
             *found.shares,
             # 1 % of the range of the picture's colour bar, and half precision
-            as_printed("logit of the first token on itself", found.logits[0, 0], published[0, 0], 0.25),
-            as_printed("mean logit of other rows on the first token", on_first, published_on_first, OTHER_WORDS),
-            as_printed("mean logit on an apostrophe, from behind it", on_it, published_on_it, OTHER_WORDS),
+            as_printed("logit of the first token on itself", logits[0, 0], published[0, 0], 0.25),
+            as_printed("mean logit of other rows on the first token", on_first, published_on_first.mean(), OTHER_WORDS),
+            as_printed("mean logit on an apostrophe, from behind it", on_it, published_on_it.mean(), OTHER_WORDS),
         ],
         panels={
-            f"logits, {found.title}": HeatMap(found.logits, "key", "query", label="logit (nats)"),
+            f"logits, {found.title}": HeatMap(logits, "key", "query", label="logit (nats)"),
             "logits, published": HeatMap(seen_TT, "key", "query", label="logit (nats)"),
         },
         remark=found.remark + NO_PROMPT,
@@ -632,9 +601,8 @@ def logit_spreads(run: RunVerb, subject: Subject) -> Finding:
     """The table of delta, the largest less the smallest logit of a row, over all heads and layers, on source code."""
     spread_LH = numbers(probed(run, subject, "code").arrays["logit_spread"])
     spreads = np.sort(spread_LH[np.isfinite(spread_LH)])
-    n, mean, deviation = len(spreads), SPREADS["mean"], SPREADS["standard deviation"]
+    n, n_heads, mean, deviation = len(spreads), 18 * 8, SPREADS["mean"], SPREADS["standard deviation"]
     ours = {"mean": spreads.mean(), "smallest": spreads[0], "largest": spreads[-1], "standard deviation": spreads.std()}
-    n_heads = 18 * 8  # of Gemma 2B
     error = welch_width(spreads.std() / np.sqrt(n), n, deviation / np.sqrt(n_heads), n_heads)
     published = Curve("published: smallest, mean, largest", [0, 0.5, 1], [2.28, mean, 14.78], points=True)
     share = np.linspace(0, 1, n) if n > 1 else [0.5]

@@ -472,9 +472,6 @@ def joined(states: Sequence[Any]) -> Any:
 
 # -- what trained models are asked
 
-# of the priorities of `slope_and_spread`: from here to 1, where the largest of many lie
-FROM, POINTS = 0.9, 101
-
 
 @final
 class InBfloat16:
@@ -591,10 +588,7 @@ def bytes_of_one_set(n: int, *, width: int, n_classes: int, n_softmaxes: int) ->
 
 
 DEGREE = 4
-ILL_CONDITIONED = 1e6  # of the powers of entropies scaled to [-1, 1]; points that are spread have about 30
 LARGEST_BETA = 1e6
-HALVINGS = 60
-MOST_ITEMS = 2**22
 
 
 @torch.no_grad()
@@ -627,7 +621,7 @@ def best_beta(e_BN: Tensor, k_B: Tensor) -> Tensor:
     e_k_B = e_BN.gather(-1, k_B[:, None])[:, 0]
     low_B = torch.full_like(e_k_B, -np.log(LARGEST_BETA))
     high_B = -low_B
-    for _ in range(HALVINGS):
+    for _ in range(60):
         middle_B = (low_B + high_B) / 2
         mean_B = ((middle_B.exp()[:, None] * e_BN).softmax(-1) * e_BN).sum(-1)
         low_B, high_B = torch.where(mean_B < e_k_B, middle_B, low_B), torch.where(mean_B < e_k_B, high_B, middle_B)
@@ -637,7 +631,7 @@ def best_beta(e_BN: Tensor, k_B: Tensor) -> Tensor:
 
 def most_sets(n: int) -> int:
     """The most sets of n items in which misordered ones are searched for."""
-    return max(64, MOST_ITEMS // n)
+    return max(64, 2**22 // n)
 
 
 def fit_quartic(entropies: NDArray[np.float64], betas: NDArray[np.float64]) -> list[float]:
@@ -655,7 +649,7 @@ def fit_quartic(entropies: NDArray[np.float64], betas: NDArray[np.float64]) -> l
         )
     low, high = float(entropies.min()), float(entropies.max())
     powers = np.vander((2 * entropies - low - high) / (high - low), DEGREE + 1)
-    if np.linalg.cond(powers) > ILL_CONDITIONED:
+    if np.linalg.cond(powers) > 1e6:  # points that are spread have about 30
         raise ValueError(
             f"the entropies of {len(entropies)} inputs, {low:.3f} to {high:.3f} nats, are too alike for a polynomial "
             f"of degree {DEGREE}; train longer, or give more fit_sizes"
@@ -673,8 +667,8 @@ def slope_and_spread(model: MaxRetrieval) -> tuple[Tensor, Tensor]:
     carries no information.
     """
     s, k = len(model.item_in.weight), model.n_classes
-    priority_N = torch.linspace(FROM, 1, POINTS)
-    classes_SKN = torch.arange(k)[:, None].expand(s, k, POINTS)
+    priority_N = torch.linspace(0.9, 1, 101)  # where the largest of many lie
+    classes_SKN = torch.arange(k)[:, None].expand(s, k, len(priority_N))
     sets = Sets(priority_N.expand(s, k, -1), classes_SKN, torch.full((s, k), 0.5))
     e_SKN = model.attended(sets.to(model.device))[0].double().cpu()
     centred_N = priority_N.double() - priority_N.double().mean()

@@ -35,7 +35,7 @@ from roundround.kernels.keys import AttentionShape
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 from roundround.probing import conformance
-from roundround.probing.conformance import AGREES, DIFFERS, HIDDEN
+from roundround.probing.conformance import DIFFERS, HIDDEN
 from roundround.records.directories import find_run
 from roundround.records.opening import opened_run
 from roundround.records.run import Invocation
@@ -138,7 +138,7 @@ def records(reports: Sequence[LayerReport], unread: Sequence[str]) -> list[dict[
             "metric": "differences",
             "value": None if report.verdict == NOT_COMPARED else len(report.differences()),
             "verdict": report.verdict,
-            "layer": report.number,
+            "layer": report.declared.number,
             "scheme": report.scheme.name,
             "base": report.scheme.base,
             "factor": report.scheme.factor,
@@ -168,7 +168,7 @@ def show(reports: Sequence[LayerReport], unread: Sequence[str], name: str, where
     groups: dict[tuple[Any, ...], list[int]] = {}  # the numbers of the layers by what is said of them
     for report in reports:
         remarks = [f"not compared: {report.not_compared}"] * bool(report.not_compared)
-        groups.setdefault((row(report), *report.differences(), *remarks), []).append(report.number)
+        groups.setdefault((row(report), *report.differences(), *remarks), []).append(report.declared.number)
     table = Table("", title=f"{name}: what its layers perform", caption=EXPLAINED)
     for numbers in groups.values():
         table.add_column(runs_of(numbers), overflow="fold")
@@ -274,22 +274,12 @@ def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -
                 table.add_row(one.name, f"{one.difference:.3g}", f"{one.share:.3g}", words)
             print_table(table)
     if differing:
-        why = hint(encoding, theirs, differing)
-        raise Refuted(f"{', '.join(differing)} of {path} differ by more than rounding{why}")
+        raise Refuted(f"{', '.join(differing)} of {path} differ by more than rounding")
     if hidden:
         raise NoVerdict(
             f"{', '.join(hidden)} of {path} cannot be told: some values are no larger than their rounding; give nearer "
             "positions"
         )
-
-
-def hint(encoding: PositionalEncoding, theirs: dict[str, Tensor], differing: list[str]) -> str:
-    """What would make a file agree that differs in what is rotated alone."""
-    if not isinstance(encoding, RotaryEncoding) or not set(differing) <= {"q_rotated", "k_rotated", "logits"}:
-        return ""
-    held = conformance.held_against(encoding, conformance.as_interleaved(theirs, 2 * len(encoding.frequencies())))
-    agree = all(one.verdict == AGREES for one in held)
-    return "; they agree where channels pair interleaved (2m with 2m + 1)" if agree else ""
 
 
 def read_vectors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -17,7 +17,7 @@ from roundround.config.options import load_option
 from roundround.data.hub import hub_is_reachable, is_cached
 from roundround.distributed.child import VerbFailed
 from roundround.distributed.device import pick_device
-from roundround.papers import figure_names, item_names
+from roundround.papers import FIGURES, item_names
 from roundround.papers.claim import (
     AGREES,
     DIFFERS,
@@ -43,9 +43,9 @@ def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
     differing = make(chosen(config.item), cfg, config, invocation) if config.item else []
     found = newest_entries(config.outputs)
     if config.write_docs:
-        print_result(str(report.write_docs(figures_of(figure_names()), found)))
+        print_result(str(report.write_docs(figures_of(FIGURES), found)))
     elif not config.item:
-        report.show_all(figures_of(figure_names()), found)
+        report.show_all(figures_of(FIGURES), found)
     if differing:
         raise Refuted(f"{len(differing)} differ from the paper: {', '.join(differing)}")
 
@@ -55,7 +55,7 @@ def chosen(wanted: Sequence[str]) -> dict[str, Figure]:
     for name in wanted:
         if name not in item_names():
             raise UserError(f"no item '{name}'{nearest(name, item_names())}")
-    return figures_of(dict.fromkeys(figure_names() if "all" in wanted else wanted))
+    return figures_of(dict.fromkeys(FIGURES if "all" in wanted else wanted))
 
 
 def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig, invocation: Invocation) -> list[str]:
