@@ -49,13 +49,13 @@ from roundround.trained.models import TrainedRun
 from roundround.trained.patterns import kinds_of, parts_of
 
 FARTHEST = 2**24  # float32 knows no position beyond by itself; a window that reaches as far back is none
-INTERLEAVED = ("cohere", "cohere2", "glm", "glm4", "llama4_text", "ernie4_5")  # model_type, as transformers has them
-ROTATE_IN_WINDOWS = ("cohere2", "cohere2_moe", "exaone4")  # families whose layers without window have no position
-HALF_SPLIT = (
-    *("llama", "mistral", "gemma", "gemma2", "gemma3_text", "gemma4_text", "qwen2", "qwen3", "smollm3", "olmo2"),
-    *("olmo3", "gpt_neox", "phi3", "gpt_oss"),
-)
-OWN = ("transformers.models.", "transformers_modules.")  # where the code of one family of models lies
+FAMILIES = {  # by model_type, as transformers has them
+    "half-split": (
+        *("llama", "mistral", "gemma", "gemma2", "gemma3_text", "gemma4_text", "qwen2", "qwen3", "smollm3", "olmo2"),
+        *("olmo3", "gpt_neox", "phi3", "gpt_oss"),
+    ),
+    "interleaved": ("cohere", "cohere2", "glm", "glm4", "llama4_text", "ernie4_5"),
+}
 OF_POSITIONS = re.compile("rope|rotar|posit|theta|alibi|window|chunk|yarn|ntk")  # in the keys of config.json
 AS_DECLARED, NOT_COMPARED = "as declared", "not compared"  # verdicts on a layer, beside DIFFERS
 
@@ -273,8 +273,7 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
     config = model.config.get_text_config()
     longest = int(getattr(config, "max_position_embeddings", None) or 2048)
     ropes = [rope_of(config, layer) or {} for layer in range(config.num_hidden_layers)]
-    before_scaling = [int(rope.get("original_max_position_embeddings") or longest) for rope in ropes]
-    trained = min([longest, *before_scaling])
+    trained = min([longest, *(int(rope.get("original_max_position_embeddings") or longest) for rope in ropes)])
     declared = [declared_by(config, int(layer.layer_idx), size_of_head(layer), longest) for layer in layers]  # type: ignore[arg-type]
 
     def forward(tokens_B1: Tensor, pos_B1: Tensor) -> Any:
@@ -310,12 +309,8 @@ def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declare
     kinds = getattr(config, "layer_types", None)
     kind = kinds[layer] if kinds else "sliding_attention"  # where no kinds are named a window is of all layers
     uses_rope = getattr(config, "no_rope_layers", None)
-    if (
-        uses_rope is None
-        and kinds
-        and config.model_type in ROTATE_IN_WINDOWS
-        and getattr(config, "sliding_window", None)
-    ):
+    rotate_in_windows = config.model_type in ("cohere2", "cohere2_moe", "exaone4")
+    if uses_rope is None and kinds and rotate_in_windows and getattr(config, "sliding_window", None):
         uses_rope = [one != "full_attention" for one in kinds]
     encoding, words, width = None, "", head_dim
     if rope is not None:
@@ -340,7 +335,7 @@ def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declare
         for name in ("use_qk_norm", "qk_layernorm")
         if getattr(config, name, None) is not None
     ]
-    pairing = {**dict.fromkeys(HALF_SPLIT, PAIRINGS[0]), **dict.fromkeys(INTERLEAVED, PAIRINGS[1])}
+    pairing = next((name for name, families in FAMILIES.items() if config.model_type in families), None)
     windowed = kind == "sliding_attention" and getattr(config, "use_sliding_window", True) is not False
     return Declared(
         number=layer,
@@ -348,7 +343,7 @@ def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declare
         words=words,
         window=getattr(config, "sliding_window", None) if windowed else None,
         chunk=getattr(config, "attention_chunk_size", None) if kind == "chunked_attention" else None,
-        pairing=pairing.get(config.model_type),
+        pairing=pairing,
         norm=None if not flags or isinstance(encoding, NoPE) else flags[0],  # Llama 4 normalises where it rotates
     )
 
@@ -360,10 +355,11 @@ def unread_keys(said: Mapping[str, Any], model: PreTrainedModel) -> list[str]:
     of RoPE names it. It is not where `rope_parameters` has other values of that key alone. said: what the file holds.
     """
     config, rope = model.config.get_text_config(), RotaryEmbeddingConfigMixin
+    own = ("transformers.models.", "transformers_modules.")  # where the code of one family of models lies
     in_force = leaves(config.to_dict(), config.model_type)
     kinds = [value for path, value in in_force if path[-1] == "rope_type"]
     readers = {
-        *(inspect.getmodule(of) for of in {type(config), *map(type, model.modules())} if of.__module__.startswith(OWN)),
+        *(inspect.getmodule(of) for of in {type(config), *map(type, model.modules())} if of.__module__.startswith(own)),
         *(rope.convert_rope_params_to_dict, rope.standardize_rope_params),  # which move keys into `rope_parameters`
         *(function for kind, function in ROPE_INIT_FUNCTIONS.items() if kind in kinds),
     }
@@ -399,15 +395,12 @@ def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> lis
     blocks = [layer for layer in decoder.layers if isinstance(layer, Block)]
     attentions, normalisers = [b.self_attn for b in blocks], [b.self_attn.softmax for b in blocks]
     encodings = [decoder.all_encodings[own] for own in decoder.encoding_of_layer]
-    lengths = [e.original_length for e in encodings if isinstance(e, ScaledRoPE)]
     longest = attentions[0].shape.train_length
-    length = min([longest, *lengths])
+    length = min([longest, *(e.original_length for e in encodings if isinstance(e, ScaledRoPE))])
 
     def forward(tokens_B1: Tensor, pos_B1: Tensor) -> Any:
         return decoder.hidden(tokens_B1.to(device), pos_BT=pos_B1.to(device))
 
-    n_vocab = decoder.embed_tokens.num_embeddings
-    limit = decoder.longest()
     declared_kinds = kinds_of(int(trained.config.model.n_layers), **parts_of(trained.config))
     declared = []
     for number, attention in enumerate(attentions):
@@ -426,7 +419,14 @@ def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> lis
         )
         declared.append(said)
     reports = reports_of(
-        attentions, normalisers, forward, declared, n_vocab=n_vocab, trained=length, longest=longest, limit=limit
+        attentions,
+        normalisers,
+        forward,
+        declared,
+        n_vocab=decoder.embed_tokens.num_embeddings,
+        trained=length,
+        longest=longest,
+        limit=decoder.longest(),
     )
     reaches = reaches_of(decoder, normalisers, device)
     return [replace(report, window=n, chunk=c) for report, (n, c) in zip(reports, reaches, strict=True)]

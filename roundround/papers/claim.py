@@ -163,9 +163,6 @@ def checks_of(name: str) -> tuple[Callable[[], Finding], Callable[..., Finding] 
 
 # -- figures and tables
 
-PAPERS_MODELS = {"gemma-2b": "Gemma 2B", "gemma-7b": "Gemma 7B", "llama-3.1-8b": "Llama 3.1 8B"}
-
-
 # runs `roundround VERB OVERRIDE ...`, or finds the finished run of the same numbers; returns its directory
 RunVerb = Callable[..., Path]
 
@@ -215,8 +212,8 @@ class Figure:
         if subject.is_the_papers:
             return found
         comparisons = [shown(c.what, c.ours, c.published) for c in found.comparisons]
-        untested = f"made of {subject.name}, not of {PAPERS_MODELS[self.model]}"
-        return replace(found, comparisons=comparisons, untested=untested)
+        papers = {"gemma-2b": "Gemma 2B", "gemma-7b": "Gemma 7B", "llama-3.1-8b": "Llama 3.1 8B"}[self.model]
+        return replace(found, comparisons=comparisons, untested=f"made of {subject.name}, not of {papers}")
 
 
 def figures_of(names: Iterable[str]) -> dict[str, Figure]:

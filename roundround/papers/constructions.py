@@ -4,7 +4,7 @@ Vectors are turned by this program's rotation, weights are its softmax's; keys a
 that rotated both sides with the same code would not see a rotation the wrong way round, or of the wrong pairs.
 Shapes: N positions, B batch, T tokens, H heads, R rows, K keys, C head channels, P pairs.
 
-Tested by tests/papers/test_rope_claims.py and tests/hf/test_gemma3_heads.py.
+Tested by tests/papers/test_claims.py and tests/hf/test_gemma3_heads.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Shapes: B texts, L layers, N items or tokens, K keys, H heads, C head channels, D model width.
 
-Tested by tests/papers/test_claims.py and tests/papers/test_softmax_claims.py.
+Tested by tests/papers/test_claims.py.
 """
 
 from __future__ import annotations
@@ -85,8 +85,10 @@ def lemma_2_1() -> Finding:
             at_least(f"entropy of a row less the bound on it, {where}", room, 0.0),
             at_most(f"largest weight of the row over the bound, {where}", float(alpha_1N.max()) / most, 1 + ROUNDING),
         ]
-    remark = "The tolerance of n times the largest weight is four standard errors of a mean over 100,000 keys."
-    return Finding(comparisons, remark=remark)
+    return Finding(
+        comparisons,
+        remark="The tolerance of n times the largest weight is four standard errors of a mean over 100,000 keys.",
+    )
 
 
 def ratios(n: int, theta: float) -> tuple[float, float, float, float]:

@@ -18,6 +18,7 @@ from roundround.kernels.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 from roundround.pe.scaled import FollowsLength
+from roundround.support.errors import UserError
 
 GIVEN = ("positions", "q", "k")  # what the others are made from
 MADE = ("inv_freq", "cos", "sin", "q_rotated", "k_rotated", "logits")
@@ -44,14 +45,14 @@ class Held:
 
 
 def check_conformable(encoding: PositionalEncoding) -> None:
-    """Raises ValueError for an encoding that queries, keys and positions do not determine."""
+    """UserError for an encoding that queries, keys and positions do not determine."""
     own, name = type(encoding), type(encoding).__name__
     if own.embed is not PositionalEncoding.embed:
-        raise ValueError(f"{name} adds positions to the embeddings; queries and keys do not show it")
+        raise UserError(f"{name} adds positions to the embeddings; queries and keys do not show it")
     if own.prepare_layer is not PositionalEncoding.prepare_layer:
-        raise ValueError(f"{name} reads what a layer reads; queries and keys do not determine it")
+        raise UserError(f"{name} reads what a layer reads; queries and keys do not determine it")
     if next(encoding.parameters(), None) is not None:
-        raise ValueError(f"{name} learns parameters; its vectors are those of a trained model alone")
+        raise UserError(f"{name} learns parameters; its vectors are those of a trained model alone")
 
 
 def drawn(shape: AttentionShape, positions: Sequence[int], seed: int) -> dict[str, Tensor]:

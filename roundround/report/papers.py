@@ -272,9 +272,6 @@ def write_docs(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Pat
     for entry, figures in every.values():
         if entry.figure is not None and figures != folder:
             shutil.copyfile(figures / f"{entry.figure}.svg", folder / f"{entry.figure}.svg")
-    for path in folder.glob("*.svg"):
-        if path.stem not in {entry.figure for entry, _ in every.values()}:
-            path.unlink()
     entries = {name: replace(entry, runs=[]) for name, (entry, _) in every.items()}  # of this machine
     write_entries(list(entries.values()), folder)
     path = DOCS / "reproduction.md"

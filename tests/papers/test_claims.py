@@ -1,15 +1,43 @@
-"""Every statement holds here, and every way of breaking the mathematics is seen by a check."""
+"""Every statement holds here, and every way of breaking the mathematics is seen by a check.
+
+What follows from the papers and does not stand there are results of docs/results/theory.md.
+"""
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from mutations import MUTATIONS, mutate
+from torch import Tensor
 
-from roundround.papers import statement_names
+from roundround.papers import rope, softmax, statement_names
 from roundround.papers.claim import checks_of
+from roundround.papers.constructions import (
+    HEAD_DIM,
+    SHAPE,
+    aligned,
+    before_rotation,
+    frequencies,
+    ladder_by_formula,
+    logits,
+    p_rope_frequencies,
+    random_vector,
+    stories260k,
+    weights,
+)
+from roundround.papers.softmax import ADAPTIVE
+from roundround.pe.p_rope import PRoPE
+from roundround.pe.partial_rope import PartialRoPE
+from roundround.probing.probed_model import ProbedDecoder
+from roundround.softmax.base import AttentionSoftmax
+from roundround.softmax.hard import Hard
+from roundround.softmax.ssmax import SSMax
 
 CHECKS = {name: checks_of(name)[0] for name in statement_names()}  # imported before anything is broken
 
@@ -76,3 +104,122 @@ def cases() -> Iterator[Any]:
 def test_a_mutation_is_seen(mutation: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch, mutation)
     assert CHECKS[name]().of_statement == "FAILS"
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[ProbedDecoder, list[int]]:
+    return stories260k()
+
+
+@pytest.mark.parametrize("mutation", list(MUTATIONS)[:2])
+def test_a_wrong_rotation_is_seen_in_every_layer_of_a_trained_model(
+    mutation: str, trained: tuple[ProbedDecoder, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutate(monkeypatch, mutation)
+    probed, tokens = trained
+    finding = rope.equation_3_of_model(probed, [tokens])
+    assert len(finding.comparisons) == 5
+    assert {comparison.verdict for comparison in finding.comparisons} == {"differs"}
+
+
+@pytest.mark.parametrize("encoding", [PRoPE, PartialRoPE])
+def test_equation_3_holds_of_encodings_that_rotate_some_pairs(
+    encoding: Any, trained: tuple[ProbedDecoder, list[int]]
+) -> None:
+    probed, tokens = trained
+    decoder = copy.deepcopy(probed.decoder)
+    decoder.encodings[0] = encoding(decoder.encoding.shape, theta=10_000.0, p=0.5)
+    other = ProbedDecoder("other", decoder, probed.tokenizer, 1)
+    assert rope.equation_3_of_model(other, [tokens]).of_statement == "holds"
+
+
+def test_queries_before_rotation_are_the_projections(trained: tuple[ProbedDecoder, list[int]]) -> None:
+    """Of the last layer, which sees what the rotations below it do."""
+    (probed, story), inputs = trained, []
+    tokens, attention = story[:6], probed.model.layers[-1].self_attn  # type: ignore[union-attr, index]
+    with attention.register_forward_pre_hook(lambda _, args: inputs.append(args[0])), torch.no_grad():
+        probed.hidden(torch.tensor([tokens]), torch.arange(6)[None])
+        projected: Tensor = attention.heads(attention.q_proj(inputs[0]))
+    assert torch.allclose(before_rotation(probed, tokens)[-1][0], projected[0], atol=1e-12)
+
+
+def test_both_swaps_are_needed_and_none_helps_without_rotation() -> None:
+    found = [rope.swaps_to_lose(draw, 4 * math.pi / rope.TOKENS) for draw in range(20)]
+    assert set(found) == {1, 2}
+    assert [rope.swaps_to_lose(draw, 0.0) for draw in range(20)] == [None] * 20
+
+
+def test_the_ladder_by_formula_is_the_one_that_rotates() -> None:
+    assert torch.allclose(ladder_by_formula(), frequencies(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "make_softmax",
+    [
+        pytest.param(Hard, marks=pytest.mark.slow),
+        lambda shape: SSMax(shape, s=1 / math.log(64), bias=False, scaled_heads=None),
+    ],
+)
+def test_theorem_2_2_fails_where_attention_does_not_disperse(
+    make_softmax: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = softmax.random_decoder
+    monkeypatch.setattr(softmax, "random_decoder", lambda: whole(make_softmax))
+    failed = [c.what for c in checks_of("softmax.thm_2_2")[0]().comparisons if c.verdict == "differs"]
+    assert "largest weight of a row of 1,024 keys, any head and text" in failed
+
+
+def test_the_delta_of_theorem_2_2_is_that_of_the_weights_and_no_text_exceeds_it() -> None:
+    """Also where a text is searched for: each token of the vocabulary once among each other."""
+    decoder = softmax.random_decoder()
+    assert softmax.delta_of_weights(decoder) == pytest.approx(np.full((3, 4), softmax.DELTA))
+    texts = torch.arange(16)[:, None, None].repeat(1, 16, 64)
+    texts[:, :, 40] = torch.arange(16)
+    _, spreads = softmax.rows_of_decoder(decoder, texts.flatten(0, 1))
+    assert max(spreads) <= softmax.DELTA
+
+
+FAR = torch.cat([torch.arange(64), torch.logspace(1.81, 6, 500, dtype=torch.float64).long()])  # tokens
+LEAD = 5.69  # nats: the mean spread of the logits of Gemma 2B's heads
+
+
+@pytest.mark.parametrize("p", [0.25, 0.5, 0.75])
+def test_the_unrotated_pairs_of_p_rope_have_the_same_share_of_a_logit_at_every_distance(p: float) -> None:
+    still = (p_rope_frequencies(p) == 0).repeat(2)
+    q, k = random_vector(HEAD_DIM, seed=0) * still, random_vector(HEAD_DIM, seed=1) * still
+    share_N = logits(q, k, FAR, p_rope_frequencies(p))
+    assert float(share_N.max() - share_N.min()) < 1e-9
+    assert float(aligned(FAR, frequencies()[int(p * HEAD_DIM // 2) :]).min()) < 0, "under RoPE they turn round"
+
+
+@pytest.mark.parametrize(("first", "last", "lost"), [(110, 120, 0.92), (115, 115, 0.58)])
+def test_a_band_of_low_frequencies_loses_its_target_more_often_than_one_frequency(
+    first: int, last: int, lost: float
+) -> None:
+    """The target's logit is 64 at distance 0, that of every other key 8; it is put at each distance in turn."""
+    unit_N = aligned(torch.arange(100_000), frequencies()[first - 1 : last])
+    others_N = (8 * unit_N).exp()
+    rest_N = (others_N.sum() - others_N).log()  # all other keys as one
+    alpha_N = weights(torch.stack([64 * unit_N, rest_N], -1))[:, 0]
+    assert float((alpha_N <= 0.5).double().mean()) == pytest.approx(lost, abs=0.005)
+
+
+def lift(n: int, softmax: AttentionSoftmax) -> float:
+    """By how much a normaliser raises the weight of one key that leads n - 1 others, all alike."""
+    row_1N = torch.zeros(1, n, dtype=torch.float64)
+    row_1N[0, 0] = LEAD
+    return float(weights(row_1N, softmax)[0, 0] / weights(row_1N)[0, 0])
+
+
+def test_the_adaptive_temperature_lifts_a_lone_weight_3_7_fold_at_most_and_from_1046_keys_on_not_at_all() -> None:
+    found = {n: lift(n, ADAPTIVE) for n in (100, 853, 854, 855, 1045, 1046, 100_000)}
+    assert max(found, key=lambda n: found[n]) == 854
+    assert found[854] == pytest.approx(3.714, abs=1e-3)
+    assert found[1045] > 1 + 1e-6
+    assert [found[n] for n in (1046, 100_000)] == pytest.approx([1.0, 1.0], abs=1e-12)
+
+
+def test_the_weight_falls_as_a_smaller_power_of_the_length_under_ssmax() -> None:
+    ssmax = SSMax(SHAPE, s=1 / math.log(2048), bias=False, scaled_heads=None).requires_grad_(False)
+    slope = math.log(lift(1_000_000, ssmax) / lift(100_000, ssmax)) / math.log(10) - 1
+    assert slope == pytest.approx(LEAD / math.log(2048) - 1, abs=0.05)

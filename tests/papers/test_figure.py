@@ -6,13 +6,14 @@ import csv
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from conftest import ROOT
-from roundround.papers.figures.trained import compare_size
+from omegaconf import OmegaConf
 from safetensors.numpy import save_file
 from scipy import stats
 
@@ -34,8 +35,11 @@ from roundround.papers.claim import (
     write_entries,
 )
 from roundround.papers.figures import own
+from roundround.papers.figures import own as table2
+from roundround.papers.figures.own import Difference
 from roundround.papers.max_retrieval import PAPER, P
 from roundround.softmax.adaptive_temperature import PUBLISHED
+from roundround.trained.models import build_decoder
 
 FIGURES = figures_of(papers.FIGURES)
 
@@ -147,17 +151,17 @@ def test_the_papers_own_error_widens_the_interval_where_its_p_is_known() -> None
     """2 points apart with a standard error of 0.4: that of the paper's 3.9 is 0.6, by p = 1e-4."""
     own_alone = 2.2622 * 0.4
     for n, is_wider in ((512, False), (1024, True)):
-        _, gain, p = compare_size(n, seeds(60.0, 1.0), seeds(PAPER[n][1] - PAPER[n][0] + 2, 0.4))
+        _, gain, p = own.compare_size(n, seeds(60.0, 1.0), seeds(PAPER[n][1] - PAPER[n][0] + 2, 0.4))
         assert (gain.error > 1.1 * own_alone) == is_wider == (n in P)
         assert p.published == P.get(n)
         assert not p.is_judged
 
 
 def test_gains_twice_as_large_differ_and_uncertain_ones_are_not_told_apart() -> None:
-    of_gain = {error: compare_size(256, seeds(81.3, 0.2), seeds(1.9, error))[1] for error in (0.1, 0.6, 2.0)}
+    of_gain = {error: own.compare_size(256, seeds(81.3, 0.2), seeds(1.9, error))[1] for error in (0.1, 0.6, 2.0)}
     assert [c.verdict for c in of_gain.values()] == ["differs", "sign agrees", "not told apart"]
-    assert compare_size(256, seeds(81.3, 0.2), seeds(0.8, 0.05))[1].verdict == "agrees"
-    assert compare_size(256, np.array([81.3]), np.array([0.85]))[0].verdict == "not told apart"
+    assert own.compare_size(256, seeds(81.3, 0.2), seeds(0.8, 0.05))[1].verdict == "agrees"
+    assert own.compare_size(256, np.array([81.3]), np.array([0.85]))[0].verdict == "not told apart"
 
 
 def heat_maps(tmp_path: Path, gain: float, spread: float) -> str:
@@ -291,3 +295,85 @@ def test_the_gains_beside_the_papers_are_those_that_are_stored() -> None:
         assert (p, paper_p) == (f"{of_p.ours:.2g}", f"{P[n]:g}")
         expected = f"{ours.ours - (ours.published or 0):.2f} ±{ours.error:.2f}" if ours.published else ""
         assert difference == expected
+
+
+CONF = ROOT / "conf"
+EXPERIMENT = OmegaConf.load(CONF / "experiment" / "rope" / "table2.yaml")
+
+
+def record(pe: str, seed: int, value: float, *, length: int = 256, **fields: Any) -> dict[str, Any]:
+    return {"metric": "perplexity", "verb": "eval", "pe": pe, "seed": seed, "length": length, "value": value, **fields}
+
+
+def records(losses: dict[str, list[float]], *, length: int = 256) -> list[dict[str, Any]]:
+    """Perplexities of these losses in nats, by encoding, for the seeds 1, 2, ..."""
+    return [
+        record(pe, seed, math.exp(nats), length=length)
+        for pe, by_seed in losses.items()
+        for seed, nats in enumerate(by_seed, start=1)
+    ]
+
+
+def between(first: list[float], second: list[float]) -> Difference:
+    sweep = table2.sweep_of(records({"p_rope": first, "rope": second}))
+    return table2.difference(sweep, "p_rope", "rope", 256)
+
+
+def test_an_interval_by_hand() -> None:
+    found = between([3.01, 3.02, 3.03, 3.04, 3.05], [3.0] * 5)
+    # mean 0.03, deviation sqrt(2.5e-4), over sqrt(5), times 2.776445, the 97.5 % quantile of t with 4 degrees
+    assert (found.nats, found.low, found.high) == pytest.approx((0.03, 0.01036757, 0.04963243), abs=1e-7)
+
+
+def test_what_the_seeds_share_is_no_noise() -> None:
+    shared, own = np.array([0.0, 0.5, 1.0, -0.5, 0.2]), np.array([0.01, 0.012, 0.008, 0.011, 0.009])
+    found = between((3 + shared + own).tolist(), (3 + shared).tolist())
+    assert found.nats == pytest.approx(0.01)
+    assert found.high - found.low < 0.005
+
+
+def test_only_whole_seeds_count() -> None:
+    whole = records({"rope": [3.0, 3.1, 3.2, 3.3], "p_rope": [3.0, 3.1, 3.2]})
+    longer = records({"rope": [3.0, 3.1, 3.2, 3.3], "p_rope": [3.0, 3.1]}, length=512)
+    sweep = table2.sweep_of(whole + longer)
+    assert set(sweep.columns) == {(n, pe) for n in (256, 512) for pe in ("rope", "p_rope")}
+    assert list(sweep.index) == [1, 2]
+    assert list(sweep[512, "p_rope"]) == pytest.approx(np.exp([3.0, 3.1]))
+
+
+def test_two_corpora_are_not_mixed_and_an_evaluation_may_be_repeated() -> None:
+    once = record("rope", 1, 40.0)
+    assert list(table2.sweep_of([once, once]).index) == [1]
+    with pytest.raises(ValueError, match="duplicate"):
+        table2.sweep_of([once, record("rope", 1, 44.0)])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "wiki", "flan"),
+    [
+        ("nope", 0.0852, 0.0306),
+        ("rope_500k", -0.0032, 0.0025),
+        ("p_rope_reversed", -0.0008, 0.0039),
+        ("partial_rope", -0.0020, 0.0021),
+        ("p_rope_25", 0.0150, 0.0105),
+        ("p_rope", -0.0048, -0.0001),
+    ],
+)
+def test_the_papers_differences_in_nats(encoding: str, wiki: float, flan: float) -> None:
+    """Worked out from the published perplexities by hand."""
+    assert table2.paper_difference(encoding, "rope") == pytest.approx((wiki, flan), abs=6e-5)
+
+
+def test_the_experiment_runs_the_encodings_of_the_paper() -> None:
+    assert EXPERIMENT.hydra.sweeper.params.pe.split(",") == list(table2.PAPER)
+    assert {name for pair in table2.CONTROLS for name in pair} <= table2.PAPER.keys()
+
+
+def test_the_controls_rotate_as_many_pairs_as_p_rope() -> None:
+    model = OmegaConf.merge(OmegaConf.load(CONF / "model" / "tiny.yaml"), EXPERIMENT.model)
+    softmax = OmegaConf.load(CONF / "softmax" / "softmax.yaml")
+    facts = {
+        pe: build_decoder(model, OmegaConf.load(CONF / "pe" / f"{pe}.yaml"), softmax, 2).encoding.facts()
+        for pe in ("rope", "rope_500k", "p_rope_reversed", "partial_rope", "p_rope_25", "p_rope")
+    }
+    assert [found["rotated_pairs"] for found in facts.values()] == [16, 16, 12, 12, 4, 12]

@@ -100,7 +100,6 @@ def test_what_this_machine_has_not_made_stays_on_the_page(
     folder.mkdir(parents=True)
     roundround("reproduce", "rope.fig1")
     roundround("reproduce", "--write-docs", "outputs=outputs")
-    (folder / "gone.svg").touch()
     roundround("reproduce", "rope.fig9", "outputs=another")
     written = roundround("reproduce", "--write-docs", "outputs=another")
     page = Path(written.out.strip()).read_text()

@@ -9,7 +9,7 @@
 
 Shapes: N positions, distances or sizes, C channels, D draws, S seeds.
 
-Tested by tests/papers/test_figure.py and tests/papers/test_table2.py.
+Tested by tests/papers/test_figure.py.
 """
 
 from __future__ import annotations

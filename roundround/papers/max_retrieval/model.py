@@ -16,8 +16,7 @@ accuracies with SLOPE and SPREAD; a trained one also loses some in the layers th
 
 Shapes: S seeds, B sets, N items, D width, K classes, M normalisers.
 
-Tested by tests/papers/test_retrieval_model.py, test_retrieval_sets.py, test_retrieval_evaluation.py and
-test_retrieval_heads.py.
+Tested by tests/papers/test_retrieval_model.py.
 """
 
 from __future__ import annotations
@@ -160,7 +159,6 @@ def stacked(arrays: Sequence[NDArray[np.generic]]) -> Tensor:
 # -- the model and its training
 
 MOST_CLASSES = 256  # a class is one byte
-STD_OF_CUT_NORMAL = 0.87962566103423978  # of a standard normal that is cut at -2 and 2
 
 
 class StackedLinear(nn.Module):
@@ -250,7 +248,7 @@ class MaxRetrieval(nn.Module):
                     nn.init.uniform_(weight, -std, std, generator=generator)
                     nn.init.uniform_(bias, -std, std, generator=generator)
                 else:  # cut at two standard deviations, and stretched by Flax so that what is left has the right one
-                    std = std / STD_OF_CUT_NORMAL if stretched else std
+                    std = std / 0.87962566103423978 if stretched else std  # of a standard normal that is cut there
                     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)
                     nn.init.zeros_(bias)
 
@@ -483,11 +481,7 @@ class InBfloat16:
     """
 
     def __init__(self, model: MaxRetrieval) -> None:
-        self.model, self.n_classes = copy.deepcopy(model).bfloat16(), model.n_classes
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.device
+        self.model, self.n_classes, self.device = copy.deepcopy(model).bfloat16(), model.n_classes, model.device
 
     @torch.no_grad()
     def attended(self, sets: Sets) -> tuple[Tensor, Tensor]:
@@ -500,7 +494,6 @@ class InBfloat16:
         return self.model.answer(mean_SBD)
 
 
-OF_LOGITS = ("logit_spread", "entropy_bound", "largest_weight_bound", "largest_logit_is_right")
 Means = dict[str, float]
 
 
@@ -543,7 +536,8 @@ def evaluate(
             totals[metric] = totals.get(metric, torch.zeros((), device=model.device)) + value.double().sum((0, 1))
         n_sets += sets.queries_SB.numel()
     means: dict[str, Any] = {metric: (total / n_sets).tolist() for metric, total in totals.items()}
-    of_logits = {metric: means.pop(metric) for metric in OF_LOGITS}
+    names = ("logit_spread", "entropy_bound", "largest_weight_bound", "largest_logit_is_right")
+    of_logits = {metric: means.pop(metric) for metric in names}
     return {name: {metric: means[metric][m] for metric in means} for m, name in enumerate(softmaxes)}, of_logits
 
 
@@ -588,7 +582,6 @@ def bytes_of_one_set(n: int, *, width: int, n_classes: int, n_softmaxes: int) ->
 
 
 DEGREE = 4
-LARGEST_BETA = 1e6
 
 
 @torch.no_grad()
@@ -619,7 +612,7 @@ def best_beta(e_BN: Tensor, k_B: Tensor) -> Tensor:
     """
     e_BN = e_BN - e_BN.amax(-1, keepdim=True)
     e_k_B = e_BN.gather(-1, k_B[:, None])[:, 0]
-    low_B = torch.full_like(e_k_B, -np.log(LARGEST_BETA))
+    low_B = torch.full_like(e_k_B, -np.log(1e6))  # inverse temperatures from 1e-6 to 1e6
     high_B = -low_B
     for _ in range(60):
         middle_B = (low_B + high_B) / 2

@@ -48,17 +48,18 @@ from roundround.trained.patterns import runs_of
 from roundround.verbs.check import CheckConfig
 
 OF_THE_VECTORS = ("n_heads", "n_key_heads", "head_dim", "positions", "seed")
-EXPLAINED = (
-    "measured on single tokens at known positions; pairs: how many rotate of all; "
-    "wavelength: tokens in which the slowest of them turns once"
-)
 ROWS = ("performs", "pairing", "pairs", "wavelength", "attention factor", "window", "chunk", "norm", "scale")
 
 
 def check(cfg: DictConfig, invocation: Invocation) -> None:
     """A model's layers beside their config; or an encoding's vectors, written or compared."""
     config = checked(CheckConfig, cfg)
-    refuse_unread(config, overridden(invocation.overrides))
+    [given] = config.given
+    read = {"run": ["checkpoint"], "model": [], "pe": ["train_length", *OF_THE_VECTORS]}[given]
+    if config.against is not None:
+        given, read = "against", ["train_length"]  # the file has the vectors
+    if unread := sorted({"checkpoint", "train_length", *OF_THE_VECTORS} & overridden(invocation.overrides) - set(read)):
+        raise UserError(f"{unread[0]}= says nothing here: {given}= leaves it unread; leave it out")
     if config.pe is not None:
         give_theta(cfg)
         config = checked(CheckConfig, cfg)
@@ -91,16 +92,6 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
     ):
         if n := sum(one.verdict == verdict for one in reports):
             raise error(f"{n} of {len(reports)} layers {words} {where}")
-
-
-def refuse_unread(config: CheckConfig, keys: set[str]) -> None:
-    """UserError for a value of the command line that nothing would read."""
-    [given] = config.given
-    read = {"run": ["checkpoint"], "model": [], "pe": ["train_length", *OF_THE_VECTORS]}[given]
-    if config.against is not None:
-        read = ["train_length"]  # the file has the vectors
-    if unread := sorted({"checkpoint", "train_length", *OF_THE_VECTORS} & keys - set(read)):
-        raise UserError(f"{unread[0]}= says nothing here: {'against' if config.against else given}= leaves it unread")
 
 
 # -- a model's layers, as a table with a column for each kind of layer, and a line for each difference
@@ -169,7 +160,12 @@ def show(reports: Sequence[LayerReport], unread: Sequence[str], name: str, where
     for report in reports:
         remarks = [f"not compared: {report.not_compared}"] * bool(report.not_compared)
         groups.setdefault((row(report), *report.differences(), *remarks), []).append(report.declared.number)
-    table = Table("", title=f"{name}: what its layers perform", caption=EXPLAINED)
+    table = Table(
+        "",
+        title=f"{name}: what its layers perform",
+        caption="measured on single tokens at known positions; pairs: how many rotate of all; wavelength: tokens in "
+        "which the slowest of them turns once",
+    )
     for numbers in groups.values():
         table.add_column(runs_of(numbers), overflow="fold")
     for of_all in zip(ROWS, *(cells for cells, *_ in groups), strict=True):
@@ -200,10 +196,7 @@ def encoding_of(config: CheckConfig, n_heads: int, n_key_heads: int, head_dim: i
     )
     assert config.pe is not None, "it has been asked for"
     encoding = build(config.pe, PositionalEncoding, shape)
-    try:
-        conformance.check_conformable(encoding)
-    except ValueError as error:
-        raise UserError(f"pe: {one_line(error)}") from error
+    conformance.check_conformable(encoding)
     return encoding
 
 
@@ -254,21 +247,23 @@ def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -
     differing, hidden = ([one.name for one in held if one.verdict == verdict] for verdict in (DIFFERS, HIDDEN))
     with opened_run(invocation, cfg) as run:
         run.note(choices=invocation.given, device=describe_device(torch.device("cpu")), against=str(path))
-        results = [
-            {
-                "metric": "difference",
-                "tensor": one.name,
-                "value": one.difference,
-                "share_of_rounding": one.share,
-                "verdict": one.verdict,
-                "hidden_by_rounding": one.n_hidden,
-            }
-            for one in held
-        ]
-        run.results(results, differing=len(differing))
+        run.results(
+            [
+                {
+                    "metric": "difference",
+                    "tensor": one.name,
+                    "value": one.difference,
+                    "share_of_rounding": one.share,
+                    "verdict": one.verdict,
+                    "hidden_by_rounding": one.n_hidden,
+                }
+                for one in held
+            ],
+            differing=len(differing),
+        )
         if run.writes:
-            columns = ("tensor", "largest difference", "share of rounding", "")
-            table = Table(*columns, title=f"held against {about.get('made_by', path.name)}")
+            title = f"held against {about.get('made_by', path.name)}"
+            table = Table("tensor", "largest difference", "share of rounding", "", title=title)
             for one in held:
                 words = f"{HIDDEN} in {one.n_hidden:,} values" if one.verdict == HIDDEN else one.verdict
                 table.add_row(one.name, f"{one.difference:.3g}", f"{one.share:.3g}", words)
