@@ -14,7 +14,6 @@ import pytest
 import torch
 from conftest import ROOT
 from omegaconf import OmegaConf
-from safetensors.numpy import save_file
 from scipy import stats
 
 from roundround import papers
@@ -39,7 +38,6 @@ from roundround.papers.figures import own as table2
 from roundround.papers.figures.own import Difference
 from roundround.papers.max_retrieval import PAPER, P
 from roundround.softmax.adaptive_temperature import PUBLISHED
-from roundround.trained.models import build_decoder
 
 FIGURES = figures_of(papers.FIGURES)
 
@@ -162,26 +160,6 @@ def test_gains_twice_as_large_differ_and_uncertain_ones_are_not_told_apart() -> 
     assert [c.verdict for c in of_gain.values()] == ["differs", "sign agrees", "not told apart"]
     assert own.compare_size(256, seeds(81.3, 0.2), seeds(0.8, 0.05))[1].verdict == "agrees"
     assert own.compare_size(256, np.array([81.3]), np.array([0.85]))[0].verdict == "not told apart"
-
-
-def heat_maps(tmp_path: Path, gain: float, spread: float) -> str:
-    """Verdict on sets whose sharpened weights are larger by this much, give or take."""
-    noise = np.random.default_rng(0).normal(0, spread, 32)
-    weights = {}
-    for n in PAPER:
-        plain = np.zeros((32, 16))
-        plain[:, -1] = 0.9 if n == 16 else 0.1
-        sharp = plain.copy()
-        sharp[:, -1] += gain + noise - noise.mean()
-        weights |= {f"softmax.{n}": plain, f"adaptive_temperature.{n}": sharp}
-    save_file(weights, tmp_path / "attention.safetensors")
-    return FIGURES["softmax.fig6"].make(lambda *_: tmp_path, None).verdict
-
-
-def test_a_heat_map_is_judged_with_the_interval_of_its_sets(tmp_path: Path) -> None:
-    assert heat_maps(tmp_path, gain=0.05, spread=0.05) == "sign agrees"
-    assert heat_maps(tmp_path, gain=0.02, spread=0.2) == "not told apart"
-    assert heat_maps(tmp_path, gain=-0.05, spread=0.05) == "differs"
 
 
 def fitted(tmp_path: Path, by_seed: list[list[float]], scale: float = 1.0) -> Finding:
@@ -367,13 +345,3 @@ def test_the_papers_differences_in_nats(encoding: str, wiki: float, flan: float)
 def test_the_experiment_runs_the_encodings_of_the_paper() -> None:
     assert EXPERIMENT.hydra.sweeper.params.pe.split(",") == list(table2.PAPER)
     assert {name for pair in table2.CONTROLS for name in pair} <= table2.PAPER.keys()
-
-
-def test_the_controls_rotate_as_many_pairs_as_p_rope() -> None:
-    model = OmegaConf.merge(OmegaConf.load(CONF / "model" / "tiny.yaml"), EXPERIMENT.model)
-    softmax = OmegaConf.load(CONF / "softmax" / "softmax.yaml")
-    facts = {
-        pe: build_decoder(model, OmegaConf.load(CONF / "pe" / f"{pe}.yaml"), softmax, 2).encoding.facts()
-        for pe in ("rope", "rope_500k", "p_rope_reversed", "partial_rope", "p_rope_25", "p_rope")
-    }
-    assert [found["rotated_pairs"] for found in facts.values()] == [16, 16, 12, 12, 4, 12]

@@ -15,8 +15,7 @@ import pytest
 import torch
 from helpers_stored import DOCS, text_of
 from rounding import rounding
-from scipy import optimize, stats
-
+from scipy import optimize
 
 from roundround.analysis.load import rows_of
 from roundround.papers.max_retrieval import PAPER, SLOPE, SPREAD
@@ -28,7 +27,6 @@ from roundround.papers.max_retrieval.model import (
     MaxRetrieval,
     Sets,
     TrainingSets,
-    at_one_temperature,
     attention_by_priority,
     best_beta,
     evaluate,
@@ -42,14 +40,14 @@ from roundround.papers.max_retrieval.model import (
     slope_and_spread,
     train,
 )
-from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature, inverse_temperature
+from roundround.softmax.adaptive_temperature import inverse_temperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.hard import Hard
 from roundround.softmax.sigmoid import Sigmoid
 from roundround.softmax.softmax import Softmax
 from roundround.softmax.temperature import Temperature
 from roundround.support.errors import UserError
-from roundround.training.optim import Adam, AdamW, OptimizerFactory
+from roundround.training.optim import Adam
 
 SEEDS = [3, 14, 15]
 OPTIONS = {"n_classes": 4, "width": 12, "scaled_logits": True, "tanh_gelu": False, "uniform_init": True}
@@ -164,16 +162,6 @@ def test_the_truncated_normal_is_jaxs() -> None:
     assert not model.to_key.bias.any()
 
 
-def test_haikus_initialisation_is_flaxs_without_the_stretch() -> None:
-    """Cut at two of its standard deviations, which leaves 0.88 of one: scipy's truncnorm."""
-    flax, haiku = (model_of([0], width=256, uniform_init=False, haiku_init=haiku) for haiku in (False, True))
-    weight = haiku.to_key.weight.detach()[0] * 16
-    assert float(weight.std()) == pytest.approx(stats.truncnorm(-2, 2).std(), abs=0.01)
-    assert 1.9 < float(weight.abs().max()) <= 2 + 1e-6
-    torch.testing.assert_close(weight / 16, 0.8796256610342398 * flax.to_key.weight.detach()[0])
-    assert not haiku.to_key.bias.any()
-
-
 def test_rounded_products_train_by_the_gradient_at_the_rounded_factors() -> None:
     model, exact = model_of(bfloat16_products=True).double(), model_of().double()
     sets, softmax = batch(), Softmax(head_shape(12, 9))
@@ -194,21 +182,6 @@ def test_rounded_products_train_by_the_gradient_at_the_rounded_factors() -> None
         assert plain.grad is not None
         if name != "to_key.bias":  # it adds the same to all logits of a row, so its gradient is 0 but for rounding
             assert 0 < float((rounded.grad - plain.grad).norm()) < 0.2 * float(plain.grad.norm()), name
-
-
-@pytest.mark.parametrize("optimizer", [Adam, AdamW])
-def test_biases_neither_decay_nor_are_penalised_unless_asked_for(optimizer: type[OptimizerFactory]) -> None:
-    for decay_biases in (False, True):
-        model = model_of()
-        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        made = optimizer(lr=1e-3, betas=[0.9, 0.999], eps=1e-8, weight_decay=0.3, decay_biases=decay_biases)
-        stepping = made.create(model)
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        stepping.step()
-        for name, parameter in model.named_parameters():
-            moves = decay_biases or name.endswith("weight")
-            assert torch.equal(parameter, before[name]) is not moves, name
 
 
 # -- seeds over several processes
@@ -251,13 +224,6 @@ def test_a_batch_depends_on_seed_and_step_alone() -> None:
         assert torch.equal(ours.priorities_SBN[1], theirs.priorities_SBN[0])
         assert torch.equal(ours.classes_SBN[1], theirs.classes_SBN[0])
         assert torch.equal(ours.queries_SB[1], theirs.queries_SB[0])
-
-
-def test_no_two_steps_or_seeds_share_a_batch() -> None:
-    sets = training([4, 7], n_min=16)
-    first, second = sets.batch(0).priorities_SBN, sets.batch(1).priorities_SBN
-    assert not torch.equal(first[0], first[1])
-    assert not torch.equal(first, second)
 
 
 def test_sizes_are_uniform_from_the_smallest_to_the_largest() -> None:
@@ -358,22 +324,6 @@ def test_the_heat_map_has_the_highest_priority_on_the_right(model: MaxRetrieval)
         torch.testing.assert_close(found[b], alpha[ranked[-5:]])
 
 
-def test_bfloat16_is_the_definition_to_eight_bits(model: MaxRetrieval) -> None:
-    (sets,) = blocks(40, 200)
-    rounded, softmax = InBfloat16(model), Softmax(SHAPE)
-    e_SBN, v_SBND = rounded.attended(sets)
-    with torch.no_grad():
-        exact_e_SBN, exact_v_SBND = model.logits_and_values(sets)
-    for found, exact in ((e_SBN, exact_e_SBN), (v_SBND, exact_v_SBND)):
-        assert found.dtype == torch.bfloat16
-        error = float((found.float() - exact).square().mean().sqrt() / exact.square().mean().sqrt())
-        assert 2**-12 < error < 2**-6
-    found, _ = evaluate(rounded, {"softmax": softmax}, [sets])
-    exact_means, _ = evaluate(model, {"softmax": softmax}, [sets])
-    assert found["softmax"]["accuracy"] == pytest.approx(exact_means["softmax"]["accuracy"], abs=0.05)
-    assert model.item_in.weight.dtype == torch.float32, "the model itself is left as it was"
-
-
 @pytest.mark.parametrize("factors_alone", [False, True])
 def test_priorities_that_bfloat16_cannot_tell_apart_are_one_item(model: MaxRetrieval, factors_alone: bool) -> None:
     priorities = torch.tensor([[[0.9985, 0.9995, 0.5]]])  # the numbers of bfloat16 are 1/256 apart here
@@ -385,25 +335,6 @@ def test_priorities_that_bfloat16_cannot_tell_apart_are_one_item(model: MaxRetri
     exact, rounded = model.attended(sets)[0][0, 0], in_bfloat16.attended(sets)[0][0, 0]
     assert exact[0] != exact[1]
     assert rounded[0] == rounded[1] != rounded[2]
-
-
-def adaptive() -> AdaptiveTemperature:
-    options = {"min_entropy": 0.5, "min_beta": 1.0, "in_training": False, "gradient_through_beta": True}
-    made = AdaptiveTemperature(SHAPE, coefficients=PUBLISHED, entropy_range=None, **options)  # type: ignore[arg-type]
-    return made.eval()
-
-
-def test_one_temperature_is_the_one_of_the_mean_entropy(model: MaxRetrieval) -> None:
-    parts = blocks(600, 90)
-    plain, _ = evaluate(model, {"softmax": Softmax(SHAPE)}, parts)
-    beta = np.polyval(PUBLISHED, plain["softmax"]["entropy"])
-    assert beta > 1.2
-    softmaxes = {"adaptive_temperature": adaptive(), "hard": Hard(SHAPE)}
-    found, _ = evaluate(model, at_one_temperature(softmaxes, plain["softmax"]["entropy"]), parts)
-    own, _ = evaluate(model, {**softmaxes, "fixed": Temperature(SHAPE, temperature=1 / beta)}, parts)
-    assert found["adaptive_temperature"] == pytest.approx(own["fixed"], rel=1e-6)
-    assert found["adaptive_temperature"]["entropy"] != pytest.approx(own["adaptive_temperature"]["entropy"], rel=1e-3)
-    assert found["hard"] == own["hard"]
 
 
 def test_the_best_temperature_is_scipys() -> None:

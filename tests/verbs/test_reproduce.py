@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import signal
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,8 +15,6 @@ from roundround import papers
 from roundround.analysis import repetition
 from roundround.analysis.repetition import Runner, has_same_numbers, has_same_text
 from roundround.config.options import compose
-from roundround.distributed.child import start
-from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.papers.claim import (
     AGREES,
     NOT_RUN,
@@ -35,7 +29,7 @@ from roundround.papers.claim import (
 )
 from roundround.records.run import Invocation
 from roundround.report import papers as report
-from roundround.support.errors import Interrupted, UserError
+from roundround.support.errors import UserError
 from roundround.verbs.reproduce.run import chosen, subject_of
 
 FIGURES = figures_of(papers.FIGURES)
@@ -192,25 +186,6 @@ def test_a_finished_run_is_taken_a_stopped_one_resumed_and_another_config_begun(
 def test_a_verb_runs_in_a_process_and_says_where_its_run_is(here: Path) -> None:
     directory = runner()("theory", "claim=[rope.lemma_a_3]")
     assert json.loads((directory / "run.json").read_text())["status"] == "done"
-
-
-@pytest.mark.slow  # a process that trains
-def test_a_signal_reaches_the_verb_before_it_is_obeyed(here: Path) -> None:
-    def signal_once_it_runs() -> None:
-        deadline = time.monotonic() + 60
-        while not list(here.glob("outputs/*/*/*/metrics.jsonl")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    handlers = on_signals(interrupt)  # what would end the tests ends the test
-    threading.Thread(target=signal_once_it_runs).start()
-    try:
-        with pytest.raises(Interrupted):
-            start(["max-retrieval", "seeds=2", "model.width=8", "max_steps=5000", "logger=none", "device=cpu"])
-    finally:
-        put_back(handlers)
-    (manifest,) = Path("outputs").glob("max-retrieval/*/*/run.json")
-    assert json.loads(manifest.read_text())["status"] == "interrupted"
 
 
 def test_a_finished_run_of_a_text_that_has_changed_is_not_taken(train: Callable[..., Done], corpus: Path) -> None:
