@@ -46,7 +46,7 @@ VERBS = {
 
 
 TYPED = {  # what tables name for somebody to type, or numbers that have one place
-    "theory": "rope.lemma_a_3",
+    "theory": "rope.prop_5_2",
     "reproduce": "rope.fig1",
     "compare": "nope rope",
     "bench": "ssmax",

@@ -222,13 +222,10 @@ def reports_of(
         raise UserError("some layers do not call their attention once a pass; roundround cannot look inside")
     reports = []
     for said, *layer in zip(declared, *passes, strict=True):
-        turnings = (replace(one.turning, odd=said.odd) if said.odd else one.turning for one in layer)
-        names, seen = ("within", "beyond", "far"), layer[-1]
+        within, beyond, far = (replace(one.turning, odd=said.odd) if said.odd else one.turning for one in layer)
+        seen, bases = layer[-1], [] if said.scheme.base is None else [said.scheme.base]
         readings = Readings(
-            **dict(zip(names, turnings, strict=True)),
-            trained=trained,
-            attention_factor=seen.factor,
-            bases=[] if said.scheme.base is None else [said.scheme.base],
+            within=within, beyond=beyond, far=far, trained=trained, attention_factor=seen.factor, bases=bases
         )
         window, chunk = (seen.keys.reach, seen.keys.own_chunk) if isinstance(seen.keys, SeenKeys) else (None, None)
         reports.append(LayerReport(readings=readings, seen=seen, window=window, chunk=chunk, declared=said))

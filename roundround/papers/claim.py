@@ -54,7 +54,7 @@ class CheckedNumber:
 
     @property
     def verdict(self) -> str:
-        """By the one rule, `figures.RULE`. NaN differs, because it would hide what is broken."""
+        """By the one rule, RULE. NaN differs, because it would hide what is broken."""
         if not self.is_judged:
             return SHOWN
         low, high = self.ours - self.error, self.ours + self.error

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -232,12 +231,6 @@ def test_queries_before_rotation_are_the_projections(trained: tuple[ProbedDecode
     assert torch.allclose(before_rotation(probed, tokens)[-1][0], projected[0], atol=1e-12)
 
 
-def test_both_swaps_are_needed_and_none_helps_without_rotation() -> None:
-    found = [rope.swaps_to_lose(draw, 4 * math.pi / rope.TOKENS) for draw in range(20)]
-    assert set(found) == {1, 2}
-    assert [rope.swaps_to_lose(draw, 0.0) for draw in range(20)] == [None] * 20
-
-
 def test_the_ladder_by_formula_is_the_one_that_rotates() -> None:
     assert torch.allclose(ladder_by_formula(), frequencies(), rtol=1e-12)
 
@@ -256,16 +249,6 @@ def test_theorem_2_2_fails_where_attention_does_not_disperse(
     monkeypatch.setattr(softmax, "random_decoder", lambda: whole(make_softmax))
     failed = [c.what for c in checks_of("softmax.thm_2_2")[0]().comparisons if c.verdict == "differs"]
     assert "largest weight of a row of 1,024 keys, any head and text" in failed
-
-
-def test_the_delta_of_theorem_2_2_is_that_of_the_weights_and_no_text_exceeds_it() -> None:
-    """Also where a text is searched for: each token of the vocabulary once among each other."""
-    decoder = softmax.random_decoder()
-    assert softmax.delta_of_weights(decoder) == pytest.approx(np.full((3, 4), softmax.DELTA))
-    texts = torch.arange(16)[:, None, None].repeat(1, 16, 64)
-    texts[:, :, 40] = torch.arange(16)
-    _, spreads = softmax.rows_of_decoder(decoder, texts.flatten(0, 1))
-    assert max(spreads) <= softmax.DELTA
 
 
 FAR = torch.cat([torch.arange(64), torch.logspace(1.81, 6, 500, dtype=torch.float64).long()])  # tokens

@@ -29,8 +29,7 @@ from roundround.papers.claim import (
 )
 from roundround.records.run import Invocation
 from roundround.report import papers as report
-from roundround.support.errors import UserError
-from roundround.verbs.reproduce.run import chosen, subject_of
+from roundround.verbs.reproduce.run import subject_of
 
 FIGURES = figures_of(papers.FIGURES)
 
@@ -78,14 +77,6 @@ def test_what_was_recorded_is_read_again(roundround: Callable[..., Done]) -> Non
     assert newest_entries("outputs")["rope.fig1"] == (entry, done.directory / "figures")
 
 
-def test_the_papers_own_model_comes_before_another_one(roundround: Callable[..., Done]) -> None:
-    done = roundround("reproduce", "rope.fig1")
-    (recorded,) = json.loads((done.directory / "outcomes.json").read_text())
-    other = roundround("reproduce", "rope.fig1")
-    (other.directory / "outcomes.json").write_text(json.dumps([{**recorded, "is_the_papers": False}]))
-    assert newest_entries("outputs")["rope.fig1"][1] == done.directory / "figures"
-
-
 def test_what_this_machine_has_not_made_stays_on_the_page(
     roundround: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,13 +110,6 @@ def test_wrong_words_get_one_line(roundround: Callable[..., Done]) -> None:
     assert_refused(roundround("reproduce", "model=stories260k"), "name some")
     assert_refused(roundround("reproduce", "rope.fig3"), "needs the weights of google/gemma-7b", "model=stories260k")
     assert_refused(roundround("reproduce", "softmax.fig7"), "needs Gemma 2B")
-
-
-def test_all_stands_for_every_item() -> None:
-    assert list(chosen(["all", "rope.fig2"])) == list(papers.FIGURES)
-    assert list(chosen(["rope.fig2", "rope.fig1", "rope.fig2"])) == ["rope.fig2", "rope.fig1"]
-    with pytest.raises(UserError):
-        chosen(["rope.fig"])
 
 
 def test_the_page_of_the_checkout_was_written_by_the_program() -> None:

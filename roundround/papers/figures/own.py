@@ -287,12 +287,10 @@ def accuracy(run: RunVerb) -> Finding:
     sizes = list(max_retrieval.PAPER)
     comparisons = [number for n in sizes for number in compare_size(n, plain[n], adaptive[n] - plain[n])]
     curves = [
-        Curve(f"{name}, {whose}", sizes, y, points=whose == "paper")
-        for whose, of_both in (
-            ("ours", [[values[n].mean() for n in sizes] for values in (plain, adaptive)]),
-            ("paper", zip(*max_retrieval.PAPER.values(), strict=True)),
-        )
-        for name, y in zip(("softmax", "adaptive temperature"), of_both, strict=True)
+        Curve("softmax, ours", sizes, [plain[n].mean() for n in sizes]),
+        Curve("adaptive temperature, ours", sizes, [adaptive[n].mean() for n in sizes]),
+        Curve("softmax, paper", sizes, [max_retrieval.PAPER[n][0] for n in sizes], points=True),
+        Curve("adaptive temperature, paper", sizes, [max_retrieval.PAPER[n][1] for n in sizes], points=True),
     ]
     found = [count_verdicts(c.verdict for c in comparisons[part::3]) for part in (0, 1)]
     return Finding(

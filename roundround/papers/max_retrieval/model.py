@@ -552,16 +552,11 @@ def attention_by_priority(
 ) -> dict[str, Tensor]:
     """Weights [n_sets, n_items] of the items of highest priority, the highest last, of one seed's first sets."""
     found: dict[str, list[Tensor]] = {name: [] for name in softmaxes}
-    n_found = 0
-    for block in blocks:
-        sets = block.to(model.device)
+    for sets in (block.to(model.device) for block in blocks):
         e_SBN, _ = model.attended(sets)
         order = sets.priorities_SBN.argsort(-1)[..., -n_items:]
         for name, softmax in softmaxes.items():
             found[name].append(weights_of(softmax, e_SBN, None).gather(-1, order)[0].cpu())
-        n_found += sets.queries_SB.numel()
-        if n_found >= n_sets:
-            break
     return {name: torch.cat(rows)[:n_sets] for name, rows in found.items()}
 
 
