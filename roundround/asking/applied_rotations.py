@@ -33,7 +33,6 @@ from roundround.hf.patching.attention import (
 )
 from roundround.kernels.keys import AttentionShape
 from roundround.model.block import Block
-from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.p_rope import kept_pairs
@@ -41,7 +40,6 @@ from roundround.pe.rotary import RotaryEncoding
 from roundround.pe.scaled import FollowsLength, ScaledRoPE
 from roundround.probing.conformance import DIFFERS
 from roundround.probing.layout import PAIRINGS
-from roundround.probing.probed_model import watching
 from roundround.probing.rotations import UNKNOWN, LayerSeen, Readings, Scheme, Turning, scheme_of, see_layers
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError, one_line
@@ -425,23 +423,4 @@ def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> lis
         longest=longest,
         limit=decoder.longest(),
     )
-    reaches = reaches_of(decoder, normalisers, device)
-    return [replace(report, window=n, chunk=c) for report, (n, c) in zip(reports, reaches, strict=True)]
-
-
-@torch.no_grad()
-def reaches_of(
-    decoder: Decoder, normalisers: Sequence[AttentionSoftmax], device: torch.device
-) -> list[tuple[int | None, int | None]]:
-    """The window and the chunk of each layer, seen in a text that is longer than all of them."""
-    most = max([n for kind in decoder.kinds for n in (kind.window, kind.chunk) if n is not None], default=0)
-    longest = decoder.longest()
-    found: list[tuple[int | None, int | None]] = []
-
-    def keep(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
-        found.append((options["keys"].window, options["keys"].chunk))
-
-    with watching(normalisers, keep):
-        n_tokens = most + 1 if longest is None else min(most + 1, longest)
-        decoder.hidden(torch.zeros(1, n_tokens, dtype=torch.int64, device=device))
-    return found
+    return [replace(report, window=k.window, chunk=k.chunk) for report, k in zip(reports, decoder.kinds, strict=True)]

@@ -12,6 +12,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -299,8 +300,11 @@ def read_entries(directory: Path) -> list[Entry]:
 
 def newest_entries(outputs: str) -> dict[str, tuple[Entry, Path]]:
     """What was found last of every figure under `outputs`, and the folder of its picture."""
-    runs = all_runs(runs_of(outputs, "reproduce"), "reproduce")
-    return newest_of((entry, directory / "figures") for directory, _ in runs for entry in read_entries(directory))
+    found: list[tuple[Entry, Path]] = []
+    for directory, _ in all_runs(runs_of(outputs, "reproduce"), "reproduce"):
+        with suppress(ValueError, TypeError, KeyError):  # what an older version wrote, or nothing whole
+            found += [(entry, directory / "figures") for entry in read_entries(directory)]
+    return newest_of(found)
 
 
 def newest_of(entries: Iterable[tuple[Entry, Path]]) -> dict[str, tuple[Entry, Path]]:

@@ -77,6 +77,13 @@ def test_what_was_recorded_is_read_again(roundround: Callable[..., Done]) -> Non
     assert newest_entries("outputs")["rope.fig1"] == (entry, done.directory / "figures")
 
 
+def test_a_damaged_record_is_passed_over(roundround: Callable[..., Done]) -> None:
+    done = roundround("reproduce", "rope.fig1")
+    for text in ("", '[{"name": "rope.fig1"}]'):
+        (done.directory / "outcomes.json").write_text(text)
+        assert newest_entries("outputs") == {}
+
+
 def test_what_this_machine_has_not_made_stays_on_the_page(
     roundround: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
