@@ -47,11 +47,6 @@ def weight_bounds(n: int, spread: float, temperature: float) -> tuple[float, flo
     return math.exp(-spread / temperature) / n, math.exp(spread / temperature) / n
 
 
-def attainable(n: int, spread: float, temperature: float) -> float:
-    """The largest weight that any row can have: one logit at the top, all others at the bottom."""
-    return 1 / (1 + (n - 1) * math.exp(-spread / temperature))
-
-
 def lemma_2_1() -> Finding:
     """Where logits lie between fixed bounds, every weight is of the order of 1/n, at any fixed temperature.
 
@@ -99,7 +94,8 @@ def ratios(n: int, theta: float) -> tuple[float, float, float, float]:
     spread = float(logits_N.max() - logits_N.min())
     alpha_N = weights_at(theta, logits_N[None])[0]
     low, high = weight_bounds(n, spread, theta)
-    best = float(weights_at(theta, lone_row(n, spread))[0, 0]) / attainable(n, spread, theta)
+    # the largest weight that any row can have: one logit at the top, all others at the bottom
+    best = float(weights_at(theta, lone_row(n, spread))[0, 0]) * (1 + (n - 1) * math.exp(-spread / theta))
     return float(alpha_N.min()) / low, float(alpha_N.max()) / high, best, float(alpha_N.max())
 
 
@@ -144,8 +140,8 @@ def prop_3_1() -> Finding:
     items = y_D, torch.stack([y_D, -y_D])
     turn_DD, _ = torch.linalg.qr(random_vector(ITEM_WIDTH, ITEM_WIDTH, seed=2))
     equal, turned = (
-        spread_of(*matrices, *items) / spread_bound(*matrices, *items)
-        for matrices in ((one_DD, one_DD), (3 * turn_DD, 0.5 * turn_DD))
+        spread_of(q_DD, k_DD, *items) / spread_bound(q_DD, k_DD, *items)
+        for q_DD, k_DD in ((one_DD, one_DD), (3 * turn_DD, 0.5 * turn_DD))
     )
     growth = spread_of(2 * one_DD, 3 * one_DD, *items) / spread_of(one_DD, one_DD, *items)
     return Finding([
@@ -278,13 +274,6 @@ def rows_of_decoder(decoder: Decoder, tokens_BN: Tensor) -> tuple[Tensor, list[f
 STEP, KEYS = 1e-4, 64
 
 
-def slope_by_formula(beta: float, logits_K: Tensor) -> float:
-    """-beta Var(e), the variance under softmax(beta e), written out."""
-    e = logits_K.numpy()
-    p = softmax(beta * e)
-    return float(-beta * (p @ e**2 - (p @ e) ** 2))
-
-
 def prop_3_2() -> Finding:
     """A larger inverse temperature always lowers the entropy of a row, unless all its logits are equal.
 
@@ -296,10 +285,11 @@ def prop_3_2() -> Finding:
     for beta in (0.3, 1.0, 2.5):
         difference = (entropy_at(beta + STEP, logits_K) - entropy_at(beta - STEP, logits_K)) / (2 * STEP)
         direct = float(entropy_of_logits(beta * logits_K[None], torch.ones(1, KEYS, dtype=torch.bool)))
+        p = softmax(beta * logits_K.numpy())
+        variance = float(p @ logits_K.numpy() ** 2 - (p @ logits_K.numpy()) ** 2)
         comparisons += [
             # a central difference at STEP errs by STEP^2 / 6 of the third derivative, and by 1e-15 / STEP
-            near(f"dH/dbeta at beta = {beta:g} by finite differences",
-                 difference, slope_by_formula(beta, logits_K), 1e-6),
+            near(f"dH/dbeta at beta = {beta:g} by finite differences", difference, -beta * variance, 1e-6),
             near(f"entropy from logits less that from weights, beta = {beta:g}",
                  direct - entropy_at(beta, logits_K), 0.0, 1e-12),
         ]  # fmt: skip

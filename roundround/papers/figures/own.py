@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -86,7 +86,7 @@ def gaussian(distances_DN: Tensor, seed: int) -> Tensor:
     """The logit of Gaussian queries and keys, fresh ones at every distance, in standard deviations: [D, N]."""
     pos = -distances_DN.flatten().double()
     q_NC, k_NC = random_vector(2, len(pos), WIDTH, seed=seed)
-    logits_N = (q_NC * rotated(k_NC, pos, frequencies(WIDTH))).sum(-1) / math.sqrt(WIDTH)
+    logits_N: Tensor = (q_NC * rotated(k_NC, pos, frequencies(WIDTH))).sum(-1) / math.sqrt(WIDTH)
     return logits_N.view(distances_DN.shape)
 
 
@@ -360,9 +360,9 @@ def fit_of_beta(run: RunVerb) -> Finding:
     fit = json.loads((directory / "run.json").read_text(encoding="utf-8"))["fit"]
     ours, by_seed, (low, high) = fit["coefficients"], fit["by_seed"], fit["entropy_range"]
 
-    def error(of_fit: Callable[[list[float]], float]) -> float:
+    def error(numbers: list[float]) -> float:
         """Half the interval of a number over the fits of all seeds; there are none where a seed had too few points."""
-        return float(half_width(np.array([of_fit(own) for own in by_seed]))) if by_seed else math.inf
+        return float(half_width(np.array(numbers))) if by_seed else math.inf
 
     unseen: list[CheckedNumber] = []  # accuracy at the sizes that were not fitted on; of the worst and best head, too
     for softmax in ("fitted", "adaptive_temperature", "softmax"):
@@ -375,10 +375,10 @@ def fit_of_beta(run: RunVerb) -> Finding:
                 shown("the same, best head", each_S.max()),
             ]
     comparisons = [
-        near("entropy from which it sharpens", begins(ours), START, 0.15, START, error(begins)),
+        near("entropy from which it sharpens", begins(ours), START, 0.15, START, error([*map(begins, by_seed)])),
         *[
             near(f"beta at {h:g} nats", float(np.polyval(ours, h)), beta, 0.1 * beta, beta,
-                 error(partial(np.polyval, x=h)))
+                 error([float(np.polyval(own, h)) for own in by_seed]))
             for h, beta in SHAPE_AT.items()
         ],
         *[
