@@ -24,8 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape, train
-from roundround.papers.max_retrieval.sets import TrainingSets
+from roundround.papers.max_retrieval.model import MaxRetrieval, TrainingSets, head_shape, train
 from roundround.softmax.softmax import Softmax
 
 WIDTH, CLASSES, BATCH = 128, 10, 128

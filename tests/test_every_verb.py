@@ -26,7 +26,7 @@ VERBS = {
     ),
     "check": ("run=RUN device=cpu logger=none", "RUNS/results.json"),
     "generate": ("length=20 n=2 device=cpu", "RUNS/texts.json RUNS/results.json"),
-    "theory": ("rope.lemma_a_3 logger=none", "RUNS/theory.md RUNS/figures/rope.lemma_a_3.png"),
+    "theory": ("rope.prop_5_2 logger=none", "RUNS/theory.md RUNS/figures/rope.prop_5_2.png"),
     "reproduce": ("rope.fig1 logger=none", "RUNS/outcomes.json RUNS/figures/rope.fig1.png"),
     "compare": (
         "first baseline=pe=rope logger=none",
@@ -46,7 +46,7 @@ VERBS = {
 
 
 TYPED = {  # what tables name for somebody to type, or numbers that have one place
-    "theory": "rope.lemma_a_3",
+    "theory": "rope.prop_5_2",
     "reproduce": "rope.fig1",
     "compare": "nope rope",
     "bench": "ssmax",

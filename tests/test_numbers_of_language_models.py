@@ -11,7 +11,7 @@ from results.table2 import TURNING, excludes_zero, forty, nats, resting, sweep
 from scipy import stats
 
 from roundround.analysis.intervals import half_width, holm
-from roundround.papers.figures import table2
+from roundround.papers.figures import own as table2
 
 
 def test_adaptive_temperature_at_inference() -> None:
@@ -93,7 +93,7 @@ def outside(corpus: str) -> set[str]:
 
 def pairs_needed(corpus: str, power: float) -> str:
     values = sweep(corpus)
-    nats = np.log(values.seeds_of("p_rope", 256)) - np.log(values.seeds_of("rope", 256))
+    nats = np.log(values[256, "p_rope"]) - np.log(values[256, "rope"])
     return f"{((stats.norm.ppf(0.975) + stats.norm.ppf(power)) * nats.std(ddof=1) / MARGIN) ** 2:.0f}"
 
 
@@ -102,7 +102,7 @@ def test_nope_and_a_quarter_are_worse() -> None:
     assert nope[0].low > 0 < quarter[0].low
     assert not excludes_zero(quarter[3])
     values = sweep("tinystories")
-    rise = [np.log(values.seeds_of(pe, 2048) / values.seeds_of(pe, 256)).mean() for pe in ("nope", "rope")]
+    rise = [np.log(values[2048, pe] / values[256, pe]).mean() for pe in ("nope", "rope")]
     check_claim(
         "table2",
         "NoPE and 0.25-RoPE are worse",

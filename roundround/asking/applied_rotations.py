@@ -33,7 +33,6 @@ from roundround.hf.patching.attention import (
 )
 from roundround.kernels.keys import AttentionShape
 from roundround.model.block import Block
-from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.p_rope import kept_pairs
@@ -41,28 +40,21 @@ from roundround.pe.rotary import RotaryEncoding
 from roundround.pe.scaled import FollowsLength, ScaledRoPE
 from roundround.probing.conformance import DIFFERS
 from roundround.probing.layout import PAIRINGS
-from roundround.probing.probed_model import watching
 from roundround.probing.rotations import UNKNOWN, LayerSeen, Readings, Scheme, Turning, scheme_of, see_layers
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError, one_line
 from roundround.trained.models import TrainedRun
 from roundround.trained.patterns import kinds_of, parts_of
-from roundround.verbs.check import FARTHEST
 
-FAR = 2**18  # a position that no slow pair reaches unturned
-MUCH = 16  # times the longest text of the config, at least, for the farthest position
-BEYOND = 4  # times the trained length: what follows the length shows it there
-UNSEEN = 2**24  # tokens back, from which on a window is none
-INTERLEAVED = ("cohere", "cohere2", "glm", "glm4", "llama4_text", "ernie4_5")  # model_type, as transformers has them
-ROTATE_IN_WINDOWS = ("cohere2", "cohere2_moe", "exaone4")  # families whose layers without window have no position
-HALF_SPLIT = (
-    *("llama", "mistral", "gemma", "gemma2", "gemma3_text", "gemma4_text", "qwen2", "qwen3", "smollm3", "olmo2"),
-    *("olmo3", "gpt_neox", "phi3", "gpt_oss"),
-)
-OWN = ("transformers.models.", "transformers_modules.")  # where the code of one family of models lies
+FARTHEST = 2**24  # float32 knows no position beyond by itself; a window that reaches as far back is none
+FAMILIES = {  # by model_type, as transformers has them
+    "half-split": (
+        *("llama", "mistral", "gemma", "gemma2", "gemma3_text", "gemma4_text", "qwen2", "qwen3", "smollm3", "olmo2"),
+        *("olmo3", "gpt_neox", "phi3", "gpt_oss"),
+    ),
+    "interleaved": ("cohere", "cohere2", "glm", "glm4", "llama4_text", "ernie4_5"),
+}
 OF_POSITIONS = re.compile("rope|rotar|posit|theta|alibi|window|chunk|yarn|ntk")  # in the keys of config.json
-UNNAMED = ("rope_random", "rope_ladder")  # which are RoPE or p-RoPE by other numbers
-NORM_FLAGS = ("use_qk_norm", "qk_layernorm")
 AS_DECLARED, NOT_COMPARED = "as declared", "not compared"  # verdicts on a layer, beside DIFFERS
 
 
@@ -71,15 +63,17 @@ class Declared:
     """What a config says about a layer; None for what it leaves out or says in an unknown form.
 
     encoding: that of its numbers, in the sizes of the layer. words: what cannot be expressed so. norm: whether queries
-    and keys are normalised.
+    and keys are normalised. odd: why single tokens do not show what the encoding does; empty where they do.
     """
 
+    number: int
     encoding: PositionalEncoding | None
     words: str = ""
     window: int | None = None
     chunk: int | None = None
     pairing: str | None = None
     norm: bool | None = None
+    odd: str = ""
 
     @property
     def scheme(self) -> Scheme:
@@ -111,7 +105,6 @@ class Declared:
 class LayerReport:
     """One layer: the rotation that it applies, named, and the declared one. window, chunk: as applied."""
 
-    number: int
     readings: Readings
     seen: LayerSeen
     window: int | None
@@ -126,18 +119,23 @@ class LayerReport:
     def scheme(self) -> Scheme:
         """The applied scheme; it has the declared name where that gives exactly these numbers."""
         declared = self.declared.scheme
-        rotary = isinstance(self.declared.encoding, RotaryEncoding) and declared.name not in UNNAMED
-        return declared if rotary and self.performs_declared() else scheme_of(self.readings)
+        by_other_numbers = declared.name in ("rope_random", "rope_ladder")  # they are RoPE or p-RoPE
+        rotary = isinstance(self.declared.encoding, RotaryEncoding) and not by_other_numbers
+        return declared if rotary and self.rotates_alike and self.factor_is_alike else scheme_of(self.readings)
 
-    def performs_declared(self) -> bool:
-        """Whether it rotates at the declared frequencies, in texts of every length, with the declared factor."""
-        encoding, seen = self.declared.encoding, self.readings
-        alike = all(self.declared.is_performed(turning) for turning in (seen.within, seen.beyond, seen.far))
-        return alike and (not isinstance(encoding, RotaryEncoding) or self.has_factor(encoding.attention_factor))
+    @property
+    def rotates_alike(self) -> bool:
+        """Whether it rotates at the declared frequencies in texts of every length."""
+        seen = self.readings
+        return all(map(self.declared.is_performed, (seen.within, seen.beyond, seen.far)))
 
-    def has_factor(self, declared: float) -> bool:
-        factor = self.seen.factor
-        return factor is None or not self.turning.n_rotated or abs(factor / declared - 1) < self.turning.noise
+    @property
+    def factor_is_alike(self) -> bool:
+        """Whether it has the declared attention factor, as far as that is known."""
+        encoding, factor = self.declared.encoding, self.seen.factor
+        if not isinstance(encoding, RotaryEncoding) or factor is None or not self.turning.n_rotated:
+            return True
+        return abs(factor / encoding.attention_factor - 1) < self.turning.noise
 
     @property
     def n_slow(self) -> int:
@@ -162,17 +160,15 @@ class LayerReport:
     def differences(self) -> list[str]:
         """Each difference between what is applied and what is declared, as a phrase."""
         found, turning, declared = [], self.turning, self.declared
-        scheme, said, seen = self.scheme, declared.scheme, self.readings
+        scheme, said = self.scheme, declared.scheme
         known = declared.frequencies_P(turning.farthest) is not None
         if known and scheme.name == UNKNOWN:
             found.append(f"{UNKNOWN} ({scheme.why}), declared: {named(said)}")
-        elif known and not self.performs_declared():
-            if isinstance(declared.encoding, RotaryEncoding) and not self.has_factor(
-                declared.encoding.attention_factor
-            ):
-                factor, own = self.seen.factor, declared.encoding.attention_factor
-                found.append(f"attention factor {factor:.4g}, declared: {own:.4g}")
-            if not all(declared.is_performed(one) for one in (seen.within, seen.beyond, seen.far)):
+        elif known:
+            if not self.factor_is_alike:
+                own = getattr(declared.encoding, "attention_factor", 1.0)
+                found.append(f"attention factor {self.seen.factor:.4g}, declared: {own:.4g}")
+            if not self.rotates_alike:
                 found.append(f"rotates as {named(scheme)}, declared: {named(said)}")
         if scheme.name != UNKNOWN and declared.pairing is not None and turning.pairing not in (None, declared.pairing):
             found.append(f"pairs channels {turning.pairing}, declared: {declared.pairing}")
@@ -183,11 +179,8 @@ class LayerReport:
             if own != other:
                 found.append(f"{name} of {tokens(own)}, declared: {tokens(other)}")
         if declared.norm is not None and self.seen.factor is not None and declared.norm != (self.seen.norm is not None):
-            found.append(
-                "queries are not normalised, declared: normalised"
-                if declared.norm
-                else "queries are normalised, declared: not normalised"
-            )
+            applied, said_so = ("not ", "") if declared.norm else ("", "not ")
+            found.append(f"queries are {applied}normalised, declared: {said_so}normalised")
         return found
 
 
@@ -201,29 +194,40 @@ def tokens(n: int | None) -> str:
     return "none" if n is None else f"{n:,} tokens"
 
 
-def observed_layers(
+def reports_of(
     attentions: Sequence[nn.Module],
     normalisers: Sequence[AttentionSoftmax],
     forward: Callable[[Tensor, Tensor], Any],
+    declared: Sequence[Declared],
     *,
     n_vocab: int,
     trained: int,
     longest: int,
     limit: int | None = None,
-) -> list[tuple[list[Turning], LayerSeen]]:
+) -> list[LayerReport]:
     """Each layer's rotation within the trained length, beyond it and far, and what else it did in the last pass.
 
-    longest: tokens of the longest text that the config allows. limit: how many positions the model has, where it has a
-    table of them.
+    The scheme with the declared base is tried first. longest: tokens of the longest text that the config allows. limit:
+    how many positions the model has, where it has a table of them.
     """
-    last = [trained - 1, BEYOND * trained - 1, min(FARTHEST, max(FAR, MUCH * longest))]
+    # what follows the length shows it at four times the trained one; at 2^18 slow pairs have turned, too
+    last = [trained - 1, 4 * trained - 1, min(FARTHEST, max(2**18, 16 * longest))]
     passes = [
         see_layers(attentions, normalisers, forward, n_vocab=n_vocab, farthest=farthest if limit is None else limit - 1)
         for farthest in last
     ]
     if any(len(seen) != len(attentions) for seen in passes):
         raise UserError("some layers do not call their attention once a pass; roundround cannot look inside")
-    return [([one.turning for one in layer], layer[-1]) for layer in zip(*passes, strict=True)]
+    reports = []
+    for said, *layer in zip(declared, *passes, strict=True):
+        within, beyond, far = (replace(one.turning, odd=said.odd) if said.odd else one.turning for one in layer)
+        seen, bases = layer[-1], [] if said.scheme.base is None else [said.scheme.base]
+        readings = Readings(
+            within=within, beyond=beyond, far=far, trained=trained, attention_factor=seen.factor, bases=bases
+        )
+        window, chunk = (seen.keys.reach, seen.keys.own_chunk) if isinstance(seen.keys, SeenKeys) else (None, None)
+        reports.append(LayerReport(readings=readings, seen=seen, window=window, chunk=chunk, declared=said))
+    return reports
 
 
 # -- a Hugging Face model, and config.json
@@ -248,8 +252,8 @@ def measured_mask(
         return bool(mask_function(batch, batch, query, key))
 
     def queries_that_see(k: int) -> int | None:
-        n = bisect_left(range(UNSEEN), True, key=lambda distance: not sees(k + distance, k))
-        return None if n == UNSEEN else n
+        n = bisect_left(range(FARTHEST), True, key=lambda distance: not sees(k + distance, k))
+        return None if n == FARTHEST else n
 
     first, second = queries_that_see(0), queries_that_see(1)
     is_chunk = first != second  # a window has one width; of a chunk the second token sees one less
@@ -264,8 +268,8 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
     config = model.config.get_text_config()
     longest = int(getattr(config, "max_position_embeddings", None) or 2048)
     ropes = [rope_of(config, layer) or {} for layer in range(config.num_hidden_layers)]
-    before_scaling = [int(rope.get("original_max_position_embeddings") or longest) for rope in ropes]
-    trained = min([longest, *before_scaling])
+    trained = min([longest, *(int(rope.get("original_max_position_embeddings") or longest) for rope in ropes)])
+    declared = [declared_by(config, int(layer.layer_idx), size_of_head(layer), longest) for layer in layers]  # type: ignore[arg-type]
 
     def forward(tokens_B1: Tensor, pos_B1: Tensor) -> Any:
         return decoder(input_ids=tokens_B1.to(device), position_ids=pos_B1.to(device), use_cache=False)
@@ -273,7 +277,9 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
     with installed(model) as normalisers:
         AttentionMaskInterface.register(NAME, measured_mask)
         try:
-            found = observed_layers(layers, normalisers, forward, n_vocab=len(weight), trained=trained, longest=longest)
+            return reports_of(
+                layers, normalisers, forward, declared, n_vocab=len(weight), trained=trained, longest=longest
+            )
         except (IndexError, TypeError) as error:
             raise UserError(
                 f"{type(model).__name__} takes no tokens at any positions, however far ({one_line(error)[:80]}; some "
@@ -281,33 +287,6 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
             ) from error
         finally:
             AttentionMaskInterface.register(NAME, mask)
-    reports = []
-    for layer, (turnings, seen) in zip(layers, found, strict=True):
-        number, keys = int(layer.layer_idx), seen.keys  # type: ignore[arg-type]
-        head_dim = size_of_head(layer)
-        assert head_dim is not None
-        assert isinstance(keys, SeenKeys)
-        declared = declared_by(config, number, head_dim, longest)
-        reports.append(report_of(number, turnings, seen, trained, declared, keys.reach, keys.own_chunk))
-    return reports
-
-
-def report_of(
-    number: int,
-    turnings: Sequence[Turning],
-    seen: LayerSeen,
-    trained: int,
-    declared: Declared,
-    window: int | None,
-    chunk: int | None,
-) -> LayerReport:
-    """The report on a layer; the scheme with the declared base is tried first."""
-    within, beyond, far = turnings
-    bases = [] if declared.scheme.base is None else [declared.scheme.base]
-    readings = Readings(
-        within=within, beyond=beyond, far=far, trained=trained, attention_factor=seen.factor, bases=bases
-    )
-    return LayerReport(number=number, readings=readings, seen=seen, window=window, chunk=chunk, declared=declared)
 
 
 def rope_of(config: Any, layer: int) -> Mapping[str, Any] | None:
@@ -325,12 +304,8 @@ def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declare
     kinds = getattr(config, "layer_types", None)
     kind = kinds[layer] if kinds else "sliding_attention"  # where no kinds are named a window is of all layers
     uses_rope = getattr(config, "no_rope_layers", None)
-    if (
-        uses_rope is None
-        and kinds
-        and config.model_type in ROTATE_IN_WINDOWS
-        and getattr(config, "sliding_window", None)
-    ):
+    rotate_in_windows = config.model_type in ("cohere2", "cohere2_moe", "exaone4")
+    if uses_rope is None and kinds and rotate_in_windows and getattr(config, "sliding_window", None):
         uses_rope = [one != "full_attention" for one in kinds]
     encoding, words, width = None, "", head_dim
     if rope is not None:
@@ -350,15 +325,20 @@ def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declare
             encoding = build(node, PositionalEncoding, shape)
         except (UserError, ValueError):
             words = f"rope_type {rope.get('rope_type')}"
-    flags = [bool(getattr(config, name)) for name in NORM_FLAGS if getattr(config, name, None) is not None]
-    pairing = {**dict.fromkeys(HALF_SPLIT, PAIRINGS[0]), **dict.fromkeys(INTERLEAVED, PAIRINGS[1])}
+    flags = [
+        bool(getattr(config, name))
+        for name in ("use_qk_norm", "qk_layernorm")
+        if getattr(config, name, None) is not None
+    ]
+    pairing = next((name for name, families in FAMILIES.items() if config.model_type in families), None)
     windowed = kind == "sliding_attention" and getattr(config, "use_sliding_window", True) is not False
     return Declared(
+        number=layer,
         encoding=encoding,
         words=words,
         window=getattr(config, "sliding_window", None) if windowed else None,
         chunk=getattr(config, "attention_chunk_size", None) if kind == "chunked_attention" else None,
-        pairing=pairing.get(config.model_type),
+        pairing=pairing,
         norm=None if not flags or isinstance(encoding, NoPE) else flags[0],  # Llama 4 normalises where it rotates
     )
 
@@ -370,10 +350,11 @@ def unread_keys(said: Mapping[str, Any], model: PreTrainedModel) -> list[str]:
     of RoPE names it. It is not where `rope_parameters` has other values of that key alone. said: what the file holds.
     """
     config, rope = model.config.get_text_config(), RotaryEmbeddingConfigMixin
+    own = ("transformers.models.", "transformers_modules.")  # where the code of one family of models lies
     in_force = leaves(config.to_dict(), config.model_type)
     kinds = [value for path, value in in_force if path[-1] == "rope_type"]
     readers = {
-        *(inspect.getmodule(of) for of in {type(config), *map(type, model.modules())} if of.__module__.startswith(OWN)),
+        *(inspect.getmodule(of) for of in {type(config), *map(type, model.modules())} if of.__module__.startswith(own)),
         *(rope.convert_rope_params_to_dict, rope.standardize_rope_params),  # which move keys into `rope_parameters`
         *(function for kind, function in ROPE_INIT_FUNCTIONS.items() if kind in kinds),
     }
@@ -409,52 +390,37 @@ def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> lis
     blocks = [layer for layer in decoder.layers if isinstance(layer, Block)]
     attentions, normalisers = [b.self_attn for b in blocks], [b.self_attn.softmax for b in blocks]
     encodings = [decoder.all_encodings[own] for own in decoder.encoding_of_layer]
-    lengths = [e.original_length for e in encodings if isinstance(e, ScaledRoPE)]
     longest = attentions[0].shape.train_length
-    length = min([longest, *lengths])
+    length = min([longest, *(e.original_length for e in encodings if isinstance(e, ScaledRoPE))])
 
     def forward(tokens_B1: Tensor, pos_B1: Tensor) -> Any:
         return decoder.hidden(tokens_B1.to(device), pos_BT=pos_B1.to(device))
 
-    n_vocab = decoder.embed_tokens.num_embeddings
-    limit = decoder.longest()
-    found = observed_layers(
-        attentions, normalisers, forward, n_vocab=n_vocab, trained=length, longest=longest, limit=limit
-    )
-    reaches = reaches_of(decoder, normalisers, device)
     declared_kinds = kinds_of(int(trained.config.model.n_layers), **parts_of(trained.config))
-    reports = []
-    for number, ((turnings, seen), (window, chunk)) in enumerate(zip(found, reaches, strict=True)):
-        kind = declared_kinds[number % len(declared_kinds)]
-        encoding = kind.make_encoding(attentions[number].shape)
+    declared = []
+    for number, attention in enumerate(attentions):
+        kind, own = declared_kinds[number % len(declared_kinds)], type(encodings[number])
+        encoding = kind.make_encoding(attention.shape)
         encoding.load_state_dict(encodings[number].state_dict(), strict=False)  # where it learned its frequencies
-        declared = Declared(
+        plain = own.rotate_queries is PositionalEncoding.rotate_queries or issubclass(own, RotaryEncoding)
+        said = Declared(
+            number=number,
             encoding=encoding,
             window=kind.window,
             chunk=kind.chunk,
             pairing=PAIRINGS[0],
             norm=kind.make_qk_norm is not None,
+            odd="" if plain else f"{own.__name__} does more than single tokens show",
         )
-        own = type(encodings[number])
-        if own.rotate_queries is not PositionalEncoding.rotate_queries and not issubclass(own, RotaryEncoding):
-            turnings = [replace(one, odd=f"{own.__name__} does more than single tokens show") for one in turnings]
-        reports.append(report_of(number, turnings, seen, length, declared, window, chunk))
-    return reports
-
-
-@torch.no_grad()
-def reaches_of(
-    decoder: Decoder, normalisers: Sequence[AttentionSoftmax], device: torch.device
-) -> list[tuple[int | None, int | None]]:
-    """The window and the chunk of each layer, seen in a text that is longer than all of them."""
-    most = max([n for kind in decoder.kinds for n in (kind.window, kind.chunk) if n is not None], default=0)
-    longest = decoder.longest()
-    found: list[tuple[int | None, int | None]] = []
-
-    def keep(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
-        found.append((options["keys"].window, options["keys"].chunk))
-
-    with watching(normalisers, keep):
-        n_tokens = most + 1 if longest is None else min(most + 1, longest)
-        decoder.hidden(torch.zeros(1, n_tokens, dtype=torch.int64, device=device))
-    return found
+        declared.append(said)
+    reports = reports_of(
+        attentions,
+        normalisers,
+        forward,
+        declared,
+        n_vocab=decoder.embed_tokens.num_embeddings,
+        trained=length,
+        longest=longest,
+        limit=decoder.longest(),
+    )
+    return [replace(report, window=k.window, chunk=k.chunk) for report, k in zip(reports, decoder.kinds, strict=True)]

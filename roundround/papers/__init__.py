@@ -7,41 +7,40 @@ Tested by tests/papers/test_claims.py.
 
 from __future__ import annotations
 
-CLAIMS = {  # a statement: the function below this package that checks it, and its title
-    "rope.apostrophe": ("rotations.apostrophe", "the apostrophe head's channel"),
-    "rope.equation_3": ("rotations.equation_3", "the orientation of RoPE"),
-    "rope.figure_6": ("heads.figure_6", "norms of about 10 suffice"),
-    "rope.lemma_a_1": ("rotations.lemma_a_1", "no rotation returns"),
-    "rope.lemma_a_2": ("rotations.lemma_a_2", "the angles are dense"),
-    "rope.lemma_a_3": ("rotations.lemma_a_3", "half the weight needs the largest logit"),
-    "rope.p_rope_listing": ("rotations.p_rope_listing", "p-RoPE as code"),
-    "rope.prop_3_1": ("rotations.prop_3_1", "a maximum at any distance"),
-    "rope.prop_3_2": ("rotations.prop_3_2", "no decay for random vectors"),
-    "rope.prop_5_2": ("heads.prop_5_2", "one NoPE head has no positions"),
-    "rope.side_computations": ("rotations.side_computations", "numbers in passing"),
-    "rope.table_1": ("heads.table_1", "p-RoPE has both halves of table 1"),
-    "rope.thm_5_3": ("heads.thm_5_3", "RoPE can attend to a fixed distance"),
-    "rope.thm_6_1": ("heads.thm_6_1", "no slow channel lasts"),
-    "softmax.lemma_2_1": ("dispersion.lemma_2_1", "bounded logits disperse"),
-    "softmax.polynomial": ("temperature.polynomial", "where the adaptive temperature acts"),
-    "softmax.prop_3_1": ("dispersion.prop_3_1", "sharp rows need large weights"),
-    "softmax.prop_3_2": ("temperature.prop_3_2", "entropy falls with the temperature"),
-    "softmax.streaming_entropy": ("temperature.streaming_entropy", "entropy in one pass"),
-    "softmax.thm_2_2": ("dispersion.thm_2_2", "every head disperses"),
+CLAIMS = {  # a statement, checked by the function of its name in the module of its paper, and its title
+    "rope.apostrophe": "the apostrophe head's channel",
+    "rope.equation_3": "the orientation of RoPE",
+    "rope.figure_6": "norms of about 10 suffice",
+    "rope.lemma_a_1": "no rotation returns",
+    "rope.lemma_a_2": "the angles are dense",
+    "rope.lemma_a_3": "half the weight needs the largest logit",
+    "rope.p_rope_listing": "p-RoPE as code",
+    "rope.prop_3_1": "a maximum at any distance",
+    "rope.prop_3_2": "no decay for random vectors",
+    "rope.prop_5_2": "one NoPE head has no positions",
+    "rope.side_computations": "numbers in passing",
+    "rope.table_1": "p-RoPE has both halves of table 1",
+    "rope.thm_5_3": "RoPE can attend to a fixed distance",
+    "rope.thm_6_1": "no slow channel lasts",
+    "softmax.lemma_2_1": "bounded logits disperse",
+    "softmax.polynomial": "where the adaptive temperature acts",
+    "softmax.prop_3_1": "sharp rows need large weights",
+    "softmax.prop_3_2": "entropy falls with the temperature",
+    "softmax.streaming_entropy": "entropy in one pass",
+    "softmax.thm_2_2": "every head disperses",
 }
-ASKED_OF_MODELS = {"rope.equation_3": "rotations.equation_3_of_model"}  # statements that a trained model could fail
 # a figure or table, in the papers' order: its file in `figures`. softmax has the numbers of its second version;
 # `deltas` is a table without a number
 FIGURES = {
-    "rope.fig1": "synthetic",
-    "rope.fig2": "synthetic",
+    "rope.fig1": "own",
+    "rope.fig2": "own",
     "rope.fig3": "pretrained",
     "rope.fig4": "pretrained",
     "rope.fig5": "pretrained",
     "rope.fig6": "pretrained",
     "rope.fig7": "pretrained",
-    "rope.fig8": "synthetic",
-    "rope.fig9": "synthetic",
+    "rope.fig8": "own",
+    "rope.fig9": "own",
     "rope.fig10": "pretrained",
     "rope.fig11": "pretrained",
     "rope.fig12": "pretrained",
@@ -52,19 +51,19 @@ FIGURES = {
     "rope.fig17": "pretrained",
     "rope.fig18": "pretrained",
     "rope.fig19": "pretrained",
-    "rope.table1": "synthetic",
-    "rope.table2": "table2",
+    "rope.table1": "own",
+    "rope.table2": "own",
     "rope.table3": "pretrained",
     "rope.table4": "pretrained",
     "rope.table5": "pretrained",
-    "softmax.fig1": "synthetic",
-    "softmax.fig2": "max_retrieval",
+    "softmax.fig1": "own",
+    "softmax.fig2": "own",
     "softmax.fig3": "pretrained",
-    "softmax.fig4": "synthetic",
-    "softmax.fig5": "max_retrieval",
-    "softmax.fig6": "max_retrieval",
-    "softmax.fig7": "max_retrieval",
-    "softmax.table1": "max_retrieval",
+    "softmax.fig4": "own",
+    "softmax.fig5": "own",
+    "softmax.fig6": "own",
+    "softmax.fig7": "own",
+    "softmax.table1": "own",
     "softmax.deltas": "pretrained",
 }
 
@@ -74,11 +73,6 @@ def statement_names() -> list[str]:
     return list(CLAIMS)
 
 
-def figure_names() -> list[str]:
-    """All figures and tables in the papers' order, such as rope.fig2."""
-    return list(FIGURES)
-
-
 def item_names() -> list[str]:
     """What `reproduce` can be asked for."""
-    return [*figure_names(), "all"]
+    return [*FIGURES, "all"]

@@ -1,4 +1,6 @@
-"""A number beside the interval in which it must lie, the one rule that judges it, and what a statement is.
+"""What a statement or a figure of the papers is here: its numbers, the one rule that judges them, what is kept.
+
+What came of each figure lies in the run directories of `roundround reproduce`, and beside the page in docs.
 
 Tested by tests/papers/test_claims.py, tests/papers/test_figure.py and tests/verbs/test_theory.py.
 """
@@ -6,20 +8,27 @@ Tested by tests/papers/test_claims.py, tests/papers/test_figure.py and tests/ver
 from __future__ import annotations
 
 import importlib
+import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from roundround.papers import ASKED_OF_MODELS, CLAIMS
-from roundround.probing.probed_model import ProbedModel
+from roundround.papers import CLAIMS, FIGURES
+from roundround.records.directories import all_runs, runs_of, time_of
 from roundround.support.errors import UserError, nearest
-from roundround.support.panels import Panel
+from roundround.support.files import write_json
+from roundround.support.panels import HeatMap, Panel
 
 AGREES, SIGN_AGREES, NOT_TOLD_APART, DIFFERS = "agrees", "sign agrees", "not told apart", "differs"
 JUDGED = (AGREES, SIGN_AGREES, NOT_TOLD_APART, DIFFERS)  # from best to worst
 SHOWN = "shown"  # the verdict on a number that is not judged
+NOT_TESTED, DRAWN, NOT_RUN = "not tested", "drawn", "not run"  # the other verdicts on a figure
 HOLDS, FAILS = "holds", "FAILS"  # the verdicts on a statement
 
 
@@ -46,7 +55,7 @@ class CheckedNumber:
 
     @property
     def verdict(self) -> str:
-        """By the one rule, `figures.RULE`. NaN differs, because it would hide what is broken."""
+        """By the one rule, RULE. NaN differs, because it would hide what is broken."""
         if not self.is_judged:
             return SHOWN
         low, high = self.ours - self.error, self.ours + self.error
@@ -73,10 +82,16 @@ class CheckedNumber:
 
 
 def near(
-    what: str, ours: float, expected: float, tolerance: float, published: float | None = None, error: float = 0.0
+    what: str,
+    ours: float,
+    expected: float,
+    tolerance: float,
+    published: float | None = None,
+    error: float = 0.0,
+    signed: bool = False,
 ) -> CheckedNumber:
     """Must lie within `tolerance` of `expected`."""
-    return CheckedNumber(what, float(ours), expected - tolerance, expected + tolerance, published, error)
+    return CheckedNumber(what, float(ours), expected - tolerance, expected + tolerance, published, error, signed)
 
 
 def as_printed(what: str, ours: float, published: float, tolerance: float, error: float = 0.0) -> CheckedNumber:
@@ -92,28 +107,40 @@ def at_most(what: str, ours: float, bound: float, error: float = 0.0) -> Checked
     return CheckedNumber(what, float(ours), -math.inf, bound, error=error)
 
 
-def shown(what: str, ours: float, published: float | None = None) -> CheckedNumber:
+def shown(what: str, ours: float, published: float | None = None, error: float = 0.0) -> CheckedNumber:
     """A number that is shown and not judged."""
-    return CheckedNumber(what, float(ours), -math.inf, math.inf, published)
-
-
-def worst_of(numbers: Iterable[CheckedNumber]) -> str | None:
-    """The worst verdict of the numbers that are judged; None where none is."""
-    return max((c.verdict for c in numbers if c.is_judged), key=JUDGED.index, default=None)
+    return CheckedNumber(what, float(ours), -math.inf, math.inf, published, error)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check of a statement found. remark: a sentence beside the numbers, where they need one."""
+    """What came of the check of a statement, or of making a figure again.
 
-    comparisons: Sequence[CheckedNumber]
-    picture: Panel | None = None
+    panels: the figure, in the paper's layout; a statement has one where a figure or table of the papers shows it.
+    remark: why it differs, what the paper does not say. ours: a figure's most telling number or two, as text. untested:
+    why nothing is judged, although there are numbers; "" where something is. drawn: whether a sketch or a listing is
+    compared with itself.
+    """
+
+    comparisons: Sequence[CheckedNumber] = ()
+    panels: Mapping[str, HeatMap | Panel] = field(default_factory=dict)
     remark: str = ""
+    ours: str = ""
+    untested: str = ""
+    drawn: bool = False
 
     @property
     def verdict(self) -> str:
-        """HOLDS where some number is judged and none differs."""
-        return FAILS if worst_of(self.comparisons) in (None, DIFFERS) else HOLDS
+        """On a figure: that of the worst of its judged numbers."""
+        if self.untested:
+            return NOT_TESTED
+        worst = max((c.verdict for c in self.comparisons if c.is_judged), key=JUDGED.index, default=NOT_RUN)
+        return DRAWN if self.drawn and worst not in (DIFFERS, NOT_RUN) else worst
+
+    @property
+    def of_statement(self) -> str:
+        """The verdict on a statement: HOLDS where some number is judged and none differs."""
+        return FAILS if self.verdict in (NOT_RUN, DIFFERS) else HOLDS
 
     @property
     def closest(self) -> CheckedNumber:
@@ -121,57 +148,168 @@ class Finding:
         return min(self.comparisons, key=lambda c: np.nan_to_num(c.margin, nan=-math.inf))
 
 
+def checks_of(name: str) -> tuple[Callable[[], Finding], Callable[..., Finding] | None]:
+    """The functions that check the statement of this name. UserError where there is none.
+
+    The first works on the paper's construction, in float64 unless stated otherwise; seconds, no network. Its docstring
+    says the statement in one sentence, then the formula, then where it stands. The second, of the same name with
+    `_of_model`, asks a trained model, which it takes with texts as token ids; None where no model could fail.
+    """
+    if name not in CLAIMS:
+        raise UserError(f"no claim '{name}'{nearest(name, CLAIMS)}")
+    paper, _, function = name.partition(".")
+    module = importlib.import_module(f"roundround.papers.{paper}")
+    return getattr(module, function), getattr(module, f"{function}_of_model", None)
+
+
+# -- figures and tables
+
+# runs `roundround VERB OVERRIDE ...`, or finds the finished run of the same numbers; returns its directory
+RunVerb = Callable[..., Path]
+
+
 @dataclass(frozen=True)
-class Trained:
-    """A trained model, and texts as token ids, for the statements that can be asked of one."""
+class Subject:
+    """The model that a figure of a pretrained model is made of: the paper's own, or another in its place.
 
-    probed: ProbedModel
-    texts: Sequence[Sequence[int]]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A statement. title: a few words for a table.
-
-    check: on the paper's construction, in float64 unless stated otherwise; seconds, no network. Its docstring says the
-    statement in one sentence, then the formula, then where it stands. check_model: of a trained model; None where no
-    model could fail it.
+    overrides: how it is given on the command line, such as ("model=hf", "model.path=DIR").
     """
 
     name: str
-    title: str
-    check: Callable[[], Finding]
-    check_model: Callable[[Trained], Finding] | None
+    overrides: tuple[str, ...]
+    is_the_papers: bool
 
-    def words(self) -> tuple[str, str, str]:
-        """(statement, formula, source): the first paragraph of the docstring, the middle ones, and the last."""
-        paragraphs = [" ".join(part.split()) for part in (self.check.__doc__ or "").split("\n\n") if part.strip()]
-        return paragraphs[0], "; ".join(paragraphs[1:-1]), paragraphs[-1]
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure or table.
+
+    shows: what it is about. published: the paper's most telling number or two, as text. measure: the function that
+    makes it from what other verbs do; it takes the model too where `model` is one; None where it cannot be made.
+    command: the verb that does the work; "" where this program's own functions are called directly. minutes: of two CPU
+    cores, without a model. model: the pretrained model that it is about, by its name in `model=`; None for none. needs:
+    what no machine like this has; "" where it can be made here, given the model. trains: whether it reads `data=`, a
+    text to train on.
+    """
+
+    shows: str
+    published: str
+    measure: Callable[..., Finding] | None
+    command: str = ""
+    minutes: float = 0.2
+    model: str | None = None
+    needs: str = ""
+    trains: bool = False
+
+    def make(self, run: RunVerb, subject: Subject | None) -> Finding:
+        """Make it again. subject: where `model` is not None, the model to take.
+
+        Made of another model in the place of the paper's, its numbers are shown and not judged.
+        """
+        assert self.measure is not None, "what needs something else is refused before"
+        if self.model is None or subject is None:
+            return self.measure(run)
+        found = self.measure(run, subject)
+        if subject.is_the_papers:
+            return found
+        comparisons = [shown(c.what, c.ours, c.published) for c in found.comparisons]
+        papers = {"gemma-2b": "Gemma 2B", "gemma-7b": "Gemma 7B", "llama-3.1-8b": "Llama 3.1 8B"}[self.model]
+        return replace(found, comparisons=comparisons, untested=f"made of {subject.name}, not of {papers}")
+
+
+def figures_of(names: Iterable[str]) -> dict[str, Figure]:
+    """The figures and tables of these names; only the files that hold them are imported."""
+    files = {name: importlib.import_module(f"roundround.papers.figures.{FIGURES[name]}") for name in names}
+    return {name: file.FIGURES[name] for name, file in files.items()}
+
+
+# -- the rule, of statements too
+
+LEARNED = 0.99  # exact match within the trained lengths, below which longer ones say nothing: docs/results/length.md
+
+RULE = f"""Each number is judged by the 95 % interval of its difference from the published value; the error of the
+published value is taken in where it is known. The margin stands beside the number. The margins were written down with
+this rule, from what the papers claim; most numbers of the page were known by then.
+
+- *{AGREES}*: the whole interval is within the margin.
+- *{DIFFERS}*: the whole interval is outside it.
+- *{SIGN_AGREES}*: neither, but the interval of an effect leaves out 0, on the published side. Where the paper states a
+  direction and no number, more than this is not possible.
+- *{NOT_TOLD_APART}*: anything else, also a number whose interval is not known.
+
+An item gets the verdict of its worst number, in the order *{AGREES}*, *{SIGN_AGREES}*, *{NOT_TOLD_APART}*,
+*{DIFFERS}*. It is *{NOT_TESTED}* where another pretrained model stands in for the paper's, or where the exact match of
+a task is below {LEARNED} within its trained lengths; *{DRAWN}* where a sketch or a listing is compared with itself;
+*{NOT_RUN}* otherwise. Only *{DIFFERS}* makes `roundround reproduce` end with exit code 1.
+"""
+
+
+def count_verdicts(verdicts: Iterable[str]) -> str:
+    """How many got each verdict: `agrees 1, sign agrees 5, ...`."""
+    found = Counter(verdicts)
+    return ", ".join(f"{name} {found[name]}" for name in (*JUDGED, NOT_TESTED, DRAWN, NOT_RUN) if found[name])
+
+
+# -- what is kept
+
+ENTRIES = "outcomes.json"
+UNKNOWN = {"ours": math.nan, "low": -math.inf, "high": math.inf, "error": math.inf}  # what stands in the file as null
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The finding on one statement: on its construction, or on the model of that name."""
+class Entry:
+    """What came of a figure. model: of a figure of a pretrained model; figure: its name in the run's figures, or None.
 
-    claim: Claim
-    finding: Finding
-    model: str | None = None
+    runs: those that it took or started, by `analysis/repetition.py`. seconds: how long it took, runs that were there
+    left out.
+    """
 
-    @property
-    def label(self) -> str:
-        return self.claim.name if self.model is None else f"{self.claim.name} ({self.model})"
+    name: str
+    verdict: str
+    ours: str
+    comparisons: Sequence[CheckedNumber]
+    remark: str
+    untested: str
+    model: str | None
+    is_the_papers: bool
+    runs: Sequence[Any]
+    figure: str | None
+    seconds: float
+    ended: str
 
 
-def claim_of(name: str) -> Claim:
-    """The statement of this name. UserError where there is none."""
-    if name not in CLAIMS:
-        raise UserError(f"no claim '{name}'{nearest(name, CLAIMS)}")
-    check, title = CLAIMS[name]
-    return Claim(name, title, function(check), function(ASKED_OF_MODELS[name]) if name in ASKED_OF_MODELS else None)
+def write_entries(entries: Sequence[Entry], directory: Path) -> None:
+    """Into a folder; infinite ends of intervals as null, which every reader of json knows."""
+    recorded = [asdict(entry) for entry in entries]
+    for comparison in (c for entry in recorded for c in entry["comparisons"]):
+        comparison.update({k: None for k, v in comparison.items() if isinstance(v, float) and not math.isfinite(v)})
+    write_json(directory / ENTRIES, recorded)
 
 
-def function(path: str) -> Callable[..., Finding]:
-    """The function of this dotted path below the package."""
-    module, _, name = path.rpartition(".")
-    found: Callable[..., Finding] = getattr(importlib.import_module(f"roundround.papers.{module}"), name)
-    return found
+def read_entries(directory: Path) -> list[Entry]:
+    """The entries of a folder; none where it has no such file."""
+    path, entries = directory / ENTRIES, []
+    for recorded in json.loads(path.read_text(encoding="utf-8")) if path.is_file() else ():
+        comparisons = [
+            CheckedNumber(**c | {key: other if c[key] is None else float(c[key]) for key, other in UNKNOWN.items()})
+            for c in recorded["comparisons"]
+        ]
+        entries.append(Entry(**recorded | {"comparisons": comparisons}))
+    return entries
+
+
+def newest_entries(outputs: str) -> dict[str, tuple[Entry, Path]]:
+    """What was found last of every figure under `outputs`, and the folder of its picture."""
+    found: list[tuple[Entry, Path]] = []
+    for directory, _ in all_runs(runs_of(outputs, "reproduce"), "reproduce"):
+        with suppress(ValueError, TypeError, KeyError):  # what an older version wrote, or nothing whole
+            found += [(entry, directory / "figures") for entry in read_entries(directory)]
+    return newest_of(found)
+
+
+def newest_of(entries: Iterable[tuple[Entry, Path]]) -> dict[str, tuple[Entry, Path]]:
+    """The last entry of every figure. What was made of the paper's own model comes before what was made of another, and
+    what could not be made replaces nothing.
+    """
+    ranked = sorted(entries, key=lambda e: (e[0].verdict != NOT_RUN, e[0].is_the_papers, time_of(e[0].ended)))
+    return {entry.name: (entry, figures) for entry, figures in ranked}

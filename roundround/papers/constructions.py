@@ -4,7 +4,7 @@ Vectors are turned by this program's rotation, weights are its softmax's; keys a
 that rotated both sides with the same code would not see a rotation the wrong way round, or of the wrong pairs.
 Shapes: N positions, B batch, T tokens, H heads, R rows, K keys, C head channels, P pairs.
 
-Tested by tests/papers/test_rope_claims.py and tests/hf/test_gemma3_heads.py.
+Tested by tests/papers/test_claims.py and tests/hf/test_gemma3_heads.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from roundround.kernels.blocks import logits_of_rows, rows_between
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
-from roundround.papers.claim import Trained
 from roundround.pe.p_rope import PRoPE
 from roundround.pe.rope import RoPE
 from roundround.pe.rotary import apply_rotation, rotation
@@ -160,19 +159,19 @@ def before_rotation(probed: ProbedModel, tokens: Sequence[int]) -> list[tuple[Te
     ]
 
 
-def stories260k() -> Trained:
-    """The trained model of the package in this program's own decoder, in float64, with one of its stories."""
+def stories260k() -> tuple[ProbedDecoder, list[int]]:
+    """The trained model of the package in this program's own decoder, in float64, with the tokens of its stories."""
     from roundround.hf.checkpoint import read_checkpoint  # transformers takes a second to import
 
     checkpoint = read_checkpoint("stories260k")
     nodes = checkpoint.nodes
     assert nodes.pe is not None, "it is a Llama"
-    kind = LayerKind(make_encoding=partial(RoPE, theta=nodes.pe["theta"]), make_softmax=Softmax)
+    kinds = [LayerKind(make_encoding=partial(RoPE, theta=nodes.pe["theta"]), make_softmax=Softmax)]
     sizes = {name: value for name, value in nodes.model.items() if name not in ("_target_", "kind")}
-    decoder = Decoder(**sizes, n_vocab=nodes.n_vocab, kinds=[kind])
+    decoder = Decoder(**sizes, n_vocab=nodes.n_vocab, kinds=kinds)
     checkpoint.load_into(decoder)
     folder = packaged_models()["stories260k"]
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     probed = ProbedDecoder("stories260k", decoder.double().eval(), tokenizer, 1)  # <s> comes first
     story = (folder / "stories.txt").read_text(encoding="utf-8")[:1500]
-    return Trained(probed, [probed.tokens(story)[:256]])
+    return probed, probed.tokens(story)[:256]

@@ -18,6 +18,7 @@ from roundround.kernels.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 from roundround.pe.scaled import FollowsLength
+from roundround.support.errors import UserError
 
 GIVEN = ("positions", "q", "k")  # what the others are made from
 MADE = ("inv_freq", "cos", "sin", "q_rotated", "k_rotated", "logits")
@@ -44,14 +45,14 @@ class Held:
 
 
 def check_conformable(encoding: PositionalEncoding) -> None:
-    """Raises ValueError for an encoding that queries, keys and positions do not determine."""
+    """UserError for an encoding that queries, keys and positions do not determine."""
     own, name = type(encoding), type(encoding).__name__
     if own.embed is not PositionalEncoding.embed:
-        raise ValueError(f"{name} adds positions to the embeddings; queries and keys do not show it")
+        raise UserError(f"{name} adds positions to the embeddings; queries and keys do not show it")
     if own.prepare_layer is not PositionalEncoding.prepare_layer:
-        raise ValueError(f"{name} reads what a layer reads; queries and keys do not determine it")
+        raise UserError(f"{name} reads what a layer reads; queries and keys do not determine it")
     if next(encoding.parameters(), None) is not None:
-        raise ValueError(f"{name} learns parameters; its vectors are those of a trained model alone")
+        raise UserError(f"{name} learns parameters; its vectors are those of a trained model alone")
 
 
 def drawn(shape: AttentionShape, positions: Sequence[int], seed: int) -> dict[str, Tensor]:
@@ -144,13 +145,4 @@ def allowances(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dic
     smallest = torch.finfo(torch.float32).tiny  # of vectors that are 0
     return {
         name: error.clamp(min=smallest).masked_fill(error > size, math.inf) for name, (error, size) in found.items()
-    }
-
-
-def as_interleaved(theirs: Mapping[str, Tensor], n_rotated: int) -> dict[str, Tensor]:
-    """The same vectors with the pairs (2m, 2m + 1) of the first channels put into the order (m, m + R/2)."""
-    order = torch.cat([torch.arange(0, n_rotated, 2), torch.arange(1, n_rotated, 2)])
-    moved = ("q", "k", "q_rotated", "k_rotated")
-    return {
-        name: torch.cat([x[..., order], x[..., n_rotated:]], -1) if name in moved else x for name, x in theirs.items()
     }

@@ -5,7 +5,7 @@ questions about the largest of ever more listed numbers, after Velickovic et al.
 prompt is not printed; ours is in `texts`.
 Shapes: L layers, T tokens, H heads, G key heads, C head channels, P pairs.
 
-Tested by tests/probing/test_probe.py and tests/papers/test_other_models.py.
+Tested by tests/probing/test_probe.py and tests/papers/test_papers_models.py.
 """
 
 from __future__ import annotations

@@ -5,41 +5,45 @@ from __future__ import annotations
 import csv
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from conftest import ROOT
-from safetensors.numpy import save_file
+from omegaconf import OmegaConf
 from scipy import stats
 
+from roundround import papers
 from roundround.analysis.intervals import error_from_p, p_of_mean, welch_width
-from roundround.papers import figure_names
-from roundround.papers.claim import CheckedNumber, at_least, at_most, near, shown
-from roundround.papers.constructions import aligned, frequencies
-from roundround.papers.figures import (
+from roundround.papers.claim import (
     JUDGED,
     LEARNED,
     NOT_TESTED,
+    CheckedNumber,
     Entry,
-    Outcome,
+    Finding,
+    at_least,
+    at_most,
     figures_of,
+    near,
     read_entries,
-    synthetic,
-    table2,
+    shown,
     write_entries,
 )
-from roundround.papers.figures.max_retrieval import compare
+from roundround.papers.figures import own
+from roundround.papers.figures import own as table2
+from roundround.papers.figures.own import Difference
 from roundround.papers.max_retrieval import PAPER, P
 from roundround.softmax.adaptive_temperature import PUBLISHED
 
-FIGURES = figures_of(figure_names())
+FIGURES = figures_of(papers.FIGURES)
 
 
 def of(ours: float, error: float, published: float = 0.2, margin: float = 0.1, signed: bool = True) -> str:
-    return replace(near("x", ours, published, margin, published, error), signed=signed).verdict
+    return near("x", ours, published, margin, published, error, signed).verdict
 
 
 def test_a_number_agrees_with_its_whole_interval_alone() -> None:
@@ -70,25 +74,23 @@ def test_an_item_has_the_verdict_of_its_worst_number() -> None:
         near("c", 1, 1, 1, 1, 5),
         at_most("d", 1, 0),
     )
-    assert Outcome("", [agrees, shown("e", 5, published=9)]).verdict == "agrees"
-    assert Outcome("", [agrees, sign]).verdict == "sign agrees"
-    assert Outcome("", [sign, unknown, agrees]).verdict == "not told apart"
-    assert Outcome("", [unknown, differs, agrees]).verdict == "differs"
-    assert Outcome("", [agrees], drawn=True).verdict == "drawn"
-    assert Outcome("", [agrees, differs], drawn=True).verdict == "differs"
-    assert Outcome("", [differs], untested="another model").verdict == "not tested"
-    assert Outcome("", []).verdict == Outcome("", [shown("e", 5)]).verdict == "not run"
+    assert Finding([agrees, shown("e", 5, published=9)]).verdict == "agrees"
+    assert Finding([agrees, sign]).verdict == "sign agrees"
+    assert Finding([sign, unknown, agrees]).verdict == "not told apart"
+    assert Finding([unknown, differs, agrees]).verdict == "differs"
+    assert Finding([agrees], drawn=True).verdict == "drawn"
+    assert Finding([agrees, differs], drawn=True).verdict == "differs"
+    assert Finding([differs], untested="another model").verdict == "not tested"
+    assert Finding([]).verdict == Finding([shown("e", 5)]).verdict == "not run"
 
 
 # -- no decay
 
 
 CURVES = {
-    "rope.fig2": lambda: synthetic.fresh(synthetic.ENDS),
-    "rope.fig8": lambda: synthetic.fresh(
-        torch.stack([synthetic.spacing(50_000, n) for n in range(100)])[:, synthetic.ENDS]
-    ),
-    "rope.fig9": lambda: synthetic.one_pair(synthetic.ENDS, 1e4, synthetic.DRAWS),
+    "rope.fig2": lambda: own.fresh(own.ENDS),
+    "rope.fig8": lambda: own.fresh(torch.stack([own.spacing(50_000, n) for n in range(100)])[:, own.ENDS]),
+    "rope.fig9": lambda: own.one_pair(own.ENDS, 1e4, own.DRAWS),
 }
 
 
@@ -97,32 +99,9 @@ CURVES = {
 )
 def test_a_fall_to_85_per_cent_of_the_amplitude_is_a_decay(name: str) -> None:
     curves_DN = CURVES[name]()
-    assert synthetic.without_decay("", curves_DN).verdict == "agrees"
-    fading_DN = curves_DN * (1 - 0.15 * synthetic.ENDS / 5000)
-    assert synthetic.without_decay("", fading_DN).verdict == "differs"
-
-
-@pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few draws, and one width."""
-    monkeypatch.setattr(synthetic, "SPACINGS", 40)
-    monkeypatch.setattr(synthetic, "DRAWS", 40)
-    monkeypatch.setattr(synthetic, "WIDTHS", (synthetic.WIDTH,))
-
-
-def test_a_smooth_decay_without_rope_is_not_figure_2(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fits all five values that were read off the figure; it does not wander about its own mean."""
-    monkeypatch.setattr(synthetic, "aligned", lambda n_N, g_P: 0.28 * torch.exp(-n_N / 2200))
-    made = FIGURES["rope.fig2"].make(None, None)  # type: ignore[arg-type]
-    assert [c.what for c in made.comparisons if c.is_judged and c.verdict == "differs"] == [
-        "(a) deviation from the mean of neighbours"
-    ]
-
-
-@pytest.mark.parametrize(("width", "is_near"), [(256, False), (512, False), (1024, True)])
-def test_the_curve_of_a_narrower_head_wanders_more_than_figure_2(width: int, is_near: bool) -> None:
-    found = synthetic.wander(aligned(torch.arange(5051), frequencies(width)))
-    assert (abs(found - synthetic.WANDER) <= synthetic.FOLLOWED) == is_near
+    assert own.without_decay("", curves_DN).verdict == "agrees"
+    fading_DN = curves_DN * (1 - 0.15 * own.ENDS / 5000)
+    assert own.without_decay("", fading_DN).verdict == "differs"
 
 
 # -- max retrieval
@@ -144,44 +123,29 @@ def test_two_means_are_compared_by_welchs_interval() -> None:
     assert 2 * width == pytest.approx(interval.high - interval.low)
 
 
+def seeds(mean: float, error: float, n: int = 10) -> np.ndarray:
+    """Numbers with this mean, and this standard error of it."""
+    return mean + error * np.sqrt(n - 1) * np.tile([1.0, -1.0], n // 2)
+
+
 def test_the_papers_own_error_widens_the_interval_where_its_p_is_known() -> None:
     """2 points apart with a standard error of 0.4: that of the paper's 3.9 is 0.6, by p = 1e-4."""
     own_alone = 2.2622 * 0.4
     for n, is_wider in ((512, False), (1024, True)):
-        _, gain, p = compare(n, (60.0, 1.0), (PAPER[n][1] - PAPER[n][0] + 2, 0.4), 10)
+        _, gain, p = own.compare_size(n, seeds(60.0, 1.0), seeds(PAPER[n][1] - PAPER[n][0] + 2, 0.4))
         assert (gain.error > 1.1 * own_alone) == is_wider == (n in P)
         assert p.published == P.get(n)
         assert not p.is_judged
 
 
 def test_gains_twice_as_large_differ_and_uncertain_ones_are_not_told_apart() -> None:
-    of_gain = {error: compare(256, (81.3, 0.2), (1.9, error), 10)[1] for error in (0.1, 0.6, 2.0)}
+    of_gain = {error: own.compare_size(256, seeds(81.3, 0.2), seeds(1.9, error))[1] for error in (0.1, 0.6, 2.0)}
     assert [c.verdict for c in of_gain.values()] == ["differs", "sign agrees", "not told apart"]
-    assert compare(256, (81.3, 0.2), (0.8, 0.05), 10)[1].verdict == "agrees"
-    assert compare(256, (81.3, math.inf), (0.85, math.inf), 1)[0].verdict == "not told apart"
+    assert own.compare_size(256, seeds(81.3, 0.2), seeds(0.8, 0.05))[1].verdict == "agrees"
+    assert own.compare_size(256, np.array([81.3]), np.array([0.85]))[0].verdict == "not told apart"
 
 
-def heat_maps(tmp_path: Path, gain: float, spread: float) -> str:
-    """Verdict on sets whose sharpened weights are larger by this much, give or take."""
-    noise = np.random.default_rng(0).normal(0, spread, 32)
-    weights = {}
-    for n in PAPER:
-        plain = np.zeros((32, 16))
-        plain[:, -1] = 0.9 if n == 16 else 0.1
-        sharp = plain.copy()
-        sharp[:, -1] += gain + noise - noise.mean()
-        weights |= {f"softmax.{n}": plain, f"adaptive_temperature.{n}": sharp}
-    save_file(weights, tmp_path / "attention.safetensors")
-    return FIGURES["softmax.fig6"].make(lambda *_: tmp_path, None).verdict
-
-
-def test_a_heat_map_is_judged_with_the_interval_of_its_sets(tmp_path: Path) -> None:
-    assert heat_maps(tmp_path, gain=0.05, spread=0.05) == "sign agrees"
-    assert heat_maps(tmp_path, gain=0.02, spread=0.2) == "not told apart"
-    assert heat_maps(tmp_path, gain=-0.05, spread=0.05) == "differs"
-
-
-def fitted(tmp_path: Path, by_seed: list[list[float]], scale: float = 1.0) -> Outcome:
+def fitted(tmp_path: Path, by_seed: list[list[float]], scale: float = 1.0) -> Finding:
     coefficients = [scale * c for c in PUBLISHED]
     fit = {"coefficients": coefficients, "inputs": 9, "entropy_range": [0.1, 3.2], "by_seed": by_seed, "sizes": [16]}
     (tmp_path / "run.json").write_text(json.dumps({"fit": fit}))
@@ -202,41 +166,29 @@ def test_a_fit_is_judged_with_the_interval_of_its_seeds(tmp_path: Path) -> None:
     assert fitted(tmp_path, []).verdict == "not told apart"  # some seed had too few points
 
 
-def test_accuracies_beyond_the_fitted_sizes_are_told_with_those_of_the_worst_and_best_head(tmp_path: Path) -> None:
-    told = {c.what: c.ours for c in fitted(tmp_path, []).comparisons if "head" in c.what}
-    assert list(told.values()) == pytest.approx([35.0, 30.0, 40.0])
-
-
 # -- table 2
 
 
-def sweep(of_pe: dict[str, list[float]]) -> table2.Sweep:
+def sweep(of_pe: dict[str, list[float]]) -> pd.DataFrame:
     """Losses less RoPE's in nats, by encoding and seed, the same at every length."""
-    losses = {"rope": [0.0] * 3, **{pe: of_pe.get(pe, [0.0] * 3) for pe in table2.PAPER if pe != "rope"}}
-    return table2.sweep_of(
+    losses = {"rope": [0.0] * 3, **{pe: of_pe.get(pe, [0.0] * 3) for pe in own.PAPER if pe != "rope"}}
+    return own.sweep_of(
         {"metric": "perplexity", "verb": "eval", "pe": pe, "seed": seed, "length": n, "value": math.exp(3 + loss)}
         for pe, found in losses.items()
         for seed, loss in enumerate(found)
-        for n in table2.LENGTHS
+        for n in own.LENGTHS
     )
 
 
 def around_the_paper(spread: float) -> dict[str, list[float]]:
-    published = {pe: table2.paper_difference(pe, "rope") for pe in table2.PAPER if pe != "rope"}
+    published = {pe: own.paper_difference(pe, "rope") for pe in own.PAPER if pe != "rope"}
     return {pe: [d[0] - spread, d[0], d[0] + spread] for pe, d in published.items() if d}
 
 
 def test_all_six_differences_of_table_2_are_judged() -> None:
-    judged = [c for c in table2.compare(sweep(around_the_paper(0.001))) if c.is_judged]
+    judged = [c for c in own.compare_encodings(sweep(around_the_paper(0.001))) if c.is_judged]
     assert [c.verdict for c in judged] == ["agrees"] * 6
     assert [c.what for c in judged if "256 tokens" not in c.what] == []
-
-
-@pytest.mark.parametrize("pe", [pe for pe in table2.PAPER if pe != "rope"])
-def test_each_difference_of_table_2_can_fail(pe: str) -> None:
-    found = around_the_paper(0.001)
-    found[pe] = [loss + 0.05 for loss in found[pe]]
-    assert Outcome("", table2.compare(sweep(found))).verdict == "differs"
 
 
 def test_an_entry_of_comparisons_is_read_back(tmp_path: Path) -> None:
@@ -297,3 +249,75 @@ def test_the_gains_beside_the_papers_are_those_that_are_stored() -> None:
         assert (p, paper_p) == (f"{of_p.ours:.2g}", f"{P[n]:g}")
         expected = f"{ours.ours - (ours.published or 0):.2f} ±{ours.error:.2f}" if ours.published else ""
         assert difference == expected
+
+
+CONF = ROOT / "conf"
+EXPERIMENT = OmegaConf.load(CONF / "experiment" / "rope" / "table2.yaml")
+
+
+def record(pe: str, seed: int, value: float, *, length: int = 256, **fields: Any) -> dict[str, Any]:
+    return {"metric": "perplexity", "verb": "eval", "pe": pe, "seed": seed, "length": length, "value": value, **fields}
+
+
+def records(losses: dict[str, list[float]], *, length: int = 256) -> list[dict[str, Any]]:
+    """Perplexities of these losses in nats, by encoding, for the seeds 1, 2, ..."""
+    return [
+        record(pe, seed, math.exp(nats), length=length)
+        for pe, by_seed in losses.items()
+        for seed, nats in enumerate(by_seed, start=1)
+    ]
+
+
+def between(first: list[float], second: list[float]) -> Difference:
+    sweep = table2.sweep_of(records({"p_rope": first, "rope": second}))
+    return table2.difference(sweep, "p_rope", "rope", 256)
+
+
+def test_an_interval_by_hand() -> None:
+    found = between([3.01, 3.02, 3.03, 3.04, 3.05], [3.0] * 5)
+    # mean 0.03, deviation sqrt(2.5e-4), over sqrt(5), times 2.776445, the 97.5 % quantile of t with 4 degrees
+    assert (found.nats, found.low, found.high) == pytest.approx((0.03, 0.01036757, 0.04963243), abs=1e-7)
+
+
+def test_what_the_seeds_share_is_no_noise() -> None:
+    shared, own = np.array([0.0, 0.5, 1.0, -0.5, 0.2]), np.array([0.01, 0.012, 0.008, 0.011, 0.009])
+    found = between((3 + shared + own).tolist(), (3 + shared).tolist())
+    assert found.nats == pytest.approx(0.01)
+    assert found.high - found.low < 0.005
+
+
+def test_only_whole_seeds_count() -> None:
+    whole = records({"rope": [3.0, 3.1, 3.2, 3.3], "p_rope": [3.0, 3.1, 3.2]})
+    longer = records({"rope": [3.0, 3.1, 3.2, 3.3], "p_rope": [3.0, 3.1]}, length=512)
+    sweep = table2.sweep_of(whole + longer)
+    assert set(sweep.columns) == {(n, pe) for n in (256, 512) for pe in ("rope", "p_rope")}
+    assert list(sweep.index) == [1, 2]
+    assert list(sweep[512, "p_rope"]) == pytest.approx(np.exp([3.0, 3.1]))
+
+
+def test_two_corpora_are_not_mixed_and_an_evaluation_may_be_repeated() -> None:
+    once = record("rope", 1, 40.0)
+    assert list(table2.sweep_of([once, once]).index) == [1]
+    with pytest.raises(ValueError, match="duplicate"):
+        table2.sweep_of([once, record("rope", 1, 44.0)])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "wiki", "flan"),
+    [
+        ("nope", 0.0852, 0.0306),
+        ("rope_500k", -0.0032, 0.0025),
+        ("p_rope_reversed", -0.0008, 0.0039),
+        ("partial_rope", -0.0020, 0.0021),
+        ("p_rope_25", 0.0150, 0.0105),
+        ("p_rope", -0.0048, -0.0001),
+    ],
+)
+def test_the_papers_differences_in_nats(encoding: str, wiki: float, flan: float) -> None:
+    """Worked out from the published perplexities by hand."""
+    assert table2.paper_difference(encoding, "rope") == pytest.approx((wiki, flan), abs=6e-5)
+
+
+def test_the_experiment_runs_the_encodings_of_the_paper() -> None:
+    assert EXPERIMENT.hydra.sweeper.params.pe.split(",") == list(table2.PAPER)
+    assert {name for pair in table2.CONTROLS for name in pair} <= table2.PAPER.keys()

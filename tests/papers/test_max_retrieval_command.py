@@ -18,7 +18,7 @@ import torch
 from conftest import Done, metrics_of, saved_weights, shell
 from omegaconf import OmegaConf
 
-from roundround.papers.max_retrieval.sets import TrainingSets
+from roundround.papers.max_retrieval.model import TrainingSets
 from roundround.report import max_retrieval as report
 from roundround.report.drawing.figures import save_drawing
 from roundround.support.console import print_table

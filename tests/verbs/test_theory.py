@@ -25,7 +25,7 @@ def test_a_statement_is_asked_on_its_construction_and_of_a_model(roundround: Cal
 
 
 def test_a_statement_holds_where_some_number_is_judged_and_none_differs() -> None:
-    assert Finding([shown("a measurement", 3.0), at_most("a comparison", 0.9, 1.0)]).verdict == "holds"
-    assert Finding([at_most("a comparison", 0.9, 1.0), at_most("another", 1.1, 1.0)]).verdict == "FAILS"
-    assert Finding([at_most("a comparison", float("nan"), 1.0)]).verdict == "FAILS"
-    assert Finding([shown("a measurement", 3.0)]).verdict == Finding([]).verdict == "FAILS"
+    assert Finding([shown("a measurement", 3.0), at_most("a comparison", 0.9, 1.0)]).of_statement == "holds"
+    assert Finding([at_most("a comparison", 0.9, 1.0), at_most("another", 1.1, 1.0)]).of_statement == "FAILS"
+    assert Finding([at_most("a comparison", float("nan"), 1.0)]).of_statement == "FAILS"
+    assert Finding([shown("a measurement", 3.0)]).of_statement == Finding([]).of_statement == "FAILS"

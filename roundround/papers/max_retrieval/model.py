@@ -1,9 +1,19 @@
-"""Max retrieval's model and its training: two encoders, one attention head with one query a set, an output network.
+"""Max retrieval: its sets, its model and training, and what trained models are asked.
 
-All seeds are one model: every parameter has a leading axis for the seed, and no two seeds ever meet. One optimizer
-trains them, for Adam works number by number. Several processes train and ask some of the seeds each, and a checkpoint
-holds all of them: nothing passes between them but what is recorded. Every tensor of the training state, weights and
-moments of Adam alike, has the seeds as its first axis; scalars, such as the count of steps, are the same for all.
+Sets are drawn fresh, each a pure function of a seed, and of the step or of the set's number. An item is a priority from
+U(0, 1) and a class; the answer to a set is the class of the item of the largest priority. The query is a number from
+U(0, 1) without information. Velickovic et al. 2024, arXiv:2410.01104, appendix A.
+
+The model is two encoders, one attention head with one query a set, and an output network. All seeds are one model:
+every parameter has a leading axis for the seed, and no two seeds ever meet. One optimizer trains them, for Adam works
+number by number. Several processes train and ask some of the seeds each, and a checkpoint holds all of them: nothing
+passes between them but what is recorded. Every tensor of the training state, weights and moments of Adam alike, has the
+seeds as its first axis; scalars, such as the count of steps, are the same for all.
+
+Trained models are asked about every size by every normaliser, and two numbers are read off each head: how steep its
+logits are in the priority and how far apart its classes lie. A head that is not trained at all has the paper's
+accuracies with SLOPE and SPREAD; a trained one also loses some in the layers that read its answer.
+
 Shapes: S seeds, B sets, N items, D width, K classes, M normalisers.
 
 Tested by tests/papers/test_retrieval_model.py.
@@ -13,22 +23,142 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from roundround.kernels.keys import AttentionShape
-from roundround.papers.max_retrieval.sets import Sets, TrainingSets
+from roundround.kernels.row_measures import entropy_bound, largest_weight_bound, shannon_entropy
+from roundround.softmax.adaptive_temperature import AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax
+from roundround.softmax.temperature import Temperature
 from roundround.support.errors import UserError
 
+# -- sets
+
+TRAINING, SIZES, TEST, FITTING, SIZES_OF_SETS = range(5)  # streams of random numbers
+STEPS_AT_ONCE = 64  # whose random numbers are drawn together, which is cheaper
+ITEMS_AT_ONCE = 2**14  # of evaluation: with 128 channels 8 MiB of float32
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Sets of up to N items for each of S seeds."""
+
+    priorities_SBN: Tensor  # float32
+    classes_SBN: Tensor  # int64
+    queries_SB: Tensor  # float32
+    present_SBN: Tensor | None = None  # bool; None where all sets have N items
+
+    @property
+    def largest_SB(self) -> Tensor:
+        """The place of the item of the largest priority."""
+        priorities = self.priorities_SBN
+        if self.present_SBN is not None:
+            priorities = priorities.masked_fill(~self.present_SBN, -1.0)
+        return priorities.argmax(-1)
+
+    @property
+    def answers_SB(self) -> Tensor:
+        """The class of the item of the largest priority."""
+        return self.classes_SBN.gather(-1, self.largest_SB[..., None])[..., 0]
+
+    def to(self, device: torch.device) -> Sets:
+        moved = (self.priorities_SBN, self.classes_SBN, self.queries_SB, self.present_SBN)
+        return Sets(*(None if x is None else x.to(device) for x in moved))  # type: ignore[arg-type]
+
+
+def bytes_of_training(n_seeds: int, *, batch_size: int, n_max: int) -> int:
+    """About the most memory that `TrainingSets` needs: random numbers as drawn, and classes as whole numbers."""
+    return STEPS_AT_ONCE * n_seeds * batch_size * n_max * 18
+
+
+class TrainingSets:
+    """The batch of each step, the same for a seed whether it trains alone or among others.
+
+    A step's sets have one size, uniform in n_min..n_max and the same for all seeds, which therefore share the order of
+    sizes and nothing else; or with `size_of_each_set` each set draws its own.
+    """
+
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        *,
+        batch_size: int,
+        n_min: int,
+        n_max: int,
+        n_classes: int,
+        size_of_each_set: bool = False,
+    ) -> None:
+        self.seeds, self.batch_size, self.n_min, self.n_max = list(seeds), batch_size, n_min, n_max
+        self.n_classes, self.size_of_each_set = n_classes, size_of_each_set
+        self._block = -1
+
+    def batch(self, step: int) -> Sets:
+        """The sets of the step-th update, counted from 0."""
+        block, place = divmod(step, STEPS_AT_ONCE)
+        if block != self._block:
+            self._draw(block)
+            self._block = block
+        if self.size_of_each_set:
+            n_SB1 = self._sizes_of_sets[:, place, :, None]
+            present = torch.arange(self.n_max) < n_SB1
+            return Sets(self._priorities[:, place], self._classes[:, place], self._queries[:, place], present)
+        n = self._sizes[place]
+        return Sets(
+            self._priorities[:, place, :, :n].contiguous(),
+            self._classes[:, place, :, :n].contiguous(),
+            self._queries[:, place],
+        )
+
+    def _draw(self, block: int) -> None:
+        shape = (STEPS_AT_ONCE, self.batch_size, self.n_max)
+        drawn = [draw(np.random.default_rng([TRAINING, seed, block]), shape, self.n_classes) for seed in self.seeds]
+        priorities, classes, queries = zip(*drawn, strict=True)
+        self._priorities, self._classes = stacked(priorities), stacked(classes).long()
+        self._queries = stacked(queries)
+        among = (self.n_min, self.n_max + 1)
+        self._sizes = np.random.default_rng([SIZES, block]).integers(*among, STEPS_AT_ONCE).tolist()
+        if self.size_of_each_set:
+            rngs = [np.random.default_rng([SIZES_OF_SETS, seed, block]) for seed in self.seeds]
+            self._sizes_of_sets = stacked([rng.integers(*among, shape[:2]) for rng in rngs])
+
+
+def sets_of_size(seed: int, *, n: int, n_sets: int, n_classes: int, stream: int) -> Iterator[Sets]:
+    """Sets of n items for one seed, a block at a time; S is 1. Each set depends on seed, n, stream and its number."""
+    at_once = max(1, ITEMS_AT_ONCE // n)
+    for block, first in enumerate(range(0, n_sets, at_once)):
+        rng = np.random.default_rng([stream, seed, n, block])
+        drawn = draw(rng, (at_once, n), n_classes)
+        priorities, classes, queries = (torch.from_numpy(x[: n_sets - first])[None] for x in drawn)
+        yield Sets(priorities, classes.long(), queries)
+
+
+def draw(
+    rng: np.random.Generator, shape: tuple[int, ...], n_classes: int
+) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.float32]]:
+    """Priorities and classes of this shape, and queries without its last axis."""
+    return (
+        rng.random(shape, dtype=np.float32),
+        rng.integers(n_classes, size=shape, dtype=np.uint8),
+        rng.random(shape[:-1], dtype=np.float32),
+    )
+
+
+def stacked(arrays: Sequence[NDArray[np.generic]]) -> Tensor:
+    return torch.from_numpy(np.stack(arrays))
+
+
+# -- the model and its training
+
 MOST_CLASSES = 256  # a class is one byte
-STD_OF_CUT_NORMAL = 0.87962566103423978  # of a standard normal that is cut at -2 and 2
 
 
 class StackedLinear(nn.Module):
@@ -82,8 +212,6 @@ class MaxRetrieval(nn.Module):
         super().__init__()
         if not 2 <= n_classes <= MOST_CLASSES:
             raise ValueError(f"n_classes={n_classes} must lie between 2 and {MOST_CLASSES}: a class is kept in a byte")
-        if width < 1:
-            raise ValueError(f"width={width} must be at least 1")
         if uniform_init and haiku_init:
             raise ValueError("uniform_init=true and haiku_init=true are two initialisations; give one of them")
         self.n_classes, self.width = n_classes, width
@@ -120,7 +248,7 @@ class MaxRetrieval(nn.Module):
                     nn.init.uniform_(weight, -std, std, generator=generator)
                     nn.init.uniform_(bias, -std, std, generator=generator)
                 else:  # cut at two standard deviations, and stretched by Flax so that what is left has the right one
-                    std = std / STD_OF_CUT_NORMAL if stretched else std
+                    std = std / 0.87962566103423978 if stretched else std  # of a standard normal that is cut there
                     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)
                     nn.init.zeros_(bias)
 
@@ -338,3 +466,199 @@ def joined(states: Sequence[Any]) -> Any:
     if isinstance(first, dict):
         return {key: joined([state[key] for state in states]) for key in first}
     return first
+
+
+# -- what trained models are asked
+
+
+@final
+class InBfloat16:
+    """A copy of a model that computes in bfloat16, but for its softmax.
+
+    Weights, items and every result in between are rounded; sums inside a product have float32, as on TPUs and GPUs. It
+    goes by the model's definition, because the fast form, equal in exact numbers, is rounded at other places. Near 1
+    bfloat16 keeps 8 bits: from some hundred items on, several share the largest priority.
+    """
+
+    def __init__(self, model: MaxRetrieval) -> None:
+        self.model, self.n_classes, self.device = copy.deepcopy(model).bfloat16(), model.n_classes, model.device
+
+    @torch.no_grad()
+    def attended(self, sets: Sets) -> tuple[Tensor, Tensor]:
+        """Attention logits [S, B, N], and the values [S, B, N, D]."""
+        priorities_SBN, queries_SB = sets.priorities_SBN.bfloat16(), sets.queries_SB.bfloat16()
+        return self.model.logits_and_values(replace(sets, priorities_SBN=priorities_SBN, queries_SB=queries_SB))
+
+    def answer_from(self, mean_SBD: Tensor, total_SB: Tensor) -> Tensor:
+        """Logits of the classes from the weighted sum of the values: [S, B, K]; `total_SB` is in it already."""
+        return self.model.answer(mean_SBD)
+
+
+Means = dict[str, float]
+
+
+@torch.no_grad()
+def evaluate(
+    model: MaxRetrieval | InBfloat16, softmaxes: Mapping[str, AttentionSoftmax], blocks: Iterable[Sets]
+) -> tuple[dict[str, Means], Means]:
+    """Means over the sets of one seed, for each normaliser and of the logits themselves.
+
+    For each normaliser: `accuracy`, `entropy` in nats, `largest_weight`, and `heaviest_class_is_right`, how often the
+    class with the most weight is the right one, whatever the layers that read the answer make of it. For the logits:
+    `logit_spread` delta, largest minus smallest of a set; what Lemma 2.1 of arXiv:2410.01104 makes of it for the plain
+    softmax, `entropy_bound` max(ln n - delta, 0) and `largest_weight_bound` min(exp(delta) / n, 1); and
+    `largest_logit_is_right`, how often the largest is that of the item of the largest priority.
+    """
+    totals: dict[str, Tensor] = {}
+    n_sets = 0
+    for block in blocks:
+        sets = block.to(model.device)
+        e_SBN, a_SBND = model.attended(sets)
+        alpha_SBMN = torch.stack([weights_of(softmax, e_SBN, None) for softmax in softmaxes.values()], 2)
+        mean_SBMD, total_SBM = alpha_SBMN.to(a_SBND.dtype) @ a_SBND, alpha_SBMN.sum(-1)
+        logits = model.answer_from(mean_SBMD.flatten(1, 2), total_SBM.flatten(1, 2)).view(*total_SBM.shape, -1)
+        classes_SBMN = sets.classes_SBN[:, :, None].expand_as(alpha_SBMN)
+        of_class_SBMK = alpha_SBMN.new_zeros(logits.shape).scatter_add_(-1, classes_SBMN, alpha_SBMN)
+        answers_SB1 = sets.answers_SB[..., None]
+        spread_SB = e_SBN.amax(-1) - e_SBN.amin(-1)
+        ln_n = math.log(e_SBN.shape[-1])
+        measured = {
+            "accuracy": logits.argmax(-1) == answers_SB1,
+            "heaviest_class_is_right": of_class_SBMK.argmax(-1) == answers_SB1,
+            "entropy": shannon_entropy(alpha_SBMN),
+            "largest_weight": alpha_SBMN.amax(-1),
+            "logit_spread": spread_SB,
+            "entropy_bound": entropy_bound(ln_n, spread_SB),
+            "largest_weight_bound": largest_weight_bound(ln_n, spread_SB),
+            "largest_logit_is_right": e_SBN.argmax(-1) == sets.largest_SB,
+        }
+        for metric, value in measured.items():
+            totals[metric] = totals.get(metric, torch.zeros((), device=model.device)) + value.double().sum((0, 1))
+        n_sets += sets.queries_SB.numel()
+    means: dict[str, Any] = {metric: (total / n_sets).tolist() for metric, total in totals.items()}
+    names = ("logit_spread", "entropy_bound", "largest_weight_bound", "largest_logit_is_right")
+    of_logits = {metric: means.pop(metric) for metric in names}
+    return {name: {metric: means[metric][m] for metric in means} for m, name in enumerate(softmaxes)}, of_logits
+
+
+@torch.no_grad()
+def attention_by_priority(
+    model: MaxRetrieval | InBfloat16,
+    softmaxes: Mapping[str, AttentionSoftmax],
+    blocks: Iterable[Sets],
+    *,
+    n_sets: int,
+    n_items: int,
+) -> dict[str, Tensor]:
+    """Weights [n_sets, n_items] of the items of highest priority, the highest last, of one seed's first sets."""
+    found: dict[str, list[Tensor]] = {name: [] for name in softmaxes}
+    for sets in (block.to(model.device) for block in blocks):
+        e_SBN, _ = model.attended(sets)
+        order = sets.priorities_SBN.argsort(-1)[..., -n_items:]
+        for name, softmax in softmaxes.items():
+            found[name].append(weights_of(softmax, e_SBN, None).gather(-1, order)[0].cpu())
+    return {name: torch.cat(rows)[:n_sets] for name, rows in found.items()}
+
+
+def at_one_temperature(softmaxes: Mapping[str, AttentionSoftmax], entropy: float) -> dict[str, AttentionSoftmax]:
+    """The normalisers with every adaptive temperature held at the one that it gives for this entropy in nats."""
+    of_all = torch.tensor(entropy, dtype=torch.float64)
+    return {
+        name: Temperature(softmax.shape, temperature=1 / float(softmax.beta_at(of_all)))
+        if isinstance(softmax, AdaptiveTemperature)
+        else softmax
+        for name, softmax in softmaxes.items()
+    }
+
+
+def bytes_of_one_set(n: int, *, width: int, n_classes: int, n_softmaxes: int) -> int:
+    """About the most memory that `evaluate` needs for a single set of n items."""
+    return 4 * n * (3 * width + 4 * n_classes + 6 * n_softmaxes)
+
+
+DEGREE = 4
+
+
+@torch.no_grad()
+def fit_points(model: MaxRetrieval | InBfloat16, blocks: Iterable[Sets], *, n_inputs: int) -> Tensor:
+    """Entropy in nats and best inverse temperature of up to `n_inputs` misordered inputs of one seed, [inputs, 2].
+
+    Inputs are left out that have no best inverse temperature above 0: their largest item's logit is below the mean.
+    """
+    found: list[Tensor] = []
+    for block in blocks:
+        sets = block.to(model.device)
+        e_BN, largest_B = model.attended(sets)[0][0].double(), sets.largest_SB[0]
+        wrong_B = e_BN.argmax(-1) != largest_B
+        e_BN, largest_B = e_BN[wrong_B], largest_B[wrong_B]
+        beta_B = best_beta(e_BN, largest_B)
+        entropy_B = shannon_entropy(e_BN.softmax(-1))
+        found.append(torch.stack([entropy_B, beta_B], -1)[beta_B.isfinite()].cpu())
+        if sum(map(len, found)) >= n_inputs:
+            break
+    return torch.cat(found)[:n_inputs] if found else torch.empty(0, 2, dtype=torch.float64)
+
+
+def best_beta(e_BN: Tensor, k_B: Tensor) -> Tensor:
+    """The inverse temperature at which softmax(beta e) gives item k the most weight, [B]; NaN where none above 0 does.
+
+    The weight is largest where e_k equals the mean logit under softmax(beta e), which rises with beta from the plain
+    mean to the largest logit: so there is one solution where e_k lies between these two, found by bisection.
+    """
+    e_BN = e_BN - e_BN.amax(-1, keepdim=True)
+    e_k_B = e_BN.gather(-1, k_B[:, None])[:, 0]
+    low_B = torch.full_like(e_k_B, -np.log(1e6))  # inverse temperatures from 1e-6 to 1e6
+    high_B = -low_B
+    for _ in range(60):
+        middle_B = (low_B + high_B) / 2
+        mean_B = ((middle_B.exp()[:, None] * e_BN).softmax(-1) * e_BN).sum(-1)
+        low_B, high_B = torch.where(mean_B < e_k_B, middle_B, low_B), torch.where(mean_B < e_k_B, high_B, middle_B)
+    exists_B = (e_k_B > e_BN.mean(-1)) & (e_k_B < 0)
+    return low_B.exp().where(exists_B, torch.nan)
+
+
+def most_sets(n: int) -> int:
+    """The most sets of n items in which misordered ones are searched for."""
+    return max(64, 2**22 // n)
+
+
+def fit_quartic(entropies: NDArray[np.float64], betas: NDArray[np.float64]) -> list[float]:
+    """Coefficients of the quartic in the entropy that is nearest to the inverse temperatures, highest power first.
+
+    Velickovic et al. 2024, arXiv:2410.01104, section 4 and figure 5: of the inputs whose item of the largest priority
+    does not hold the largest logit, the inverse temperature that gives that item the most weight, fitted by a quartic.
+
+    Raises ValueError where there are too few points for a quartic, or their entropies are too alike to tell one.
+    """
+    if len(np.unique(entropies)) <= DEGREE:
+        raise ValueError(
+            f"{len(entropies)} inputs whose largest item lacks the largest logit are too few for a polynomial of "
+            f"degree {DEGREE}; give larger fit_sizes or more fit_inputs"
+        )
+    low, high = float(entropies.min()), float(entropies.max())
+    powers = np.vander((2 * entropies - low - high) / (high - low), DEGREE + 1)
+    if np.linalg.cond(powers) > 1e6:  # points that are spread have about 30
+        raise ValueError(
+            f"the entropies of {len(entropies)} inputs, {low:.3f} to {high:.3f} nats, are too alike for a polynomial "
+            f"of degree {DEGREE}; train longer, or give more fit_sizes"
+        )
+    lowest_first = np.polynomial.Polynomial.fit(entropies, betas, DEGREE).convert().coef
+    return [float(c) for c in np.pad(lowest_first, (0, DEGREE + 1 - len(lowest_first)))[::-1]]
+
+
+@torch.no_grad()
+def slope_and_spread(model: MaxRetrieval) -> tuple[Tensor, Tensor]:
+    """Slope of the logit in nats a unit of priority, and standard deviation of the classes' offsets in priority: [S].
+
+    The slope is the mean over the classes of that of a straight line through the logits at priorities from 0.9 to 1;
+    an offset is how far a class's logits lie above the others' logits, divided by the slope. The query is 0.5: it
+    carries no information.
+    """
+    s, k = len(model.item_in.weight), model.n_classes
+    priority_N = torch.linspace(0.9, 1, 101)  # where the largest of many lie
+    classes_SKN = torch.arange(k)[:, None].expand(s, k, len(priority_N))
+    sets = Sets(priority_N.expand(s, k, -1), classes_SKN, torch.full((s, k), 0.5))
+    e_SKN = model.attended(sets.to(model.device))[0].double().cpu()
+    centred_N = priority_N.double() - priority_N.double().mean()
+    slope_S = ((e_SKN * centred_N).sum(-1) / centred_N.square().sum()).mean(1)
+    return slope_S, e_SKN.mean(-1).std(1) / slope_S.abs()

@@ -15,7 +15,6 @@ from roundround.config.verb import (
     REPLICATE,
     WHERE,
     Verb,
-    at_least_one,
     check_checkpoint,
     check_seed,
     key,
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from roundround.hf.load import Pretrained
     from roundround.pe.base import PositionalEncoding
     from roundround.records.loggers.base import Logger
-
-FARTHEST = 2**24  # float32 knows no position beyond by itself
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -55,26 +52,18 @@ class CheckConfig:
     def check(self) -> None:
         check_checkpoint(self.checkpoint)
         check_seed(seed=self.seed)
-        given = [name for name in ("run", "model", "pe") if getattr(self, name) is not None]
-        if len(given) != 1:
-            if given:
-                raise UserError(f"{' and '.join(f'{name}=' for name in given)} are to be checked; give one of them")
-            raise UserError(
-                "there is nothing to check; give run=last, model=stories260k (or model=hf model.path=DIR), or pe=... "
-                "with to=FILE or against=FILE"
-            )
         files = [name for name in ("to", "against") if getattr(self, name) is not None]
-        if given == ["pe"] and len(files) != 1:
-            raise UserError("pe= is for vectors: give to=FILE.safetensors to write them, or against=FILE to compare")
-        if given != ["pe"] and files:
-            raise UserError(f"{files[0]}= is for the vectors of an encoding; give pe=... in place of {given[0]}=")
-        at_least_one(n_heads=self.n_heads, n_key_heads=self.n_key_heads, train_length=self.train_length)
-        at_least_one(head_dim=self.head_dim)
-        if self.n_heads % self.n_key_heads:
-            raise UserError(f"n_heads={self.n_heads} must be a multiple of n_key_heads={self.n_key_heads}")
-        ascending = all(a < b for a, b in zip(self.positions, self.positions[1:], strict=False))
-        if not self.positions or not ascending or self.positions[0] < 0 or self.positions[-1] > FARTHEST:
-            raise UserError(f"positions={self.positions} must ascend, from 0 to {FARTHEST:,}")
+        if len(self.given) != 1 or len(files) != (self.given == ["pe"]):
+            given = " ".join(f"{name}=" for name in (*self.given, *files)) or "nothing"
+            raise UserError(
+                f"{given} is given to check; give one of run=last, model=stories260k (or model=hf model.path=DIR), and "
+                "pe=... with to=FILE.safetensors, which writes vectors, or against=FILE, which compares them"
+            )
+
+    @property
+    def given(self) -> list[str]:
+        """What is to be checked: run, model or pe."""
+        return [name for name in ("run", "model", "pe") if getattr(self, name) is not None]
 
 
 VERB = Verb(

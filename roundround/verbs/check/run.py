@@ -6,43 +6,60 @@ Tested by tests/asking/test_applied_rotations.py.
 from __future__ import annotations
 
 import json
+import math
 import os
-from itertools import pairwise
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from rich.table import Table
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from roundround.asking.applied_rotations import NOT_COMPARED, check_pretrained, check_run, unread_keys
+from roundround.asking.applied_rotations import (
+    AS_DECLARED,
+    NOT_COMPARED,
+    LayerReport,
+    check_pretrained,
+    check_run,
+    named,
+    unread_keys,
+)
 from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
-from roundround.distributed.device import check_fits, describe_device, pick_device
+from roundround.distributed.device import describe_device, pick_device
 from roundround.kernels.keys import AttentionShape
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 from roundround.probing import conformance
-from roundround.probing.conformance import AGREES, DIFFERS, HIDDEN
+from roundround.probing.conformance import DIFFERS, HIDDEN
 from roundround.records.directories import find_run
 from roundround.records.opening import opened_run
 from roundround.records.run import Invocation
-from roundround.report import check as report
 from roundround.support import __version__
-from roundround.support.console import print_status
+from roundround.support.console import print_status, print_table
 from roundround.support.errors import NoVerdict, Refuted, UserError, one_line
 from roundround.support.files import home_expanded, write_atomically
 from roundround.trained.models import TrainedRun, refuse_other_kinds
-from roundround.verbs.check import FARTHEST, CheckConfig
+from roundround.trained.patterns import runs_of
+from roundround.verbs.check import CheckConfig
 
 OF_THE_VECTORS = ("n_heads", "n_key_heads", "head_dim", "positions", "seed")
+ROWS = ("performs", "pairing", "pairs", "wavelength", "attention factor", "window", "chunk", "norm", "scale")
 
 
 def check(cfg: DictConfig, invocation: Invocation) -> None:
     """A model's layers beside their config; or an encoding's vectors, written or compared."""
     config = checked(CheckConfig, cfg)
-    refuse_unread(config, overridden(invocation.overrides))
+    [given] = config.given
+    read = {"run": ["checkpoint"], "model": [], "pe": ["train_length", *OF_THE_VECTORS]}[given]
+    if config.against is not None:
+        given, read = "against", ["train_length"]  # the file has the vectors
+    if unread := sorted({"checkpoint", "train_length", *OF_THE_VECTORS} & overridden(invocation.overrides) - set(read)):
+        raise UserError(f"{unread[0]}= says nothing here: {given}= leaves it unread; leave it out")
     if config.pe is not None:
         give_theta(cfg)
         config = checked(CheckConfig, cfg)
@@ -66,9 +83,9 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
         name, where = "/".join(directory.parts[-2:]), "run.json"
     with opened_run(invocation, cfg) as run:
         run.note(choices=invocation.given, device=describe_device(device), run=run_of, facts={"model": name})
-        run.results(report.records(reports, unread), differences=sum(len(one.differences()) for one in reports))
+        run.results(records(reports, unread), differences=sum(len(one.differences()) for one in reports))
         if run.writes:
-            report.show(reports, unread, name, where)
+            show(reports, unread, name, where)
     for verdict, error, words in (
         (DIFFERS, Refuted, "differ from"),
         (NOT_COMPARED, NoVerdict, "could not be compared with"),
@@ -77,30 +94,98 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
             raise error(f"{n} of {len(reports)} layers {words} {where}")
 
 
-def refuse_unread(config: CheckConfig, keys: set[str]) -> None:
-    """UserError for a value of the command line that nothing would read."""
-    read = {"run": ["checkpoint"], "model": [], "pe": ["train_length", *OF_THE_VECTORS]}
-    if config.against is not None:
-        read["pe"] = ["train_length"]  # the file has the vectors
-    [given] = [name for name in ("run", "model", "pe") if getattr(config, name) is not None]
-    unread = sorted({"checkpoint", "train_length", *OF_THE_VECTORS} & keys - set(read[given]))
+# -- a model's layers, as a table with a column for each kind of layer, and a line for each difference
+
+
+def row(report: LayerReport) -> tuple[str, ...]:
+    """What a layer performs, a cell for each of ROWS."""
+    turning, seen = report.turning, report.seen
+    rotates, least = bool(turning.n_rotated), "at least " if report.n_slow else ""
+    remarks = ["bias on logits"] * seen.biased + [f"queries grow by {seen.growth:.3g}"] * (abs(seen.growth - 1) > 1e-2)
+    return (
+        "; ".join([named(report.scheme), *remarks]),
+        turning.pairing or "",
+        f"{least}{turning.n_rotated} of {turning.n_pairs}",
+        f"{least}{float(f'{slowest(report):.5g}'):,.0f}" if rotates else "",  # further digits are rounding
+        "" if not rotates else "unknown" if seen.factor is None else f"{seen.factor:.4g}",
+        "" if report.window is None else f"{report.window:,}",
+        "" if report.chunk is None else f"{report.chunk:,}",
+        "" if seen.norm is None else f"{seen.norm}{' after' if seen.norm_after else ''}",
+        f"{seen.scale:.4g}",
+    )
+
+
+def slowest(report: LayerReport) -> float:
+    """Tokens in which the slowest pair that rotates turns once."""
+    f_P = report.turning.frequencies_P.abs()
+    return 2 * math.pi / float(f_P[f_P > 0].min())
+
+
+def records(reports: Sequence[LayerReport], unread: Sequence[str]) -> list[dict[str, Any]]:
+    """Each layer's numbers and differences; before them, the keys of the config that nothing reads, if any."""
+    keys = [{"metric": "unread_keys", "value": len(unread), "keys": ", ".join(unread)}] if unread else []
+    return keys + [
+        {
+            "metric": "differences",
+            "value": None if report.verdict == NOT_COMPARED else len(report.differences()),
+            "verdict": report.verdict,
+            "layer": report.declared.number,
+            "scheme": report.scheme.name,
+            "base": report.scheme.base,
+            "factor": report.scheme.factor,
+            "attention_factor": report.seen.factor if report.turning.n_rotated else None,
+            "pairing": report.turning.pairing,
+            "rotated_pairs": report.turning.n_rotated,
+            "slow_pairs": report.n_slow,
+            "pairs": report.turning.n_pairs,
+            "slowest_wavelength": slowest(report) if report.turning.n_rotated else None,
+            "window": report.window,
+            "chunk": report.chunk,
+            "query_norm": report.seen.norm,
+            "query_norm_after_rotation": report.seen.norm_after,
+            "logit_scale": report.seen.scale,
+            "declared_scheme": report.declared.scheme.name,
+            "declared_base": report.declared.scheme.base,
+            "declared_factor": report.declared.scheme.factor,
+            "difference": "; ".join(report.differences()),
+            "not_compared": report.not_compared,
+        }
+        for report in reports
+    ]
+
+
+def show(reports: Sequence[LayerReport], unread: Sequence[str], name: str, where: str) -> None:
+    """A column for the layers that perform the same, and the differences. where: what declares, such as config.json."""
+    groups: dict[tuple[Any, ...], list[int]] = {}  # the numbers of the layers by what is said of them
+    for report in reports:
+        remarks = [f"not compared: {report.not_compared}"] * bool(report.not_compared)
+        groups.setdefault((row(report), *report.differences(), *remarks), []).append(report.declared.number)
+    table = Table(
+        "",
+        title=f"{name}: what its layers perform",
+        caption="measured on single tokens at known positions; pairs: how many rotate of all; wavelength: tokens in "
+        "which the slowest of them turns once",
+    )
+    for numbers in groups.values():
+        table.add_column(runs_of(numbers), overflow="fold")
+    for of_all in zip(ROWS, *(cells for cells, *_ in groups), strict=True):
+        if any(of_all[1:]):
+            table.add_row(*of_all)
+    print_table(table)
+    for (_, *remarks), numbers in groups.items():
+        for remark in remarks:
+            print_status(f"{runs_of(numbers)}: {remark}")
+    if all(report.verdict == AS_DECLARED for report in reports):
+        print_status(f"all as {where} declares" + (" in the keys that are read" if unread else ""))
     if unread:
-        why = "the file of against= brings them" if config.against is not None else f"{given}= leaves it unread"
-        raise UserError(f"{unread[0]}= says nothing here: {why}; leave it out")
+        print_status(f"{where} has keys about positions that nothing reads: {', '.join(unread)}")
 
 
 # -- vectors of conformance
 
 
-def encoding_of(
-    config: CheckConfig, n_heads: int, n_key_heads: int, head_dim: int, n_positions: int
-) -> PositionalEncoding:
-    """The encoding of `pe=` in these sizes.
-
-    UserError where queries and keys do not show it, or memory cannot hold them rotated, copied and multiplied.
-    """
-    n_bytes = 32 * n_heads * n_positions * (head_dim + n_positions)
-    check_fits(n_bytes, torch.device("cpu"), "a file of these sizes", "give fewer heads, channels or positions")
+def encoding_of(config: CheckConfig, n_heads: int, n_key_heads: int, head_dim: int) -> PositionalEncoding:
+    """The encoding of `pe=` in these sizes. UserError where queries and keys do not show it."""
     shape = AttentionShape(
         n_heads=n_heads,
         n_key_heads=n_key_heads,
@@ -111,10 +196,7 @@ def encoding_of(
     )
     assert config.pe is not None, "it has been asked for"
     encoding = build(config.pe, PositionalEncoding, shape)
-    try:
-        conformance.check_conformable(encoding)
-    except ValueError as error:
-        raise UserError(f"pe: {one_line(error)}") from error
+    conformance.check_conformable(encoding)
     return encoding
 
 
@@ -124,7 +206,7 @@ def write_vectors(cfg: DictConfig, config: CheckConfig, invocation: Invocation) 
     path = Path(os.path.abspath(home_expanded(config.to, "to")))
     if path.exists() or not path.parent.is_dir():
         raise UserError(f"to={config.to} is there already, or its folder is not; give another name")
-    encoding = encoding_of(config, config.n_heads, config.n_key_heads, config.head_dim, len(config.positions))
+    encoding = encoding_of(config, config.n_heads, config.n_key_heads, config.head_dim)
     given = conformance.drawn(encoding.shape, config.positions, config.seed)
     tensors = {**given, **conformance.made(encoding, given)}
     about = {
@@ -154,38 +236,45 @@ def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -
     assert config.against is not None
     path = home_expanded(config.against, "against")
     theirs, about = read_vectors(path)
-    n_heads, n_positions, head_dim = theirs["q"].shape
-    encoding = encoding_of(config, n_heads, len(theirs["k"]), head_dim, n_positions)
+    encoding = encoding_of(config, len(theirs["q"]), len(theirs["k"]), theirs["q"].shape[-1])
     ours = conformance.made(encoding, theirs)
-    for name in conformance.MADE:
+    for name in theirs.keys() & {*conformance.MADE}:
         own = list(ours[name].shape) if name in ours else "none"
-        if name in theirs and list(theirs[name].shape) != own:
-            shapes = f"{list(theirs[name].shape)}, and pe={invocation.given.get('pe')} gives {own}"
-            raise UserError(f"{path}: {name} is {shapes}")
+        if list(theirs[name].shape) != own:
+            gives = f"pe={invocation.given.get('pe')} gives {own}"
+            raise UserError(f"{path}: {name} is {list(theirs[name].shape)}, and {gives}")
     held = conformance.held_against(encoding, theirs)
+    differing, hidden = ([one.name for one in held if one.verdict == verdict] for verdict in (DIFFERS, HIDDEN))
     with opened_run(invocation, cfg) as run:
         run.note(choices=invocation.given, device=describe_device(torch.device("cpu")), against=str(path))
-        run.results(report.held_records(held), differing=sum(one.verdict == DIFFERS for one in held))
+        run.results(
+            [
+                {
+                    "metric": "difference",
+                    "tensor": one.name,
+                    "value": one.difference,
+                    "share_of_rounding": one.share,
+                    "verdict": one.verdict,
+                    "hidden_by_rounding": one.n_hidden,
+                }
+                for one in held
+            ],
+            differing=len(differing),
+        )
         if run.writes:
-            report.show_held(held, about.get("made_by", path.name))
-    differing, hidden = ([one.name for one in held if one.verdict == verdict] for verdict in (DIFFERS, HIDDEN))
+            title = f"held against {about.get('made_by', path.name)}"
+            table = Table("tensor", "largest difference", "share of rounding", "", title=title)
+            for one in held:
+                words = f"{HIDDEN} in {one.n_hidden:,} values" if one.verdict == HIDDEN else one.verdict
+                table.add_row(one.name, f"{one.difference:.3g}", f"{one.share:.3g}", words)
+            print_table(table)
     if differing:
-        why = hint(encoding, theirs, differing)
-        raise Refuted(f"{', '.join(differing)} of {path} differ by more than rounding{why}")
+        raise Refuted(f"{', '.join(differing)} of {path} differ by more than rounding")
     if hidden:
         raise NoVerdict(
             f"{', '.join(hidden)} of {path} cannot be told: some values are no larger than their rounding; give nearer "
             "positions"
         )
-
-
-def hint(encoding: PositionalEncoding, theirs: dict[str, Tensor], differing: list[str]) -> str:
-    """What would make a file agree that differs in what is rotated alone."""
-    if not isinstance(encoding, RotaryEncoding) or not set(differing) <= {"q_rotated", "k_rotated", "logits"}:
-        return ""
-    held = conformance.held_against(encoding, conformance.as_interleaved(theirs, 2 * len(encoding.frequencies())))
-    agree = all(one.verdict == AGREES for one in held)
-    return "; they agree where channels pair interleaved (2m with 2m + 1)" if agree else ""
 
 
 def read_vectors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -196,16 +285,8 @@ def read_vectors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             about = opened.metadata() or {}
     except (OSError, SafetensorError) as error:
         raise UserError(f"against={path} cannot be read: {one_line(error)}") from error
-    lacking = [name for name in conformance.GIVEN if name not in tensors]
-    if lacking or not any(name in tensors for name in conformance.MADE):
-        words = lacking[0] if lacking else f"one of {', '.join(conformance.MADE)}"
-        raise UserError(f"{path} has no {words}; roundround check pe=... to=FILE writes a file of this form")
-    positions, q, k = (tensors[name] for name in conformance.GIVEN)
-    fits = q.dim() == k.dim() == 3 and q.shape[1:] == k.shape[1:] and q.numel() > 0 < len(k) and not len(q) % len(k)
-    ascend = positions.dtype in (torch.int32, torch.int64) and list(positions.shape) == list(q.shape[1:2])
-    if not fits or not ascend or any(a >= b for a, b in pairwise([-1, *positions.tolist(), FARTHEST + 1])):
-        raise UserError(
-            f"{path}: positions {list(positions.shape)} must be whole and ascend, from 0 to {FARTHEST:,}, and q "
-            f"{list(q.shape)}, k {list(k.shape)} have heads, positions and channels"
-        )
-    return {**tensors, "positions": positions.long(), "q": q.float(), "k": k.float()}, about
+    if not {*conformance.GIVEN} <= tensors.keys() or tensors.keys().isdisjoint(conformance.MADE):
+        words = f"{', '.join(conformance.GIVEN)} and one of {', '.join(conformance.MADE)}"
+        raise UserError(f"{path} needs {words}; roundround check pe=... to=FILE writes a file of this form")
+    converted = {"positions": tensors["positions"].long(), "q": tensors["q"].float(), "k": tensors["k"].float()}
+    return tensors | converted, about

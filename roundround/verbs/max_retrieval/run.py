@@ -20,19 +20,28 @@ from roundround.config.recorded import as_dict, config_of_run
 from roundround.config.verb import MEASURED
 from roundround.distributed.device import check_fits, describe_device, pick_device
 from roundround.distributed.peers import Peers
-from roundround.papers.max_retrieval.evaluation import (
+from roundround.papers.max_retrieval.model import (
+    FITTING,
+    TEST,
     InBfloat16,
+    MaxRetrieval,
+    TrainingSets,
     at_one_temperature,
     attention_by_priority,
     bytes_of_one_set,
+    bytes_of_training,
     evaluate,
     fit_points,
     fit_quartic,
+    head_shape,
+    joined,
     most_sets,
+    seeds_of,
+    sets_of_size,
+    share_of,
     slope_and_spread,
+    train,
 )
-from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape, joined, seeds_of, share_of, train
-from roundround.papers.max_retrieval.sets import FITTING, TEST, TrainingSets, bytes_of_training, sets_of_size
 from roundround.records import checkpoints
 from roundround.records.directories import ONE_RUN, find_run, read_manifest
 from roundround.records.opening import opened_run

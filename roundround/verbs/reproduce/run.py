@@ -17,12 +17,13 @@ from roundround.config.options import load_option
 from roundround.data.hub import hub_is_reachable, is_cached
 from roundround.distributed.child import VerbFailed
 from roundround.distributed.device import pick_device
-from roundround.papers import figure_names, item_names
-from roundround.papers.claim import AGREES, DIFFERS
-from roundround.papers.figures import (
+from roundround.papers import FIGURES, item_names
+from roundround.papers.claim import (
+    AGREES,
+    DIFFERS,
     Entry,
     Figure,
-    Outcome,
+    Finding,
     Subject,
     figures_of,
     newest_entries,
@@ -30,7 +31,7 @@ from roundround.papers.figures import (
 )
 from roundround.records.opening import now, opened_run
 from roundround.records.run import Invocation
-from roundround.report import reproduction as report
+from roundround.report import papers as report
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import Refuted, UserError, nearest
 from roundround.verbs.reproduce import ReproduceConfig
@@ -39,14 +40,12 @@ from roundround.verbs.reproduce import ReproduceConfig
 def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
     """List the figures, or make some; write the page where it is asked for. Refuted where one differs."""
     config = checked(ReproduceConfig, cfg)
-    if config.write_docs:
-        report.docs_folder()  # refused before hours of work
     differing = make(chosen(config.item), cfg, config, invocation) if config.item else []
     found = newest_entries(config.outputs)
     if config.write_docs:
-        print_result(str(report.write_docs(figures_of(figure_names()), found)))
+        print_result(str(report.write_docs(figures_of(FIGURES), found)))
     elif not config.item:
-        report.show_all(figures_of(figure_names()), found)
+        report.show_all(figures_of(FIGURES), found)
     if differing:
         raise Refuted(f"{len(differing)} differ from the paper: {', '.join(differing)}")
 
@@ -56,7 +55,7 @@ def chosen(wanted: Sequence[str]) -> dict[str, Figure]:
     for name in wanted:
         if name not in item_names():
             raise UserError(f"no item '{name}'{nearest(name, item_names())}")
-    return figures_of(dict.fromkeys(figure_names() if "all" in wanted else wanted))
+    return figures_of(dict.fromkeys(FIGURES if "all" in wanted else wanted))
 
 
 def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig, invocation: Invocation) -> list[str]:
@@ -65,51 +64,56 @@ def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig
     What one model cannot do does not end a run of all figures. A later one may take hours: so what there is is
     recorded after each.
     """
-    check_used(config, figures)
+    pick_device(config.device)
+    if config.model is not None:
+        if all(figure.model is None for figure in figures.values()):
+            raise UserError(f"model= is for figures of a pretrained model, which {', '.join(figures)} is not")
+        from roundround.hf.load import Pretrained  # transformers takes seconds, and the list needs none of it
+
+        build(config.model, Pretrained).check_there()
+    if config.data is not None and not any(figure.trains for figure in figures.values()):
+        raise UserError(f"data= is for rope.table2, which trains; {', '.join(figures)} reads no text of yours")
     subjects = {name: subject_of(figure, cfg, invocation) for name, figure in figures.items()}
     everything = "all" in config.item
     missing = {name: why for name, figure in figures.items() if (why := why_not(figure, subjects[name], everything))}
     if missing and not everything:
-        name, why = next(iter(missing.items()))
-        raise UserError(f"{name} {why}")
+        raise UserError(" ".join(next(iter(missing.items()))))
     with opened_run(invocation, cfg) as run:
         report.tell_plan(figures, missing)
         entries: list[Entry] = []
         for name, figure in figures.items():
             if name in missing:
                 continue
-            began = time.monotonic()
+            began, subject = time.monotonic(), subjects[name]
             runner = Runner(
                 config.outputs, invocation.config_dir, config.device, config.trust, given(invocation, "data")
             )
             try:
-                outcome = figure.make(runner, subjects[name])
+                found = figure.make(runner, subject)
             except (VerbFailed, UserError) as error:
                 if not everything:
                     raise
-                outcome = Outcome(ours="none", remark=f"{error}.")
-            subject = subjects[name]
-            entries.append(
-                Entry(
-                    name=name,
-                    verdict=outcome.verdict,
-                    ours=outcome.ours,
-                    comparisons=outcome.comparisons,
-                    remark=outcome.remark,
-                    untested=outcome.untested,
-                    model=None if subject is None else subject.name,
-                    is_the_papers=subject is None or subject.is_the_papers,
-                    runs=runner.made,
-                    figure=name if outcome.panels else None,
-                    seconds=time.monotonic() - began,
-                    ended=now(),
-                )
+                found = Finding(ours="none", remark=f"{error}.")
+            entry = Entry(
+                name=name,
+                verdict=found.verdict,
+                ours=found.ours,
+                comparisons=found.comparisons,
+                remark=found.remark,
+                untested=found.untested,
+                model=None if subject is None else subject.name,
+                is_the_papers=subject is None or subject.is_the_papers,
+                runs=runner.made,
+                figure=name if found.panels else None,
+                seconds=time.monotonic() - began,
+                ended=now(),
             )
+            entries.append(entry)
             verdicts = [entry.verdict for entry in entries]
             run.results(report.records(entries), agree=verdicts.count(AGREES), differ=verdicts.count(DIFFERS))
             if run.writes:
-                report.draw(entries[-1], figure, outcome.panels, run.directory / "figures", config.figures)
-                print_status(f"{outcome.verdict}  {name}: {report.ours_of(entries[-1])}")
+                report.draw(entry, figure, found.panels, run.directory / "figures", config.figures)
+                print_status(f"{entry.verdict}  {name}: {report.ours_of(entry)}")
                 write_entries(entries, run.directory)
         report.show(figures, entries)
         return [entry.name for entry in entries if entry.verdict == DIFFERS]
@@ -127,19 +131,6 @@ def subject_of(figure: Figure, cfg: DictConfig, invocation: Invocation) -> Subje
     elsewhere = any(word.startswith("model.path=") for word in words)  # another model under the option's name
     shown = Path(str(cfg.model.path)).name if elsewhere else name
     return Subject(shown, words, is_the_papers=name == figure.model and not elsewhere)
-
-
-def check_used(config: ReproduceConfig, figures: Mapping[str, Figure]) -> None:
-    """Raises UserError for what is given and none of the items would read."""
-    pick_device(config.device)
-    if config.model is not None:
-        if all(figure.model is None for figure in figures.values()):
-            raise UserError(f"model= is for figures of a pretrained model, which {', '.join(figures)} is not")
-        from roundround.hf.load import Pretrained  # transformers takes seconds, and the list needs none of it
-
-        build(config.model, Pretrained).check_there()
-    if config.data is not None and not any(figure.trains for figure in figures.values()):
-        raise UserError(f"data= is for rope.table2, which trains; {', '.join(figures)} reads no text of yours")
 
 
 def given(invocation: Invocation, group: str) -> tuple[str, ...]:

@@ -15,14 +15,13 @@ from roundround.config.recorded import as_dict, give_theta
 from roundround.distributed.device import describe_device, pick_device
 from roundround.kernels.trial import FallsBack
 from roundround.papers import statement_names
-from roundround.papers.claim import FAILS, Answer, Trained, claim_of
+from roundround.papers.claim import FAILS, Finding, checks_of
 from roundround.records.opening import opened_run
 from roundround.records.provenance import config_hash
 from roundround.records.run import Invocation
-from roundround.report import theory as report
+from roundround.report import papers as report
 from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import Refuted, UserError
-from roundround.support.files import write_json
 from roundround.verbs.theory import TheoryConfig
 
 
@@ -30,34 +29,31 @@ def theory(cfg: DictConfig, invocation: Invocation) -> None:
     """Check one statement, or all; Refuted where one does not hold."""
     choices = subject_choices(cfg, invocation, with_data=True)
     config = checked(TheoryConfig, cfg)
-    claims = [claim_of(name) for name in dict.fromkeys(config.claim or statement_names())]
+    checks = {name: checks_of(name) for name in dict.fromkeys(config.claim or statement_names())}
     device = pick_device(config.device)
     with opened_run(invocation, cfg) as run:
         run.note(choices=choices, device=describe_device(device))
-        of_model: list[Answer] = []
+        of_model: dict[str, Finding] = {}
         if config.model is not None or config.run is not None:
             with probed_model_of(config, device) as (probed, trained), warnings_as_lines(FallsBack):
                 give_theta(cfg, probed.theta)
                 run.note(config=as_dict(cfg), config_hash=config_hash(as_dict(cfg)))
                 if trained is not None:
                     run.note(run=str(trained.directory))
-                windowed = windows_for(config, probed, trained, invocation.peers)
-                model = Trained(probed, texts_for(config, probed, trained, windowed))
-                of_model = [Answer(c, c.check_model(model), probed.name) for c in claims if c.check_model]
+                texts = texts_for(config, probed, trained, windows_for(config, probed, trained, invocation.peers))
+                of_model = {f"{name} ({probed.name})": ask(probed, texts) for name, (_, ask) in checks.items() if ask}
                 if not of_model:
-                    names = ", ".join(claim.name for claim in claims)
-                    raise UserError(f"{names}: asks nothing of {probed.name}; leave out model= and run=")
-        answers: list[Answer] = []
-        for answer in chain((Answer(claim, claim.check()) for claim in claims), of_model):
-            answers.append(answer)
+                    raise UserError(f"{', '.join(checks)}: asks nothing of {probed.name}; leave out model= and run=")
+        findings: dict[str, Finding] = {}
+        for label, finding in chain(((name, check()) for name, (check, _) in checks.items()), of_model.items()):
+            findings[label] = finding
             if run.writes:
-                print_status(report.line(answer))
-                report.draw(answer, run.directory / "figures", config.figures)
-        failed = [answer.label for answer in answers if answer.finding.verdict == FAILS]
-        run.results(report.records(answers), hold=len(answers) - len(failed), fail=len(failed))
+                print_status(report.line(label, finding))
+                report.draw_statement(label, finding, run.directory / "figures", config.figures)
+        failed = [label for label, finding in findings.items() if finding.of_statement == FAILS]
+        run.results(report.statement_records(findings), hold=len(findings) - len(failed), fail=len(failed))
         if run.writes:
-            report.show(answers)
-            report.write(answers, run.directory / "theory.md")
-            write_json(run.directory / "curves.json", report.curves(answers))
+            report.show_statements(findings)
+            report.write_statements(findings, run.directory / "theory.md")
         if failed:
-            raise Refuted(f"{len(failed)} of {len(answers)} do not hold: {', '.join(failed)}")
+            raise Refuted(f"{len(failed)} of {len(findings)} do not hold: {', '.join(failed)}")

@@ -1,8 +1,14 @@
-"""What was reproduced: the list of all items, a line and a figure for each, the page."""
+"""What checks of the papers' statements found, and what was made of their figures: lines, tables, pages, drawings.
+
+Tested by tests/verbs/test_theory.py and tests/verbs/test_reproduce.py.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,26 +19,125 @@ from rich.table import Table
 
 from roundround.config.options import conf_dir
 from roundround.config.verb import FigureStyle
-from roundround.papers.claim import DIFFERS, CheckedNumber
-from roundround.papers.figures import (
-    ENTRIES,
+from roundround.papers import CLAIMS
+from roundround.papers.claim import (
+    DIFFERS,
+    FAILS,
+    HOLDS,
     NOT_RUN,
     RULE,
+    SHOWN,
+    CheckedNumber,
     Entry,
     Figure,
+    Finding,
+    checks_of,
     count_verdicts,
     newest_of,
     read_entries,
     write_entries,
 )
 from roundround.report.drawing.figures import save_drawing
-from roundround.report.theory import interval, number
 from roundround.support import __version__
 from roundround.support.console import print_status, print_table
-from roundround.support.errors import UserError
 from roundround.support.files import write_atomically
 from roundround.support.markdown import markdown_table
 from roundround.support.panels import Drawing, HeatMap, Panel
+
+
+def interval(comparison: CheckedNumber) -> str:
+    """The interval in which the number had to lie, in words; "" where it is not judged."""
+    low, high = comparison.low, comparison.high
+    if not comparison.is_judged:
+        return ""
+    if not math.isfinite(low):
+        return f"at most {number(high)}"
+    if not math.isfinite(high):
+        return f"at least {number(low)}"
+    if low == high:
+        return f"must be {number(low)}"
+    middle, half = (low + high) / 2, (high - low) / 2
+    if half < 0.001 * abs(middle):  # its ends would read alike
+        return f"must be {number(middle)} within {half:.1g}"
+    return f"from {number(low)} to {number(high)}"
+
+
+def number(value: float | None) -> str:
+    """As digits; "" for None."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e9 else f"{value:.4g}"
+
+
+# -- statements: findings by label, which is the statement's name, and the model in parentheses that was asked
+
+
+def title(label: str) -> str:
+    return CLAIMS[label.partition(" ")[0]]
+
+
+def line(label: str, finding: Finding) -> str:
+    """The verdict with the number nearest to failing."""
+    closest = finding.closest
+    what = f"{closest.what}: {number(closest.ours)} ({interval(closest)})"
+    return f"{finding.of_statement}  {label}: {title(label)}; {what}"
+
+
+def counted(findings: Mapping[str, Finding]) -> str:
+    """How many statements hold and how many fail."""
+    found = Counter(finding.of_statement for finding in findings.values())
+    return f"{found[HOLDS]} hold, {found[FAILS]} fail"
+
+
+def verdict(comparison: CheckedNumber) -> str:
+    """The verdict on a number of a statement: it fails where it differs."""
+    return {DIFFERS: FAILS, SHOWN: SHOWN}.get(comparison.verdict, HOLDS)
+
+
+def statement_records(findings: Mapping[str, Finding]) -> list[dict[str, Any]]:
+    """Every number of every check."""
+    return [
+        {"metric": "comparison", "claim": label, "what": c.what, "value": c.ours, "low": c.low, "high": c.high,
+         "published": c.published, "margin": c.margin, "verdict": verdict(c)}
+        for label, finding in findings.items() for c in finding.comparisons
+    ]  # fmt: skip
+
+
+def show_statements(findings: Mapping[str, Finding]) -> None:
+    """One row for each statement."""
+    table = Table("claim", "says", "numbers", "margin", "verdict", title="theory")
+    for label, finding in findings.items():
+        numbers, margin = str(len(finding.comparisons)), f"{finding.closest.margin:.2f}"
+        table.add_row(label, title(label), numbers, margin, finding.of_statement)
+    margin = "1 in the middle of what is allowed, 0 at an end, negative outside; with one end, as a share of it"
+    table.caption = f"{counted(findings)}\nmargin: {margin}"
+    print_table(table, first_to_leave=["numbers", "margin"])
+
+
+def write_statements(findings: Mapping[str, Finding], path: Path) -> None:
+    """A page with every statement, its formula, its source and all its numbers."""
+    parts = [f"# Theory\n\n{counted(findings)}.\n"]
+    for label, finding in findings.items():
+        words = checks_of(label.partition(" ")[0])[0].__doc__ or ""
+        statement, *formula, source = [" ".join(part.split()) for part in words.split("\n\n") if part.strip()]
+        rows = [(c.what, number(c.ours), interval(c), number(c.published), verdict(c)) for c in finding.comparisons]
+        parts += [
+            f"\n## {label}: {finding.of_statement}\n\n{statement}\n\n    {'; '.join(formula)}\n\n{source}\n",
+            *([f"\n{finding.remark}\n"] if finding.remark else []),
+            "\n",
+            markdown_table(("number", "ours", "allowed", "published", "verdict"), rows),
+        ]
+    write_atomically(path, "".join(parts))
+
+
+def draw_statement(label: str, finding: Finding, folder: Path, style: FigureStyle) -> None:
+    """The statement's figure, if it has one; legible without colour."""
+    if finding.panels:
+        name = "_".join(re.findall(r"[\w.-]+", label))
+        save_drawing(Drawing(name, f"{label}: {title(label)}", list(finding.panels.values())), folder, style)
+
+
+# -- figures
 
 PAPERS = {
     "rope": "Round and Round We Go! What makes Rotary Positional Encodings useful? (arXiv 2410.06205)",
@@ -114,12 +219,6 @@ def with_error(comparison: CheckedNumber) -> str:
     return f"{number(comparison.ours)} {error}"
 
 
-def row_of(comparison: CheckedNumber) -> tuple[str, str, str, str, str]:
-    """What it is, ours, the paper's, where it would agree, and the verdict."""
-    c = comparison
-    return c.what, with_error(c), number(c.published), interval(c), c.verdict
-
-
 def tell_plan(items: Mapping[str, Figure], missing: Mapping[str, str]) -> None:
     """How long it may take, and what is left out."""
     here = {name: item for name, item in items.items() if name not in missing}
@@ -138,7 +237,7 @@ def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
         found.append({"metric": "verdict", "item": entry.name, "value": entry.verdict})
         found += [
             {"metric": "comparison", "item": entry.name, "what": c.what, "value": c.ours, "low": c.low, "high": c.high,
-             "published": c.published, "error": c.error, "verdict": row_of(c)[-1]}
+             "published": c.published, "error": c.error, "verdict": c.verdict}
             for c in entry.comparisons
         ]  # fmt: skip
     return found
@@ -158,12 +257,7 @@ def draw(entry: Entry, item: Figure, panels: Mapping[str, HeatMap | Panel], fold
 # -- the page
 
 
-def docs_folder() -> Path:
-    """Where the page goes: docs/results of the checkout that this code runs from. UserError where it is installed."""
-    folder = conf_dir().parent / "docs" / "results"
-    if not folder.is_dir():
-        raise UserError("--write-docs writes the page of a checkout, and roundround is installed here without its docs")
-    return folder
+DOCS = conf_dir().parent / "docs" / "results"  # of the checkout that this code runs from
 
 
 def write_docs(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Path]]) -> Path:
@@ -171,23 +265,16 @@ def write_docs(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Pat
 
     The outcomes lie beside the figures: what this machine has not made again stays on the page as it was found before.
     """
-    docs = docs_folder()
-    folder = docs / "reproduction"
+    folder = DOCS / "reproduction"
     folder.mkdir(exist_ok=True)
-    kept = read_entries(folder)
-    if not kept and (folder / ENTRIES).exists():
-        raise UserError(f"{folder / ENTRIES} is damaged; take it from git again, or delete it to forget the page")
-    every = newest_of([*((entry, folder) for entry in kept), *found.values()])
+    every = newest_of([*((entry, folder) for entry in read_entries(folder)), *found.values()])
     every = {name: every[name] for name in items if name in every}
     for entry, figures in every.values():
         if entry.figure is not None and figures != folder:
             shutil.copyfile(figures / f"{entry.figure}.svg", folder / f"{entry.figure}.svg")
-    for path in folder.glob("*.svg"):
-        if path.stem not in {entry.figure for entry, _ in every.values()}:
-            path.unlink()
     entries = {name: replace(entry, runs=[]) for name, (entry, _) in every.items()}  # of this machine
     write_entries(list(entries.values()), folder)
-    path = docs / "reproduction.md"
+    path = DOCS / "reproduction.md"
     write_atomically(path, page_of(items, entries))
     return path
 
@@ -220,7 +307,8 @@ def section(name: str, item: Figure, entry: Entry | None) -> str:
     parts.append(f"\n    {command}{f'    # {item.command}' if item.command else ''}\n")
     if entry.comparisons:
         columns = ("number", "ours", "paper", "agrees if", "verdict")
-        parts += ["\n", markdown_table(columns, map(row_of, entry.comparisons))]
+        rows = [(c.what, with_error(c), number(c.published), interval(c), c.verdict) for c in entry.comparisons]
+        parts += ["\n", markdown_table(columns, rows)]
     if entry.figure is not None:
         parts.append(f"\n![{name}](reproduction/{entry.figure}.svg)\n")
     return "".join(parts)
