@@ -276,8 +276,7 @@ class Run(PastRun):
 
     def curves(self) -> DataFrame:
         """What was logged on the way, by step: loss and held_out_nats_per_token in nats, lr, tokens_per_second, ..."""
-        lines, _ = self.metrics()
-        return DataFrame(lines or {"step": []}).groupby("step").first()
+        return DataFrame(self.metrics() or {"step": []}).groupby("step").first()
 
     def __repr__(self) -> str:
         from roundround.report.lab_book import relative

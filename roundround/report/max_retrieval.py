@@ -377,7 +377,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
     """Panels, the table behind the accuracies, the maps, the training loss and all records."""
     measured = measured_of(records)
     panels = [panel for drawing in drawings(measured) for panel in drawing.panels] if measured.values else []
-    lines = files.metrics()
+    lines = files.run.metrics()
     names = sorted({name for line in lines for name in line if name.startswith("loss_")}, key=lambda n: (len(n), n))
     each = [logged(lines, name, "each seed", reference=True)[0] for name in names]
     loss = [*each, logged(lines, "loss", "mean over seeds", style=0)[0]]

@@ -19,7 +19,7 @@ from roundround.distributed.child import VerbFailed, start
 from roundround.report import comparison, comparison_tables
 from roundround.report.drawing.figures import add_heat, colour_map, figure_of, finish, subplots
 from roundround.report.drawing.style import HEAT, SCREEN, Sizes, styled
-from roundround.report.page.view import files_of, shown_word
+from roundround.report.page.view import shown_word, view_of
 from roundround.support.console import print_status
 from roundround.support.errors import AlreadyReported, Interrupted, UserError, nearest
 from roundround.support.panels import Drawing
@@ -109,11 +109,9 @@ def of_comparison(found: Comparison) -> Pictures:
 
 def of_run(directory: Path) -> Pictures:
     """The curves of the run's page, by the titles of its sections. UserError where the directory is no run."""
-    from roundround.report.page.write import view_of
-
-    files = files_of(directory)
-    sections = [section for section in view_of(files, files.records()).sections if section.drawn]
-    title = " ".join([files.run.verb, *files.run.manifest["overrides"]])
+    files, _, view = view_of(directory)
+    sections = [section for section in view.sections if section.drawn]
+    title = " ".join([files.run.manifest["verb"], *files.run.manifest["overrides"]])
     return {
         section.title.lower(): partial(figure_of, Drawing("run", f"{title}: {section.title.lower()}", section.drawn))
         for section in sections

@@ -20,8 +20,7 @@ from roundround.report.comparison import AXES, panels_of
 from roundround.report.drawing.tables import Table, filled, in_words, number
 from roundround.report.eval_panels import OF_A_PART
 from roundround.report.lab_book import Fact, relative
-from roundround.report.page.view import RunFiles, Section
-from roundround.report.page.write import html
+from roundround.report.page.view import Section, html
 from roundround.report.train_panels import logged
 from roundround.support.console import print_status, print_table
 from roundround.support.files import write_atomically
@@ -123,7 +122,7 @@ def write_sweep_page(directory: Path) -> None:
     """Write the page of a sweep into its directory."""
     runs = runs_of(directory)
     remarks: list[str] = []
-    panels = [panel for panel in [*curves_by_step(runs, remarks), *curves_by_length(runs)] if panel.drawn]
+    panels = [panel for panel in [*curves_by_step(runs), *curves_by_length(runs)] if panel.drawn]
     if len(panels) > PANELS:
         remarks.append(f"{PANELS} of {len(panels):,} panels are drawn")
     pages = {"pages": [run.directory.name for run in runs if (run.directory / PAGE).exists()], "page": PAGE}
@@ -156,13 +155,9 @@ def write_sweep_page(directory: Path) -> None:
     write_atomically(directory / PAGE, html(values, [Section("Curves", panels=panels[:PANELS]), results]))
 
 
-def curves_by_step(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]:
-    """The numbers that training logs, a curve for each run. What could not be read is added to `remarks`."""
-    lines = []
-    for run in runs:
-        files = RunFiles(run)
-        lines.append(files.metrics() if run.verb == "train" else [])
-        remarks += [f"job {run.directory.name}: {remark}" for remark in files.remarks]
+def curves_by_step(runs: Sequence[PastRun]) -> list[Panel]:
+    """The numbers that training logs, a curve for each run."""
+    lines = [run.metrics() if run.verb == "train" else [] for run in runs]
     found: list[Panel] = []
     for name, label in LOGGED.items():
         curves = [(own, logged(some, name, "")[0]) for own, some in zip(styles(runs), lines, strict=True)]

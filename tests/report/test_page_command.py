@@ -19,7 +19,7 @@ from helpers_page import Page, eval_records, write_run
 
 from roundround.analysis.past_run import past_run
 from roundround.config.options import changed_settings
-from roundround.report.lab_book import commands_of
+from roundround.report.lab_book import origin_of
 
 Command = Callable[..., Done]
 SMALL_MAXKEY = ["seeds=2", "max_steps=2", "test_sizes=[4]", "test_sets=4", "model.width=8", "device=cpu", "logger=none"]
@@ -72,7 +72,7 @@ def test_the_command_of_a_run_is_what_was_typed_and_runs_when_it_is_pasted(
     command = past_run(directory).manifest["command"]
     shown = roundround("show", str(directory)).out.splitlines()
     assert command in shown
-    assert ("as it was given in " + str(here), command) in commands_of(past_run(directory))
+    assert ("as it was given in " + str(here), command) in origin_of(past_run(directory))["commands"]
     assert "-m" in words or shlex.split(command) == ["roundround", *words]
     path = f"{here / 'bin'}{os.pathsep}{os.environ['PATH']}"
     pasted = subprocess.run(
@@ -91,7 +91,7 @@ def test_a_page_that_cannot_be_written_is_told_and_the_run_is_done(
 ) -> None:
 
     monkeypatch.setattr(
-        "roundround.report.page.write.write_page", Mock(side_effect=OSError(28, "No space left on device"))
+        "roundround.report.page.view.write_page", Mock(side_effect=OSError(28, "No space left on device"))
     )
     trained = train()
     assert (trained.code, trained.manifest["status"]) == (0, "done")

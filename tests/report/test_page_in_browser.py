@@ -11,7 +11,7 @@ import pytest
 from helpers_browser import Tab, browser, tab
 from helpers_page import eval_records, write_probe, write_run
 
-from roundround.report.page.write import write_page
+from roundround.report.page.view import write_page
 
 pytestmark = pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome here; ROUNDROUND_BROWSER names one")
 HOSTILE = "</script><script>document.title = 'taken over'</script>"

@@ -15,7 +15,7 @@ from helpers_page import Page, write_run
 
 from roundround.report.drawing.figures import ends_of, look_of, tick_label, y_ends
 from roundround.report.drawing.style import MARKERS, PALETTE
-from roundround.report.page.write import VARIABLES, page_of, picture_of
+from roundround.report.page.view import VARIABLES, page_of, picture_of
 from roundround.report.train_panels import logged
 from roundround.support.panels import Curve, HeatMap, Mark, Panel
 
@@ -60,11 +60,6 @@ def test_a_band_ends_where_the_possible_does() -> None:
     low, high = y_ends([panel])
     heights = [(246 - y) / 236 * (high - low) + low for _, y in corners(band)]
     assert (min(heights), max(heights)) == (pytest.approx(0, abs=2), pytest.approx(100, abs=2))
-
-
-def test_the_picture_in_words_names_both_ends_and_the_least() -> None:
-    panel = Panel("step", "nats", [Curve("loss", [1, 2, 3], [5.0, 2.0, 4.0])])
-    assert picture_of(panel, 0).alt == "nats against step. loss: 5.000 at 1.000, 4.000 at 3.000, least 2.000 at 2.000."
 
 
 def test_every_marker_says_its_numbers_and_its_words_are_text() -> None:

@@ -1,7 +1,7 @@
 """Draws every figure with matplotlib's own objects, whatever screen, notebook or MPLBACKEND there is.
 
 `save` writes files; `draw_panel` draws the curves and the cells that `support/panels.py` describes, the same in the
-files of a run (`save_drawing`, panels on a grid) and in its page (`report/page/write.py`).
+files of a run (`save_drawing`, panels on a grid) and in its page (`report/page/view.py`).
 """
 
 from __future__ import annotations

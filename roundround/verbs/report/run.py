@@ -10,7 +10,7 @@ from pathlib import Path
 
 from roundround.records.directories import PAGE, jobs_of_sweep
 from roundround.report.lab_book import meant_by
-from roundround.report.page.write import MARK, write_page
+from roundround.report.page.view import MARK, write_page
 from roundround.report.sweep import write_sweep_page
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import UserError, one_line
