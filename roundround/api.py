@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import islice
-from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from pandas import DataFrame
@@ -23,7 +21,8 @@ from roundround.analysis.compare import compare as compare
 from roundround.analysis.comparison import as_typed
 from roundround.analysis.past_run import Filters, PastRun, directories_of, directories_of_all, past_run, runs_in
 from roundround.config.verb import at_least_one
-from roundround.support.errors import UserError
+from roundround.support.console import print_status
+from roundround.support.errors import AlreadyReported, Interrupted, UserError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -77,8 +76,7 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
     with the token that the model reads first. Returns `AttentionWeights`: `weights[layer][head]` is [Q, K], on the CPU
     and in at least float32, 0 where the query does not see the key; `weights[layer]` is [H, Q, K]; `weights.words` has
     the tokens. Rows sum to 1 but for normalisers that leave weight out (sigmoid, sinks). Memory is L x H x T x T
-    numbers. Raises UserError for a text without tokens, one that the encoding has no positions for, or weights that do
-    not fit into memory.
+    numbers. Raises UserError for a text that the tokenizer cannot read, or weights that do not fit into memory.
 
         weights = rr.attention(model, tokenizer, "Once upon a time")
         weights[0][3]  # of layer 0, head 3
@@ -87,18 +85,11 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
 
     from roundround.asking.loaded_model import given_to_write
     from roundround.distributed.device import check_fits
-    from roundround.model.decoder import Decoder
     from roundround.probing.weights import AttentionWeights, weights_of_layers
 
     with given_to_write(model, tokenizer) as writer, torch.no_grad():
         writer.check(text)
         tokens, normalisers = writer.tokens(text, first=True), writer.normalisers
-        if not tokens or not text:
-            raise UserError("the text is empty; give one with at least one token")
-        most = model.longest() if isinstance(model, Decoder) else writer.most
-        if most is not None and len(tokens) > most:
-            has = f"the text has {len(tokens):,} tokens, and the encoding has {most:,} positions"
-            raise UserError(f"{has}; give a shorter text")
         n_bytes = 4 * sum(softmax.shape.n_heads for softmax in normalisers) * len(tokens) ** 2
         check_fits(n_bytes, torch.device("cpu"), f"attention over {len(tokens):,} tokens", "give a shorter text")
         tokens_1T = torch.tensor([tokens], device=writer.device)
@@ -168,10 +159,7 @@ def evaluate(
     from roundround.asking.reader import check_dispersion, first_tokens_of, measure
     from roundround.report.evaluation import records_of_text
 
-    try:
-        lengths = [index(one) for one in (length if isinstance(length, Iterable) else [length])]
-    except TypeError:
-        raise UserError(f"length={length!r} must be a whole number, or a list of them") from None
+    lengths = [length] if isinstance(length, int) else list(length)
     settings: dict[str, Any] = {"stride": stride, "max_tokens": max_tokens, "batch_tokens": batch_tokens}
     settings |= {"separate_documents": separate_documents, "bos": str(bos).lower()}
     with given_to_read(model, tokenizer, data, lengths, **settings) as reader:
@@ -279,17 +267,7 @@ class Run(PastRun):
         return DataFrame(self.metrics() or {"step": []}).groupby("step").first()
 
     def __repr__(self) -> str:
-        from roundround.report.lab_book import relative
-
-        took = f" in {self.seconds:.1f} s" if self.seconds is not None else ""
-        what = " ".join([self.verb, *self.manifest["overrides"]])
-        return f"run of {what}: {self.status}{took}, {relative(self.directory)}"
-
-    def _repr_html_(self) -> str:
-        """What it is and its first numbers, as a notebook shows it."""
-        frame = DataFrame([self.manifest["headline"]])
-        table = frame.to_html(index=False, float_format=lambda value: f"{value:.5g}") if len(frame.columns) else ""
-        return f"<p>{escape(repr(self))}</p>{table}"
+        return f"run of {' '.join([self.verb, *self.manifest['overrides']])}: {self.status}, {self.directory}"
 
 
 def run(path: str | os.PathLike[str] = "last", *, outputs: str = "outputs") -> Run:
@@ -341,7 +319,7 @@ def train(*words: str) -> Run:
     """Train a model as `roundround train` does, in a process of its own; returns when it has ended.
 
     words: what is typed after `roundround train`, each a text of its own: "pe=p_rope", "trainer.max_steps=50",
-    "resume=DIR", "--config-dir=mine". A notebook shows the lines and a bar; elsewhere they go to standard error.
+    "resume=DIR", "--config-dir=mine". Its lines go to standard error.
     Interrupting it (Ctrl-C, the stop button) saves the run, as it does in a terminal, and raises KeyboardInterrupt with
     the words that resume it. Raises UserError with the command's line where it was refused, RuntimeError where it
     failed.
@@ -349,12 +327,30 @@ def train(*words: str) -> Run:
         run = rr.train("pe=p_rope", "trainer.max_steps=50")
         model, tokenizer = rr.load(run)
     """
-    from roundround.report.notebook import run_shown
+    from roundround.distributed.child import VerbFailed, start
 
     for word in words:
         if not isinstance(word, str) or (word.startswith("-") and not word.startswith("--config-dir=")):
             raise UserError(f"{word}: rr.train makes one run of texts such as 'pe=rope'; a sweep is for the terminal")
-    return run(run_shown("train", [*words, "hydra.mode=RUN"]))  # one run of an experiment, not its sweep
+    lines = list[str]()
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        print_status(line)
+
+    def told(beginning: str) -> str:
+        return next((line.removeprefix(beginning) for line in reversed(lines) if line.startswith(beginning)), "")
+
+    try:
+        return run(start(["train", *words, "hydra.mode=RUN"], tell=tell))  # one run of an experiment, not its sweep
+    except AlreadyReported as error:
+        raise UserError(told("roundround train: ") or str(error)) from None
+    except VerbFailed as error:
+        raise RuntimeError(told("roundround train: ") or str(error)) from None
+    except Interrupted:
+        resume = told("resume with: roundround train ")
+        hint = f'; rr.train("{resume}") resumes it' if resume else ""
+        raise KeyboardInterrupt(f"roundround train was stopped{hint}") from None
 
 
 # -- figures
@@ -371,20 +367,6 @@ def plot(result: object, what: str | None = None) -> Any:
 
         rr.plot(weights, "2.3").savefig("head.pdf")
     """
-    from roundround.analysis.comparison import Comparison
-    from roundround.report import notebook as report
+    from roundround.report.notebook import drawn, pictures_of
 
-    if isinstance(result, Comparison):
-        return report.drawn("the comparison", report.of_comparison(result), what)
-    if isinstance(result, str | os.PathLike):
-        directory = run(result).directory
-        return report.drawn(str(directory), report.of_run(directory), what)
-    from roundround.probing.probe import Probe
-    from roundround.probing.weights import AttentionWeights
-
-    if isinstance(result, AttentionWeights):
-        return report.drawn("the text", report.of_weights(result), what)
-    if isinstance(result, Probe):
-        return report.drawn("the probe", report.of_probe(result), what)
-    takes = "what rr.probe, rr.compare, rr.attention or rr.train returns, or the path of a run"
-    raise UserError(f"rr.plot takes {takes}, not {type(result).__name__}")
+    return drawn(pictures_of(run(result).directory if isinstance(result, str | os.PathLike) else result), what)

@@ -5,10 +5,8 @@ Shapes: L layers, B batch, T tokens, H heads, G key heads, C head channels, P pa
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import torch
@@ -19,7 +17,7 @@ from roundround.probing.dispersion import fused_entropies
 from roundround.probing.layout import KINDS, N_ROWS, Layout, PairNorms, SelfTest, stacked
 from roundround.probing.probed_model import ProbedModel, run, watching
 from roundround.probing.prompt import LayerRecord, PromptRecord, check_prompt, record_layer
-from roundround.probing.rows import BANDS, FIRST_ROW, PLACES, RowStatistics
+from roundround.probing.rows import BANDS, FIRST_ROW, RowStatistics
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
 from roundround.support.errors import UserError
@@ -59,20 +57,6 @@ class Probe:
         n_heads, n_pairs = (max(x.shape[n] for x in self.norms.mean("query", "norm")) for n in (0, 1))
         of = f"{len(self.layouts)} layers, {n_heads} heads, {n_pairs} pairs"
         return f"probe of {self.name}: {of}; {self.n_texts:,} texts, {self.n_tokens:,} tokens"
-
-    def _repr_html_(self) -> str:
-        """What it read, and of each layer how many heads have which label, as a notebook shows it."""
-        if self.rows is None:
-            return f"<p>{escape(repr(self))}</p>"
-        counts = [Counter(label for label, _ in heads) for heads in self.labels()]
-        columns = [place for place in PLACES if any(place in count for count in counts)]
-        head = "".join(f"<th>{place}</th>" for place in ("heads by label", *columns))
-        rows = [
-            f"<tr><th>{escape(self.layer_name(layer))}</th>"
-            + "".join(f"<td>{count[place] or ''}</td>" for place in columns)
-            for layer, count in enumerate(counts)
-        ]
-        return f"<p>{escape(repr(self))}</p><table><tr>{head}</tr>{'</tr>'.join(rows)}</tr></table>"
 
     def layer_name(self, layer: int) -> str:
         """A layer with its kind, where there are several: `layer 3, global`."""

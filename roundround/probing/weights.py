@@ -7,7 +7,6 @@ Tested by tests/test_api.py.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,6 @@ from torch import Tensor
 
 from roundround.probing.probed_model import watching
 from roundround.softmax.base import AttentionSoftmax
-
-WORDS_SHOWN = 40  # of a text
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -50,11 +47,6 @@ class AttentionWeights:
         heads = sorted({len(weights_HQK) for weights_HQK in self.layers})
         n_heads = f"{heads[0]}" if len(heads) == 1 else f"{heads[0]} to {heads[-1]}"
         return f"attention of {self.name}: {len(self)} layers, {n_heads} heads, {len(self.tokens)} tokens"
-
-    def _repr_html_(self) -> str:
-        more = " ..." if len(self.words) > WORDS_SHOWN else ""
-        words = " ".join(f"<code>{html.escape(word)}</code>" for word in self.words[:WORDS_SHOWN])
-        return f"<p>{html.escape(repr(self))}; weights <code>[layer][head]</code> are [Q, K]</p><p>{words}{more}</p>"
 
 
 @torch.no_grad()

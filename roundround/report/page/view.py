@@ -1,4 +1,4 @@
-"""The page of a run: what it is made of, and how it is written, read off what lies in the run's directory. No torch here.
+"""The page of a run: what it is made of, and how it is written, read off what lies in its directory. No torch here.
 
 The page is one file, with the templates, styles and scripts of the package inside. Everything that comes from a run is
 escaped by the template engine. The page's policy lets the browser run these scripts alone, by their hash, and fetch
