@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from roundround.model.decoder import Decoder
     from roundround.pe.base import PositionalEncoding
     from roundround.probing.probe import Probe
-    from roundround.probing.weights import AttentionWeights
+    from roundround.probing.rows import AttentionWeights
     from roundround.softmax.base import AttentionSoftmax
 
 # -- models
@@ -85,7 +85,7 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
 
     from roundround.asking.loaded_model import given_to_write
     from roundround.distributed.device import check_fits
-    from roundround.probing.weights import AttentionWeights, weights_of_layers
+    from roundround.probing.rows import AttentionWeights, weights_of_layers
 
     with given_to_write(model, tokenizer) as writer, torch.no_grad():
         writer.check(text)

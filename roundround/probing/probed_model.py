@@ -123,17 +123,11 @@ class ProbedDecoder(ProbedModel):
         if decoder.draws_positions and len(set(decoder.leaders)) > 1:
             raise UserError(f"{name} draws positions in one kind of layers alone; a probe would give them to all")
         for encoding in self.encodings:
-            if not isinstance(encoding, RotaryEncoding):
-                if isinstance(encoding, NoPE) and len(self.encodings) > 1:  # a kind of layer without position
-                    continue
-                raise UserError(
-                    f"{name} has no RoPE ({type(encoding).__name__}) that its frequencies determine; a probe needs one"
-                )
-            if not is_said_by_frequencies(encoding):
-                raise UserError(
-                    f"{name} rotates by more than its frequencies say ({type(encoding).__name__}); "
-                    "a probe would lose the rest"
-                )
+            if isinstance(encoding, NoPE) and len(self.encodings) > 1:  # a kind of layer without position
+                continue
+            if not isinstance(encoding, RotaryEncoding) or not is_said_by_frequencies(encoding):
+                kind = type(encoding).__name__
+                raise UserError(f"{name} has no RoPE ({kind}) that its frequencies determine; a probe needs one")
 
     @property
     def device(self) -> torch.device:
@@ -177,20 +171,13 @@ class ProbedDecoder(ProbedModel):
         return self.decoder.draws_positions
 
     def positions(self, tokens: Sequence[int]) -> Tensor:
-        self.check_length(len(tokens))
         [first, *_] = self.decoder.draws(torch.tensor([tokens]))
         return self.decoder.encoding.positions(torch.arange(len(tokens))[None], first)[0]
-
-    def check_length(self, n_tokens: int) -> None:
-        longest = self.decoder.longest()
-        if longest is not None and n_tokens > longest:
-            raise UserError(f"{self.name} has {longest} positions, and a text has {n_tokens} tokens; cut it shorter")
 
     def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
         return self.decoder.hidden(tokens_BT, pos_BT=pos_BT)
 
     def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        self.check_length(tokens_BT.shape[1])
         loss_BT: Tensor = self.decoder(tokens_BT, targets_BT=targets_BT)
         return loss_BT
 

@@ -1,14 +1,18 @@
-"""What single rows of attention look like: where their weight goes, with every frequency and without a band of them.
+"""What rows of attention look like: where their weight goes, with every frequency and without a band of them.
 
-At most ROWS query rows of each text are looked at, spread over it evenly; state is [layer, head, ...].
-Shapes: B batch, T tokens, R sampled rows, K keys, H heads, G key heads, C head channels, P pairs, D distances.
+At most ROWS query rows of each text are seen, spread over it evenly; state is [layer, head, ...]. A short prompt is
+seen whole, and a few rows of one text while a model trains. Questions about the largest of ever more listed numbers
+follow Velickovic et al. 2024, arXiv:2410.01104, figure 3, which does not print its prompt; ours is in `texts`.
+Shapes: L layers, B batch, T tokens, Q queries, R sampled rows, K keys, H heads, G key heads, C head channels, P pairs,
+D distances.
 
-Tested by tests/probing/test_probe.py.
+Tested by tests/probing/test_probe.py, tests/training/test_telemetry.py and tests/test_api.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,9 +23,12 @@ from roundround.kernels.keys import Keys
 from roundround.kernels.precision import at_least_float32
 from roundround.kernels.row_measures import entropy_of_weights, extreme_logits
 from roundround.kernels.sdpa import repeated
-from roundround.probing.layout import Layout, add_to
-from roundround.probing.probed_model import watching
+from roundround.model.decoder import Decoder
+from roundround.probing.layout import Layout, add_to, stacked
+from roundround.probing.probed_model import ProbedModel, run, watching
+from roundround.probing.texts import maximum_prompt
 from roundround.softmax.base import AttentionSoftmax
+from roundround.support.errors import UserError
 
 PLACES = ("diagonal", "previous", "sink", "offset", "semantic", "local", "diffuse")
 FIRST_ROW = 4  # earlier rows have too few keys for self, previous and first to be different things
@@ -336,3 +343,213 @@ def places_of_heads(
     with watching(normalisers, take_in):
         read(tokens_BT)
     return torch.stack([shares_of(mean, mean["apart"], mean["apart"].argmax(-1)) for mean in sums.values()])
+
+
+# -- a prompt, token by token
+
+LONGEST = 256  # tokens: everything is kept, so a prompt is short
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """One layer: chunk norms [H, T, P] and [G, T, P], scaled logits and weights [H, T, T], whole norms [H, T]."""
+
+    query_norms: Tensor
+    key_norms: Tensor
+    logits: Tensor
+    weights: Tensor
+    bound: Tensor  # scale |q_i| |k_j|: no logit exceeds it (Cauchy-Schwarz), [H, T, T]
+
+
+@dataclass(frozen=True)
+class PromptRecord:
+    """A prompt's tokens as words, and what every layer does with them, by the layer's number."""
+
+    words: list[str]
+    layers: dict[int, LayerRecord]
+
+    def alignment(self, layer: int, head: int) -> dict[str, list[float | None]]:
+        """How near to their bounds a head's logits on itself and on the token before come, token by token.
+
+        Barbero et al. 2024, arXiv:2410.06205, tables 3 to 5. `bound` is |q_t| |k_t|; `previous` is the logit of query t
+        on key t - 1 and `bound_previous` its own bound; `next` is the logit of query t + 1 on key t, which is how the
+        paper's column may be read.
+        """
+        record = self.layers[layer]
+        logits, bound = record.logits[head], record.bound[head]
+        below, bound_below = logits.diagonal(-1).tolist(), bound.diagonal(-1).tolist()
+        return {
+            "bound": bound.diagonal().tolist(),
+            "diagonal": logits.diagonal().tolist(),
+            "previous": [None, *below],
+            "bound_previous": [None, *bound_below],
+            "next": [*below, None],
+        }
+
+    def arrays(self) -> dict[str, Tensor]:
+        """query_norms [L, H, T, P], key_norms [L, G, T, P], logits and weights [L, H, T, T], float32."""
+        names = ("query_norms", "key_norms", "logits", "weights", "bound")
+        numbers, records = list(self.layers), self.layers.values()
+        return {name: stacked([getattr(record, name) for record in records], numbers) for name in names}
+
+
+def check_prompt(tokens: Sequence[int]) -> None:
+    """UserError for fewer than 2 or more than LONGEST tokens."""
+    if not 2 <= len(tokens) <= LONGEST:
+        raise UserError(f"the prompt has {len(tokens)} tokens; from 2 to {LONGEST} can be looked at whole")
+
+
+def record_layer(
+    softmax: AttentionSoftmax,
+    layout: Layout,
+    q_HTC: Tensor,
+    k_GTC: Tensor,
+    *,
+    scale: float,
+    keys: Keys,
+    rows: Mapping[str, Tensor],
+) -> LayerRecord:
+    """What a layer does with the prompt; `rows` are its row parameters, [1, H, T, 1]."""
+    n = q_HTC.shape[1]
+    q, k = at_least_float32(q_HTC)[None], at_least_float32(k_GTC)[None]
+    logits, visible = logits_of_rows(q, k, scale, keys, None, 0, n)
+    weights = softmax.weights(logits, visible, rows_between(rows, visible, 0, n))
+    lengths = q.norm(dim=-1)[..., None] * repeated(k, q).norm(dim=-1)[..., None, :] * abs(scale)
+    found = (layout.norms(q), layout.norms(k), logits.masked_fill(~visible, torch.nan), weights, lengths)
+    return LayerRecord(*(x[0].float().cpu() for x in found))
+
+
+N_ELEMENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+N_LISTS = 4  # of each length, their entropies averaged
+
+
+@torch.no_grad()
+def entropy_by_length(
+    probed: ProbedModel, n_elements: Sequence[int] = N_ELEMENTS, n_lists: int = N_LISTS
+) -> dict[int, list[Tensor]]:
+    """Entropy in nats of the prompt's last row, [H] for every layer, by the number of listed elements.
+
+    Lists whose prompt is longer than the model's context are left out.
+    """
+    found = {}
+    for n in n_elements:
+        prompts = [probed.tokens(maximum_prompt(n, seed)) for seed in range(n_lists)]
+        if max(map(len, prompts)) > probed.longest:
+            break
+        rows = [last_row_entropy(probed, prompt) for prompt in prompts]
+        found[n] = [torch.stack(layer).mean(0) for layer in zip(*rows, strict=True)]
+    if not found:
+        raise UserError(f"{probed.name} has a context of {probed.longest} tokens, too short for prompt=maximum")
+    return found
+
+
+def last_row(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> Tensor:
+    """Weights [B, H, K] of the last query of a call that `watching` shows, over the last K keys, all that it sees."""
+    keys = options["keys"]
+    a, b = keys.n_queries - 1, keys.n_queries
+    logits, visible = logits_of_rows(qkv[0], qkv[1], options["scale"], keys, options["bias"], a, b)
+    return softmax.weights(logits, visible, rows_between(options["rows"], visible, a, b))[:, :, 0]
+
+
+def last_row_entropy(probed: ProbedModel, tokens: Sequence[int]) -> list[Tensor]:
+    """Entropy of each head's last row, [H] for every layer, in nats."""
+    entropies: dict[int, Tensor] = {}
+
+    def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        entropies[softmax.shape.layer] = entropy_of_weights(last_row(softmax, qkv, options))[0].cpu().double()
+
+    with watching(probed.normalisers, take_in):
+        run(probed, [(tokens, None)])
+    return [entropies[layer] for layer in sorted(entropies)]
+
+
+# -- while a model trains
+
+BLOCKS, BLOCK_ROWS = 8, 32  # blocks of so many rows each, spread over the text evenly
+
+
+@torch.no_grad()
+def attention_statistics(decoder: Decoder, tokens_1T: Tensor, *, step: Any) -> dict[str, float]:
+    """One forward pass of a text, and what at most BLOCKS * BLOCK_ROWS of its rows show, all heads of a layer.
+
+    largest_logit: of all rows and visible keys, scale q . k with its bias and before any temperature.
+    attention_entropy: the mean of the weights' entropies in nats; weights that do not sum to one are first made to.
+    first_token_share: the mean weight of the text's first token, over the rows but its own; 0 where a window hides it.
+    Each is named with its layer. Nothing of the model changes; `step` is that of the training step.
+    """
+    found: dict[str, float] = {}
+
+    def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        q_BHQC, k_BGKC, keys, rows = qkv[0], qkv[1], options["keys"], options["rows"]
+        largest, entropies, shares = [], [], []
+        for a, b in spread_blocks(keys.n_queries):
+            logits, visible = logits_of_rows(q_BHQC, k_BGKC, options["scale"], keys, options["bias"], a, b)
+            logits = at_least_float32(logits)
+            alpha_BHQK = softmax.weights(logits, visible, rows_between(rows, visible, a, b))
+            largest.append(extreme_logits(logits, visible)[0].amax())
+            entropies.append(entropy_of_weights(alpha_BHQK).flatten())
+            first = alpha_BHQK[..., 0] if keys.span(a, b)[0] == 0 else torch.zeros_like(alpha_BHQK[..., 0])
+            shares.append(first[..., 1 if a == 0 else 0 :].flatten())
+        numbers = {
+            "largest_logit": torch.stack(largest).amax(),
+            "attention_entropy": torch.cat(entropies).mean(),
+            "first_token_share": torch.cat(shares).mean(),
+        }
+        found.update({f"{name}_layer_{softmax.shape.layer}": float(value) for name, value in numbers.items()})
+
+    with watching([module for module in decoder.modules() if isinstance(module, AttentionSoftmax)], take_in):
+        decoder.hidden(tokens_1T, step=step)
+    return found
+
+
+def spread_blocks(n: int) -> list[tuple[int, int]]:
+    """All n rows where they are few, else BLOCKS blocks of BLOCK_ROWS rows, from the start to the end."""
+    if n <= BLOCKS * BLOCK_ROWS:
+        return [(0, n)]
+    return [(a := round(i * (n - BLOCK_ROWS) / (BLOCKS - 1)), a + BLOCK_ROWS) for i in range(BLOCKS)]
+
+
+# -- every weight of a text
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class AttentionWeights:
+    """Weights `[layer][head]` of one text, each [Q, K] on the CPU, at least float32.
+
+    name: the model's. words: what each token reads as. tokens: their ids. layers: the weights of each layer with
+    attention, [H, Q, K]. numbers: which layers of the model these are.
+    """
+
+    name: str
+    words: list[str]
+    tokens: list[int]
+    layers: list[Tensor]
+    numbers: list[int]
+
+    def __getitem__(self, layer: int) -> Tensor:
+        return self.layers[layer if layer < 0 else self.numbers.index(layer)]
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.layers)
+
+    def __repr__(self) -> str:
+        heads = sorted({len(weights_HQK) for weights_HQK in self.layers})
+        n_heads = f"{heads[0]}" if len(heads) == 1 else f"{heads[0]} to {heads[-1]}"
+        return f"attention of {self.name}: {len(self)} layers, {n_heads} heads, {len(self.tokens)} tokens"
+
+
+@torch.no_grad()
+def weights_of_layers(normalisers: Sequence[AttentionSoftmax], forward: Callable[[], object]) -> list[Tensor]:
+    """The weights of each layer in a forward pass over one text, [H, Q, K]; of several passes the first's."""
+    found: dict[int, Tensor] = {}
+
+    def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        if softmax.shape.layer not in found:
+            found[softmax.shape.layer] = softmax.all_weights(qkv[0], qkv[1], **options)[0].cpu()
+
+    with watching(normalisers, take_in):
+        forward()
+    return [found[layer] for layer in sorted(found)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import rich.table
 from rich import box
 
 from roundround.analysis.past_run import PastRun, directories_of, last
-from roundround.config.options import Change
 from roundround.config.verb import Verb
 from roundround.records.directories import time_of
 from roundround.report.drawing.tables import Table, in_words, number, shown, tables_of, text_of
@@ -29,15 +27,6 @@ ROWS_SHOWN = 20  # of a table of results
 TO_LEAVE = ("took", "verb", "headline", "status", "overridden")  # columns of the list, where a terminal is narrow
 WHY = 60  # characters of why a run failed
 SHORT_HASH = 12  # characters
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A name and its value; `whole` is the full value if `value` is cut."""
-
-    name: str
-    value: str
-    whole: str = ""
 
 
 def origin_of(run: PastRun) -> dict[str, Any]:
@@ -65,15 +54,15 @@ def origin_of(run: PastRun) -> dict[str, Any]:
     found = []
     for name, value in values:  # a hash is cut; a seed and the id of a token are numbers whose digits stay together
         if name.endswith("_hash") and isinstance(value, str):
-            found.append(Fact(in_words(name), value[:SHORT_HASH], value))
+            found.append((in_words(name), value[:SHORT_HASH]))
         elif value is not None:
             together = name == "seed" or name.endswith("of_document")
-            found.append(Fact(in_words(name), text_of(value) if together else shown(value)))
+            found.append((in_words(name), text_of(value) if together else shown(value)))
     if commit:
         patched = ", with uncommitted changes (code.patch)" if git.get("dirty") else ""
-        found.append(Fact("commit", commit[:SHORT_HASH] + patched, commit))
+        found.append(("commit", commit[:SHORT_HASH] + patched))
     if versions := manifest.get("versions"):
-        found.append(Fact("versions", ", ".join(f"{name} {text_of(value)}" for name, value in versions.items())))
+        found.append(("versions", ", ".join(f"{name} {text_of(value)}" for name, value in versions.items())))
     again = shlex.join(["roundround", "rerun", str(run.directory)])
     commands = [("again, and compare the numbers", again)] if verb_named(manifest["verb"]).repeats else []
     folder = f" in {manifest['cwd']}" if manifest.get("cwd") else ""
@@ -135,24 +124,17 @@ def as_record(run: PastRun) -> dict[str, Any]:
     }
 
 
-def show_run(run: PastRun, changes: Sequence[Change] | None) -> None:
-    """Print the origin of a run, its settings, results, curves and files, in the words of its page.
-
-    changes: the settings that differ from the defaults; None if the defaults are not known.
-    """
+def show_run(run: PastRun) -> None:
+    """Print the origin of a run, its settings, results, curves and files, in the words of its page."""
     print_result(relative(run.directory))
     origin = origin_of(run)
-    for fact in origin["facts"]:
-        print_result(f"{fact.name:<24} {fact.value}")
+    for name, value in origin["facts"]:
+        print_result(f"{name:<24} {value}")
     for name, command in origin["commands"]:
         print_result(f"{name}:")
         print_result(command)  # a line of its own, to be copied
-    settings = origin["settings"]
-    if changes is not None:
-        rows = [[change.key, text_of(change.value), text_of(change.default)] for change in changes]
-        settings = Table("What differs from the defaults", ["setting", "value", "default"], rows)
-    if settings.rows:
-        print_table(settings.rich(), on_output=True, first_to_leave=["default"])
+    if origin["settings"].rows:
+        print_table(origin["settings"].rich(), on_output=True)
     else:
         print_result("Everything is as the defaults have it.")
     for table in tables_of(run.results()):

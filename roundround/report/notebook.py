@@ -13,14 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 from roundround.analysis.comparison import Comparison, training_curves
 from roundround.report import comparison, comparison_tables
-from roundround.report.drawing.figures import add_heat, colour_map, figure_of, finish, subplots
-from roundround.report.drawing.style import HEAT, SCREEN, Sizes, styled
+from roundround.report.drawing.figures import (
+    HEAT,
+    SCREEN,
+    Sizes,
+    add_heat,
+    colour_map,
+    figure_of,
+    finish,
+    styled,
+    subplots,
+)
 from roundround.report.page.view import shown_word, view_of
 from roundround.support.errors import UserError, nearest
 from roundround.support.panels import Drawing
 
 if TYPE_CHECKING:
-    from roundround.probing.weights import AttentionWeights
+    from roundround.probing.rows import AttentionWeights
 
 Pictures = Mapping[str, Callable[[Sizes], Any]]  # what draws each, by name
 ALL_HEADS = "all"
@@ -39,7 +48,7 @@ def pictures_of(result: object) -> Pictures:
     if isinstance(result, Path):
         return of_run(result)
     from roundround.probing.probe import Probe
-    from roundround.probing.weights import AttentionWeights
+    from roundround.probing.rows import AttentionWeights
 
     if isinstance(result, AttentionWeights):
         return of_weights(result)

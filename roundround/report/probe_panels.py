@@ -31,9 +31,9 @@ WITHOUT = "places_without_"
 FIRST = "_without_first"
 SHARE = "share_on_"
 MEASURES = ("entropy", "largest_weight", "logit_spread")
+CHANGE = "change"  # the share of the weight that moves when frequencies are set to zero
 NONE = "none"  # the `ablate` of what is measured before frequencies are set to zero
 LETTERS = {"diagonal": "D", "previous": "P", "sink": "K", "offset": "O", "semantic": "S", "local": "L", "diffuse": "-"}
-NEIGHBOURHOOD = ("diagonal", "previous", "local")
 MEANINGS = {
     "diagonal": "looks at the token itself",
     "previous": "looks at the token before",
@@ -100,14 +100,11 @@ def view(files: RunFiles, records: list[Record]) -> View:
     sections, data = [], None
     if heads:
         ordered = standing_out(heads, places)
-        first = max(ordered, key=lambda head: head.change() or 0.0)  # the first of all where nothing was ablated
+        first = max(ordered, key=lambda head: head.measures.get("change", 0.0))  # the first where nothing was ablated
         data = arrays_for_script(files, ordered, places) | {"places": places, "first": first.name, "heads": {}}
         for head in heads:  # the map shows two decimals: of shares rounded to three before, some would be wrong
-            own = {"label": head.place(), "share": short(head.share(), 6)}
-            own |= {name: short(value) for name, value in head.measures.items()}
-            change = head.change()
-            own |= {} if change is None else {"change": short(change)}
-            data["heads"][head.name] = own
+            own = {"label": head.label, "share": short(head.share, 6)}
+            data["heads"][head.name] = own | {name: short(value) for name, value in head.measures.items()}
         sections.append(explorer(heads, places, first))
     about_lists = "Entropy of the last row when asked for the largest of a list; the band spans the heads."
     asked = Section("Asked for the maximum", panels=maximum_panels(records), note=about_lists)
@@ -124,9 +121,8 @@ def explorer(heads: Sequence[ProbedHead], places: Sequence[str], first: ProbedHe
     grid: list[list[ProbedHead | None]] = [[None] * n_heads for _ in range(n_layers)]
     for head in heads:
         grid[head.layer][head.head] = head
-    counts = Counter(head.place() for head in heads)
-    measures = [name for name in MEASURES if any(name in head.measures for head in heads)]
-    changed = any(head.change() is not None for head in heads)
+    counts = Counter(head.label for head in heads)
+    measures = [name for name in (*MEASURES, CHANGE) if any(name in head.measures for head in heads)]
     legend = [
         {"place": place, "letter": LETTERS.get(place, "?"), "meaning": MEANINGS.get(place, ""), "n": counts[place]}
         for place in places
@@ -138,31 +134,18 @@ def explorer(heads: Sequence[ProbedHead], places: Sequence[str], first: ProbedHe
         "classes": {place: f"p{number}" for number, place in enumerate(places)},
         "dense": n_heads > DENSE,
         "narrow": n_heads <= NARROW,
-        "measures": measures + (["change"] if changed else []),
+        "measures": measures,
         "first": first.name,
-        "changed": changed,
-        "labelled": any(head.label is not None for head in heads),
+        "changed": CHANGE in measures,
     }
-    return Section("Heads", part="probe.html.j2", values=values, tables=[table_of(heads, measures, changed)])
+    return Section("Heads", part="probe.html.j2", values=values, tables=[table_of(heads, measures)])
 
 
-def table_of(heads: Sequence[ProbedHead], measures: Sequence[str], changed: bool) -> Table:
-    columns = ["layer", "head", "label", "share", *measures, *(["change"] if changed else [])]
-    rows = [
-        [
-            h.layer,
-            h.head,
-            h.place(),
-            h.share(),
-            *(h.measures.get(m) for m in measures),
-            *([h.change()] if changed else []),
-        ]
-        for h in heads
-    ]
-    recorded = all(head.behind_label is not None for head in heads)
-    of_local = "on the token itself and the seven before" if recorded else "at diagonal, previous and local together"
-    note = f"share: of the weight, behind the label (local: {of_local}); entropy in nats"
-    note += "; change: of the weight, that goes elsewhere" if changed else ""
+def table_of(heads: Sequence[ProbedHead], measures: Sequence[str]) -> Table:
+    columns = ["layer", "head", "label", "share", *measures]
+    rows = [[h.layer, h.head, h.label, h.share, *(h.measures.get(m) for m in measures)] for h in heads]
+    note = "share: of the weight, behind the label; entropy in nats"
+    note += "; change: of the weight, that goes elsewhere" if CHANGE in measures else ""
     return Table("heads", columns, rows, note=note, folded=True, short=True)
 
 
@@ -293,38 +276,18 @@ def overview(norms_LHP: NDArray[Any]) -> dict[str, Any]:
 
 @dataclass
 class ProbedHead:
-    """A head: its label, the share of its weight at each place (by band that is set to zero), and its measures."""
+    """A head: its label and the weight behind it, its shares (by band that is set to zero, by place), its measures."""
 
     layer: int
     head: int
-    label: str | None = None
-    behind_label: float | None = None
+    label: str = ""
+    share: float = 0.0
     shares: dict[str, dict[str, float]] = field(default_factory=dict)
     measures: dict[str, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return f"{self.layer}.{self.head}"
-
-    def place(self) -> str:
-        """Its label, or the place of the largest share if the run recorded no label."""
-        before = self.shares.get(NONE, {})
-        return self.label or (max(before, key=lambda place: before[place]) if before else "")
-
-    def share(self) -> float:
-        """The recorded weight behind its label, or the weight at the label's place, which is less for a local head."""
-        if self.behind_label is not None:
-            return self.behind_label
-        before = self.shares.get(NONE, {})
-        return sum(before.get(place, 0.0) for place in (NEIGHBOURHOOD if self.place() == "local" else [self.place()]))
-
-    def change(self) -> float | None:
-        """The share of the weight that moves when frequencies are set to zero; None if none were."""
-        bands = [band for band in self.shares if band != NONE]
-        if not bands or NONE not in self.shares:
-            return None
-        before, after = self.shares[NONE], self.shares[bands[-1]]
-        return sum(abs(after.get(place, 0.0) - share) for place, share in before.items()) / 2
 
 
 def places_of(records: Sequence[Record]) -> list[str]:
@@ -336,26 +299,29 @@ def heads_of(records: Sequence[Record]) -> list[ProbedHead]:
     """Every head whose shares of weight were recorded, layer by layer."""
     found: dict[tuple[int, int], ProbedHead] = {}
     for record in records:
-        layer, head = record.get("layer"), record.get("head")
-        if not isinstance(layer, int) or not isinstance(head, int) or min(layer, head) < 0 or "n" in record:
+        if "head" not in record or "n" in record:
             continue
-        here, metric, value = (
-            found.setdefault((layer, head), ProbedHead(layer, head)),
-            record["metric"],
-            record["value"],
-        )
+        layer, head, metric = record["layer"], record["head"], record["metric"]
+        here = found.setdefault((layer, head), ProbedHead(layer, head))
         if metric == "label":
-            here.label, here.behind_label = str(value), number(record.get("share"))
-        elif (measured := number(value)) is None:
+            here.label, here.share = record["value"], record["share"]
+        elif (measured := number(record["value"])) is None:
             continue
         elif metric.startswith(SHARE):
-            here.shares.setdefault(str(record.get("ablate", NONE)), {})[metric.removeprefix(SHARE)] = measured
+            here.shares.setdefault(record.get("ablate", NONE), {})[metric.removeprefix(SHARE)] = measured
         elif metric in MEASURES:
             here.measures[metric] = measured
-    return [found[key] for key in sorted(found) if found[key].shares]
+    heads = [found[key] for key in sorted(found) if found[key].shares]
+    for one in heads:
+        if not one.label:  # an ablation records shares alone, before and after
+            (before, after) = one.shares.values()
+            one.label = max(before, key=before.__getitem__)
+            one.share = before[one.label]
+            one.measures[CHANGE] = sum(abs(after.get(place, 0.0) - share) for place, share in before.items()) / 2
+    return heads
 
 
 def standing_out(heads: Sequence[ProbedHead], places: Sequence[str]) -> list[ProbedHead]:
     """The heads in the order of a page: each label in turn gives its head with the largest share that is left."""
-    by_label = [sorted((h for h in heads if h.place() == place), key=lambda h: -h.share()) for place in places]
+    by_label = [sorted((h for h in heads if h.label == place), key=lambda h: -h.share) for place in places]
     return [head for turn in zip_longest(*by_label) for head in turn if head is not None]

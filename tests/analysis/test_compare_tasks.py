@@ -15,7 +15,7 @@ from roundround.analysis.compare import compare
 from roundround.analysis.past_run import direction, is_share
 from roundround.report import comparison as report
 from roundround.report import comparison_tables
-from roundround.report.drawing.style import SCREEN, styled
+from roundround.report.drawing.figures import SCREEN, styled
 from roundround.report.page.view import page_of
 from roundround.support.panels import Curve, Drawing
 

@@ -74,16 +74,11 @@ def test_runs_as_json_has_every_field(roundround: Command) -> None:
     assert Path(listed["run"]) == Path("outputs/eval/2026-01-01/12-00-00").absolute()
 
 
-def test_show_says_what_differs_from_the_defaults(train: Command, roundround: Command) -> None:
+def test_show_says_what_was_given(train: Command, roundround: Command) -> None:
     trained = train("pe=p_rope", "pe.p=0.5", "seed=3", "optim.lr=0.01")
     shown = roundround("show")
-    settings = {tuple(line.split()) for line in shown.out.splitlines() if len(line.split()) == 3}
-    assert {
-        ("pe", "p_rope", "rope"),
-        ("pe.p", "0.5", "0.75"),
-        ("seed", "3", "0"),
-        ("optim.lr", "0.01", "0.003"),
-    } <= settings
+    settings = {tuple(line.split()) for line in shown.out.splitlines()}
+    assert {("pe", "p_rope"), ("pe.p", "0.5"), ("seed", "3"), ("optim.lr", "0.01")} <= settings
     assert shown.out.startswith(str(trained.directory.relative_to(Path.cwd())))
     assert shown_number(trained.value("perplexity")) in shown.out
     losses = metrics_of(trained.directory)

@@ -21,7 +21,7 @@ from roundround.papers.figures import (
     figures_of,
 )
 from roundround.papers.figures.pretrained import probed
-from roundround.probing.prompt import entropy_by_length
+from roundround.probing.rows import entropy_by_length
 from roundround.report import probe_results
 from roundround.support.errors import UserError
 from roundround.support.panels import HeatMap

@@ -21,8 +21,7 @@ from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation, rows
 from roundround.probing.layout import Layout, PairNorms
 from roundround.probing.probe import Probe, batches, observe
-from roundround.probing.prompt import entropy_by_length
-from roundround.probing.rows import BANDS, FARTHEST, FIRST_ROW, NEAR, PLACES, RowStatistics
+from roundround.probing.rows import BANDS, FARTHEST, FIRST_ROW, NEAR, PLACES, RowStatistics, entropy_by_length
 from roundround.probing.texts import DOMAINS, maximum_prompt, texts_of
 from roundround.report import probe_results as report
 from roundround.softmax.softmax import Softmax
@@ -102,14 +101,6 @@ def test_batches_of_any_size_give_the_same() -> None:
     one, many = probe_of(model, batch_tokens=1), probe_of(model, batch_tokens=1000)
     for name, value in one.arrays().items():
         torch.testing.assert_close(value, many.arrays()[name], rtol=1e-3, atol=1e-4, equal_nan=True)
-
-
-def test_the_state_does_not_grow_with_the_text() -> None:
-    model = tiny("llama")
-    probes = probe_of(model, TEXTS), probe_of(model, TEXTS * 4)
-    sums = [(*seen.norms.sums, *seen.rows.sums) for seen in probes]
-    one, four = (sum(value.numel() for layer in layers for value in layer.values()) for layers in sums)
-    assert one == four
 
 
 # -- rows
@@ -299,11 +290,6 @@ def test_what_lies_far_away_is_no_part_of_the_neighbourhood() -> None:
         assert score == float(seen.share_at(label)[0][head])  # so that the columns of a table compare
 
 
-def test_even_attention_in_a_short_text_is_diffuse_too() -> None:
-    even = torch.ones(14, 14).tril()
-    assert names_of(given_weights((even / even.sum(-1, keepdim=True))[None])) == ["diffuse"]
-
-
 def test_the_shares_of_a_row_are_all_of_it() -> None:
     for band in BANDS:
         for places in probe_of(tiny("qwen3")).rows.places(band):
@@ -468,24 +454,10 @@ def test_only_rotated_pairs_count() -> None:
     assert ablation.without(table, both).tolist() == pytest.approx([0, 0.5, *[0] * 6])
 
 
-@pytest.mark.parametrize("text", ["lowest:1.5", "lowest:-0.1", "middle:0.2", "lowest", "lowest:", "lowest:nan", ""])
+@pytest.mark.parametrize("text", ["lowest:1.5", "middle:0.2", "lowest", "lowest:nan"])
 def test_a_wrong_band_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="is no band of frequencies"):
         ablation.parse_band(text)
-
-
-@pytest.mark.parametrize("bands", [["lowest:0.6", "highest:0.5"], ["lowest:0.1", "lowest:0.2"]])
-def test_overlapping_bands_are_refused(bands: list[str]) -> None:
-    with pytest.raises(UserError, match="overlap"):
-        ablation.check_apart([ablation.parse_band(band) for band in bands])
-
-
-def test_bands_that_overlap_by_rounding_are_refused() -> None:
-    bands = [ablation.parse_band(band) for band in ("lowest:0.3", "highest:0.6")]
-    with pytest.raises(UserError, match="of 4 rotated pairs they take 2 and 3"):
-        ablation.without(torch.tensor([1.0, 0.5, 0.2, 0.1]), bands)
-    halves = [ablation.Band("lowest", 0.5), ablation.Band("highest", 0.5)]
-    assert not ablation.without(torch.tensor([1.0, 0.5, 0.2]), halves).any()
 
 
 def test_a_padded_nan_stays_where_it_is() -> None:
@@ -506,7 +478,7 @@ def test_a_padded_nan_stays_where_it_is() -> None:
 
 def test_short_texts_are_refused() -> None:
     for texts in ([], [[5]], [[5, 6], []]):
-        with pytest.raises(UserError, match=r"no text|at least two"):
+        with pytest.raises(UserError, match="at least one text, and two tokens"):
             probe_of(tiny("llama"), texts)
 
 
@@ -537,11 +509,11 @@ def test_a_bucket_of_few_targets_joins_its_neighbour() -> None:
 
 def test_tables_say_how_many_targets_a_number_has_and_mark_few(capsys: pytest.CaptureFixture[str]) -> None:
     few, many = losses(*[1] * 80), losses(*[70] * 80)
-    report.show_losses({"perplexity": many, "without lowest:0.5": many}, "tiny", "tokens")
+    report.show_losses({"none": many, "lowest:0.5": many})
     shown = capsys.readouterr().err
     assert "4,480" in shown
     assert "*" not in shown
-    report.show_losses({"none": few}, "tiny", "frequencies set to zero", across=True)
+    report.show_losses({"none": few})
     shown = capsys.readouterr().err
     assert "2.718 *" in shown
     assert "* fewer than 100 targets" in shown
@@ -576,11 +548,6 @@ def test_the_packaged_texts() -> None:
         texts_of("italain")
     assert maximum_prompt(3, 0).count(",") == 2
     assert maximum_prompt(3, 0) == maximum_prompt(3, 0) != maximum_prompt(3, 1)
-
-
-def test_a_text_of_one_token_again_and_again_is_refused() -> None:
-    with pytest.raises(UserError, match="at least two different"):
-        probe_of(tiny("llama"), [[7] * 20])
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:

@@ -22,8 +22,7 @@ from roundround.probing import ablation
 from roundround.probing.probe import Probe, observe
 from roundround.report import probe_results as report
 from roundround.report.drawing import figures
-from roundround.report.drawing.figures import save, subplots
-from roundround.report.drawing.style import HEAT, PLACE_COLOURS, SCREEN, SIGNED, styled
+from roundround.report.drawing.figures import HEAT, PLACE_COLOURS, SCREEN, SIGNED, save, styled, subplots
 from roundround.report.eval_panels import TEXT
 from roundround.report.probe_panels import kept_panels
 from roundround.support.panels import Drawing
@@ -179,7 +178,10 @@ def test_every_panel_of_a_prompt_is_titled(seen: Probe, drawn: dict[str, Any]) -
 
 def draw_curve(before: PositionLoss, bands: list[ablation.Band], losses: list[PositionLoss]) -> None:
     """Perplexity along the fraction of frequencies kept."""
-    panels = kept_panels(report.records_of_curve(before, bands, losses, {}))
+    records = report.records_of_loss(before, kept=1.0)
+    for band, loss in zip(bands, losses, strict=True):
+        records += report.records_of_loss(loss, end=band.end, kept=1 - band.fraction)
+    panels = kept_panels(records)
     figures.save_drawing(Drawing("ablation", "tiny", panels), Path(), alike=True)
 
 

@@ -18,7 +18,6 @@ from conftest import FAST, Done, assert_refused
 from helpers_page import Page, eval_records, write_run
 
 from roundround.analysis.past_run import past_run
-from roundround.config.options import changed_settings
 from roundround.report.lab_book import origin_of
 
 Command = Callable[..., Done]
@@ -38,9 +37,6 @@ def test_a_run_leaves_its_page_with_its_numbers_and_what_was_given(train: Comman
     evaluated = roundround("eval", "run=last", "length=16,32", "logger=none", "device=cpu")
     page = Page((evaluated.directory / "report.html").read_text())
     assert [float(cell) for cell in page.column("length")] == [16, 32]
-    changes = changed_settings(past_run(evaluated.directory).manifest)
-    assert changes is not None
-    assert {change.key for change in changes} == {"logger", "length", "device"}
 
 
 @pytest.mark.parametrize(
@@ -144,12 +140,10 @@ def test_report_refuses_by_name(words: list[str], said: str, roundround: Command
 
 def test_report_shows_the_page_in_the_browser(roundround: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda url: shown.append(url) or len(shown) == 1)
+    monkeypatch.setattr(webbrowser, "open", shown.append)
     run = write_run(Path("run").absolute(), "eval", eval_records([(64, 2.0)]))
     assert roundround("report", "run", "open=true").code == 0
     assert shown == [(run / "report.html").as_uri()]
-    failed = roundround("report", "run", "open=true")
-    assert (failed.code, "the browser did not start" in failed.err) == (2, True)
 
 
 def test_a_damaged_run_among_several_is_named_and_the_others_get_their_pages(roundround: Command) -> None:

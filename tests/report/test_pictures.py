@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from helpers_page import Page, write_run
 
-from roundround.report.drawing.figures import ends_of, look_of, tick_label, y_ends
-from roundround.report.drawing.style import MARKERS, PALETTE
+from roundround.report.drawing.figures import MARKERS, PALETTE, ends_of, look_of, tick_label, y_ends
 from roundround.report.page.view import VARIABLES, page_of, picture_of
 from roundround.report.train_panels import logged
 from roundround.support.panels import Curve, HeatMap, Mark, Panel

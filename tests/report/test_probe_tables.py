@@ -20,7 +20,7 @@ def test_no_cell_is_cut(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         layer.self_attn.q_norm.weight[[7, 15]] = 100.0  # the slowest pair, of 1,117,327 tokens, is the strongest
     with installed(model):
         probe = observe(ProbedHuggingFaceModel("tiny", model, None), [some_tokens(40).tolist()])
-    monkeypatch.setattr(probe_results, "standing_out", lambda seen: [(1, 0, place, 0.5) for place in PLACES])
+    monkeypatch.setattr(probe_results, "standing_out", lambda seen, n: [(1, 0, place, 0.5) for place in PLACES])
     probe_results.show(probe)
     probe_results.show_maximum(list(range(18)), {256: [torch.tensor([1.26, 13.04])] * 18})
     shown = capsys.readouterr().err

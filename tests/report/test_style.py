@@ -17,8 +17,7 @@ from matplotlib.text import Text
 from roundround.config.options import conf_dir
 from roundround.config.verb import FigureStyle
 from roundround.report.drawing import figures
-from roundround.report.drawing.figures import save_drawing
-from roundround.report.drawing.style import FONTS, PALETTE, SCREEN, SIZES
+from roundround.report.drawing.figures import FONTS, PALETTE, SCREEN, SIZES, save_drawing
 from roundround.support.panels import Curve, Drawing, HeatMap, Mark, Panel
 from roundround.verbs import VERBS
 
@@ -75,9 +74,7 @@ def test_a_papers_figure_is_as_wide_as_its_columns_and_nothing_in_it_is_smaller_
                 for panels in (drawing().panels[:1], drawing().panels))  # fmt: skip
     assert (one.get_size_inches()[0], two.get_size_inches()[0]) == (3.25, 6.75)
     assert {text.get_fontsize() for figure in (one, two) for text in words(figure)} == {7, 8}
-    assert {text.get_fontname() for text in words(two)} == {
-        {"sans": "DejaVu Sans", "times": "STIXGeneral"}.get(font, "Computer Modern")
-    }
+    assert {text.get_fontname() for text in words(two)} == {{"sans": "DejaVu Sans", "times": "STIXGeneral"}[font]}
 
 
 def test_a_paper_leaves_title_and_note_to_its_caption_and_the_screen_has_both(drawn: Any) -> None:

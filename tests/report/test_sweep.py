@@ -157,7 +157,7 @@ def test_the_page_of_a_sweep_says_what_has_not_ended_well_and_no_run_of_one_job(
         words = [f"seed={job}", "batch_size=3", f"run=runs/{job}"]
         folder = write_train(tmp_path / str(job), "rope", job, status=status, overrides=words)
         (folder / "metrics.jsonl").write_text('{"step": 1}\n{"st\n')
-    write_sweep_page(tmp_path)
+    write_sweep_page(tmp_path, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert '<p class="badge interrupted">' in page
     assert "batch_size" in page

@@ -12,8 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from roundround.report.drawing.figures import KINDS, finish, save, subplots
-from roundround.report.drawing.style import SCREEN, styled
+from roundround.report.drawing.figures import KINDS, SCREEN, finish, save, styled, subplots
 from roundround.report.eval_panels import TEXT
 from roundround.support.console import print_table
 

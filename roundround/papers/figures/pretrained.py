@@ -37,8 +37,7 @@ from torch import Tensor
 from roundround.analysis.intervals import welch_width
 from roundround.papers.claim import CheckedNumber, as_printed, at_least, at_most, near, shown
 from roundround.papers.figures import Figure, Outcome, RunVerb, Subject
-from roundround.probing.prompt import LayerRecord, PromptRecord
-from roundround.probing.rows import PLACES
+from roundround.probing.rows import PLACES, LayerRecord, PromptRecord
 from roundround.support.errors import UserError
 from roundround.support.panels import Curve, HeatMap, Panel
 

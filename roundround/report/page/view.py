@@ -37,8 +37,22 @@ from roundround.analysis.past_run import DIED, PastRun, past_run
 from roundround.config.recorded import flat
 from roundround.distributed.interruption import signals_held
 from roundround.records.directories import PAGE, RESULTS
-from roundround.report.drawing.figures import MOST_MARKERS, draw_panel, look_of, slanted
-from roundround.report.drawing.style import DASHES, GREY, INK, LINE, PALETTE, PLACE_COLOURS, SCREEN, SHADE, SOFT, styled
+from roundround.report.drawing.figures import (
+    DASHES,
+    GREY,
+    INK,
+    LINE,
+    MOST_MARKERS,
+    PALETTE,
+    PLACE_COLOURS,
+    SCREEN,
+    SHADE,
+    SOFT,
+    draw_panel,
+    look_of,
+    slanted,
+    styled,
+)
 from roundround.report.drawing.tables import (
     Record,
     Table,

@@ -30,9 +30,9 @@ from roundround.kernels.trial import FallsBack
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
 from roundround.probing.ablation import FEWEST, n_targets
-from roundround.probing.probe import SHARED_BATCH_MAX_TOKENS, batches, check, observe
+from roundround.probing.probe import check, observe
 from roundround.probing.probed_model import ProbedModel
-from roundround.probing.prompt import N_LISTS, entropy_by_length
+from roundround.probing.rows import N_LISTS, entropy_by_length
 from roundround.probing.texts import APOSTROPHE
 from roundround.records.opening import opened_run
 from roundround.records.run import Invocation, Run
@@ -41,7 +41,6 @@ from roundround.report.drawing.figures import save_drawing
 from roundround.report.evaluation import scope_of_text
 from roundround.report.probe_panels import kept_panels, maximum_panels
 from roundround.support.console import print_status, warnings_as_lines
-from roundround.support.errors import UserError
 from roundround.support.files import usual_mode
 from roundround.support.panels import Drawing
 from roundround.trained.models import TrainedRun
@@ -53,12 +52,9 @@ def probe(cfg: DictConfig, invocation: Invocation) -> None:
     choices = subject_choices(cfg, invocation, with_data=True)
     config = checked(ProbeConfig, cfg)
     bands = [ablation.parse_band(text) for text in config.ablate if text != "curve"]
-    ablation.check_apart(bands)
     device = pick_device(config.device)
     with probed_model_of(config, device) as (probed, trained):
         give_theta(cfg, probed.theta)
-        if config.prompt == "maximum" and trained is not None and trained.learns_a_task:
-            raise UserError("prompt=maximum asks in words, which a run that learns a task does not know")
         with warnings_as_lines(FallsBack):
             windowed = windows_for(config, probed, trained, invocation.peers, batch_tokens=config.batch_tokens)
         texts = texts_for(config, probed, trained, windowed)
@@ -84,13 +80,6 @@ def probe_texts(
     run: Run, config: ProbeConfig, probed: ProbedModel, trained: TrainedRun | None, texts: list[list[int]]
 ) -> None:
     """Norms, entropies and rows of the texts, and one prompt token by token."""
-    if config.model is not None and config.model.offload:
-        apart = max(map(len, texts)) > SHARED_BATCH_MAX_TOKENS
-        passes = sum(1 for _ in batches(texts, config.batch_tokens, apart=apart))
-        if passes > 1:
-            print_status(
-                f"the weights pass through {passes} times; a larger batch_tokens puts more texts into one pass"
-            )
     prompt = prompt_for(config.prompt, probed, trained)
     seen = observe(
         probed, texts, batch_tokens=config.batch_tokens, rows=config.rows, entropy=config.entropy, prompt=prompt
@@ -151,12 +140,15 @@ def ablate(
     name = ",".join(map(str, bands))
     with probed.with_frequencies(cut):
         after = measure()
-    changes, seen, changed = [], None, None
+    changes, seen, changed = list[dict[str, Any]](), None, None
     if config.rows:
         seen = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False)
         with probed.with_frequencies(cut):
             changed = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False, ablated=True)
-        changes = report.records_of_change(seen, changed, name)
+        assert seen.rows is not None
+        assert changed.rows is not None
+        for ablated, layers in (("none", seen.rows.places()), (name, changed.rows.places())):
+            changes += [{**record, "ablate": ablated} for record in report.by_place(seen.layers, layers)]
     run.results(
         report.records_of_loss(before, **common, ablate="none")
         + report.records_of_loss(after, **common, ablate=name)
@@ -164,8 +156,7 @@ def ablate(
     )
     if not run.writes:
         return
-    title = f"{probed.name}: frequencies set to zero"
-    report.show_losses({"perplexity": before, f"without {name}": after}, title, "tokens before the target")
+    report.show_losses({"none": before, name: after})
     print_scope(run, before, windowed)
     if seen is not None and changed is not None:
         arrays = {
@@ -190,7 +181,9 @@ def draw_curve(
     """Perplexity against the fraction of frequencies kept, from both ends."""
     steps = ablation.curve(max(int((table > 0).sum()) for table in probed.tables()))
     losses = [ablation.ablated_loss(probed, [band], measure) for band in steps]
-    records = report.records_of_curve(before, steps, losses, common)
+    records = report.records_of_loss(before, **common, ablate="none", kept=1.0)
+    for band, loss in zip(steps, losses, strict=True):
+        records += report.records_of_loss(loss, **common, ablate=str(band), end=band.end, kept=1 - band.fraction)
     run.results(records)
     if run.writes:
         few = "" if n_targets(before) >= FEWEST else ", too few to tell"
@@ -198,8 +191,7 @@ def draw_curve(
         drawing = Drawing("ablation", title, kept_panels(records), note=f"{n_targets(before):,} targets{few}.")
         save_drawing(drawing, run.directory / "figures", style, alike=True)
         by_band = {"none": before, **dict(zip(map(str, steps), losses, strict=True))}
-        title = "perplexity, by the number of tokens before the target"
-        report.show_losses(by_band, title, "frequencies set to zero", across=True)
+        report.show_losses(by_band)
 
 
 def print_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None:
