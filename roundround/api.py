@@ -266,9 +266,6 @@ class Run(PastRun):
         """What was logged on the way, by step: loss and held_out_nats_per_token in nats, lr, tokens_per_second, ..."""
         return DataFrame(self.metrics() or {"step": []}).groupby("step").first()
 
-    def __repr__(self) -> str:
-        return f"run of {' '.join([self.verb, *self.manifest['overrides']])}: {self.status}, {self.directory}"
-
 
 def run(path: str | os.PathLike[str] = "last", *, outputs: str = "outputs") -> Run:
     """One past run of any verb. path: its directory, `last`, or `last~3` for the third before it, under `outputs`.

@@ -68,10 +68,6 @@ class Band:
     def __str__(self) -> str:
         return f"{self.end}:{self.fraction:g}"
 
-    def n_pairs(self, n_rotated: int) -> int:
-        """Number of pairs taken of `n_rotated`; what is kept is rounded down, as p-RoPE does."""
-        return math.ceil(self.fraction * n_rotated - 1e-9)
-
 
 def parse_band(text: str) -> Band:
     """`lowest:0.25`. UserError for anything else."""
@@ -94,7 +90,7 @@ def without(table_P: Tensor, bands: Sequence[Band]) -> Tensor:
     by_speed = rotated[table_P[rotated].argsort(descending=True)]  # fastest first
     left = table_P.clone()
     for band in bands:
-        n = band.n_pairs(len(by_speed))
+        n = math.ceil(band.fraction * len(by_speed) - 1e-9)  # what is kept is rounded down, as p-RoPE does
         left[by_speed[len(by_speed) - n :] if band.end == "lowest" else by_speed[:n]] = 0.0
     return left
 

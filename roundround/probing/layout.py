@@ -90,13 +90,6 @@ class Layout:
         return self.split(torch.arange(2 * self.n_pairs))[first:last].flatten()
 
 
-def rotated(x_THP2: Tensor, angles_P: Tensor) -> Tensor:
-    """Every pair rotated by its angle in radians, counter-clockwise."""
-    cos, sin = (x.to(device=x_THP2.device, dtype=x_THP2.dtype) for x in (angles_P.cos(), angles_P.sin()))
-    first, second = x_THP2.unbind(-1)
-    return torch.stack([first * cos - second * sin, first * sin + second * cos], -1)
-
-
 def read_layout(q_HTC: Tensor, shifted_HTC: Tensor, candidates: Sequence[Tensor]) -> Layout | None:
     """The layout of a layer from its queries of some tokens and of the same tokens SHIFT positions on.
 
@@ -129,8 +122,11 @@ def same(one: Layout, other: Layout) -> bool:
 def error_of(layout: Layout, q_HTC: Tensor, shifted_HTC: Tensor) -> float:
     """Relative error of the queries that a layout predicts, the mean over pairs."""
     before, after = layout.split(at_least_float32(q_HTC)), layout.split(at_least_float32(shifted_HTC))
-    angles_P = layout.frequencies_P * SHIFT
-    wrong_P = (after - rotated(before, angles_P)).square().sum((0, 1, 3)).sqrt()
+    angles_P = layout.frequencies_P * SHIFT  # radians, counter-clockwise
+    cos, sin = (x.to(device=before.device, dtype=before.dtype) for x in (angles_P.cos(), angles_P.sin()))
+    first, second = before.unbind(-1)
+    turned = torch.stack([first * cos - second * sin, first * sin + second * cos], -1)
+    wrong_P = (after - turned).square().sum((0, 1, 3)).sqrt()
     right_P = before.square().sum((0, 1, 3)).sqrt()
     return float((wrong_P / right_P.clamp(min=1e-30)).mean())
 

@@ -19,10 +19,10 @@ from roundround.probing.probed_model import ProbedModel, run, watching
 from roundround.probing.rows import (
     BANDS,
     FIRST_ROW,
+    LONGEST,
     LayerRecord,
     PromptRecord,
     RowStatistics,
-    check_prompt,
     record_layer,
 )
 from roundround.softmax.base import AttentionSoftmax
@@ -138,8 +138,8 @@ def observe(
     longest = max(map(len, texts))
     if rows and longest <= FIRST_ROW:
         raise UserError(f"no text has more than {FIRST_ROW} tokens, too few to see where heads attend; give rows=false")
-    if prompt is not None:
-        check_prompt(prompt)
+    if prompt is not None and not 2 <= len(prompt) <= LONGEST:
+        raise UserError(f"the prompt has {len(prompt)} tokens; from 2 to {LONGEST} can be measured whole")
     seen = Watch(probed.layers, longest, rows=rows, entropy=entropy)
     test = SelfTest([token for text in texts for token in text], probed.tables(), probed.name)
     n_apart = int(longest > SHARED_BATCH_MAX_TOKENS)  # batches without a text: rows of the self-test are filled up
@@ -237,7 +237,12 @@ class Watch:
         if not isinstance(softmax, RowScale):
             return
         keys, sums = first_tokens(options["keys"], self.longest), []
-        for q_part, k_part in key_heads(softmax, q, k):
+        n_groups = q.shape[1] // k.shape[1]
+        at_once = max(1, QUERIES_AT_ONCE // max(1, q[:, :n_groups].numel()))  # key heads: for less memory
+        if next(softmax.parameters(), None) is not None:  # heads have parameters of their own
+            at_once = k.shape[1]
+        for g in range(0, k.shape[1], at_once):
+            q_part, k_part = q[:, g * n_groups : (g + at_once) * n_groups], k[:, g : g + at_once]
             own = fused_entropies(softmax, q_part, k_part, options["scale"], keys, options["bias"])[1]
             if own is None:
                 return
@@ -253,16 +258,6 @@ class Watch:
 def first_tokens(keys: Keys, n: int) -> Keys:
     """The same for the first n tokens alone."""
     return Keys(q_pos_BQ=keys.q_pos_BQ[:1, :n], k_pos_BK=keys.k_pos_BK[:1, :n]).within(keys.window, keys.chunk)
-
-
-def key_heads(softmax: AttentionSoftmax, q: Tensor, k: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Queries and keys a few key heads at a time, for less memory; at once where heads have parameters of their own."""
-    n_groups = q.shape[1] // k.shape[1]
-    at_once = max(1, QUERIES_AT_ONCE // max(1, q[:, :n_groups].numel()))
-    if next(softmax.parameters(), None) is not None:
-        at_once = k.shape[1]
-    for g in range(0, k.shape[1], at_once):
-        yield q[:, g * n_groups : (g + at_once) * n_groups], k[:, g : g + at_once]
 
 
 def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:

@@ -110,23 +110,18 @@ def shares_of(mean: dict[str, Tensor], by_offset_HD: Tensor, place_H: Tensor) ->
     return torch.cat([named, (mean["all"][:, None] - named.sum(-1, keepdim=True)).clamp(min=0)], -1)
 
 
-def largest_within(mean: dict[str, Tensor], shares_H7: Tensor, place_H: Tensor) -> Tensor:
-    """The largest share of the neighbourhood that any place has, [H]; `offset` and `semantic` count what lies in it.
-
-    place_H: as in `shares_of`.
-    """
-    share = dict(zip(PLACES, shares_H7.unbind(-1), strict=True))
-    offset_near_H = share["offset"] * (place_H + 2 < NEAR)
-    semantic_near_H = torch.minimum(share["semantic"], (mean["other_near"] - offset_near_H).clamp(min=0))
-    return torch.stack([share["diagonal"], share["previous"], offset_near_H, semantic_near_H]).amax(0)
-
-
-def labels_of(shares_H7: Tensor, neighbourhood_H: Tensor, within_H: Tensor) -> list[tuple[str, float]]:
+def labels_of(
+    mean: dict[str, Tensor], shares_H7: Tensor, neighbourhood_H: Tensor, place_H: Tensor
+) -> list[tuple[str, float]]:
     """The label of each head and its score, the weight at that place; of `local` the whole neighbourhood's.
 
     The largest share names the head; but it is `local` where its neighbourhood has more than any other place and none
-    of the places in it, of which `within_H` is the largest, has half of that.
+    of the places in it, with what `offset` and `semantic` have there, has half of that. place_H: as in `shares_of`.
     """
+    share_H = dict(zip(PLACES, shares_H7.unbind(-1), strict=True))
+    offset_near_H = share_H["offset"] * (place_H + 2 < NEAR)
+    semantic_near_H = torch.minimum(share_H["semantic"], (mean["other_near"] - offset_near_H).clamp(min=0))
+    within_H = torch.stack([share_H["diagonal"], share_H["previous"], offset_near_H, semantic_near_H]).amax(0)
     found = []
     for shares_7, near, within in zip(shares_H7.tolist(), neighbourhood_H.tolist(), within_H.tolist(), strict=True):
         share = dict(zip(PLACES, shares_7, strict=True))
@@ -235,14 +230,8 @@ class RowStatistics:
                 add_to(sums, "n_all_rows", torch.tensor(float(len(rows_R))))
                 for name, value_HR in extremes(alpha_HRK, logits_HRK, visible_RK).items():
                     add_to(sums, name, value_HR.sum(1))
-        self.add_split(sums, layout, q_HRC, k_HKC, rows_R, keys)
-
-    def add_split(
-        self, sums: dict[str, Tensor], layout: Layout, q_HRC: Tensor, k_HKC: Tensor, rows_R: Tensor, keys: Keys
-    ) -> None:
-        """What every pair adds to the logit, by distance: sums [H, P, D] and counts [D]."""
         total_HPD, n_D, first_R = [], [], keys.first_visible(rows_R)
-        for distance in self.distances:
+        for distance in self.distances:  # what every pair adds to the logit
             in_reach = rows_R - distance >= first_R
             product = q_HRC[:, in_reach] * k_HKC[:, rows_R[in_reach] - distance]
             total_HPD.append(layout.split(product).sum((1, 3)))
@@ -282,7 +271,7 @@ class RowStatistics:
     def labels(self) -> list[list[tuple[str, float]]]:
         """The label of every head, one of PLACES, and the weight behind it: [layer][head]."""
         return [
-            labels_of(shares_H7, near_H, largest_within(self.means(sums, "none"), shares_H7, offset_place(sums)))
+            labels_of(self.means(sums, "none"), shares_H7, near_H, offset_place(sums))
             for sums, shares_H7, near_H in zip(self.sums, self.places(), self.neighbourhoods(), strict=True)
         ]
 
@@ -391,12 +380,6 @@ class PromptRecord:
         names = ("query_norms", "key_norms", "logits", "weights", "bound")
         numbers, records = list(self.layers), self.layers.values()
         return {name: stacked([getattr(record, name) for record in records], numbers) for name in names}
-
-
-def check_prompt(tokens: Sequence[int]) -> None:
-    """UserError for fewer than 2 or more than LONGEST tokens."""
-    if not 2 <= len(tokens) <= LONGEST:
-        raise UserError(f"the prompt has {len(tokens)} tokens; from 2 to {LONGEST} can be looked at whole")
 
 
 def record_layer(

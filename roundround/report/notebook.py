@@ -46,7 +46,10 @@ def pictures_of(result: object) -> Pictures:
         drawings = comparison.drawings(records, comparison_tables.summary(result, curves))
         return {drawing.name: partial(comparison.picture_of, drawing) for drawing in drawings}
     if isinstance(result, Path):
-        return of_run(result)
+        files, _, view = view_of(result)
+        title = " ".join([files.run.manifest["verb"], *files.run.manifest["overrides"]])
+        named = {section.title.lower(): section.drawn for section in view.sections if section.drawn}
+        return {name: partial(figure_of, Drawing("run", f"{title}: {name}", panels)) for name, panels in named.items()}
     from roundround.probing.probe import Probe
     from roundround.probing.rows import AttentionWeights
 
@@ -58,17 +61,6 @@ def pictures_of(result: object) -> Pictures:
         return {name: partial(draw, result) for name, draw in pictures(result).items()}
     takes = "what rr.probe, rr.compare, rr.attention or rr.train returns, or the path of a run"
     raise UserError(f"rr.plot takes {takes}, not {type(result).__name__}")
-
-
-def of_run(directory: Path) -> Pictures:
-    """The curves of the run's page, by the titles of its sections. UserError where the directory is no run."""
-    files, _, view = view_of(directory)
-    sections = [section for section in view.sections if section.drawn]
-    title = " ".join([files.run.manifest["verb"], *files.run.manifest["overrides"]])
-    return {
-        section.title.lower(): partial(figure_of, Drawing("run", f"{title}: {section.title.lower()}", section.drawn))
-        for section in sections
-    }
 
 
 def of_weights(weights: AttentionWeights) -> Pictures:

@@ -55,7 +55,10 @@ def kept_panels(records: Sequence[Record]) -> list[Panel]:
         for record in records:
             kept = number(record.get("kept"))
             if kept is not None and record.get("end", end) == end:
-                lines.setdefault(range_of(record), []).append((kept, number(record["value"])))
+                name = "all"
+                if "first_position" in record:
+                    name = "{first_position:,}-{last_position:,} tokens before ({targets:,} targets)".format(**record)
+                lines.setdefault(name, []).append((kept, number(record["value"])))
         curves = [
             Curve(name, [x for x, _ in points], numbers(y for _, y in points))
             for name, points in ((name, sorted(points, key=lambda point: point[0])) for name, points in lines.items())
@@ -63,14 +66,6 @@ def kept_panels(records: Sequence[Record]) -> list[Panel]:
         x_label, title = f"fraction kept, from the {other}", f"The {end} frequencies set to zero"
         panels.append(Panel(x_label, "perplexity", curves, "y", title, reversed_x=True, widened=True))
     return panels
-
-
-def range_of(record: Record) -> str:
-    """The tokens before the targets of a record, with their number."""
-    first, last, n = (number(record.get(key)) for key in ("first_position", "last_position", "targets"))
-    if first is None or last is None:
-        return "all"
-    return f"{first:,.0f}-{last:,.0f} tokens before" + ("" if n is None else f" ({n:,.0f} targets)")
 
 
 def maximum_panels(records: Sequence[Record]) -> list[Panel]:

@@ -6,6 +6,7 @@ What is slow to import is imported when it runs. Tested by tests/report/test_pag
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
 
 from roundround.config.verb import PAST, Verb
@@ -28,19 +29,30 @@ VERB = Verb(
 
 
 def report(names: list[str], values: dict[str, str]) -> None:
-    """Write the page of every run that is meant, and print its path. UserError where it cannot be written."""
+    """Write the page of every run that is meant, and print its path.
+
+    UserError where it cannot be written, or where a file would be lost.
+    """
     from roundround.records.directories import PAGE, jobs_of_sweep
     from roundround.report.lab_book import meant_by
-    from roundround.report.page.view import write_page
+    from roundround.report.page.view import MARK, write_page
     from roundround.report.sweep import write_sweep_page
     from roundround.support.console import print_result, print_status
+    from roundround.support.files import home_expanded, read_text
 
     show = values.get("open", "false").lower()
     if show not in ("true", "false"):
         raise UserError(f"open={show} must be true or false")
     runs = meant_by(VERB, names, values)
-    jobs = [(write_page, run, page) for run, page in zip(runs, paths_of(runs, values.get("to")), strict=True)]
-    for sweep in [Path(name).expanduser().absolute() for name in dict.fromkeys(names)] if "to" not in values else []:
+    jobs: list[tuple[Callable[[Path, Path], object], Path, Path]] = [(write_page, run, run / PAGE) for run in runs]
+    if "to" in values:
+        to = home_expanded(values["to"], "to").absolute()
+        if len(runs) > 1:
+            raise UserError(f"to={to} is one file, and {len(runs)} runs are meant; without to= each gets its own")
+        if to.is_file() and MARK not in read_text(to):  # a page may be replaced
+            raise UserError(f"to={to} is there and no page of roundround's; remove it, or give another name")
+        jobs, names = [(write_page, runs[0], to)], []
+    for sweep in [Path(name).expanduser().absolute() for name in dict.fromkeys(names)]:
         if any(manifest["sweep"] for _, manifest in jobs_of_sweep(sweep)):
             jobs.append((write_sweep_page, sweep, sweep / PAGE))
     refused = []
@@ -56,21 +68,3 @@ def report(names: list[str], values: dict[str, str]) -> None:
         print_status(line)
     if refused:
         raise UserError(refused[0])
-
-
-def paths_of(runs: list[Path], to: str | None) -> list[Path]:
-    """Where the pages go. UserError for one file and several runs, and for a file that would be lost."""
-    from roundround.records.directories import PAGE
-    from roundround.report.page.view import MARK
-    from roundround.support.files import home_expanded, read_text
-
-    if to is None:
-        return [run / PAGE for run in runs]
-    page = home_expanded(to, "to").absolute()
-    if len(runs) > 1:
-        raise UserError(
-            f"to={to} is one file, and {len(runs)} runs are meant; leave it out, and each gets its own page"
-        )
-    if page.is_file() and MARK not in read_text(page):  # a page may be replaced
-        raise UserError(f"to={to} is there and no page of roundround's; remove it, or give another name")
-    return [page]

@@ -113,9 +113,7 @@ def test_report_writes_the_page_into_the_run_and_prints_its_path(roundround: Com
 def test_report_leaves_what_is_no_page_of_its_own(roundround: Command) -> None:
     run = write_run(Path("run").absolute(), "eval", eval_records([(64, 2.0)]))
     Path("notes.html").write_text("<p>mine</p>")
-    assert_refused(
-        roundround("report", str(run), "to=notes.html"), "to=notes.html is there and no page of roundround's"
-    )
+    assert_refused(roundround("report", str(run), "to=notes.html"), "notes.html is there and no page of roundround's")
     assert Path("notes.html").read_text() == "<p>mine</p>"
 
 
@@ -123,17 +121,14 @@ def test_report_leaves_what_is_no_page_of_its_own(roundround: Command) -> None:
     ("words", "said"),
     [
         (["nowhere"], "there is no 'nowhere'"),
-        (["."], "holds no run"),
         (["run", "to=no/page.html"], "cannot write"),
-        (["run", "run2", "to=page.html"], "to=page.html is one file, and 2 runs are meant"),
+        (["run", "run2", "to=page.html"], "page.html is one file, and 2 runs are meant"),
         (["run", "opn=true"], "no key opn; did you mean 'open'?"),
-        (["run", "open=1"], "open=1 must be true or false"),
     ],
 )
 def test_report_refuses_by_name(words: list[str], said: str, roundround: Command) -> None:
-    if words != ["."]:
-        write_run(Path("run"), "eval", eval_records([(64, 2.0)]))
-        write_run(Path("run2"), "eval", eval_records([(64, 2.0)]))
+    write_run(Path("run"), "eval", eval_records([(64, 2.0)]))
+    write_run(Path("run2"), "eval", eval_records([(64, 2.0)]))
     assert_refused(roundround("report", *words), said)
     assert list(Path().rglob("*.html")) == []
 

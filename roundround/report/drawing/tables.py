@@ -36,21 +36,16 @@ def shown_p(p: float | None, is_bound: bool = False) -> str:
 
 def decimals_of(values: Iterable[float], half_widths: Iterable[float]) -> int:
     """Decimals for a column: two digits of the smallest interval; without one, four digits of the smallest value."""
-    halves = [half for half in half_widths if 0 < half < math.inf]
-    if halves:
-        return bounded(1 - math.floor(math.log10(min(halves))))
-    sizes = [abs(value) for value in values if value]
-    whole = all(float(value).is_integer() for value in values)
-    return bounded(3 - math.floor(math.log10(min(sizes)))) if sizes and not whole else 0
+    halves, sizes = [half for half in half_widths if 0 < half < math.inf], [abs(value) for value in values if value]
+    if not halves and all(float(size).is_integer() for size in sizes):
+        return 0
+    decimals = 1 - math.floor(math.log10(min(halves))) if halves else 3 - math.floor(math.log10(min(sizes)))
+    return max(0, min(MOST_DECIMALS, decimals))
 
 
 def fixed(value: float, decimals: int, sign: str = "") -> str:
     """A number with so many decimals; a huge one, of a diverged run, with its power of ten."""
     return f"{value:{sign}.{decimals}f}" if abs(value) < LARGE else f"{value:{sign}.3e}"
-
-
-def bounded(decimals: int) -> int:
-    return max(0, min(MOST_DECIMALS, decimals))
 
 
 def shown_bytes(n: float) -> str:

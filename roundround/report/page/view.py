@@ -22,7 +22,6 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -244,21 +243,6 @@ def page_of(directory: Path) -> str:
     return html(values, sections, view.scripts)
 
 
-@cache
-def environment() -> Environment:
-    """Jinja's templates with escaping on, and no name that is not defined."""
-    found = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    found.filters |= {"shown": text, "exact": exact, "printable": escaped}
-    found.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "sort_keys": False}
-    return found
-
-
 def html(values: dict[str, Any], sections: Sequence[Section], scripts: Sequence[str] = ()) -> str:
     """The page with these values for its template, its sections, and these scripts beside the common one."""
     number = count()
@@ -276,7 +260,16 @@ def html(values: dict[str, Any], sections: Sequence[Section], scripts: Sequence[
         "sections": [(one, [picture_of(panel, next(number)) for panel in one.drawn]) for one in sections],
         "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:",
     }
-    return environment().get_template("page.html.j2").render(**own, **values)
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"shown": text, "exact": exact, "printable": escaped}
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "sort_keys": False}
+    return environment.get_template("page.html.j2").render(**own, **values)
 
 
 # -- numbers and words as a page carries them for its script
