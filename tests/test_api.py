@@ -464,7 +464,7 @@ def test_a_comparison_is_drawn_as_the_verb_draws_it(comparison: Any) -> None:
 
 def test_a_probe_and_weights_show_themselves_and_are_drawn(stories: tuple[Any, Any]) -> None:
     seen = rr.probe(*stories, [TEXT, TEXT + " She sang."])
-    assert repr(seen) == "probe of stories260k: 5 layers, 8 heads, 4 pairs; 2 texts, 37 tokens"
+    assert repr(seen) == "probe of stories260k: 5 layers; 2 texts, 37 tokens"
     assert len(rr.plot(seen).axes[0].texts) == 40
     assert rr.plot(seen, "norms").axes[0].get_title() == "query norms"
     weights = rr.attention(*stories, TEXT)

@@ -120,8 +120,8 @@ def compose(name: str, overrides: list[str], config_dir: str | None) -> DictConf
         GlobalHydra.set_state(running)
 
 
-def usual_config(verb: str, choices: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str | None]] | None:
-    """What a verb would record with these options of its groups and no value given, and the option of each group.
+def usual_config(verb: str, choices: Mapping[str, str]) -> dict[str, Any] | None:
+    """What a verb would record with these options of its groups and no value given.
 
     None where today's program has no such verb or option, or where a value must be given.
     """
@@ -129,10 +129,9 @@ def usual_config(verb: str, choices: Mapping[str, str]) -> tuple[dict[str, Any],
 
     try:
         config = compose(config_name(verb), [f"{group}={option}" for group, option in choices.items()], None)
-        options = dict(config.hydra.runtime.choices)
         with open_dict(config):
             del config["hydra"]
         give_theta(config)
-        return as_dict(config), options
+        return as_dict(config)
     except (HydraException, OmegaConfBaseException):
         return None

@@ -61,9 +61,7 @@ class Probe:
     kinds: Sequence[str] = ()
 
     def __repr__(self) -> str:
-        n_heads, n_pairs = (max(x.shape[n] for x in self.norms.mean("query", "norm")) for n in (0, 1))
-        of = f"{len(self.layouts)} layers, {n_heads} heads, {n_pairs} pairs"
-        return f"probe of {self.name}: {of}; {self.n_texts:,} texts, {self.n_tokens:,} tokens"
+        return f"probe of {self.name}: {len(self.layers)} layers; {self.n_texts:,} texts, {self.n_tokens:,} tokens"
 
     def layer_name(self, layer: int) -> str:
         """A layer with its kind, where there are several: `layer 3, global`."""
@@ -155,8 +153,6 @@ def observe(
             if not number:
                 test.check_causality(hidden_BTD)
     layouts = [layout for layout in seen.layouts if layout is not None]
-    if len(layouts) < len(seen.layouts):
-        raise UserError(f"not every attention layer of {probed.name} was called; roundround cannot measure it")
     if not ablated and not any(layout.n_rotated for layout in layouts):
         raise UserError(f"{probed.name} has no RoPE: no layer rotates its queries; there are no frequencies to probe")
     entropies = [sums / seen.norms.n_tokens["all"] for sums in seen.entropy_sums or () if sums is not None]

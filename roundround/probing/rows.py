@@ -519,8 +519,7 @@ class AttentionWeights:
         return iter(self.layers)
 
     def __repr__(self) -> str:
-        heads = sorted({len(weights_HQK) for weights_HQK in self.layers})
-        n_heads = f"{heads[0]}" if len(heads) == 1 else f"{heads[0]} to {heads[-1]}"
+        n_heads = max(map(len, self.layers))
         return f"attention of {self.name}: {len(self)} layers, {n_heads} heads, {len(self.tokens)} tokens"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +74,10 @@ def origin_of(run: PastRun) -> dict[str, Any]:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in hours, minutes and seconds."""
+    """Seconds, or hours, minutes and seconds as 1:02:03."""
     if seconds is None:
         return "not known"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
 
 
 # -- on a screen
@@ -103,8 +100,8 @@ def show_runs(runs: Sequence[PastRun], *, n_runs: int, all_seen: bool) -> None:
     for run in runs:
         overridden, numbers = " ".join(run.manifest["overrides"]), list(run.manifest["headline"].items())
         headline = ", ".join(f"{name} {shown(value)}" for name, value in numbers[:NUMBERS_SHOWN])
-        status = run.status if len(run.status) <= WHY else f"{run.status[: WHY - 3]}..."
-        table.add_row(relative(run.directory), run.verb, overridden, status, duration(run.seconds), headline)
+        seconds = duration(run.seconds)
+        table.add_row(relative(run.directory), run.verb, overridden, run.status[:WHY], seconds, headline)
     if runs:
         print_table(table, on_output=True, first_to_leave=TO_LEAVE, see="format=json")
     if not all_seen or not runs:

@@ -6,7 +6,7 @@ Tested by tests/test_api.py and tests/test_notebook.py.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from roundround.support.panels import Drawing
 if TYPE_CHECKING:
     from roundround.probing.rows import AttentionWeights
 
-Pictures = Mapping[str, Callable[[Sizes], Any]]  # what draws each, by name
+Pictures = dict[str, Callable[[Sizes], Any]]  # what draws each, by name
 ALL_HEADS = "all"
 CELL = 1.1  # inches of a head where all are drawn
 LETTER, ROW = 0.085, 0.2  # inches of a letter of a token and of a token's row
@@ -39,7 +39,10 @@ DPI = 85  # in a notebook
 
 
 def pictures_of(result: object) -> Pictures:
-    """What can be drawn of a comparison, a probe, attention weights or a run directory. UserError for anything else."""
+    """What can be drawn of a comparison, a probe, attention weights or a run directory. UserError for anything else.
+
+    Of weights: every head as a small map, and each by its name, such as `2.3` of head 3 in layer 2, with its tokens.
+    """
     if isinstance(result, Comparison):
         curves, _ = training_curves(result.groups)
         records = [{**record, "value": record["mean"]} for record in result.records()]
@@ -54,23 +57,16 @@ def pictures_of(result: object) -> Pictures:
     from roundround.probing.rows import AttentionWeights
 
     if isinstance(result, AttentionWeights):
-        return of_weights(result)
+        found: Pictures = {ALL_HEADS: partial(draw_heads, result)}
+        for layer, weights_HQK in zip(result.numbers, result, strict=True):
+            found |= {f"{layer}.{head}": partial(draw_head, result, layer, head) for head in range(len(weights_HQK))}
+        return found
     if isinstance(result, Probe):
         from roundround.report.probe_results import pictures
 
         return {name: partial(draw, result) for name, draw in pictures(result).items()}
     takes = "what rr.probe, rr.compare, rr.attention or rr.train returns, or the path of a run"
     raise UserError(f"rr.plot takes {takes}, not {type(result).__name__}")
-
-
-def of_weights(weights: AttentionWeights) -> Pictures:
-    """Every head as a small map, and each by its name, such as `2.3` of head 3 in layer 2, with its tokens."""
-    heads = {
-        f"{layer}.{head}": partial(draw_head, weights, layer, head)
-        for layer, weights_HQK in zip(weights.numbers, weights, strict=True)
-        for head in range(len(weights_HQK))
-    }
-    return {ALL_HEADS: partial(draw_heads, weights), **heads}
 
 
 def draw_heads(weights: AttentionWeights, sizes: Sizes) -> Any:

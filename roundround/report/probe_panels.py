@@ -107,7 +107,14 @@ def view(files: RunFiles, records: list[Record]) -> View:
     rest = [record for record in records if "head" not in record or not heads]
     tables, scripts = tables_of(rest, folded=True), ("draw.js", "probe.js") if heads else ()
     note = "What is measured of each head stands in the table of heads above and in results.json." if heads else ""
-    return View([*sections, Section("Numbers", tables=tables, note=note)], scope(files, heads), data, scripts)
+    facts = files.run.manifest["facts"]
+    scope = [f"Taken over {facts['texts']:,} texts with {facts['tokens']:,} tokens in all."] if "texts" in facts else []
+    if heads:
+        scope.append(
+            "Shares, largest weights and logit spreads are means over sampled rows with at least four tokens before "
+            "them; entropies over all rows, or over the sample where the normaliser has no fused form."
+        )
+    return View([*sections, Section("Numbers", tables=tables, note=note)], scope, data, scripts)
 
 
 def explorer(heads: Sequence[ProbedHead], places: Sequence[str], first: ProbedHead) -> Section:
@@ -160,20 +167,6 @@ def ablation(records: Sequence[Record]) -> Section:
     n_targets = next((number(r.get("targets")) for r in found if "first_position" not in r), None)
     note = "" if n_targets is None else f"{n_targets:,.0f} targets in all; a range of fewer than 100 says little."
     return Section(title, panels=kept_panels(found) if swept else [by_tokens], note=note)
-
-
-def scope(files: RunFiles, heads: Sequence[ProbedHead]) -> list[str]:
-    """Over how many texts and tokens the numbers are taken."""
-    facts = files.run.manifest["facts"]
-    texts, tokens = facts.get("texts"), facts.get("tokens")
-    lines = [
-        f"Taken over {texts:,} texts with {tokens:,} tokens in all." if texts and tokens else "",
-        "Shares, largest weights and logit spreads are means over sampled rows with at least four tokens before "
-        "them; entropies over all rows, or over the sample where the normaliser has no fused form."
-        if heads
-        else "",
-    ]
-    return list(filter(None, lines))
 
 
 # -- what the script of the page reads

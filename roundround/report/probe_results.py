@@ -128,7 +128,7 @@ def standing_out(seen: Probe, n: int = HEADS_DRAWN) -> list[tuple[int, int, str,
 
 def show(seen: Probe) -> None:
     """The tables on standard error."""
-    print_table(share_table(seen), pair_table(seen))
+    print_table(share_table(seen))
     if seen.rows is not None:
         labels = [label for heads in seen.labels() for label, _ in heads]
         print_table(head_table(seen), "heads: " + ", ".join(f"{labels.count(place)} {place}" for place in PLACES))
@@ -145,20 +145,6 @@ def share_table(seen: Probe) -> Table:
         name = " ".join([str(layer), *seen.kinds[place : place + 1]])
         table.add_row(name, *cells, f"{layout.n_rotated}/{layout.n_pairs} {layout.pairing}")
     table.caption = "uniform is 0.25; in brackets without the first token of each text"
-    return table
-
-
-def pair_table(seen: Probe) -> Table:
-    """The strongest pair of each layer's queries and keys, and how far it turns within the training context."""
-    title = f"{seen.name}: strongest pair; training context {seen.train_length:,} tokens"
-    columns = ("layer", *(f"{kind}: pair, wavelength, share" for kind in ROTATED))
-    table = Table(*columns, title=title, box=box.SIMPLE_HEAD, pad_edge=False)
-    strongest = {kind: seen.strongest_pairs(kind) for kind in ROTATED}
-    for place, (layer, layout) in enumerate(zip(seen.layers, seen.layouts, strict=True)):
-        found = [strongest[kind][place] for kind in ROTATED]
-        cells = [f"{pair:3d}  {shown_wavelength(layout, pair):>10}  {share:.2f}" for pair, share in found]
-        table.add_row(str(layer), *cells)
-    table.caption = "wavelength: tokens until the pair has turned once; share of the squared norm"
     return table
 
 
@@ -252,26 +238,6 @@ def show_losses(losses: Mapping[str, PositionLoss]) -> None:
     for name, loss in losses.items():
         table.add_row(name, *(f"{fixed(loss.perplexity(*ends), 3)}{mark(loss, *ends)}" for ends in ranges.values()))
     print_table(table)
-
-
-def show_change(seen: Probe, changed: Probe) -> None:
-    """The heads whose pattern changed most, with the two largest shares of each before and after."""
-    assert seen.rows is not None
-    assert changed.rows is not None
-    heads = Table("layer", "head", "before", "after", title="heads whose pattern changes most")
-    pairs = zip(seen.layers, seen.rows.places(), changed.rows.places(), strict=True)
-    moved = [
-        (float((after_7 - before_7).abs().sum()) / 2, layer, head, before_7, after_7)
-        for layer, before_H7, after_H7 in pairs
-        for head, (before_7, after_7) in enumerate(zip(before_H7, after_H7, strict=True))
-    ]
-    for _, layer, head, *shares in sorted(moved, key=lambda m: -m[0])[:8]:
-        cells = []
-        for shares_7 in shares:
-            first, second = shares_7.argsort(descending=True)[:2].tolist()
-            cells.append(f"{PLACES[first]} {shares_7[first]:.2f}, {PLACES[second]} {shares_7[second]:.2f}")
-        heads.add_row(str(layer), str(head), *cells)
-    print_table(heads)
 
 
 # -- pictures

@@ -11,7 +11,6 @@ import pytest
 import torch
 from conftest import STORIES
 from helpers_hf import Words, some_tokens, tiny
-from rich.console import Console
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
@@ -522,7 +521,7 @@ def test_tables_say_how_many_targets_a_number_has_and_mark_few(capsys: pytest.Ca
     }  # fmt: skip
 
 
-def test_the_strongest_pair_and_its_wavelength_are_told() -> None:
+def test_the_strongest_pair_and_its_wavelength_are_recorded() -> None:
     model = tiny("llama")
     for layer in model.model.layers:
         layer.self_attn.q_proj.weight.view(4, 16, 48)[:, [5, 13]] *= 9  # the sixth of eight pairs
@@ -532,11 +531,6 @@ def test_the_strongest_pair_and_its_wavelength_are_told() -> None:
         r["value"] for r in report.records(seen) if r["metric"] == "wavelength_of_strongest_pair" and r["pair"] == 5
     }
     assert max(told) == pytest.approx(2 * math.pi * 10_000 ** (5 / 8), rel=1e-4)
-    console = Console(width=100)
-    with console.capture() as shown:
-        console.print(report.pair_table(seen))
-    assert "training context 256 tokens" in shown.get()
-    assert "1,987" in shown.get()
 
 
 def test_the_packaged_texts() -> None:

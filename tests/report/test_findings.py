@@ -48,7 +48,7 @@ def test_what_is_better_follows_the_metric() -> None:
 def test_the_last_place_is_told_and_the_others_are_counted() -> None:
     same = [record([9.0, 10.0, 11.0], length=n) for n in (128, 256, 512)]
     assert "at length=512, 3 seeds: worse: pe=nope" in told(*same)
-    assert told(*same).endswith("The same at the 2 other places.")
+    assert told(*same).endswith("The same at the 2 other places, as far as measured.")
     odd = [record([1.0, -2.0, 3.0], length=128), *same[1:]]
     assert told(*odd).endswith(" Elsewhere: pe=nope not told apart at length=128.")
 

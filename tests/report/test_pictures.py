@@ -23,7 +23,7 @@ CSS = Path(__file__).parents[2] / "roundround" / "report" / "page" / "page.css"
 
 def parts(panel: Panel | HeatMap, tag: str, **attributes: str) -> list[ElementTree.Element]:
     """The elements of a picture with these attributes."""
-    root = ElementTree.fromstring(f"<svg>{picture_of(panel, 0).svg}</svg>")
+    root = ElementTree.fromstring(f"<svg>{picture_of(panel, 0)['svg']}</svg>")
     return [e for e in root.iter(tag) if all(e.get(name.rstrip("_")) == value for name, value in attributes.items())]
 
 
@@ -67,7 +67,7 @@ def test_every_marker_says_its_numbers_and_its_words_are_text() -> None:
     found = [title.text for title in parts(panel, "title")]
     assert found == ["<a>: 5.000 at 1.000", "<a>: 2.000 at 2.000", "b: 4.000 at 1.000", "b: 1.500 at 3.000"]
     assert {"<x>", "$y_1$"} <= {text.text for text in parts(panel, "text")}
-    assert "&lt;x&gt;" in picture_of(panel, 0).svg
+    assert "&lt;x&gt;" in picture_of(panel, 0)["svg"]
 
 
 def test_the_colours_of_a_picture_are_the_pages_own_and_the_page_has_dark_ones() -> None:
@@ -75,7 +75,7 @@ def test_the_colours_of_a_picture_are_the_pages_own_and_the_page_has_dark_ones()
         "x", "y", [Curve(f"{n}", [1, 2], [n, n + 1]) for n in range(8)] + [Curve("r", [1, 2], [3, 3], reference=True)],
         marks=[Mark("here", 1.2, 1.6), Mark("there", 1.5, 1.5)],
     )  # fmt: skip
-    svg = picture_of(panel, 0).svg
+    svg = picture_of(panel, 0)["svg"]
     assert "#" not in re.sub(r'href="#\w+"', "", svg)
     assert set(re.findall(r"var\(--(\w+)\)", svg)) <= set(VARIABLES.values())
     dark = CSS.read_text().split("prefers-color-scheme: dark")[1]

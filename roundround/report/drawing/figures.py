@@ -440,8 +440,8 @@ def add_heat(axis: Any, values: Array, label: str, *, colours: Sequence[str] = H
 # -- files
 
 
-def save(figure: Any, folder: Path, name: str, kinds: Sequence[str] = KINDS) -> list[Path]:
-    """Write `folder/name.<kind>` for each kind; the same picture gives the same bytes.
+def write(figure: Any, path: Path) -> None:
+    """Write one file, in the format of its ending; the same picture gives the same bytes.
 
     It is drawn in memory first, because on a full disk matplotlib's PDF fails with another error than the system's. It
     is laid out once for all formats, because matplotlib itself would draw every file twice.
@@ -449,22 +449,28 @@ def save(figure: Any, folder: Path, name: str, kinds: Sequence[str] = KINDS) -> 
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-    folder.mkdir(parents=True, exist_ok=True)
+    drawn = io.BytesIO()
     title, _, note = figure.get_label().partition("\n")
-    about: dict[str, dict[str, Any]] = {
-        "svg": {"Date": None, "Title": title, "Description": note},
-        "pdf": {"CreationDate": None, "Title": title, "Subject": note},
-        "png": {"Title": title, "Description": note},
+    about = {
+        ".svg": {"Date": None, "Title": title, "Description": note},
+        ".pdf": {"CreationDate": None, "Title": title, "Subject": note},
+        ".png": {"Title": title, "Description": note},
     }
     logging.getLogger("fontTools").setLevel(logging.ERROR)  # it warns of the dates of matplotlib's own fonts
+    salted = {"svg.hashsalt": path.stem}  # otherwise its identifiers are random
+    with signals_held(), matplotlib.rc_context(salted):
+        if (layout := figure.get_layout_engine()) is not None:
+            FigureCanvasSVG(figure)  # letters are as wide as in this format
+            layout.execute(figure)
+            figure.set_layout_engine(None)
+        figure.savefig(drawn, format=path.suffix[1:], metadata=about.get(path.suffix))
+        write_atomically(path, drawn.getvalue())
+
+
+def save(figure: Any, folder: Path, name: str, kinds: Sequence[str] = KINDS) -> list[Path]:
+    """Write `folder/name.<kind>` for each kind."""
+    folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{kind}" for kind in kinds]
-    for path, kind in zip(paths, kinds, strict=True):
-        drawn = io.BytesIO()
-        with signals_held(), matplotlib.rc_context({"svg.hashsalt": name}):  # otherwise its identifiers are random
-            if (layout := figure.get_layout_engine()) is not None:
-                FigureCanvasSVG(figure)  # letters are as wide as in this format
-                layout.execute(figure)
-                figure.set_layout_engine(None)
-            figure.savefig(drawn, format=kind, metadata=about[kind])
-            write_atomically(path, drawn.getvalue())
+    for path in paths:
+        write(figure, path)
     return paths

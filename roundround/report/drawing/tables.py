@@ -88,8 +88,10 @@ def text_of(value: Any) -> str:
 
 Record = dict[str, Any]
 LONG = 20  # rows of a table
-TEX = {"\\": r"\textbackslash{}", **{mark: f"\\{mark}" for mark in "&%$#_{}"}, "~": r"\textasciitilde{}"}
-TEX |= {"^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+TEX = str.maketrans(
+    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", **{mark: f"\\{mark}" for mark in "&%$#_{}"}}
+    | {"^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+)
 
 
 class Cell(NamedTuple):
@@ -144,7 +146,7 @@ class Table:
 
     def latex(self) -> str:
         """For a paper; the preamble needs booktabs."""
-        rows = [[tex(cell) for cell in row] for row in [self.columns, *self.texts()]]
+        rows = [[escaped(cell).translate(TEX) for cell in row] for row in [self.columns, *self.texts()]]
         rows = [
             ["{}" * (row[0][:1] in ("[", "*")) + row[0], *row[1:]] for row in rows
         ]  # or they belong to \\ before them
@@ -152,10 +154,6 @@ class Table:
         body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
         form = "l" * self.names + "r" * (len(self.columns) - self.names)
         return f"% {escaped(self.title)}\n\\begin{{tabular}}{{{form}}}\n{body}\n\\end{{tabular}}\n"
-
-
-def tex(words: str) -> str:
-    return "".join(TEX.get(letter, letter) for letter in escaped(words))
 
 
 def text(cell: Any) -> str:

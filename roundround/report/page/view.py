@@ -119,26 +119,17 @@ class RunFiles:
 # -- what is shown
 
 
-@dataclass(frozen=True)
-class Image:
-    """An SVG file of the run: its name, the address that holds all of it, and words in its place."""
-
-    name: str
-    address: str
-    alt: str
-
-
 @dataclass
 class Section:
     """A heading and what stands below it. `part` is a template of its own, with `values` for it.
 
-    Panels without a point are left out. anchor: what a link to the section names.
+    Panels without a point are left out. figures: see `images_of`. anchor: what a link to the section names.
     """
 
     title: str
     panels: Sequence[Panel | HeatMap] = ()
     tables: list[Table] = field(default_factory=list)
-    figures: list[Image] = field(default_factory=list)
+    figures: list[dict[str, str]] = field(default_factory=list)
     note: str = ""
     part: str | None = None
     values: dict[str, Any] = field(default_factory=dict)
@@ -168,13 +159,13 @@ class View:
     findings: list[str] = field(default_factory=list)
 
 
-def images_of(directory: Path) -> list[Image]:
-    """The SVG files of the run's folder `figures`."""
+def images_of(directory: Path) -> list[dict[str, str]]:
+    """The SVG files of the run's folder `figures`: name, the address that holds all of it, and words in its place."""
     found = []
     for path in sorted((directory / "figures").glob("*.svg")):
-        name = escaped(path.stem)
+        name, content = escaped(path.stem), base64.b64encode(path.read_bytes()).decode()
         alt = f"{name.replace('_', ' ')}: a figure of this run; its numbers are in the tables"
-        found.append(Image(name, f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}", alt))
+        found.append({"name": name, "address": f"data:image/svg+xml;base64,{content}", "alt": alt})
     return found
 
 
@@ -303,20 +294,11 @@ def scaled(values: NDArray[Any]) -> dict[str, Any]:
 # -- panels
 
 
-@dataclass
-class Picture:
-    """A panel as a template shows it: `svg` is made here and safe; the rest is escaped by the template."""
+def picture_of(panel: Panel | HeatMap, number: int) -> dict[str, Any]:
+    """A panel as a template shows it: `svg` is made here and safe; the template escapes the rest.
 
-    title: str
-    note: str
-    height: int
-    alt: str
-    svg: Markup
-    legend: list[tuple[Markup, str]] = field(default_factory=list)  # a sign and what it stands for
-
-
-def picture_of(panel: Panel | HeatMap, number: int) -> Picture:
-    """number: of the picture on its page, whose parts are called after it."""
+    number: of the picture on its page, whose parts are called after it. legend: signs, and what each stands for.
+    """
     from matplotlib.figure import Figure
 
     bottom = BOTTOM if isinstance(panel, Panel) or not slanted(panel.x_names) else 2 * BOTTOM
@@ -344,7 +326,8 @@ def picture_of(panel: Panel | HeatMap, number: int) -> Picture:
     legend = [] if isinstance(panel, HeatMap) else legend_of(panel)
     of = [] if isinstance(panel, HeatMap) else dict.fromkeys(curve.name for curve in panel.drawn)
     alt = f"{panel.y_label} against {panel.x_label}{': ' * bool(of)}{', '.join(of)}"
-    return Picture(panel.title, panel.note, height, alt, svg, legend)
+    about = {"title": panel.title, "note": panel.note, "height": height, "alt": alt}
+    return {**about, "svg": svg, "legend": legend}
 
 
 def inline(figure: Any, titles: dict[str, list[str]], salt: str) -> Markup:

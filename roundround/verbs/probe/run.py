@@ -167,7 +167,6 @@ def ablate(
         }
         save_file(arrays, run.directory / "ablation.safetensors")
         usual_mode(run.directory / "ablation.safetensors")
-        report.show_change(seen, changed)
 
 
 def draw_curve(
@@ -204,4 +203,3 @@ def print_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None
     length = windowed.length
     for line in scope_of_text({length: loss}, {length: windowed.first_token}, windowed.reader):
         print_status(line)
-    print_status(f"read as roundround eval length={length} reads text")
