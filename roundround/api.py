@@ -20,7 +20,6 @@ from pandas import DataFrame
 from roundround.analysis.compare import compare as compare
 from roundround.analysis.comparison import as_typed
 from roundround.analysis.past_run import Filters, PastRun, directories_of, directories_of_all, past_run, runs_in
-from roundround.config.verb import at_least_one
 from roundround.support.console import print_status
 from roundround.support.errors import AlreadyReported, Interrupted, UserError
 
@@ -176,13 +175,13 @@ def probe(
     *,
     rows: bool = True,
     entropy: bool = True,
-    batch_tokens: int | None = None,
+    batch_tokens: int = 2048,
 ) -> Probe:
     """How a decoder uses the frequencies of its RoPE, read off one pass over `texts`.
 
     model, tokenizer: as `attention` has them. rows: also sample rows of attention, for labels, logits by frequency,
     largest weight and logit spread. entropy: also the entropy of every row, a second pass of attention. Memory depends
-    on `batch_tokens` (None: 2,048) and the longest text, not on how many texts there are.
+    on `batch_tokens` and the longest text, not on how many texts there are.
 
     Returns a `Probe`: `probe.arrays()["query_norm"]` is [L, H, P], the mean length of each 2-D chunk, fastest pair
     first; `probe.labels()` names every head. Raises UserError for a model without RoPE, with a layout that is not
@@ -192,12 +191,10 @@ def probe(
     """
     from roundround.asking.loaded_model import given_to_probe
     from roundround.data.tokenizers import check_known
-    from roundround.probing.probe import BATCH_TOKENS, observe
+    from roundround.probing.probe import observe
 
     if isinstance(texts, str):
         raise UserError("texts is one text, and rr.probe takes a list of them: give [text]")
-    batch_tokens = BATCH_TOKENS if batch_tokens is None else batch_tokens
-    at_least_one(batch_tokens=batch_tokens)
     with given_to_probe(model, tokenizer) as probed:
         tokens = [probed.tokens(text) for text in texts]
         check_known([token for text in tokens for token in text], probed.unknown_token, "the texts")
@@ -297,7 +294,6 @@ def runs(
     """
     from roundround.report.lab_book import as_record
 
-    at_least_one(limit=limit)
     filters, damaged = Filters(as_typed(where)), list[tuple[str, str]]()
     directories = directories_of_all([os.fspath(path) for path in paths], outputs)
     found = list(islice(runs_in(directories, filters, damaged), limit))

@@ -202,12 +202,7 @@ class PairNorms:
 
     def __init__(self, n_layers: int) -> None:
         self.sums: list[dict[tuple[str, str, str], Tensor]] = [{} for _ in range(n_layers)]  # kind, measure, which
-        self.n_tokens = {"all": 0, "first": 0}
-
-    def count(self, n_texts: int, n_tokens: int) -> None:
-        """Count the tokens of a batch, once for all layers."""
-        self.n_tokens["all"] += n_tokens
-        self.n_tokens["first"] += n_texts
+        self.n_tokens = {"all": 0, "first": 0}  # once for all layers
 
     def add(
         self, layer: int, layout: Layout, q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor, valid_BT: Tensor | None

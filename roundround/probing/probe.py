@@ -198,7 +198,8 @@ class Watch:
         lengths_B1 = torch.tensor([[len(text)] for text in batch])
         even = all(len(text) == self.longest for text in batch)
         self.valid_BT = None if even else torch.arange(self.longest) < lengths_B1
-        self.norms.count(len(batch), sum(map(len, batch)))
+        self.norms.n_tokens["all"] += sum(map(len, batch))
+        self.norms.n_tokens["first"] += len(batch)
 
     def add(self, softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
         layer, first = self.place_of[softmax.shape.layer], 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -136,36 +137,6 @@ MEANS = ("self", "previous", "sink", "other", "other_near", "near", "all")
 BANDS = ("none", "fastest", "fast", "slow", "slowest")  # quarters of the pairs, one of them taken away
 
 
-class SampledRows:
-    """Some rows of one text in one call of attention, from which logits and weights are made as they are needed."""
-
-    def __init__(
-        self,
-        softmax: AttentionSoftmax,
-        q_HTC: Tensor,
-        k_HKC: Tensor,
-        rows_R: Tensor,
-        scale: float,
-        keys: Keys,
-        rows: Mapping[str, Tensor],
-    ) -> None:
-        self.softmax, self.rows_R, self.scale, self.q_HTC, self.k_HKC = softmax, rows_R, scale, q_HTC, k_HKC
-        self.visible_RK = keys.visible_to(rows_R, 0, k_HKC.shape[1])[0, 0]
-        self.per_row = {name: value[:, :, rows_R] for name, value in rows.items()}
-        self.per_row.setdefault("n_visible", self.visible_RK.sum(-1)[None, None, :, None])
-
-    def queries(self) -> Tensor:
-        """Queries times the scale, [H, R, C]."""
-        return at_least_float32(self.q_HTC[:, self.rows_R]) * self.scale
-
-    def logits(self) -> Tensor:
-        """The logits of every key, visible or not: [H, R, K]."""
-        return self.queries() @ self.k_HKC.mT
-
-    def weights(self, logits_HRK: Tensor) -> Tensor:
-        return self.softmax.weights(logits_HRK[None], self.visible_RK, self.per_row)[0]
-
-
 class RowStatistics:
     """Shares of attention by place, entropy, largest weight and logit spread of each head, and its logits by pair.
 
@@ -198,19 +169,39 @@ class RowStatistics:
         """
         n = q_HTC.shape[1]
         sampled = torch.linspace(0, n - 1, min(n, ROWS)).round().long().to(q_HTC.device)
-        blocks = torch.split(sampled, max(1, ELEMENTS // (q_HTC.shape[0] * n)))
         k_HKC = repeated(at_least_float32(k_GTC)[None], q_HTC[None])[0]
-        sampled_rows = [SampledRows(softmax, q_HTC, k_HKC, rows_R, scale, keys, rows) for rows_R in blocks]
-        counted = [votes(block.weights(block.logits()), block.rows_R, block.visible_RK) for block in sampled_rows]
+
+        def weights(logits_HRK: Tensor, rows_R: Tensor, visible_RK: Tensor) -> Tensor:
+            per_row = {name: value[:, :, rows_R] for name, value in rows.items()}
+            per_row.setdefault("n_visible", visible_RK.sum(-1)[None, None, :, None])
+            return softmax.weights(logits_HRK[None], visible_RK, per_row)[0]
+
+        blocks, counted = [], []
+        for rows_R in torch.split(sampled, max(1, ELEMENTS // (q_HTC.shape[0] * n))):
+            q_HRC, visible_RK = at_least_float32(q_HTC[:, rows_R]) * scale, keys.visible_to(rows_R, 0, n)[0, 0]
+            blocks.append((q_HRC, rows_R, visible_RK))
+            counted.append(votes(weights(q_HRC @ k_HKC.mT, rows_R, visible_RK), rows_R, visible_RK))
         votes_HK, seen_K = (torch.stack(parts).sum(0) for parts in zip(*counted, strict=True))
         sink_HK = sinks(votes_HK, seen_K, len(sampled))
-        for block in sampled_rows:
-            self.add_rows(place, layout, block, sink_HK, keys)
+        for q_HRC, rows_R, visible_RK in blocks:  # logits and weights are made again: they are too large to keep
+            own = partial(weights, rows_R=rows_R, visible_RK=visible_RK)
+            first_R = keys.first_visible(rows_R)
+            self.add_rows(self.sums[place], layout, own, q_HRC, k_HKC, rows_R, visible_RK, first_R, sink_HK)
 
-    def add_rows(self, place: int, layout: Layout, block: SampledRows, sink_HK: Tensor, keys: Keys) -> None:
-        sums, rows_R = self.sums[place], block.rows_R
-        q_HRC, k_HKC, visible_RK = block.queries(), block.k_HKC, block.visible_RK
-        logits_HRK = block.logits()
+    def add_rows(
+        self,
+        sums: dict[str, Tensor],
+        layout: Layout,
+        weights: Callable[[Tensor], Tensor],
+        q_HRC: Tensor,
+        k_HKC: Tensor,
+        rows_R: Tensor,
+        visible_RK: Tensor,
+        first_R: Tensor,
+        sink_HK: Tensor,
+    ) -> None:
+        """Take in some rows: scaled queries, all keys, and `weights`, which makes the weights of their logits."""
+        logits_HRK = q_HRC @ k_HKC.mT
         late_R = (rows_R >= FIRST_ROW).to(logits_HRK.dtype)
         add_to(sums, "n_rows", late_R.sum())
         for number, band in enumerate(BANDS):
@@ -219,18 +210,19 @@ class RowStatistics:
                 first, last = (round(end * layout.n_pairs / 4) for end in (number - 1, number))  # the band's pairs
                 channels = layout.channels(first, last).to(q_HRC.device)
                 without = logits_HRK - q_HRC[..., channels] @ k_HKC[..., channels].mT
-            alpha_HRK = block.weights(without)
+            alpha_HRK = weights(without)
             for name, value_HR in where_weight_goes(alpha_HRK, rows_R, visible_RK, sink_HK).items():
-                add_to(
-                    sums,
-                    f"{name}, without {band}",
-                    (value_HR * late_R[:, None] if value_HR.ndim == 3 else value_HR * late_R).sum(1),
-                )
+                late = late_R[:, None] if value_HR.ndim == 3 else late_R
+                add_to(sums, f"{name}, without {band}", (value_HR * late).sum(1))
             if not number:
                 add_to(sums, "n_all_rows", torch.tensor(float(len(rows_R))))
-                for name, value_HR in extremes(alpha_HRK, logits_HRK, visible_RK).items():
-                    add_to(sums, name, value_HR.sum(1))
-        total_HPD, n_D, first_R = [], [], keys.first_visible(rows_R)
+                largest_HR, smallest_HR = extreme_logits(logits_HRK, visible_RK)
+                ln_n_HR = visible_RK.sum(-1).to(alpha_HRK.dtype).log().expand_as(largest_HR)
+                add_to(sums, "entropy", entropy_of_weights(alpha_HRK).sum(1))  # nats; made to sum to one first
+                add_to(sums, "largest_weight", alpha_HRK.amax(-1).sum(1))
+                add_to(sums, "logit_spread", (largest_HR - smallest_HR).sum(1))  # of visible keys
+                add_to(sums, "ln_n", ln_n_HR.sum(1))
+        total_HPD, n_D = [], []
         for distance in self.distances:  # what every pair adds to the logit
             in_reach = rows_R - distance >= first_R
             product = q_HRC[:, in_reach] * k_HKC[:, rows_R[in_reach] - distance]
@@ -295,17 +287,6 @@ class RowStatistics:
 def offset_place(sums: dict[str, Tensor]) -> Tensor:
     """Which of the offsets, from 2 on, takes most of each head's weight, [H]: the same, band or no band."""
     return sums["apart, without none"].argmax(-1)
-
-
-def extremes(alpha_HRK: Tensor, logits_HRK: Tensor, visible_RK: Tensor) -> dict[str, Tensor]:
-    """Entropy of the weights in nats (made to sum to one first), the largest, and the spread of the visible logits."""
-    largest, smallest = extreme_logits(logits_HRK, visible_RK)
-    return {
-        "entropy": entropy_of_weights(alpha_HRK),
-        "largest_weight": alpha_HRK.amax(-1),
-        "logit_spread": largest - smallest,
-        "ln_n": visible_RK.sum(-1).to(alpha_HRK.dtype).log().expand_as(largest),
-    }
 
 
 @torch.no_grad()

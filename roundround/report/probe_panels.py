@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -253,9 +252,7 @@ def shares_of(probe: dict[str, NDArray[Any]], head: ProbedHead, places: Sequence
 
 def overview(norms_LHP: NDArray[Any]) -> dict[str, Any]:
     """Mean norm over heads: rows are layers, columns pairs."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of layers that have fewer pairs
-        means_LP = np.nanmean(norms_LHP, axis=1)
+    means_LP = np.ma.masked_invalid(norms_LHP).mean(1).filled(np.nan)  # a layer may have fewer heads or pairs
     return {"rows": means_LP.shape[0], "columns": means_LP.shape[1], **scaled(means_LP)}
 
 

@@ -43,7 +43,6 @@ from roundround.report.drawing.figures import (
 from roundround.report.drawing.tables import fixed
 from roundround.report.probe_panels import LETTERS
 from roundround.support.console import print_table
-from roundround.support.files import write_json
 from roundround.support.panels import Curve, Drawing, Mark, Panel
 from roundround.trained.patterns import runs_of
 
@@ -188,16 +187,13 @@ def head_table(seen: Probe) -> Table:
     return table
 
 
-def write_alignment(prompt: PromptRecord, seen: Probe, path: Path) -> None:
+def alignments(prompt: PromptRecord, seen: Probe) -> list[dict[str, Any]]:
     """Tables 3 to 5 of arXiv:2410.06205 for the heads that stand out at one place: `alignment.json`."""
-    if seen.rows is None:
-        return
-    tables = [
+    return [
         {"layer": layer, "head": head, "label": label, "tokens": prompt.words, **prompt.alignment(layer, head)}
         for layer, head, label, _ in standing_out(seen, HEADS_SHOWN)
         if label in ("diagonal", "previous")
     ]
-    write_json(path, tables)
 
 
 # -- a question about the maximum

@@ -13,7 +13,6 @@ from roundround.support.panels import Curve, Panel, numbers
 
 MOST_POINTS = 300  # of a line; more logged steps are averaged
 ACROSS = "step"
-COUNTED = ("train", "validation", "distinct_validation")  # examples of a task
 OTHERS = {  # each other number that is logged: title, label
     "lr": ("Learning rate", "learning rate"),
     "grad_norm": ("Gradient norm, before clipping", "norm"),
@@ -85,7 +84,9 @@ def scope_of_text(config: dict[str, Any], data: dict[str, Any], choices: dict[st
 
 
 def scope_of_task(config: dict[str, Any], data: dict[str, Any], choices: dict[str, str]) -> list[str]:
-    n, n_validated, n_distinct = (number(data.get(f"{name}_examples")) for name in COUNTED)
+    n, n_validated, n_distinct = (
+        number(data.get(f"{name}_examples")) for name in ("train", "validation", "distinct_validation")
+    )
     lengths, context = data.get("train_lengths"), shown(config["model"].get("train_length"))
     same = "" if n_distinct in (None, n_validated) else f" ({n_distinct:,.0f} distinct)"
     examples = "new examples in every batch" if n is None else f"{n:,.0f} examples"

@@ -457,8 +457,7 @@ def write(figure: Any, path: Path) -> None:
         ".png": {"Title": title, "Description": note},
     }
     logging.getLogger("fontTools").setLevel(logging.ERROR)  # it warns of the dates of matplotlib's own fonts
-    salted = {"svg.hashsalt": path.stem}  # otherwise its identifiers are random
-    with signals_held(), matplotlib.rc_context(salted):
+    with signals_held(), matplotlib.rc_context({"svg.hashsalt": path.stem}):  # otherwise its identifiers are random
         if (layout := figure.get_layout_engine()) is not None:
             FigureCanvasSVG(figure)  # letters are as wide as in this format
             layout.execute(figure)

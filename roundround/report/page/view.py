@@ -70,7 +70,6 @@ from roundround.support.panels import Curve, HeatMap, Panel
 from roundround.verbs import verb_named
 
 HERE = Path(__file__).parent
-COMMON = "page.js"  # the script of every page
 MARK = '<p class="kind">roundround</p>'  # of the template: what it stands in is a page of ours
 STEPS = 999  # of an integer that stands for a share of the largest value
 MOST_CELLS = 40_000  # of all tables, fifty bytes each
@@ -123,7 +122,8 @@ class RunFiles:
 class Section:
     """A heading and what stands below it. `part` is a template of its own, with `values` for it.
 
-    Panels without a point are left out. figures: see `images_of`. anchor: what a link to the section names.
+    Panels without a point are left out. figures: of each image its name, its address, which holds all of it, and words
+    in its place. anchor: what a link to the section names.
     """
 
     title: str
@@ -159,16 +159,6 @@ class View:
     findings: list[str] = field(default_factory=list)
 
 
-def images_of(directory: Path) -> list[dict[str, str]]:
-    """The SVG files of the run's folder `figures`: name, the address that holds all of it, and words in its place."""
-    found = []
-    for path in sorted((directory / "figures").glob("*.svg")):
-        name, content = escaped(path.stem), base64.b64encode(path.read_bytes()).decode()
-        alt = f"{name.replace('_', ' ')}: a figure of this run; its numbers are in the tables"
-        found.append({"name": name, "address": f"data:image/svg+xml;base64,{content}", "alt": alt})
-    return found
-
-
 # -- from a directory to a page
 
 
@@ -193,7 +183,11 @@ def view_of(directory: Path) -> tuple[RunFiles, list[Record], View]:
             return files, records, view(files, records)
         except Exception as error:
             files.remarks.append(f"the run's files are not as {run.manifest['verb']} leaves them ({one_line(error)})")
-    figures = images_of(directory)
+    figures = []
+    for path in sorted((directory / "figures").glob("*.svg")):
+        address = f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
+        alt = f"{in_words(path.stem)}: a figure of this run; its numbers are in the tables"
+        figures.append({"name": path.stem, "address": address, "alt": alt})
     general = View([Section("Results", tables=tables_of(records)), Section("Figures", figures=figures)])
     return files, records, general
 
@@ -209,8 +203,7 @@ def page_of(directory: Path) -> str:
     """The page as text. UserError where the directory is no run, or its results cannot be read."""
     files, records, view = view_of(directory)
     manifest, common = files.run.manifest, common_fields(records)
-    names = {**manifest.get("choices", {}), **common}
-    names = {name: value for name, value in names.items() if value is not None}
+    names = {k: v for k, v in {**manifest.get("choices", {}), **common}.items() if v is not None}
     subject = [str(names["model"])] if "model" in names else []
     subject += [f"{name}={names[name]}" for name in ("pe", "softmax") if names.get(name, "its own") != "its own"]
     values = {
@@ -237,7 +230,7 @@ def page_of(directory: Path) -> str:
 def html(values: dict[str, Any], sections: Sequence[Section], scripts: Sequence[str] = ()) -> str:
     """The page with these values for its template, its sections, and these scripts beside the common one."""
     number = count()
-    code = "\n".join((HERE / name).read_text(encoding="utf-8") for name in (COMMON, *scripts))
+    code = "\n".join((HERE / name).read_text(encoding="utf-8") for name in ("page.js", *scripts))
     script = f"(function () {{\n{code}\n}})();"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     named = [

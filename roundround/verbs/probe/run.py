@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from roundround.asking.reader import (
     Windowed,
@@ -41,7 +41,7 @@ from roundround.report.drawing.figures import save_drawing
 from roundround.report.evaluation import scope_of_text
 from roundround.report.probe_panels import kept_panels, maximum_panels
 from roundround.support.console import print_status, warnings_as_lines
-from roundround.support.files import usual_mode
+from roundround.support.files import write_atomically, write_json
 from roundround.support.panels import Drawing
 from roundround.trained.models import TrainedRun
 from roundround.verbs.probe import ProbeConfig
@@ -91,9 +91,9 @@ def probe_texts(
         return
     words = {"words": json.dumps(seen.prompt.words)}
     for name, found, about in (("probe", seen.arrays(), None), ("prompt", seen.prompt.arrays(), words)):
-        save_file(found, run.directory / f"{name}.safetensors", metadata=about)
-        usual_mode(run.directory / f"{name}.safetensors")
-    report.write_alignment(seen.prompt, seen, run.directory / "alignment.json")
+        write_atomically(run.directory / f"{name}.safetensors", save(found, about))
+    if seen.rows is not None:
+        write_json(run.directory / "alignment.json", report.alignments(seen.prompt, seen))
     report.draw_all(seen, seen.prompt, run.directory / "figures", config.figures)
     report.show(seen)
     print_status(
@@ -165,8 +165,7 @@ def ablate(
             for key, value in probe.arrays().items()
             if key.startswith("places")
         }
-        save_file(arrays, run.directory / "ablation.safetensors")
-        usual_mode(run.directory / "ablation.safetensors")
+        write_atomically(run.directory / "ablation.safetensors", save(arrays))
 
 
 def draw_curve(
@@ -203,3 +202,4 @@ def print_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None
     length = windowed.length
     for line in scope_of_text({length: loss}, {length: windowed.first_token}, windowed.reader):
         print_status(line)
+    print_status(f"read as roundround eval length={length} reads text")
