@@ -491,6 +491,8 @@ class AttentionWeights:
     numbers: list[int]
 
     def __getitem__(self, layer: int) -> Tensor:
+        if layer >= 0 and layer not in self.numbers:
+            raise IndexError(f"layer {layer} of {self.name} has no attention; these have: {self.numbers}")
         return self.layers[layer if layer < 0 else self.numbers.index(layer)]
 
     def __len__(self) -> int:
