@@ -159,9 +159,17 @@ def evaluate(
     from roundround.report.evaluation import records_of_text
 
     lengths = [length] if isinstance(length, int) else list(length)
-    settings: dict[str, Any] = {"stride": stride, "max_tokens": max_tokens, "batch_tokens": batch_tokens}
-    settings |= {"separate_documents": separate_documents, "bos": str(bos).lower()}
-    with given_to_read(model, tokenizer, data, lengths, **settings) as reader:
+    with given_to_read(
+        model,
+        tokenizer,
+        data,
+        lengths,
+        stride=stride,
+        max_tokens=max_tokens,
+        batch_tokens=batch_tokens,
+        separate_documents=separate_documents,
+        bos=str(bos).lower(),
+    ) as reader:
         check_dispersion(dispersion, separate=reader.separate_documents)
         first_tokens = first_tokens_of(reader, lengths)
         losses, dispersions = measure(reader, first_tokens, dispersion=dispersion)

@@ -38,6 +38,7 @@ def origin_of(run: PastRun) -> dict[str, Any]:
     """
     manifest, git = run.manifest, run.manifest.get("git") or {}
     looked_at, commit = manifest.get("run"), str(git.get("commit") or "")
+    patched = ", with uncommitted changes (code.patch)" if git.get("dirty") else ""
     values = [
         ("verb", manifest["verb"]),
         ("status", run.status),
@@ -51,6 +52,8 @@ def origin_of(run: PastRun) -> dict[str, Any]:
         *manifest["facts"].items(),
         *(manifest["data"] or {}).items(),
         ("roundround", manifest["roundround"]),
+        ("commit", f"{commit[:SHORT_HASH]}{patched}" if commit else None),
+        ("versions", ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items()) or None),
     ]
     found = []
     for name, value in values:  # a hash is cut; a seed and the id of a token are numbers whose digits stay together
@@ -59,11 +62,6 @@ def origin_of(run: PastRun) -> dict[str, Any]:
         elif value is not None:
             together = name == "seed" or name.endswith("of_document")
             found.append((in_words(name), text_of(value) if together else shown(value)))
-    if commit:
-        patched = ", with uncommitted changes (code.patch)" if git.get("dirty") else ""
-        found.append(("commit", commit[:SHORT_HASH] + patched))
-    if versions := manifest.get("versions"):
-        found.append(("versions", ", ".join(f"{name} {text_of(value)}" for name, value in versions.items())))
     again = shlex.join(["roundround", "rerun", str(run.directory)])
     commands = [("again, and compare the numbers", again)] if verb_named(manifest["verb"]).repeats else []
     folder = f" in {manifest['cwd']}" if manifest.get("cwd") else ""
@@ -132,8 +130,6 @@ def show_run(run: PastRun) -> None:
         print_result(command)  # a line of its own, to be copied
     if origin["settings"].rows:
         print_table(origin["settings"].rich(), on_output=True)
-    else:
-        print_result("Everything is as the defaults have it.")
     for table in tables_of(run.results()):
         table.cut(ROWS_SHOWN)
         found = table.rich()

@@ -72,8 +72,7 @@ from roundround.verbs import verb_named
 HERE = Path(__file__).parent
 MARK = '<p class="kind">roundround</p>'  # of the template: what it stands in is a page of ours
 STEPS = 999  # of an integer that stands for a share of the largest value
-MOST_CELLS = 40_000  # of all tables, fifty bytes each
-FEWEST_ROWS, MOST_ROWS = 40, 1000  # of a table that is cut
+MOST_ROWS = 1000  # of a table; a cell is fifty bytes
 WIDTH, HEIGHT, LEFT, BOTTOM = 440, 290, 76, 46
 VARIABLES = {INK: "ink", SOFT: "soft", LINE: "line", GREY: "reference", SHADE: "shade"}
 VARIABLES |= {colour: f"c{number}" for number, colour in enumerate(PALETTE)}
@@ -220,10 +219,8 @@ def page_of(directory: Path) -> str:
         **origin_of(files.run),
     }
     sections = [section for section in view.sections if not section.empty]
-    tables = [table for section in sections for table in section.tables]
-    n_columns = sum(len(table.columns) for table in tables)
-    for table in tables:
-        table.cut(max(FEWEST_ROWS, min(MOST_ROWS, MOST_CELLS // n_columns)))
+    for table in [table for section in sections for table in section.tables]:
+        table.cut(MOST_ROWS)
     return html(values, sections, view.scripts)
 
 

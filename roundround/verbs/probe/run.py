@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 from safetensors.torch import save
+from torch import Tensor
 
 from roundround.asking.reader import (
     Windowed,
@@ -29,7 +30,7 @@ from roundround.distributed.device import describe_device, pick_device
 from roundround.kernels.trial import FallsBack
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
-from roundround.probing.ablation import FEWEST, n_targets
+from roundround.probing.ablation import n_targets
 from roundround.probing.probe import check, observe
 from roundround.probing.probed_model import ProbedModel
 from roundround.probing.rows import N_LISTS, entropy_by_length
@@ -133,38 +134,31 @@ def ablate(
     check(probed, texts[0])
     cut = [ablation.without(table, bands) for table in probed.tables()]
     before, common = measure(), {} if windowed is None else windowed.reading()
+    if run.writes:
+        print_scope(before, windowed)
     if not bands:
         draw_curve(run, probed, before, measure, common, config.figures)
-        print_scope(run, before, windowed)
         return
     name = ",".join(map(str, bands))
     with probed.with_frequencies(cut):
         after = measure()
-    changes, seen, changed = list[dict[str, Any]](), None, None
+    changes, arrays = list[dict[str, Any]](), dict[str, Tensor]()
     if config.rows:
         seen = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False)
         with probed.with_frequencies(cut):
             changed = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False, ablated=True)
-        assert seen.rows is not None
-        assert changed.rows is not None
-        for ablated, layers in (("none", seen.rows.places()), (name, changed.rows.places())):
-            changes += [{**record, "ablate": ablated} for record in report.by_place(seen.layers, layers)]
+        for when, ablated, found in (("before", "none", seen), ("after", name, changed)):
+            assert found.rows is not None
+            changes += [{**r, "ablate": ablated} for r in report.by_place(found.layers, found.rows.places())]
+            arrays |= {f"{key}_{when}": value for key, value in found.arrays().items() if key.startswith("places")}
     run.results(
         report.records_of_loss(before, **common, ablate="none")
         + report.records_of_loss(after, **common, ablate=name)
         + changes
     )
-    if not run.writes:
-        return
-    report.show_losses({"none": before, name: after})
-    print_scope(run, before, windowed)
-    if seen is not None and changed is not None:
-        arrays = {
-            f"{key}_{when}": value
-            for when, probe in (("before", seen), ("after", changed))
-            for key, value in probe.arrays().items()
-            if key.startswith("places")
-        }
+    if run.writes:
+        report.show_losses({"none": before, name: after})
+    if run.writes and arrays:
         write_atomically(run.directory / "ablation.safetensors", save(arrays))
 
 
@@ -184,18 +178,14 @@ def draw_curve(
         records += report.records_of_loss(loss, **common, ablate=str(band), end=band.end, kept=1 - band.fraction)
     run.results(records)
     if run.writes:
-        few = "" if n_targets(before) >= FEWEST else ", too few to tell"
         title = f"{probed.name}: perplexity without part of the frequencies"
-        drawing = Drawing("ablation", title, kept_panels(records), note=f"{n_targets(before):,} targets{few}.")
+        drawing = Drawing("ablation", title, kept_panels(records), note=f"{n_targets(before):,} targets.")
         save_drawing(drawing, run.directory / "figures", style, alike=True)
-        by_band = {"none": before, **dict(zip(map(str, steps), losses, strict=True))}
-        report.show_losses(by_band)
+        report.show_losses({"none": before, **dict(zip(map(str, steps), losses, strict=True))})
 
 
-def print_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None:
-    """Say over which targets the perplexities were taken."""
-    if not run.writes:
-        return
+def print_scope(loss: PositionLoss, windowed: Windowed | None) -> None:
+    """Say over which targets the perplexities are taken."""
     if windowed is None:
         print_status("each text by itself, up to the model's own context; every token but the first is a target")
         return
