@@ -90,7 +90,8 @@ def maximum_panels(records: Sequence[Record]) -> list[Panel]:
 
 def view(files: RunFiles, records: list[Record]) -> View:
     """The sections of whichever of the three kinds of probe the records are from."""
-    heads, places = heads_of(records), places_of(records)
+    heads, metrics = heads_of(records), dict.fromkeys(record["metric"] for record in records)
+    places = [name.removeprefix(SHARE) for name in metrics if name.startswith(SHARE)]  # in the order of the arrays too
     sections, data = [], None
     if heads:
         ordered = standing_out(heads, places)
@@ -199,7 +200,7 @@ def arrays_for_script(files: RunFiles, heads: Sequence[ProbedHead], places: Sequ
                 "shares in turn), because a page has no room for more; the arrays of the run have all"
             )
     if found["parts"]["prompt"]:
-        found["words"] = [shown_word(word) for word in files.words("prompt.safetensors")]
+        found["words"] = list(map(shown_word, json.loads(files.about("prompt.safetensors")["words"])))
     return found
 
 
@@ -273,11 +274,6 @@ class ProbedHead:
     @property
     def name(self) -> str:
         return f"{self.layer}.{self.head}"
-
-
-def places_of(records: Sequence[Record]) -> list[str]:
-    """The places in the order of the records, which is the order of the arrays too."""
-    return list(dict.fromkeys(r["metric"].removeprefix(SHARE) for r in records if r["metric"].startswith(SHARE)))
 
 
 def heads_of(records: Sequence[Record]) -> list[ProbedHead]:

@@ -126,15 +126,7 @@ def standing_out(seen: Probe, n: int = HEADS_DRAWN) -> list[tuple[int, int, str,
 
 
 def show(seen: Probe) -> None:
-    """The tables on standard error."""
-    print_table(share_table(seen))
-    if seen.rows is not None:
-        labels = [label for heads in seen.labels() for label, _ in heads]
-        print_table(head_table(seen), "heads: " + ", ".join(f"{labels.count(place)} {place}" for place in PLACES))
-
-
-def share_table(seen: Probe) -> Table:
-    """Share of squared norm in the slowest quarter of the pairs, by layer, with and without the first token."""
+    """The tables on standard error: the share of squared norm in the slowest quarter by layer, and some heads."""
     title = f"{seen.name}: share of squared norm in the slowest quarter"
     table = Table("layer", *KINDS, "rotated pairs", title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     with_first = {kind: seen.norms.share_of_slowest(kind).tolist() for kind in KINDS}
@@ -144,7 +136,10 @@ def share_table(seen: Probe) -> Table:
         name = " ".join([str(layer), *seen.kinds[place : place + 1]])
         table.add_row(name, *cells, f"{layout.n_rotated}/{layout.n_pairs} {layout.pairing}")
     table.caption = "uniform is 0.25; in brackets without the first token of each text"
-    return table
+    print_table(table)
+    if seen.rows is not None:
+        labels = [label for heads in seen.labels() for label, _ in heads]
+        print_table(head_table(seen), "heads: " + ", ".join(f"{labels.count(place)} {place}" for place in PLACES))
 
 
 def shown_wavelength(layout: Layout, pair: int) -> str:

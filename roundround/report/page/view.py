@@ -16,7 +16,6 @@ import base64
 import hashlib
 import importlib
 import io
-import json
 import math
 import re
 import warnings
@@ -108,10 +107,6 @@ class RunFiles:
 
         with safe_open(self.run.directory / name, framework="numpy") as file:
             return dict(file.metadata() or {})
-
-    def words(self, name: str) -> list[str]:
-        """The tokens that a safetensors file keeps as words in its metadata."""
-        return list(map(str, json.loads(self.about(name).get("words", "[]"))))
 
 
 # -- what is shown
