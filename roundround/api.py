@@ -339,17 +339,17 @@ def train(*words: str) -> Run:
         lines.append(line)
         print_status(line)
 
-    def told(beginning: str) -> str:
+    def last_line(beginning: str) -> str:
         return next((line.removeprefix(beginning) for line in reversed(lines) if line.startswith(beginning)), "")
 
     try:
         return run(start(["train", *words, "hydra.mode=RUN"], tell=tell))  # one run of an experiment, not its sweep
     except AlreadyReported as error:
-        raise UserError(told("roundround train: ") or str(error)) from None
+        raise UserError(last_line("roundround train: ") or str(error)) from None
     except VerbFailed as error:
-        raise RuntimeError(told("roundround train: ") or str(error)) from None
+        raise RuntimeError(last_line("roundround train: ") or str(error)) from None
     except Interrupted:
-        resume = told("resume with: roundround train ")
+        resume = last_line("resume with: roundround train ")
         hint = f'; rr.train("{resume}") resumes it' if resume else ""
         raise KeyboardInterrupt(f"roundround train was stopped{hint}") from None
 
