@@ -41,7 +41,7 @@ DPI = 85  # in a notebook
 def pictures_of(result: object) -> Pictures:
     """What can be drawn of a comparison, a probe, attention weights or a run directory. UserError for anything else.
 
-    Attention weights have every head as a small map, and each by its name, `2.3` for head 3 in layer 2, with its tokens.
+    Attention weights have every head as a small map, and each by its name, `2.3` for head 3 in layer 2, with tokens.
     """
     if isinstance(result, Comparison):
         curves, _ = training_curves(result.groups)
