@@ -42,6 +42,7 @@ from roundround.report.drawing.figures import save_drawing
 from roundround.report.evaluation import scope_of_text
 from roundround.report.probe_panels import kept_panels, maximum_panels
 from roundround.support.console import print_status, warnings_as_lines
+from roundround.support.errors import UserError
 from roundround.support.files import write_atomically, write_json
 from roundround.support.panels import Drawing
 from roundround.trained.models import TrainedRun
@@ -56,6 +57,8 @@ def probe(cfg: DictConfig, invocation: Invocation) -> None:
     device = pick_device(config.device)
     with probed_model_of(config, device) as (probed, trained):
         give_theta(cfg, probed.theta)
+        if config.prompt == "maximum" and trained is not None and trained.learns_a_task:
+            raise UserError("prompt=maximum asks in words, which a run that learns a task does not know")
         with warnings_as_lines(FallsBack):
             windowed = windows_for(config, probed, trained, invocation.peers, batch_tokens=config.batch_tokens)
         texts = texts_for(config, probed, trained, windowed)
