@@ -43,8 +43,7 @@ from roundround.probing.ablation import parse_band, without
 from roundround.probing.layout import KINDS, PairNorms
 from roundround.probing.probe import Probe, observe
 from roundround.probing.probed_model import filled_up, watching
-from roundround.probing.prompt import N_ELEMENTS, last_row_entropy
-from roundround.probing.rows import BANDS, PLACES, RowStatistics
+from roundround.probing.rows import BANDS, N_ELEMENTS, PLACES, RowStatistics, last_row_entropy
 from roundround.probing.texts import maximum_prompt, texts_of
 from roundround.report.drawing.figures import save_drawing
 from roundround.softmax.base import AttentionSoftmax

@@ -352,7 +352,7 @@ def other_normalisers(rounds: int, n_tokens: int = 2048) -> None:
 
 def looking(size: str, rounds: int, every: int = 100) -> None:
     """What `attention_stats_every` costs of a step: one look and one step in turn."""
-    from roundround.probing.telemetry import attention_statistics
+    from roundround.probing.rows import attention_statistics
 
     model, device = read("model", size), torch.device("cpu")
     decoder = ours(model)

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import islice
-from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from pandas import DataFrame
@@ -22,8 +20,8 @@ from pandas import DataFrame
 from roundround.analysis.compare import compare as compare
 from roundround.analysis.comparison import as_typed
 from roundround.analysis.past_run import Filters, PastRun, directories_of, directories_of_all, past_run, runs_in
-from roundround.config.verb import at_least_one
-from roundround.support.errors import UserError
+from roundround.support.console import print_status
+from roundround.support.errors import AlreadyReported, Interrupted, UserError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from roundround.model.decoder import Decoder
     from roundround.pe.base import PositionalEncoding
     from roundround.probing.probe import Probe
-    from roundround.probing.weights import AttentionWeights
+    from roundround.probing.rows import AttentionWeights
     from roundround.softmax.base import AttentionSoftmax
 
 # -- models
@@ -77,8 +75,7 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
     with the token that the model reads first. Returns `AttentionWeights`: `weights[layer][head]` is [Q, K], on the CPU
     and in at least float32, 0 where the query does not see the key; `weights[layer]` is [H, Q, K]; `weights.words` has
     the tokens. Rows sum to 1 but for normalisers that leave weight out (sigmoid, sinks). Memory is L x H x T x T
-    numbers. Raises UserError for a text without tokens, one that the encoding has no positions for, or weights that do
-    not fit into memory.
+    numbers. Raises UserError for a text that the tokenizer cannot read, or weights that do not fit into memory.
 
         weights = rr.attention(model, tokenizer, "Once upon a time")
         weights[0][3]  # of layer 0, head 3
@@ -87,18 +84,11 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
 
     from roundround.asking.loaded_model import given_to_write
     from roundround.distributed.device import check_fits
-    from roundround.model.decoder import Decoder
-    from roundround.probing.weights import AttentionWeights, weights_of_layers
+    from roundround.probing.rows import AttentionWeights, weights_of_layers
 
     with given_to_write(model, tokenizer) as writer, torch.no_grad():
         writer.check(text)
         tokens, normalisers = writer.tokens(text, first=True), writer.normalisers
-        if not tokens or not text:
-            raise UserError("the text is empty; give one with at least one token")
-        most = model.longest() if isinstance(model, Decoder) else writer.most
-        if most is not None and len(tokens) > most:
-            has = f"the text has {len(tokens):,} tokens, and the encoding has {most:,} positions"
-            raise UserError(f"{has}; give a shorter text")
         n_bytes = 4 * sum(softmax.shape.n_heads for softmax in normalisers) * len(tokens) ** 2
         check_fits(n_bytes, torch.device("cpu"), f"attention over {len(tokens):,} tokens", "give a shorter text")
         tokens_1T = torch.tensor([tokens], device=writer.device)
@@ -168,13 +158,18 @@ def evaluate(
     from roundround.asking.reader import check_dispersion, first_tokens_of, measure
     from roundround.report.evaluation import records_of_text
 
-    try:
-        lengths = [index(one) for one in (length if isinstance(length, Iterable) else [length])]
-    except TypeError:
-        raise UserError(f"length={length!r} must be a whole number, or a list of them") from None
-    settings: dict[str, Any] = {"stride": stride, "max_tokens": max_tokens, "batch_tokens": batch_tokens}
-    settings |= {"separate_documents": separate_documents, "bos": str(bos).lower()}
-    with given_to_read(model, tokenizer, data, lengths, **settings) as reader:
+    lengths = [length] if isinstance(length, int) else list(length)
+    with given_to_read(
+        model,
+        tokenizer,
+        data,
+        lengths,
+        stride=stride,
+        max_tokens=max_tokens,
+        batch_tokens=batch_tokens,
+        separate_documents=separate_documents,
+        bos=str(bos).lower(),
+    ) as reader:
         check_dispersion(dispersion, separate=reader.separate_documents)
         first_tokens = first_tokens_of(reader, lengths)
         losses, dispersions = measure(reader, first_tokens, dispersion=dispersion)
@@ -188,13 +183,13 @@ def probe(
     *,
     rows: bool = True,
     entropy: bool = True,
-    batch_tokens: int | None = None,
+    batch_tokens: int = 2048,
 ) -> Probe:
     """How a decoder uses the frequencies of its RoPE, read off one pass over `texts`.
 
     model, tokenizer: as `attention` has them. rows: also sample rows of attention, for labels, logits by frequency,
     largest weight and logit spread. entropy: also the entropy of every row, a second pass of attention. Memory depends
-    on `batch_tokens` (None: 2,048) and the longest text, not on how many texts there are.
+    on `batch_tokens` and the longest text, not on how many texts there are.
 
     Returns a `Probe`: `probe.arrays()["query_norm"]` is [L, H, P], the mean length of each 2-D chunk, fastest pair
     first; `probe.labels()` names every head. Raises UserError for a model without RoPE, with a layout that is not
@@ -204,12 +199,10 @@ def probe(
     """
     from roundround.asking.loaded_model import given_to_probe
     from roundround.data.tokenizers import check_known
-    from roundround.probing.probe import BATCH_TOKENS, observe
+    from roundround.probing.probe import observe
 
     if isinstance(texts, str):
         raise UserError("texts is one text, and rr.probe takes a list of them: give [text]")
-    batch_tokens = BATCH_TOKENS if batch_tokens is None else batch_tokens
-    at_least_one(batch_tokens=batch_tokens)
     with given_to_probe(model, tokenizer) as probed:
         tokens = [probed.tokens(text) for text in texts]
         check_known([token for text in tokens for token in text], probed.unknown_token, "the texts")
@@ -276,21 +269,7 @@ class Run(PastRun):
 
     def curves(self) -> DataFrame:
         """What was logged on the way, by step: loss and held_out_nats_per_token in nats, lr, tokens_per_second, ..."""
-        lines, _ = self.metrics()
-        return DataFrame(lines or {"step": []}).groupby("step").first()
-
-    def __repr__(self) -> str:
-        from roundround.report.lab_book import relative
-
-        took = f" in {self.seconds:.1f} s" if self.seconds is not None else ""
-        what = " ".join([self.verb, *self.manifest["overrides"]])
-        return f"run of {what}: {self.status}{took}, {relative(self.directory)}"
-
-    def _repr_html_(self) -> str:
-        """What it is and its first numbers, as a notebook shows it."""
-        frame = DataFrame([self.manifest["headline"]])
-        table = frame.to_html(index=False, float_format=lambda value: f"{value:.5g}") if len(frame.columns) else ""
-        return f"<p>{escape(repr(self))}</p>{table}"
+        return DataFrame(self.metrics() or {"step": []}).groupby("step").first()
 
 
 def run(path: str | os.PathLike[str] = "last", *, outputs: str = "outputs") -> Run:
@@ -323,7 +302,6 @@ def runs(
     """
     from roundround.report.lab_book import as_record
 
-    at_least_one(limit=limit)
     filters, damaged = Filters(as_typed(where)), list[tuple[str, str]]()
     directories = directories_of_all([os.fspath(path) for path in paths], outputs)
     found = list(islice(runs_in(directories, filters, damaged), limit))
@@ -342,7 +320,7 @@ def train(*words: str) -> Run:
     """Train a model as `roundround train` does, in a process of its own; returns when it has ended.
 
     words: what is typed after `roundround train`, each a text of its own: "pe=p_rope", "trainer.max_steps=50",
-    "resume=DIR", "--config-dir=mine". A notebook shows the lines and a bar; elsewhere they go to standard error.
+    "resume=DIR", "--config-dir=mine". Its lines go to standard error.
     Interrupting it (Ctrl-C, the stop button) saves the run, as it does in a terminal, and raises KeyboardInterrupt with
     the words that resume it. Raises UserError with the command's line where it was refused, RuntimeError where it
     failed.
@@ -350,12 +328,30 @@ def train(*words: str) -> Run:
         run = rr.train("pe=p_rope", "trainer.max_steps=50")
         model, tokenizer = rr.load(run)
     """
-    from roundround.report.notebook import run_shown
+    from roundround.distributed.child import VerbFailed, start
 
     for word in words:
         if not isinstance(word, str) or (word.startswith("-") and not word.startswith("--config-dir=")):
             raise UserError(f"{word}: rr.train makes one run of texts such as 'pe=rope'; a sweep is for the terminal")
-    return run(run_shown("train", [*words, "hydra.mode=RUN"]))  # one run of an experiment, not its sweep
+    lines = list[str]()
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        print_status(line)
+
+    def last_line(beginning: str) -> str:
+        return next((line.removeprefix(beginning) for line in reversed(lines) if line.startswith(beginning)), "")
+
+    try:
+        return run(start(["train", *words, "hydra.mode=RUN"], tell=tell))  # one run of an experiment, not its sweep
+    except AlreadyReported as error:
+        raise UserError(last_line("roundround train: ") or str(error)) from None
+    except VerbFailed as error:
+        raise RuntimeError(last_line("roundround train: ") or str(error)) from None
+    except Interrupted:
+        resume = last_line("resume with: roundround train ")
+        hint = f'; rr.train("{resume}") resumes it' if resume else ""
+        raise KeyboardInterrupt(f"roundround train was stopped{hint}") from None
 
 
 # -- figures
@@ -372,20 +368,6 @@ def plot(result: object, what: str | None = None) -> Any:
 
         rr.plot(weights, "2.3").savefig("head.pdf")
     """
-    from roundround.analysis.comparison import Comparison
-    from roundround.report import notebook as report
+    from roundround.report.notebook import drawn, pictures_of
 
-    if isinstance(result, Comparison):
-        return report.drawn("the comparison", report.of_comparison(result), what)
-    if isinstance(result, str | os.PathLike):
-        directory = run(result).directory
-        return report.drawn(str(directory), report.of_run(directory), what)
-    from roundround.probing.probe import Probe
-    from roundround.probing.weights import AttentionWeights
-
-    if isinstance(result, AttentionWeights):
-        return report.drawn("the text", report.of_weights(result), what)
-    if isinstance(result, Probe):
-        return report.drawn("the probe", report.of_probe(result), what)
-    takes = "what rr.probe, rr.compare, rr.attention or rr.train returns, or the path of a run"
-    raise UserError(f"rr.plot takes {takes}, not {type(result).__name__}")
+    return drawn(pictures_of(run(result).directory if isinstance(result, str | os.PathLike) else result), what)

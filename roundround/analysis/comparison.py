@@ -537,14 +537,12 @@ def held_out_loss(run: PastRun, damaged: list[str]) -> dict[int, float]:
     """Held-out loss by tokens of training. What is wrong with the file is added to `damaged`."""
     path = run.directory / METRICS
     try:
-        lines, n_damaged = run.metrics()
+        lines = run.metrics()
     except UserError as error:
         damaged.append(f"{error}: no training curve of this run")
         return {}
     if not lines and not path.exists():
         damaged.append(f"{path} is not there: no training curve of this run")
-    if n_damaged:
-        damaged.append(f"{path} has {n_damaged} damaged line{'s' * (n_damaged != 1)}, passed over")
     per_step = [run.settings.get(key) for key in ("batch_size", "model.train_length")]
     tokens = int(np.prod(per_step)) if all(isinstance(n, int) for n in per_step) else 1  # type: ignore[arg-type]
     return {line["step"] * tokens: float(loss) for line in lines if isinstance(loss := line.get(HELD_OUT), int | float)}

@@ -134,21 +134,11 @@ class PastRun:
                     return found
         return None
 
-    def text_of(self, name: str) -> str | None:
-        """The text of one of its files; None where it has none. UserError where it cannot be read."""
-        path = self.directory / name
-        try:
-            return read_text(path)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read: {one_line(error)}") from error
-
     def results(self) -> list[dict[str, Any]]:
         """The records of its results.json; none where it has none yet. UserError where the file is damaged."""
         path = self.directory / RESULTS
         try:
-            records = parse_json(self.text_of(RESULTS) or "[]")
+            records = parse_json(text_in(path) or "[]")
         except ValueError as error:
             raise UserError(f"{path} cannot be read: {one_line(error)}") from error
         if not isinstance(records, list) or not all(
@@ -163,9 +153,12 @@ class PastRun:
             )
         return records
 
-    def metrics(self) -> tuple[list[dict[str, Any]], int]:
-        """The lines of its metrics.jsonl, in order, and how many more could not be read. UserError where none can."""
-        lines = [line for line in (self.text_of(METRICS) or "").split("\n") if line]
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of its metrics.jsonl, in order, without the half line that a killed process leaves.
+
+        UserError where the file cannot be read.
+        """
+        lines = [line for line in text_in(self.directory / METRICS).split("\n") if line]
         found: list[Any] = []
         with suppress(ValueError):
             found = parse_json(f"[{','.join(lines)}]")  # all at once, four times as fast
@@ -174,13 +167,22 @@ class PastRun:
             for line in lines:
                 with suppress(ValueError):
                     found.append(parse_json(line))
-        read = [line for line in found if isinstance(line, dict) and isinstance(line.get("step"), int)]
-        return read, len(lines) - len(read)
+        return [line for line in found if isinstance(line, dict) and isinstance(line.get("step"), int)]
 
 
 def past_run(directory: Path) -> PastRun:
     """The run in a directory. UserError where there is none, or where its manifest is damaged."""
     return PastRun(directory, read_manifest(directory))
+
+
+def text_in(path: Path) -> str:
+    """The text of a file; empty where there is none. UserError where it cannot be read."""
+    try:
+        return read_text(path)
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
 
 
 def is_held(directory: Path) -> bool:

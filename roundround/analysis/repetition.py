@@ -128,7 +128,7 @@ def has_same_numbers(manifest: Mapping[str, Any], planned: Mapping[str, Any]) ->
     if then != {key: now[key] for key in now.keys() & then.keys()}:
         return False
     usual = usual_config(manifest["verb"], own_options(manifest)) if new else None
-    defaults = {} if usual is None else of_numbers(usual[0])
+    defaults = {} if usual is None else of_numbers(usual)
     return all(key in defaults and now[key] == defaults[key] for key in new)
 
 

@@ -26,7 +26,7 @@ from roundround.model.cache import Cache
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import AnswerScores, nats_of
 from roundround.probing.probed_model import watching
-from roundround.probing.prompt import last_row
+from roundround.probing.rows import last_row
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
 from roundround.trained.models import TrainedRun, first_of, opened_pretrained

@@ -159,7 +159,7 @@ class Job:
         """Write the page of the run into its directory. The run is done: a failure here is a warning."""
         if not self.verb.page or rank() != 0:
             return
-        from roundround.report.page.write import write_page
+        from roundround.report.page.view import write_page
 
         try:
             write_page(directory)

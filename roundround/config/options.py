@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from roundround.config.build import maker
-from roundround.config.recorded import as_dict, flat, give_theta, own_options
+from roundround.config.recorded import as_dict, give_theta
 from roundround.support.errors import UserError, nearest
 from roundround.support.files import home_expanded
 
@@ -121,8 +120,8 @@ def compose(name: str, overrides: list[str], config_dir: str | None) -> DictConf
         GlobalHydra.set_state(running)
 
 
-def usual_config(verb: str, choices: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str | None]] | None:
-    """What a verb would record with these options of its groups and no value given, and the option of each group.
+def usual_config(verb: str, choices: Mapping[str, str]) -> dict[str, Any] | None:
+    """What a verb would record with these options of its groups and no value given.
 
     None where today's program has no such verb or option, or where a value must be given.
     """
@@ -130,38 +129,9 @@ def usual_config(verb: str, choices: Mapping[str, str]) -> tuple[dict[str, Any],
 
     try:
         config = compose(config_name(verb), [f"{group}={option}" for group, option in choices.items()], None)
-        options = dict(config.hydra.runtime.choices)
         with open_dict(config):
             del config["hydra"]
         give_theta(config)
-        return as_dict(config), options
+        return as_dict(config)
     except (HydraException, OmegaConfBaseException):
         return None
-
-
-@dataclass(frozen=True)
-class Change:
-    """A setting of a run: its key, its value, and the default that it replaces."""
-
-    key: str
-    value: Any
-    default: Any
-
-
-def changed_settings(manifest: Mapping[str, Any]) -> list[Change] | None:
-    """What the config of a run says that the defaults of its verb do not.
-
-    Options of groups first, then the values that these options do not give. None where today's program lacks the
-    verb or an option, so that nothing can be compared.
-    """
-    usual = usual_config(manifest["verb"], {})
-    if usual is None:
-        return None
-    options = [Change(group, option, usual[1].get(group)) for group, option in own_options(manifest).items()]
-    options = [change for change in options if change.value != change.default and not change.key.startswith("hydra/")]
-    chosen = usual_config(manifest["verb"], {change.key: change.value for change in options}) if options else usual
-    if chosen is None:
-        return None
-    own, default = flat(manifest["config"]), flat(chosen[0])
-    values = [Change(key, value, default.get(key)) for key, value in own.items() if key not in ("outputs", "resume")]
-    return options + [change for change in values if change.value != change.default]

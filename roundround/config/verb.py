@@ -63,7 +63,7 @@ class FigureStyle:
     font: str = "sans"
 
     def check(self) -> None:
-        for name, allowed in (("style", ("screen", "paper")), ("font", ("sans", "times", "computer_modern"))):
+        for name, allowed in (("style", ("screen", "paper")), ("font", ("sans", "times"))):
             if getattr(self, name) not in allowed:
                 raise UserError(f"no figures.{name}={getattr(self, name)}{nearest(getattr(self, name), allowed)}")
 

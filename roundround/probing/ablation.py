@@ -68,10 +68,6 @@ class Band:
     def __str__(self) -> str:
         return f"{self.end}:{self.fraction:g}"
 
-    def n_pairs(self, n_rotated: int) -> int:
-        """Number of pairs taken of `n_rotated`; what is kept is rounded down, as p-RoPE does."""
-        return math.ceil(self.fraction * n_rotated - 1e-9)
-
 
 def parse_band(text: str) -> Band:
     """`lowest:0.25`. UserError for anything else."""
@@ -88,30 +84,13 @@ def parse_band(text: str) -> Band:
     return Band(end, fraction)
 
 
-def check_apart(bands: Sequence[Band]) -> None:
-    """UserError where two bands hold the same frequency."""
-    for end in ENDS:
-        if sum(band.end == end for band in bands) > 1:
-            raise UserError(f"ablate names two bands at the {end} end, which overlap; give one")
-    if sum(band.fraction for band in bands) > 1 + 1e-9:
-        raise UserError(f"ablate={','.join(map(str, bands))} overlap: together they are more than all frequencies")
-
-
 def without(table_P: Tensor, bands: Sequence[Band]) -> Tensor:
-    """A table of frequencies with the bands' set to zero; pairs that do not rotate are not counted.
-
-    UserError where the bands, each a whole number of pairs, overlap in this table.
-    """
+    """A table of frequencies with the bands' set to zero; pairs that do not rotate are not counted."""
     rotated = torch.nonzero(table_P > 0)[:, 0]
     by_speed = rotated[table_P[rotated].argsort(descending=True)]  # fastest first
     left = table_P.clone()
-    taken = [band.n_pairs(len(by_speed)) for band in bands]
-    if sum(taken) > len(by_speed) and sum(band.fraction for band in bands) < 1 - 1e-9:
-        numbers = " and ".join(map(str, taken))
-        raise UserError(
-            f"ablate={','.join(map(str, bands))} overlap: of {len(by_speed)} rotated pairs they take {numbers}"
-        )
-    for band, n in zip(bands, taken, strict=True):
+    for band in bands:
+        n = math.ceil(band.fraction * len(by_speed) - 1e-9)  # what is kept is rounded down, as p-RoPE does
         left[by_speed[len(by_speed) - n :] if band.end == "lowest" else by_speed[:n]] = 0.0
     return left
 

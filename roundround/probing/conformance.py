@@ -46,13 +46,10 @@ class Held:
 
 def check_conformable(encoding: PositionalEncoding) -> None:
     """UserError for an encoding that queries, keys and positions do not determine."""
-    own, name = type(encoding), type(encoding).__name__
-    if own.embed is not PositionalEncoding.embed:
-        raise UserError(f"{name} adds positions to the embeddings; queries and keys do not show it")
-    if own.prepare_layer is not PositionalEncoding.prepare_layer:
-        raise UserError(f"{name} reads what a layer reads; queries and keys do not determine it")
-    if next(encoding.parameters(), None) is not None:
-        raise UserError(f"{name} learns parameters; its vectors are those of a trained model alone")
+    own, plain = type(encoding), PositionalEncoding
+    hooked = own.embed is not plain.embed or own.prepare_layer is not plain.prepare_layer
+    if hooked or next(encoding.parameters(), None) is not None:
+        raise UserError(f"queries, keys and positions alone do not determine what {own.__name__} does")
 
 
 def drawn(shape: AttentionShape, positions: Sequence[int], seed: int) -> dict[str, Tensor]:

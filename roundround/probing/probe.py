@@ -5,10 +5,8 @@ Shapes: L layers, B batch, T tokens, H heads, G key heads, C head channels, P pa
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import torch
@@ -18,8 +16,15 @@ from roundround.kernels.keys import Keys
 from roundround.probing.dispersion import fused_entropies
 from roundround.probing.layout import KINDS, N_ROWS, Layout, PairNorms, SelfTest, stacked
 from roundround.probing.probed_model import ProbedModel, run, watching
-from roundround.probing.prompt import LayerRecord, PromptRecord, check_prompt, record_layer
-from roundround.probing.rows import BANDS, FIRST_ROW, PLACES, RowStatistics
+from roundround.probing.rows import (
+    BANDS,
+    FIRST_ROW,
+    LONGEST,
+    LayerRecord,
+    PromptRecord,
+    RowStatistics,
+    record_layer,
+)
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
 from roundround.support.errors import UserError
@@ -56,23 +61,7 @@ class Probe:
     kinds: Sequence[str] = ()
 
     def __repr__(self) -> str:
-        n_heads, n_pairs = (max(x.shape[n] for x in self.norms.mean("query", "norm")) for n in (0, 1))
-        of = f"{len(self.layouts)} layers, {n_heads} heads, {n_pairs} pairs"
-        return f"probe of {self.name}: {of}; {self.n_texts:,} texts, {self.n_tokens:,} tokens"
-
-    def _repr_html_(self) -> str:
-        """What it read, and of each layer how many heads have which label, as a notebook shows it."""
-        if self.rows is None:
-            return f"<p>{escape(repr(self))}</p>"
-        counts = [Counter(label for label, _ in heads) for heads in self.labels()]
-        columns = [place for place in PLACES if any(place in count for count in counts)]
-        head = "".join(f"<th>{place}</th>" for place in ("heads by label", *columns))
-        rows = [
-            f"<tr><th>{escape(self.layer_name(layer))}</th>"
-            + "".join(f"<td>{count[place] or ''}</td>" for place in columns)
-            for layer, count in enumerate(counts)
-        ]
-        return f"<p>{escape(repr(self))}</p><table><tr>{head}</tr>{'</tr>'.join(rows)}</tr></table>"
+        return f"probe of {self.name}: {len(self.layers)} layers; {self.n_texts:,} texts, {self.n_tokens:,} tokens"
 
     def layer_name(self, layer: int) -> str:
         """A layer with its kind, where there are several: `layer 3, global`."""
@@ -147,8 +136,8 @@ def observe(
     longest = max(map(len, texts))
     if rows and longest <= FIRST_ROW:
         raise UserError(f"no text has more than {FIRST_ROW} tokens, too few to see where heads attend; give rows=false")
-    if prompt is not None:
-        check_prompt(prompt)
+    if prompt is not None and not 2 <= len(prompt) <= LONGEST:
+        raise UserError(f"the prompt has {len(prompt)} tokens; from 2 to {LONGEST} can be measured whole")
     seen = Watch(probed.layers, longest, rows=rows, entropy=entropy)
     test = SelfTest([token for text in texts for token in text], probed.tables(), probed.name)
     n_apart = int(longest > SHARED_BATCH_MAX_TOKENS)  # batches without a text: rows of the self-test are filled up
@@ -164,8 +153,6 @@ def observe(
             if not number:
                 test.check_causality(hidden_BTD)
     layouts = [layout for layout in seen.layouts if layout is not None]
-    if len(layouts) < len(seen.layouts):
-        raise UserError(f"not every attention layer of {probed.name} was called; roundround cannot measure it")
     if not ablated and not any(layout.n_rotated for layout in layouts):
         raise UserError(f"{probed.name} has no RoPE: no layer rotates its queries; there are no frequencies to probe")
     entropies = [sums / seen.norms.n_tokens["all"] for sums in seen.entropy_sums or () if sums is not None]
@@ -211,7 +198,8 @@ class Watch:
         lengths_B1 = torch.tensor([[len(text)] for text in batch])
         even = all(len(text) == self.longest for text in batch)
         self.valid_BT = None if even else torch.arange(self.longest) < lengths_B1
-        self.norms.count(len(batch), sum(map(len, batch)))
+        self.norms.n_tokens["all"] += sum(map(len, batch))
+        self.norms.n_tokens["first"] += len(batch)
 
     def add(self, softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
         layer, first = self.place_of[softmax.shape.layer], 0
@@ -246,7 +234,12 @@ class Watch:
         if not isinstance(softmax, RowScale):
             return
         keys, sums = first_tokens(options["keys"], self.longest), []
-        for q_part, k_part in key_heads(softmax, q, k):
+        n_groups = q.shape[1] // k.shape[1]
+        at_once = max(1, QUERIES_AT_ONCE // max(1, q[:, :n_groups].numel()))  # key heads: for less memory
+        if next(softmax.parameters(), None) is not None:  # heads have parameters of their own
+            at_once = k.shape[1]
+        for g in range(0, k.shape[1], at_once):
+            q_part, k_part = q[:, g * n_groups : (g + at_once) * n_groups], k[:, g : g + at_once]
             own = fused_entropies(softmax, q_part, k_part, options["scale"], keys, options["bias"])[1]
             if own is None:
                 return
@@ -262,16 +255,6 @@ class Watch:
 def first_tokens(keys: Keys, n: int) -> Keys:
     """The same for the first n tokens alone."""
     return Keys(q_pos_BQ=keys.q_pos_BQ[:1, :n], k_pos_BK=keys.k_pos_BK[:1, :n]).within(keys.window, keys.chunk)
-
-
-def key_heads(softmax: AttentionSoftmax, q: Tensor, k: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Queries and keys a few key heads at a time, for less memory; at once where heads have parameters of their own."""
-    n_groups = q.shape[1] // k.shape[1]
-    at_once = max(1, QUERIES_AT_ONCE // max(1, q[:, :n_groups].numel()))
-    if next(softmax.parameters(), None) is not None:
-        at_once = k.shape[1]
-    for g in range(0, k.shape[1], at_once):
-        yield q[:, g * n_groups : (g + at_once) * n_groups], k[:, g : g + at_once]
 
 
 def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
@@ -303,8 +286,5 @@ def batches(
 
 def check_texts(texts: Sequence[Sequence[int]]) -> None:
     """UserError where there is no text, or one of fewer than two tokens."""
-    if not texts:
-        raise UserError("there is no text to probe with; give at least one")
-    for number, text in enumerate(texts, 1):
-        if len(text) < 2:
-            raise UserError(f"text {number} has {len(text)} token; a probe needs at least two in every text")
+    if min(map(len, texts), default=0) < 2:
+        raise UserError("a probe needs at least one text, and two tokens in every text")

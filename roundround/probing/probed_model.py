@@ -31,22 +31,20 @@ class ProbedModel(ABC):
 
     name: what tables and figures call it. model: the module. normalisers: those of its attention layers, by layer.
     first_token: the token before every text (beginning of sequence); None where the model has none.
-    longest: context in tokens that the model was trained on. follows_length: whether its frequencies change with the
-    length of what is read.
+    longest: context in tokens that the model was trained on. layers: the numbers of its attention layers among all
+    layers, because a hybrid has others between them. follows_length: whether its frequencies change with the
+    length of what is read. draws: whether positions are drawn for each text, all tokens of which decide them.
     """
 
     follows_length = False
+    draws = False
 
     def __init__(
         self, name: str, model: nn.Module, normalisers: list[AttentionSoftmax], first_token: int | None, longest: int
     ) -> None:
         self.name, self.model, self.normalisers = name, model, normalisers
         self.first_token, self.longest = first_token, longest
-
-    @property
-    def layers(self) -> list[int]:
-        """The numbers of its attention layers among all layers: a hybrid has others between them."""
-        return [softmax.shape.layer for softmax in self.normalisers]
+        self.layers = [softmax.shape.layer for softmax in normalisers]
 
     @property
     @abstractmethod
@@ -95,11 +93,6 @@ class ProbedModel(ABC):
     def with_frequencies(self, tables: Sequence[Tensor]) -> AbstractContextManager[None]:
         """Inside, the model rotates at these frequencies and not at the ones of `tables()`."""
 
-    @property
-    def draws(self) -> bool:
-        """Whether positions are drawn for each text, all tokens of which decide them."""
-        return False
-
     def positions(self, tokens: Sequence[int]) -> Tensor:
         """Where the tokens of a text stand, [T]; of several draws the first."""
         return torch.arange(len(tokens))
@@ -120,20 +113,15 @@ class ProbedDecoder(ProbedModel):
         super().__init__(name, decoder, normalisers, first_token, normalisers[0].shape.train_length)
         self.decoder, self.tokenizer = decoder, tokenizer
         self.encodings = decoder.all_encodings  # one for all layers, one for each kind, or one a layer
-        if decoder.draws_positions and len(set(decoder.leaders)) > 1:
+        self.draws = decoder.draws_positions
+        if self.draws and len(set(decoder.leaders)) > 1:
             raise UserError(f"{name} draws positions in one kind of layers alone; a probe would give them to all")
         for encoding in self.encodings:
-            if not isinstance(encoding, RotaryEncoding):
-                if isinstance(encoding, NoPE) and len(self.encodings) > 1:  # a kind of layer without position
-                    continue
-                raise UserError(
-                    f"{name} has no RoPE ({type(encoding).__name__}) that its frequencies determine; a probe needs one"
-                )
-            if not is_said_by_frequencies(encoding):
-                raise UserError(
-                    f"{name} rotates by more than its frequencies say ({type(encoding).__name__}); "
-                    "a probe would lose the rest"
-                )
+            if isinstance(encoding, NoPE) and len(self.encodings) > 1:  # a kind of layer without position
+                continue
+            if not isinstance(encoding, RotaryEncoding) or not is_said_by_frequencies(encoding):
+                kind = type(encoding).__name__
+                raise UserError(f"{name} has no RoPE ({kind}) that its frequencies determine; a probe needs one")
 
     @property
     def device(self) -> torch.device:
@@ -172,25 +160,14 @@ class ProbedDecoder(ProbedModel):
     def words(self, tokens: Sequence[int]) -> list[str]:
         return [self.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
 
-    @property
-    def draws(self) -> bool:
-        return self.decoder.draws_positions
-
     def positions(self, tokens: Sequence[int]) -> Tensor:
-        self.check_length(len(tokens))
         [first, *_] = self.decoder.draws(torch.tensor([tokens]))
         return self.decoder.encoding.positions(torch.arange(len(tokens))[None], first)[0]
-
-    def check_length(self, n_tokens: int) -> None:
-        longest = self.decoder.longest()
-        if longest is not None and n_tokens > longest:
-            raise UserError(f"{self.name} has {longest} positions, and a text has {n_tokens} tokens; cut it shorter")
 
     def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
         return self.decoder.hidden(tokens_BT, pos_BT=pos_BT)
 
     def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        self.check_length(tokens_BT.shape[1])
         loss_BT: Tensor = self.decoder(tokens_BT, targets_BT=targets_BT)
         return loss_BT
 
@@ -216,11 +193,6 @@ class AfterFirstToken(nn.Module):
         super().__init__()
         self.model = probed.model
         self.probed, self.first_token = probed, first_token
-
-    @property
-    def n_before(self) -> int:
-        """Tokens in front of each window."""
-        return 0 if self.first_token is None else 1
 
     def forward(self, tokens_BT: Tensor, *, targets_BT: Tensor) -> Tensor:
         if self.first_token is None:

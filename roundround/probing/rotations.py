@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -116,19 +116,6 @@ def see_layers(
     tokens_T = torch.linspace(0, n_vocab - 1, n_tokens).long()
     pos_NT = torch.tensor(positions)[:, None].expand(-1, n_tokens)
     found: list[LayerSeen] = []
-    with listening(attentions, normalisers, positions, found.append):
-        forward(tokens_T.repeat(len(positions))[:, None], pos_NT.reshape(-1, 1))
-    return found
-
-
-@contextmanager
-def listening(
-    attentions: Sequence[nn.Module],
-    normalisers: Sequence[AttentionSoftmax],
-    positions: Sequence[int],
-    tell: Callable[[LayerSeen], None],
-) -> Iterator[None]:
-    """Inside, every call of a normaliser is looked at, beside what its layer computed before."""
     before: list[tuple[nn.Module, Tensor]] = []  # what the modules of the layer gave, in their order
     inputs: list[Tensor] = []
 
@@ -142,20 +129,18 @@ def listening(
             before.append((module, output))
 
     def record(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
-        tell(seen_in(qkv[0], qkv[1], positions, inputs[0], before, options))
+        found.append(seen_in(qkv[0], qkv[1], positions, inputs[0], before, options))
         before.clear()
 
-    hooks = []
-    for attention, softmax in zip(attentions, normalisers, strict=True):
-        hooks.append(attention.register_forward_pre_hook(begin, with_kwargs=True))
-        hooks.append(softmax.register_forward_pre_hook(record, with_kwargs=True))
-        inside = [module for module in attention.modules() if module is not attention and module is not softmax]
-        hooks += [module.register_forward_hook(keep) for module in inside]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks:
+        for attention, softmax in zip(attentions, normalisers, strict=True):
+            hooks.callback(attention.register_forward_pre_hook(begin, with_kwargs=True).remove)
+            hooks.callback(softmax.register_forward_pre_hook(record, with_kwargs=True).remove)
+            for module in attention.modules():
+                if module is not attention and module is not softmax:
+                    hooks.callback(module.register_forward_hook(keep).remove)
+        forward(tokens_T.repeat(len(positions))[:, None], pos_NT.reshape(-1, 1))
+    return found
 
 
 def seen_in(
@@ -326,17 +311,12 @@ class Readings:
 
 
 def scheme_of(seen: Readings) -> Scheme:
-    """The scheme that rotates so."""
+    """The scheme that rotates so: LongRoPE switches once beyond the trained length; dynamic NTK scaling goes on."""
     for turning in (seen.within, seen.beyond, seen.far):
         if turning.odd:
             return Scheme(name=UNKNOWN, why=turning.odd)
-    if not seen.far.same_as(seen.within):
-        return changing_with_length(seen)
-    return fixed(seen.far, seen.attention_factor, seen.bases)
-
-
-def changing_with_length(seen: Readings) -> Scheme:
-    """LongRoPE switches once beyond the trained length; dynamic NTK scaling goes on."""
+    if seen.far.same_as(seen.within):
+        return fixed(seen.far, seen.attention_factor, seen.bases)
     before = fixed(seen.within, None, seen.bases)
     if seen.beyond.same_as(seen.far):
         a, base = seen.attention_factor, before.base or (seen.bases[0] if seen.bases else None)

@@ -1,14 +1,19 @@
-"""What single rows of attention look like: where their weight goes, with every frequency and without a band of them.
+"""What rows of attention look like: where their weight goes, with every frequency and without a band of them.
 
-At most ROWS query rows of each text are looked at, spread over it evenly; state is [layer, head, ...].
-Shapes: B batch, T tokens, R sampled rows, K keys, H heads, G key heads, C head channels, P pairs, D distances.
+At most ROWS query rows of each text are seen, spread over it evenly; state is [layer, head, ...]. A short prompt is
+seen whole, and a few rows of one text while a model trains. Questions about the largest of ever more listed numbers
+follow Velickovic et al. 2024, arXiv:2410.01104, figure 3, which does not print its prompt; ours is in `texts`.
+Shapes: L layers, B batch, T tokens, Q queries, R sampled rows, K keys, H heads, G key heads, C head channels, P pairs,
+D distances.
 
-Tested by tests/probing/test_probe.py.
+Tested by tests/probing/test_probe.py, tests/training/test_telemetry.py and tests/test_api.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,9 +24,12 @@ from roundround.kernels.keys import Keys
 from roundround.kernels.precision import at_least_float32
 from roundround.kernels.row_measures import entropy_of_weights, extreme_logits
 from roundround.kernels.sdpa import repeated
-from roundround.probing.layout import Layout, add_to
-from roundround.probing.probed_model import watching
+from roundround.model.decoder import Decoder
+from roundround.probing.layout import Layout, add_to, stacked
+from roundround.probing.probed_model import ProbedModel, run, watching
+from roundround.probing.texts import maximum_prompt
 from roundround.softmax.base import AttentionSoftmax
+from roundround.support.errors import UserError
 
 PLACES = ("diagonal", "previous", "sink", "offset", "semantic", "local", "diffuse")
 FIRST_ROW = 4  # earlier rows have too few keys for self, previous and first to be different things
@@ -103,23 +111,18 @@ def shares_of(mean: dict[str, Tensor], by_offset_HD: Tensor, place_H: Tensor) ->
     return torch.cat([named, (mean["all"][:, None] - named.sum(-1, keepdim=True)).clamp(min=0)], -1)
 
 
-def largest_within(mean: dict[str, Tensor], shares_H7: Tensor, place_H: Tensor) -> Tensor:
-    """The largest share of the neighbourhood that any place has, [H]; `offset` and `semantic` count what lies in it.
-
-    place_H: as in `shares_of`.
-    """
-    share = dict(zip(PLACES, shares_H7.unbind(-1), strict=True))
-    offset_near_H = share["offset"] * (place_H + 2 < NEAR)
-    semantic_near_H = torch.minimum(share["semantic"], (mean["other_near"] - offset_near_H).clamp(min=0))
-    return torch.stack([share["diagonal"], share["previous"], offset_near_H, semantic_near_H]).amax(0)
-
-
-def labels_of(shares_H7: Tensor, neighbourhood_H: Tensor, within_H: Tensor) -> list[tuple[str, float]]:
+def labels_of(
+    mean: dict[str, Tensor], shares_H7: Tensor, neighbourhood_H: Tensor, place_H: Tensor
+) -> list[tuple[str, float]]:
     """The label of each head and its score, the weight at that place; of `local` the whole neighbourhood's.
 
     The largest share names the head; but it is `local` where its neighbourhood has more than any other place and none
-    of the places in it, of which `within_H` is the largest, has half of that.
+    of the places in it, with what `offset` and `semantic` have there, has half of that. place_H: as in `shares_of`.
     """
+    share_H = dict(zip(PLACES, shares_H7.unbind(-1), strict=True))
+    offset_near_H = share_H["offset"] * (place_H + 2 < NEAR)
+    semantic_near_H = torch.minimum(share_H["semantic"], (mean["other_near"] - offset_near_H).clamp(min=0))
+    within_H = torch.stack([share_H["diagonal"], share_H["previous"], offset_near_H, semantic_near_H]).amax(0)
     found = []
     for shares_7, near, within in zip(shares_H7.tolist(), neighbourhood_H.tolist(), within_H.tolist(), strict=True):
         share = dict(zip(PLACES, shares_7, strict=True))
@@ -132,36 +135,6 @@ ROWS = 256  # of a text
 ELEMENTS = 2**21  # logits at once: 8 MiB of float32; a handful of copies are held
 MEANS = ("self", "previous", "sink", "other", "other_near", "near", "all")
 BANDS = ("none", "fastest", "fast", "slow", "slowest")  # quarters of the pairs, one of them taken away
-
-
-class SampledRows:
-    """Some rows of one text in one call of attention, from which logits and weights are made as they are needed."""
-
-    def __init__(
-        self,
-        softmax: AttentionSoftmax,
-        q_HTC: Tensor,
-        k_HKC: Tensor,
-        rows_R: Tensor,
-        scale: float,
-        keys: Keys,
-        rows: Mapping[str, Tensor],
-    ) -> None:
-        self.softmax, self.rows_R, self.scale, self.q_HTC, self.k_HKC = softmax, rows_R, scale, q_HTC, k_HKC
-        self.visible_RK = keys.visible_to(rows_R, 0, k_HKC.shape[1])[0, 0]
-        self.per_row = {name: value[:, :, rows_R] for name, value in rows.items()}
-        self.per_row.setdefault("n_visible", self.visible_RK.sum(-1)[None, None, :, None])
-
-    def queries(self) -> Tensor:
-        """Queries times the scale, [H, R, C]."""
-        return at_least_float32(self.q_HTC[:, self.rows_R]) * self.scale
-
-    def logits(self) -> Tensor:
-        """The logits of every key, visible or not: [H, R, K]."""
-        return self.queries() @ self.k_HKC.mT
-
-    def weights(self, logits_HRK: Tensor) -> Tensor:
-        return self.softmax.weights(logits_HRK[None], self.visible_RK, self.per_row)[0]
 
 
 class RowStatistics:
@@ -196,19 +169,39 @@ class RowStatistics:
         """
         n = q_HTC.shape[1]
         sampled = torch.linspace(0, n - 1, min(n, ROWS)).round().long().to(q_HTC.device)
-        blocks = torch.split(sampled, max(1, ELEMENTS // (q_HTC.shape[0] * n)))
         k_HKC = repeated(at_least_float32(k_GTC)[None], q_HTC[None])[0]
-        sampled_rows = [SampledRows(softmax, q_HTC, k_HKC, rows_R, scale, keys, rows) for rows_R in blocks]
-        counted = [votes(block.weights(block.logits()), block.rows_R, block.visible_RK) for block in sampled_rows]
+
+        def weights(logits_HRK: Tensor, rows_R: Tensor, visible_RK: Tensor) -> Tensor:
+            per_row = {name: value[:, :, rows_R] for name, value in rows.items()}
+            per_row.setdefault("n_visible", visible_RK.sum(-1)[None, None, :, None])
+            return softmax.weights(logits_HRK[None], visible_RK, per_row)[0]
+
+        blocks, counted = [], []
+        for rows_R in torch.split(sampled, max(1, ELEMENTS // (q_HTC.shape[0] * n))):
+            q_HRC, visible_RK = at_least_float32(q_HTC[:, rows_R]) * scale, keys.visible_to(rows_R, 0, n)[0, 0]
+            blocks.append((q_HRC, rows_R, visible_RK))
+            counted.append(votes(weights(q_HRC @ k_HKC.mT, rows_R, visible_RK), rows_R, visible_RK))
         votes_HK, seen_K = (torch.stack(parts).sum(0) for parts in zip(*counted, strict=True))
         sink_HK = sinks(votes_HK, seen_K, len(sampled))
-        for block in sampled_rows:
-            self.add_rows(place, layout, block, sink_HK, keys)
+        for q_HRC, rows_R, visible_RK in blocks:  # logits and weights are made again: they are too large to keep
+            own = partial(weights, rows_R=rows_R, visible_RK=visible_RK)
+            first_R = keys.first_visible(rows_R)
+            self.add_rows(self.sums[place], layout, own, q_HRC, k_HKC, rows_R, visible_RK, first_R, sink_HK)
 
-    def add_rows(self, place: int, layout: Layout, block: SampledRows, sink_HK: Tensor, keys: Keys) -> None:
-        sums, rows_R = self.sums[place], block.rows_R
-        q_HRC, k_HKC, visible_RK = block.queries(), block.k_HKC, block.visible_RK
-        logits_HRK = block.logits()
+    def add_rows(
+        self,
+        sums: dict[str, Tensor],
+        layout: Layout,
+        weights: Callable[[Tensor], Tensor],
+        q_HRC: Tensor,
+        k_HKC: Tensor,
+        rows_R: Tensor,
+        visible_RK: Tensor,
+        first_R: Tensor,
+        sink_HK: Tensor,
+    ) -> None:
+        """Take in some rows: scaled queries, all keys, and `weights`, which makes the weights of their logits."""
+        logits_HRK = q_HRC @ k_HKC.mT
         late_R = (rows_R >= FIRST_ROW).to(logits_HRK.dtype)
         add_to(sums, "n_rows", late_R.sum())
         for number, band in enumerate(BANDS):
@@ -217,25 +210,20 @@ class RowStatistics:
                 first, last = (round(end * layout.n_pairs / 4) for end in (number - 1, number))  # the band's pairs
                 channels = layout.channels(first, last).to(q_HRC.device)
                 without = logits_HRK - q_HRC[..., channels] @ k_HKC[..., channels].mT
-            alpha_HRK = block.weights(without)
+            alpha_HRK = weights(without)
             for name, value_HR in where_weight_goes(alpha_HRK, rows_R, visible_RK, sink_HK).items():
-                add_to(
-                    sums,
-                    f"{name}, without {band}",
-                    (value_HR * late_R[:, None] if value_HR.ndim == 3 else value_HR * late_R).sum(1),
-                )
+                late = late_R[:, None] if value_HR.ndim == 3 else late_R
+                add_to(sums, f"{name}, without {band}", (value_HR * late).sum(1))
             if not number:
                 add_to(sums, "n_all_rows", torch.tensor(float(len(rows_R))))
-                for name, value_HR in extremes(alpha_HRK, logits_HRK, visible_RK).items():
-                    add_to(sums, name, value_HR.sum(1))
-        self.add_split(sums, layout, q_HRC, k_HKC, rows_R, keys)
-
-    def add_split(
-        self, sums: dict[str, Tensor], layout: Layout, q_HRC: Tensor, k_HKC: Tensor, rows_R: Tensor, keys: Keys
-    ) -> None:
-        """What every pair adds to the logit, by distance: sums [H, P, D] and counts [D]."""
-        total_HPD, n_D, first_R = [], [], keys.first_visible(rows_R)
-        for distance in self.distances:
+                largest_HR, smallest_HR = extreme_logits(logits_HRK, visible_RK)
+                ln_n_HR = visible_RK.sum(-1).to(alpha_HRK.dtype).log().expand_as(largest_HR)
+                add_to(sums, "entropy", entropy_of_weights(alpha_HRK).sum(1))  # nats; made to sum to one first
+                add_to(sums, "largest_weight", alpha_HRK.amax(-1).sum(1))
+                add_to(sums, "logit_spread", (largest_HR - smallest_HR).sum(1))  # of visible keys
+                add_to(sums, "ln_n", ln_n_HR.sum(1))
+        total_HPD, n_D = [], []
+        for distance in self.distances:  # what every pair adds to the logit
             in_reach = rows_R - distance >= first_R
             product = q_HRC[:, in_reach] * k_HKC[:, rows_R[in_reach] - distance]
             total_HPD.append(layout.split(product).sum((1, 3)))
@@ -275,7 +263,7 @@ class RowStatistics:
     def labels(self) -> list[list[tuple[str, float]]]:
         """The label of every head, one of PLACES, and the weight behind it: [layer][head]."""
         return [
-            labels_of(shares_H7, near_H, largest_within(self.means(sums, "none"), shares_H7, offset_place(sums)))
+            labels_of(self.means(sums, "none"), shares_H7, near_H, offset_place(sums))
             for sums, shares_H7, near_H in zip(self.sums, self.places(), self.neighbourhoods(), strict=True)
         ]
 
@@ -299,17 +287,6 @@ class RowStatistics:
 def offset_place(sums: dict[str, Tensor]) -> Tensor:
     """Which of the offsets, from 2 on, takes most of each head's weight, [H]: the same, band or no band."""
     return sums["apart, without none"].argmax(-1)
-
-
-def extremes(alpha_HRK: Tensor, logits_HRK: Tensor, visible_RK: Tensor) -> dict[str, Tensor]:
-    """Entropy of the weights in nats (made to sum to one first), the largest, and the spread of the visible logits."""
-    largest, smallest = extreme_logits(logits_HRK, visible_RK)
-    return {
-        "entropy": entropy_of_weights(alpha_HRK),
-        "largest_weight": alpha_HRK.amax(-1),
-        "logit_spread": largest - smallest,
-        "ln_n": visible_RK.sum(-1).to(alpha_HRK.dtype).log().expand_as(largest),
-    }
 
 
 @torch.no_grad()
@@ -336,3 +313,208 @@ def places_of_heads(
     with watching(normalisers, take_in):
         read(tokens_BT)
     return torch.stack([shares_of(mean, mean["apart"], mean["apart"].argmax(-1)) for mean in sums.values()])
+
+
+# -- a prompt, token by token
+
+LONGEST = 256  # tokens: everything is kept, so a prompt is short
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """One layer: chunk norms [H, T, P] and [G, T, P], scaled logits and weights [H, T, T], whole norms [H, T]."""
+
+    query_norms: Tensor
+    key_norms: Tensor
+    logits: Tensor
+    weights: Tensor
+    bound: Tensor  # scale |q_i| |k_j|: no logit exceeds it (Cauchy-Schwarz), [H, T, T]
+
+
+@dataclass(frozen=True)
+class PromptRecord:
+    """A prompt's tokens as words, and what every layer does with them, by the layer's number."""
+
+    words: list[str]
+    layers: dict[int, LayerRecord]
+
+    def alignment(self, layer: int, head: int) -> dict[str, list[float | None]]:
+        """How near to their bounds a head's logits on itself and on the token before come, token by token.
+
+        Barbero et al. 2024, arXiv:2410.06205, tables 3 to 5. `bound` is |q_t| |k_t|; `previous` is the logit of query t
+        on key t - 1 and `bound_previous` its own bound; `next` is the logit of query t + 1 on key t, which is how the
+        paper's column may be read.
+        """
+        record = self.layers[layer]
+        logits, bound = record.logits[head], record.bound[head]
+        below, bound_below = logits.diagonal(-1).tolist(), bound.diagonal(-1).tolist()
+        return {
+            "bound": bound.diagonal().tolist(),
+            "diagonal": logits.diagonal().tolist(),
+            "previous": [None, *below],
+            "bound_previous": [None, *bound_below],
+            "next": [*below, None],
+        }
+
+    def arrays(self) -> dict[str, Tensor]:
+        """query_norms [L, H, T, P], key_norms [L, G, T, P], logits and weights [L, H, T, T], float32."""
+        names = ("query_norms", "key_norms", "logits", "weights", "bound")
+        numbers, records = list(self.layers), self.layers.values()
+        return {name: stacked([getattr(record, name) for record in records], numbers) for name in names}
+
+
+def record_layer(
+    softmax: AttentionSoftmax,
+    layout: Layout,
+    q_HTC: Tensor,
+    k_GTC: Tensor,
+    *,
+    scale: float,
+    keys: Keys,
+    rows: Mapping[str, Tensor],
+) -> LayerRecord:
+    """What a layer does with the prompt; `rows` are its row parameters, [1, H, T, 1]."""
+    n = q_HTC.shape[1]
+    q, k = at_least_float32(q_HTC)[None], at_least_float32(k_GTC)[None]
+    logits, visible = logits_of_rows(q, k, scale, keys, None, 0, n)
+    weights = softmax.weights(logits, visible, rows_between(rows, visible, 0, n))
+    lengths = q.norm(dim=-1)[..., None] * repeated(k, q).norm(dim=-1)[..., None, :] * abs(scale)
+    found = (layout.norms(q), layout.norms(k), logits.masked_fill(~visible, torch.nan), weights, lengths)
+    return LayerRecord(*(x[0].float().cpu() for x in found))
+
+
+N_ELEMENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+N_LISTS = 4  # of each length, their entropies averaged
+
+
+@torch.no_grad()
+def entropy_by_length(
+    probed: ProbedModel, n_elements: Sequence[int] = N_ELEMENTS, n_lists: int = N_LISTS
+) -> dict[int, list[Tensor]]:
+    """Entropy in nats of the prompt's last row, [H] for every layer, by the number of listed elements.
+
+    Lists whose prompt is longer than the model's context are left out.
+    """
+    found = {}
+    for n in n_elements:
+        prompts = [probed.tokens(maximum_prompt(n, seed)) for seed in range(n_lists)]
+        if max(map(len, prompts)) > probed.longest:
+            break
+        rows = [last_row_entropy(probed, prompt) for prompt in prompts]
+        found[n] = [torch.stack(layer).mean(0) for layer in zip(*rows, strict=True)]
+    if not found:
+        raise UserError(f"{probed.name} has a context of {probed.longest} tokens, too short for prompt=maximum")
+    return found
+
+
+def last_row(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> Tensor:
+    """Weights [B, H, K] of the last query of a call that `watching` shows, over the last K keys, all that it sees."""
+    keys = options["keys"]
+    a, b = keys.n_queries - 1, keys.n_queries
+    logits, visible = logits_of_rows(qkv[0], qkv[1], options["scale"], keys, options["bias"], a, b)
+    return softmax.weights(logits, visible, rows_between(options["rows"], visible, a, b))[:, :, 0]
+
+
+def last_row_entropy(probed: ProbedModel, tokens: Sequence[int]) -> list[Tensor]:
+    """Entropy of each head's last row, [H] for every layer, in nats."""
+    entropies: dict[int, Tensor] = {}
+
+    def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        entropies[softmax.shape.layer] = entropy_of_weights(last_row(softmax, qkv, options))[0].cpu().double()
+
+    with watching(probed.normalisers, take_in):
+        run(probed, [(tokens, None)])
+    return [entropies[layer] for layer in sorted(entropies)]
+
+
+# -- while a model trains
+
+BLOCKS, BLOCK_ROWS = 8, 32  # blocks of so many rows each, spread over the text evenly
+
+
+@torch.no_grad()
+def attention_statistics(decoder: Decoder, tokens_1T: Tensor, *, step: Any) -> dict[str, float]:
+    """One forward pass of a text, and what at most BLOCKS * BLOCK_ROWS of its rows show, all heads of a layer.
+
+    largest_logit: of all rows and visible keys, scale q . k with its bias and before any temperature.
+    attention_entropy: the mean of the weights' entropies in nats; weights that do not sum to one are first made to.
+    first_token_share: the mean weight of the text's first token, over the rows but its own; 0 where a window hides it.
+    Each is named with its layer. Nothing of the model changes; `step` is that of the training step.
+    """
+    found: dict[str, float] = {}
+
+    def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        q_BHQC, k_BGKC, keys, rows = qkv[0], qkv[1], options["keys"], options["rows"]
+        largest, entropies, shares = [], [], []
+        for a, b in spread_blocks(keys.n_queries):
+            logits, visible = logits_of_rows(q_BHQC, k_BGKC, options["scale"], keys, options["bias"], a, b)
+            logits = at_least_float32(logits)
+            alpha_BHQK = softmax.weights(logits, visible, rows_between(rows, visible, a, b))
+            largest.append(extreme_logits(logits, visible)[0].amax())
+            entropies.append(entropy_of_weights(alpha_BHQK).flatten())
+            first = alpha_BHQK[..., 0] if keys.span(a, b)[0] == 0 else torch.zeros_like(alpha_BHQK[..., 0])
+            shares.append(first[..., 1 if a == 0 else 0 :].flatten())
+        numbers = {
+            "largest_logit": torch.stack(largest).amax(),
+            "attention_entropy": torch.cat(entropies).mean(),
+            "first_token_share": torch.cat(shares).mean(),
+        }
+        found.update({f"{name}_layer_{softmax.shape.layer}": float(value) for name, value in numbers.items()})
+
+    with watching([module for module in decoder.modules() if isinstance(module, AttentionSoftmax)], take_in):
+        decoder.hidden(tokens_1T, step=step)
+    return found
+
+
+def spread_blocks(n: int) -> list[tuple[int, int]]:
+    """All n rows where they are few, else BLOCKS blocks of BLOCK_ROWS rows, from the start to the end."""
+    if n <= BLOCKS * BLOCK_ROWS:
+        return [(0, n)]
+    return [(a := round(i * (n - BLOCK_ROWS) / (BLOCKS - 1)), a + BLOCK_ROWS) for i in range(BLOCKS)]
+
+
+# -- every weight of a text
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class AttentionWeights:
+    """Weights `[layer][head]` of one text, each [Q, K] on the CPU, at least float32.
+
+    name: the model's. words: what each token reads as. tokens: their ids. layers: the weights of each layer with
+    attention, [H, Q, K]. numbers: which layers of the model these are.
+    """
+
+    name: str
+    words: list[str]
+    tokens: list[int]
+    layers: list[Tensor]
+    numbers: list[int]
+
+    def __getitem__(self, layer: int) -> Tensor:
+        if layer >= 0 and layer not in self.numbers:
+            raise IndexError(f"layer {layer} of {self.name} has no attention; these have: {self.numbers}")
+        return self.layers[layer if layer < 0 else self.numbers.index(layer)]
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.layers)
+
+    def __repr__(self) -> str:
+        n_heads = max(map(len, self.layers))
+        return f"attention of {self.name}: {len(self)} layers, {n_heads} heads, {len(self.tokens)} tokens"
+
+
+@torch.no_grad()
+def weights_of_layers(normalisers: Sequence[AttentionSoftmax], forward: Callable[[], object]) -> list[Tensor]:
+    """The weights of each layer in a forward pass over one text, [H, Q, K]; of several passes the first's."""
+    found: dict[int, Tensor] = {}
+
+    def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        if softmax.shape.layer not in found:
+            found[softmax.shape.layer] = softmax.all_weights(qkv[0], qkv[1], **options)[0].cpu()
+
+    with watching(normalisers, take_in):
+        forward()
+    return [found[layer] for layer in sorted(found)]

@@ -34,8 +34,7 @@ from roundround.config.verb import FigureStyle
 from roundround.records.directories import PAGE
 from roundround.report.drawing.figures import save_drawing
 from roundround.report.drawing.tables import Cell, Record, Table, fixed, number, shown_p
-from roundround.report.page.view import RunFiles, Section, View
-from roundround.report.page.write import write_page
+from roundround.report.page.view import RunFiles, Section, View, write_page
 from roundround.support.console import print_result, print_status, print_table
 from roundround.support.files import write_atomically, write_json
 from roundround.support.panels import Curve, Drawing, Panel

@@ -23,8 +23,7 @@ from roundround.analysis.past_run import direction, is_share
 from roundround.analysis.standings import SIGNIFICANT
 from roundround.config.verb import FigureStyle
 from roundround.report.comparison_tables import by_metric, place_of, sheet
-from roundround.report.drawing.figures import figure_of, save
-from roundround.report.drawing.style import Sizes, styled
+from roundround.report.drawing.figures import Sizes, figure_of, save, styled
 from roundround.report.drawing.tables import Record, Table, decimals_of, fixed, in_words, number, text_of
 from roundround.report.eval_panels import marks_of
 from roundround.report.findings import findings

@@ -98,14 +98,11 @@ def part_of(kind: str, rows: Sequence[Record], n_compared: int) -> str:
     text = f"{kind}: {', '.join(named)}{more}"
     if kind != NOT_TOLD_APART:
         return text
-    needed = [n for n in (seeds_to_tell(row, n_compared) for row in rows) if n is not None]
+    needed = max((seeds_to_tell(row, n_compared) or 0 for row in rows), default=0)
     if not needed:
         return f"{text}; three seeds or more would give a test" if any(n_pairs(row) < 2 for row in rows) else text
-    counts = dict.fromkeys(f"{n:,}" for n in (min(needed), max(needed)) if n <= MOST_SEEDS)
+    seeds = f"about {needed:,}" if needed <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
     several = "a difference of this size" if len(rows) == 1 else "differences of these sizes"
-    seeds = f"about {' to '.join(counts)}" if counts and max(needed) <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
-    if counts and max(needed) > MOST_SEEDS:
-        seeds = f"about {min(needed):,} to {seeds}"
     return f"{text}; {seeds} seeds would be needed to tell {several} (80 % power)"
 
 
@@ -133,8 +130,7 @@ def elsewhere(rows: Sequence[Record], here: Sequence[Record]) -> str:
     odd = [row for row in others if verdict(row) != at_last.get(format_settings(row["settings"]))]
     if not odd:
         n_places = len({format_settings(place_of(row)) for row in others})
-        whole = len(others) == n_places * len(here)
-        return f" The same at the {counted(n_places, 'other place')}{'' if whole else ', as far as measured there'}."
+        return f" The same at the {counted(n_places, 'other place')}, as far as measured."
     listed = [
         f"{format_settings(row['settings'])} {verdict(row)} at {format_settings(place_of(row))}" for row in odd[:NAMED]
     ]

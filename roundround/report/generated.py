@@ -100,7 +100,7 @@ def attention_of(files: RunFiles) -> dict[str, Any] | None:
         return None
     weights_ST, places = arrays["weights"], arrays["places"].tolist()
     about = files.about(ATTENTION)
-    words = [shown_word(word) for word in files.words(ATTENTION)]
+    words = list(map(shown_word, json.loads(about["words"])))
     n_kept = max(1, int((np.cumsum(places) <= MOST_WEIGHTS).sum()))
     if n_kept < len(places):
         files.remarks.append(

@@ -25,8 +25,7 @@ from roundround.analysis.intervals import half_width, paired_p
 from roundround.analysis.past_run import is_number
 from roundround.config.verb import FigureStyle
 from roundround.papers.max_retrieval import PAPER, SECOND_HAND, SLOPE, SPREAD
-from roundround.report.drawing.figures import colour_map, finish, save, subplots, tick_words
-from roundround.report.drawing.style import HEAT, styled
+from roundround.report.drawing.figures import HEAT, colour_map, finish, save, styled, subplots, tick_words
 from roundround.report.drawing.tables import Record, Table, number, shown_p, tables_of
 from roundround.report.page.view import RunFiles, Section, View, scaled
 from roundround.report.train_panels import logged
@@ -377,7 +376,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
     """Panels, the table behind the accuracies, the maps, the training loss and all records."""
     measured = measured_of(records)
     panels = [panel for drawing in drawings(measured) for panel in drawing.panels] if measured.values else []
-    lines = files.metrics()
+    lines = files.run.metrics()
     names = sorted({name for line in lines for name in line if name.startswith("loss_")}, key=lambda n: (len(n), n))
     each = [logged(lines, name, "each seed", reference=True)[0] for name in names]
     loss = [*each, logged(lines, "loss", "mean over seeds", style=0)[0]]

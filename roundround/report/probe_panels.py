@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,9 +30,9 @@ WITHOUT = "places_without_"
 FIRST = "_without_first"
 SHARE = "share_on_"
 MEASURES = ("entropy", "largest_weight", "logit_spread")
+CHANGE = "change"  # the share of the weight that moves when frequencies are set to zero
 NONE = "none"  # the `ablate` of what is measured before frequencies are set to zero
 LETTERS = {"diagonal": "D", "previous": "P", "sink": "K", "offset": "O", "semantic": "S", "local": "L", "diffuse": "-"}
-NEIGHBOURHOOD = ("diagonal", "previous", "local")
 MEANINGS = {
     "diagonal": "looks at the token itself",
     "previous": "looks at the token before",
@@ -55,7 +54,10 @@ def kept_panels(records: Sequence[Record]) -> list[Panel]:
         for record in records:
             kept = number(record.get("kept"))
             if kept is not None and record.get("end", end) == end:
-                lines.setdefault(range_of(record), []).append((kept, number(record["value"])))
+                name = "all"
+                if "first_position" in record:
+                    name = "{first_position:,}-{last_position:,} tokens before ({targets:,} targets)".format(**record)
+                lines.setdefault(name, []).append((kept, number(record["value"])))
         curves = [
             Curve(name, [x for x, _ in points], numbers(y for _, y in points))
             for name, points in ((name, sorted(points, key=lambda point: point[0])) for name, points in lines.items())
@@ -63,14 +65,6 @@ def kept_panels(records: Sequence[Record]) -> list[Panel]:
         x_label, title = f"fraction kept, from the {other}", f"The {end} frequencies set to zero"
         panels.append(Panel(x_label, "perplexity", curves, "y", title, reversed_x=True, widened=True))
     return panels
-
-
-def range_of(record: Record) -> str:
-    """The tokens before the targets of a record, with their number."""
-    first, last, n = (number(record.get(key)) for key in ("first_position", "last_position", "targets"))
-    if first is None or last is None:
-        return "all"
-    return f"{first:,.0f}-{last:,.0f} tokens before" + ("" if n is None else f" ({n:,.0f} targets)")
 
 
 def maximum_panels(records: Sequence[Record]) -> list[Panel]:
@@ -96,18 +90,16 @@ def maximum_panels(records: Sequence[Record]) -> list[Panel]:
 
 def view(files: RunFiles, records: list[Record]) -> View:
     """The sections of whichever of the three kinds of probe the records are from."""
-    heads, places = heads_of(records), places_of(records)
+    heads, metrics = heads_of(records), dict.fromkeys(record["metric"] for record in records)
+    places = [name.removeprefix(SHARE) for name in metrics if name.startswith(SHARE)]  # in the order of the arrays too
     sections, data = [], None
     if heads:
         ordered = standing_out(heads, places)
-        first = max(ordered, key=lambda head: head.change() or 0.0)  # the first of all where nothing was ablated
+        first = max(ordered, key=lambda head: head.measures.get("change", 0.0))  # the first where nothing was ablated
         data = arrays_for_script(files, ordered, places) | {"places": places, "first": first.name, "heads": {}}
         for head in heads:  # the map shows two decimals: of shares rounded to three before, some would be wrong
-            own = {"label": head.place(), "share": short(head.share(), 6)}
-            own |= {name: short(value) for name, value in head.measures.items()}
-            change = head.change()
-            own |= {} if change is None else {"change": short(change)}
-            data["heads"][head.name] = own
+            own = {"label": head.label, "share": short(head.share, 6)}
+            data["heads"][head.name] = own | {name: short(value) for name, value in head.measures.items()}
         sections.append(explorer(heads, places, first))
     about_lists = "Entropy of the last row when asked for the largest of a list; the band spans the heads."
     asked = Section("Asked for the maximum", panels=maximum_panels(records), note=about_lists)
@@ -115,7 +107,14 @@ def view(files: RunFiles, records: list[Record]) -> View:
     rest = [record for record in records if "head" not in record or not heads]
     tables, scripts = tables_of(rest, folded=True), ("draw.js", "probe.js") if heads else ()
     note = "What is measured of each head stands in the table of heads above and in results.json." if heads else ""
-    return View([*sections, Section("Numbers", tables=tables, note=note)], scope(files, heads), data, scripts)
+    facts = files.run.manifest["facts"]
+    scope = [f"Taken over {facts['texts']:,} texts with {facts['tokens']:,} tokens in all."] if "texts" in facts else []
+    if heads:
+        scope.append(
+            "Shares, largest weights and logit spreads are means over sampled rows with at least four tokens before "
+            "them; entropies over all rows, or over the sample where the normaliser has no fused form."
+        )
+    return View([*sections, Section("Numbers", tables=tables, note=note)], scope, data, scripts)
 
 
 def explorer(heads: Sequence[ProbedHead], places: Sequence[str], first: ProbedHead) -> Section:
@@ -124,9 +123,8 @@ def explorer(heads: Sequence[ProbedHead], places: Sequence[str], first: ProbedHe
     grid: list[list[ProbedHead | None]] = [[None] * n_heads for _ in range(n_layers)]
     for head in heads:
         grid[head.layer][head.head] = head
-    counts = Counter(head.place() for head in heads)
-    measures = [name for name in MEASURES if any(name in head.measures for head in heads)]
-    changed = any(head.change() is not None for head in heads)
+    counts = Counter(head.label for head in heads)
+    measures = [name for name in (*MEASURES, CHANGE) if any(name in head.measures for head in heads)]
     legend = [
         {"place": place, "letter": LETTERS.get(place, "?"), "meaning": MEANINGS.get(place, ""), "n": counts[place]}
         for place in places
@@ -138,31 +136,18 @@ def explorer(heads: Sequence[ProbedHead], places: Sequence[str], first: ProbedHe
         "classes": {place: f"p{number}" for number, place in enumerate(places)},
         "dense": n_heads > DENSE,
         "narrow": n_heads <= NARROW,
-        "measures": measures + (["change"] if changed else []),
+        "measures": measures,
         "first": first.name,
-        "changed": changed,
-        "labelled": any(head.label is not None for head in heads),
+        "changed": CHANGE in measures,
     }
-    return Section("Heads", part="probe.html.j2", values=values, tables=[table_of(heads, measures, changed)])
+    return Section("Heads", part="probe.html.j2", values=values, tables=[table_of(heads, measures)])
 
 
-def table_of(heads: Sequence[ProbedHead], measures: Sequence[str], changed: bool) -> Table:
-    columns = ["layer", "head", "label", "share", *measures, *(["change"] if changed else [])]
-    rows = [
-        [
-            h.layer,
-            h.head,
-            h.place(),
-            h.share(),
-            *(h.measures.get(m) for m in measures),
-            *([h.change()] if changed else []),
-        ]
-        for h in heads
-    ]
-    recorded = all(head.behind_label is not None for head in heads)
-    of_local = "on the token itself and the seven before" if recorded else "at diagonal, previous and local together"
-    note = f"share: of the weight, behind the label (local: {of_local}); entropy in nats"
-    note += "; change: of the weight, that goes elsewhere" if changed else ""
+def table_of(heads: Sequence[ProbedHead], measures: Sequence[str]) -> Table:
+    columns = ["layer", "head", "label", "share", *measures]
+    rows = [[h.layer, h.head, h.label, h.share, *(h.measures.get(m) for m in measures)] for h in heads]
+    note = "share: of the weight, behind the label; entropy in nats"
+    note += "; change: of the weight, that goes elsewhere" if CHANGE in measures else ""
     return Table("heads", columns, rows, note=note, folded=True, short=True)
 
 
@@ -182,20 +167,6 @@ def ablation(records: Sequence[Record]) -> Section:
     n_targets = next((number(r.get("targets")) for r in found if "first_position" not in r), None)
     note = "" if n_targets is None else f"{n_targets:,.0f} targets in all; a range of fewer than 100 says little."
     return Section(title, panels=kept_panels(found) if swept else [by_tokens], note=note)
-
-
-def scope(files: RunFiles, heads: Sequence[ProbedHead]) -> list[str]:
-    """Over how many texts and tokens the numbers are taken."""
-    facts = files.run.manifest["facts"]
-    texts, tokens = facts.get("texts"), facts.get("tokens")
-    lines = [
-        f"Taken over {texts:,} texts with {tokens:,} tokens in all." if texts and tokens else "",
-        "Shares, largest weights and logit spreads are means over sampled rows with at least four tokens before "
-        "them; entropies over all rows, or over the sample where the normaliser has no fused form."
-        if heads
-        else "",
-    ]
-    return list(filter(None, lines))
 
 
 # -- what the script of the page reads
@@ -229,7 +200,7 @@ def arrays_for_script(files: RunFiles, heads: Sequence[ProbedHead], places: Sequ
                 "shares in turn), because a page has no room for more; the arrays of the run have all"
             )
     if found["parts"]["prompt"]:
-        found["words"] = [shown_word(word) for word in files.words("prompt.safetensors")]
+        found["words"] = list(map(shown_word, json.loads(files.about("prompt.safetensors")["words"])))
     return found
 
 
@@ -282,9 +253,7 @@ def shares_of(probe: dict[str, NDArray[Any]], head: ProbedHead, places: Sequence
 
 def overview(norms_LHP: NDArray[Any]) -> dict[str, Any]:
     """Mean norm over heads: rows are layers, columns pairs."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of layers that have fewer pairs
-        means_LP = np.nanmean(norms_LHP, axis=1)
+    means_LP = np.ma.masked_invalid(norms_LHP).mean(1).filled(np.nan)  # a layer may have fewer heads or pairs
     return {"rows": means_LP.shape[0], "columns": means_LP.shape[1], **scaled(means_LP)}
 
 
@@ -293,12 +262,12 @@ def overview(norms_LHP: NDArray[Any]) -> dict[str, Any]:
 
 @dataclass
 class ProbedHead:
-    """A head: its label, the share of its weight at each place (by band that is set to zero), and its measures."""
+    """A head: its label and the weight behind it, its shares (by band that is set to zero, by place), its measures."""
 
     layer: int
     head: int
-    label: str | None = None
-    behind_label: float | None = None
+    label: str = ""
+    share: float = 0.0
     shares: dict[str, dict[str, float]] = field(default_factory=dict)
     measures: dict[str, float] = field(default_factory=dict)
 
@@ -306,56 +275,34 @@ class ProbedHead:
     def name(self) -> str:
         return f"{self.layer}.{self.head}"
 
-    def place(self) -> str:
-        """Its label, or the place of the largest share if the run recorded no label."""
-        before = self.shares.get(NONE, {})
-        return self.label or (max(before, key=lambda place: before[place]) if before else "")
-
-    def share(self) -> float:
-        """The recorded weight behind its label, or the weight at the label's place, which is less for a local head."""
-        if self.behind_label is not None:
-            return self.behind_label
-        before = self.shares.get(NONE, {})
-        return sum(before.get(place, 0.0) for place in (NEIGHBOURHOOD if self.place() == "local" else [self.place()]))
-
-    def change(self) -> float | None:
-        """The share of the weight that moves when frequencies are set to zero; None if none were."""
-        bands = [band for band in self.shares if band != NONE]
-        if not bands or NONE not in self.shares:
-            return None
-        before, after = self.shares[NONE], self.shares[bands[-1]]
-        return sum(abs(after.get(place, 0.0) - share) for place, share in before.items()) / 2
-
-
-def places_of(records: Sequence[Record]) -> list[str]:
-    """The places in the order of the records, which is the order of the arrays too."""
-    return list(dict.fromkeys(r["metric"].removeprefix(SHARE) for r in records if r["metric"].startswith(SHARE)))
-
 
 def heads_of(records: Sequence[Record]) -> list[ProbedHead]:
     """Every head whose shares of weight were recorded, layer by layer."""
     found: dict[tuple[int, int], ProbedHead] = {}
     for record in records:
-        layer, head = record.get("layer"), record.get("head")
-        if not isinstance(layer, int) or not isinstance(head, int) or min(layer, head) < 0 or "n" in record:
+        if "head" not in record or "n" in record:
             continue
-        here, metric, value = (
-            found.setdefault((layer, head), ProbedHead(layer, head)),
-            record["metric"],
-            record["value"],
-        )
+        layer, head, metric = record["layer"], record["head"], record["metric"]
+        here = found.setdefault((layer, head), ProbedHead(layer, head))
         if metric == "label":
-            here.label, here.behind_label = str(value), number(record.get("share"))
-        elif (measured := number(value)) is None:
+            here.label, here.share = record["value"], record["share"]
+        elif (measured := number(record["value"])) is None:
             continue
         elif metric.startswith(SHARE):
-            here.shares.setdefault(str(record.get("ablate", NONE)), {})[metric.removeprefix(SHARE)] = measured
+            here.shares.setdefault(record.get("ablate", NONE), {})[metric.removeprefix(SHARE)] = measured
         elif metric in MEASURES:
             here.measures[metric] = measured
-    return [found[key] for key in sorted(found) if found[key].shares]
+    heads = [found[key] for key in sorted(found) if found[key].shares]
+    for one in heads:
+        if not one.label:  # an ablation records shares alone, before and after
+            (before, after) = one.shares.values()
+            one.label = max(before, key=before.__getitem__)
+            one.share = before[one.label]
+            one.measures[CHANGE] = sum(abs(after.get(place, 0.0) - share) for place, share in before.items()) / 2
+    return heads
 
 
 def standing_out(heads: Sequence[ProbedHead], places: Sequence[str]) -> list[ProbedHead]:
     """The heads in the order of a page: each label in turn gives its head with the largest share that is left."""
-    by_label = [sorted((h for h in heads if h.place() == place), key=lambda h: -h.share()) for place in places]
+    by_label = [sorted((h for h in heads if h.label == place), key=lambda h: -h.share) for place in places]
     return [head for turn in zip_longest(*by_label) for head in turn if head is not None]

@@ -22,17 +22,27 @@ from torch import Tensor
 
 from roundround.config.verb import FigureStyle
 from roundround.model.scoring import PositionLoss
-from roundround.probing.ablation import FEW, FEWEST, Band, bins, mark, n_targets
+from roundround.probing.ablation import FEW, FEWEST, bins, mark, n_targets
 from roundround.probing.layout import KINDS, Layout, same, stacked
 from roundround.probing.probe import Probe
-from roundround.probing.prompt import PromptRecord
-from roundround.probing.rows import BANDS, PLACES
-from roundround.report.drawing.figures import add_heat, finish, number_columns, save, save_drawing, subplots
-from roundround.report.drawing.style import INK, PLACE_COLOURS, SCREEN, SIGNED, Sizes, styled
+from roundround.probing.rows import BANDS, PLACES, PromptRecord
+from roundround.report.drawing.figures import (
+    INK,
+    PLACE_COLOURS,
+    SCREEN,
+    SIGNED,
+    Sizes,
+    add_heat,
+    finish,
+    number_columns,
+    save,
+    save_drawing,
+    styled,
+    subplots,
+)
 from roundround.report.drawing.tables import fixed
 from roundround.report.probe_panels import LETTERS
 from roundround.support.console import print_table
-from roundround.support.files import write_json
 from roundround.support.panels import Curve, Drawing, Mark, Panel
 from roundround.trained.patterns import runs_of
 
@@ -102,7 +112,7 @@ def by_place(numbers: Sequence[int], layers: Sequence[Tensor]) -> list[dict[str,
     ]
 
 
-def standing_out(seen: Probe, n: int = HEADS_SHOWN) -> list[tuple[int, int, str, float]]:
+def standing_out(seen: Probe, n: int = HEADS_DRAWN) -> list[tuple[int, int, str, float]]:
     """(layer, head, label, score) of the `n` heads with the highest score of each label, in the order of PLACES."""
     heads = [
         (layer, head, label, score)
@@ -116,15 +126,7 @@ def standing_out(seen: Probe, n: int = HEADS_SHOWN) -> list[tuple[int, int, str,
 
 
 def show(seen: Probe) -> None:
-    """The tables on standard error."""
-    print_table(share_table(seen), pair_table(seen))
-    if seen.rows is not None:
-        labels = [label for heads in seen.labels() for label, _ in heads]
-        print_table(head_table(seen), "heads: " + ", ".join(f"{labels.count(place)} {place}" for place in PLACES))
-
-
-def share_table(seen: Probe) -> Table:
-    """Share of squared norm in the slowest quarter of the pairs, by layer, with and without the first token."""
+    """The tables on standard error: the share of squared norm in the slowest quarter by layer, and some heads."""
     title = f"{seen.name}: share of squared norm in the slowest quarter"
     table = Table("layer", *KINDS, "rotated pairs", title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     with_first = {kind: seen.norms.share_of_slowest(kind).tolist() for kind in KINDS}
@@ -134,21 +136,10 @@ def share_table(seen: Probe) -> Table:
         name = " ".join([str(layer), *seen.kinds[place : place + 1]])
         table.add_row(name, *cells, f"{layout.n_rotated}/{layout.n_pairs} {layout.pairing}")
     table.caption = "uniform is 0.25; in brackets without the first token of each text"
-    return table
-
-
-def pair_table(seen: Probe) -> Table:
-    """The strongest pair of each layer's queries and keys, and how far it turns within the training context."""
-    title = f"{seen.name}: strongest pair; training context {seen.train_length:,} tokens"
-    columns = ("layer", *(f"{kind}: pair, wavelength, share" for kind in ROTATED))
-    table = Table(*columns, title=title, box=box.SIMPLE_HEAD, pad_edge=False)
-    strongest = {kind: seen.strongest_pairs(kind) for kind in ROTATED}
-    for place, (layer, layout) in enumerate(zip(seen.layers, seen.layouts, strict=True)):
-        found = [strongest[kind][place] for kind in ROTATED]
-        cells = [f"{pair:3d}  {shown_wavelength(layout, pair):>10}  {share:.2f}" for pair, share in found]
-        table.add_row(str(layer), *cells)
-    table.caption = "wavelength: tokens until the pair has turned once; share of the squared norm"
-    return table
+    print_table(table)
+    if seen.rows is not None:
+        labels = [label for heads in seen.labels() for label, _ in heads]
+        print_table(head_table(seen), "heads: " + ", ".join(f"{labels.count(place)} {place}" for place in PLACES))
 
 
 def shown_wavelength(layout: Layout, pair: int) -> str:
@@ -170,7 +161,7 @@ def head_table(seen: Probe) -> Table:
     query_norms, offsets = seen.norms.mean("query", "norm"), seen.rows.offsets()
     entropies = seen.entropies or seen.rows.per_row("entropy")
     weights, spreads = seen.rows.per_row("largest_weight"), seen.rows.per_row("logit_spread")
-    for layer, head, label, score in standing_out(seen):
+    for layer, head, label, score in standing_out(seen, HEADS_SHOWN):
         place = seen.layers.index(layer)
         pair = int(query_norms[place][head].argmax())
         numbers = [
@@ -191,34 +182,27 @@ def head_table(seen: Probe) -> Table:
     return table
 
 
-def write_alignment(prompt: PromptRecord, seen: Probe, path: Path) -> None:
+def alignments(prompt: PromptRecord, seen: Probe) -> list[dict[str, Any]]:
     """Tables 3 to 5 of arXiv:2410.06205 for the heads that stand out at one place: `alignment.json`."""
-    if seen.rows is None:
-        return
-    heads = [(layer, head, label) for layer, head, label, _ in standing_out(seen) if label in ("diagonal", "previous")]
-    tables = [
+    return [
         {"layer": layer, "head": head, "label": label, "tokens": prompt.words, **prompt.alignment(layer, head)}
-        for layer, head, label in heads
+        for layer, head, label, _ in standing_out(seen, HEADS_SHOWN)
+        if label in ("diagonal", "previous")
     ]
-    write_json(path, tables)
 
 
 # -- a question about the maximum
 
 
 def show_maximum(numbers: Sequence[int], entropies: Mapping[int, Sequence[Tensor]]) -> None:
-    shown = spread(len(numbers))
+    """The range of the entropies of each of at most six layers, spread over all."""
+    shown = sorted({round(i * (len(numbers) - 1) / 5) for i in range(6)})
     columns = ("listed", *(f"layer {numbers[place]}" for place in shown))
     table = Table(*columns, title="entropy of the last row, nats", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for n, layers in entropies.items():
         cells = [f"{float(layers[place].min()):.2f}-{float(layers[place].max()):.2f}" for place in shown]
         table.add_row(f"{n:,}", *cells)
     print_table(table)
-
-
-def spread(n_layers: int) -> list[int]:
-    """The places of at most six layers, spread over all."""
-    return sorted({round(i * (n_layers - 1) / 5) for i in range(6)})
 
 
 # -- what changes when frequencies are set to zero
@@ -233,62 +217,18 @@ def records_of_loss(loss: PositionLoss, **common: Any) -> list[dict[str, Any]]:
     return found
 
 
-def records_of_change(seen: Probe, changed: Probe, name: str) -> list[dict[str, Any]]:
-    """Every head's label and the share of its weight there, before and after."""
-    assert seen.rows is not None
-    assert changed.rows is not None
-    each = (("none", seen.rows.places()), (name, changed.rows.places()))
-    return [{**record, "ablate": ablate} for ablate, layers in each for record in by_place(seen.layers, layers)]
-
-
-def show_losses(losses: Mapping[str, PositionLoss], title: str, first: str, *, across: bool = False) -> None:
-    """Perplexity by the number of tokens before the target; `losses` by name, the first without frequencies at zero.
-
-    across: ranges are columns, and each of `losses` has a row.
-    """
-    before, everything = next(iter(losses.values())), {"all": (0, None)}
-    ranges: dict[str, tuple[int, int | None]] = {f"{a:,}-{b - 1:,}": (a, b) for a, b in bins(before)}
-    ranges = everything | ranges if across else ranges | everything
-    found = {"targets": [f"{n_targets(before, *ends):,}" for ends in ranges.values()]}
-    for name, loss in losses.items():
-        found[name] = [f"{fixed(loss.perplexity(*ends), 3)}{mark(loss, *ends)}" for ends in ranges.values()]
+def show_losses(losses: Mapping[str, PositionLoss]) -> None:
+    """Perplexity by the number of tokens before the target; `losses` by name, the first without frequencies at zero."""
+    before = next(iter(losses.values()))
+    ranges: dict[str, tuple[int, int | None]] = {"all": (0, None)}
+    ranges |= {f"{a:,}-{b - 1:,}": (a, b) for a, b in bins(before)}
     caption = f"{FEW} fewer than {FEWEST} targets" if mark(before) else None
-    table = Table(first, *(ranges if across else found), title=title, caption=caption)
-    rows = found if across else dict(zip(ranges, zip(*found.values(), strict=True), strict=True))
-    for name, cells in rows.items():
-        table.add_row(name, *cells, end_section=name == "targets")
+    title = "perplexity, by the number of tokens before the target"
+    table = Table("frequencies set to zero", *ranges, title=title, caption=caption)
+    table.add_row("targets", *(f"{n_targets(before, *ends):,}" for ends in ranges.values()), end_section=True)
+    for name, loss in losses.items():
+        table.add_row(name, *(f"{fixed(loss.perplexity(*ends), 3)}{mark(loss, *ends)}" for ends in ranges.values()))
     print_table(table)
-
-
-def show_change(seen: Probe, changed: Probe) -> None:
-    """The heads whose pattern changed most."""
-    assert seen.rows is not None
-    assert changed.rows is not None
-    heads = Table("layer", "head", "before", "after", title="heads whose pattern changes most")
-    pairs = zip(seen.layers, seen.rows.places(), changed.rows.places(), strict=True)
-    moved = [
-        (float((after_7 - before_7).abs().sum()) / 2, layer, head, before_7, after_7)
-        for layer, before_H7, after_H7 in pairs
-        for head, (before_7, after_7) in enumerate(zip(before_H7, after_H7, strict=True))
-    ]
-    for _, layer, head, before_7, after_7 in sorted(moved, key=lambda m: -m[0])[:8]:
-        heads.add_row(str(layer), str(head), in_words(before_7), in_words(after_7))
-    print_table(heads)
-
-
-def in_words(shares_7: Tensor) -> str:
-    """`previous 0.64, sink 0.20`: the two largest shares."""
-    order = shares_7.argsort(descending=True)[:2].tolist()
-    return ", ".join(f"{PLACES[i]} {float(shares_7[i]):.2f}" for i in order)
-
-
-def records_of_curve(
-    before: PositionLoss, bands: Sequence[Band], losses: Sequence[PositionLoss], common: dict[str, Any]
-) -> list[dict[str, Any]]:
-    found = records_of_loss(before, **common, ablate="none", kept=1.0)
-    for band, loss in zip(bands, losses, strict=True):
-        found += records_of_loss(loss, **common, ablate=str(band), end=band.end, kept=1 - band.fraction)
-    return found
 
 
 # -- pictures
@@ -307,11 +247,6 @@ def pictures(seen: Probe) -> dict[str, Callable[[Probe, Sizes], Any]]:
     """The functions that draw the pictures of a probe without a prompt, by name."""
     of_rows = {"labels": draw_labels, "logits_by_frequency": draw_split, "without_a_band": draw_without}
     return (of_rows if seen.rows is not None else {}) | {"norms": draw_layers, "heads": draw_heads}
-
-
-def heads_drawn(seen: Probe) -> list[tuple[int, int, str]]:
-    """Layer, head and label of the heads that are drawn one by one."""
-    return [(layer, head, label) for layer, head, label, _ in standing_out(seen, HEADS_DRAWN)]
 
 
 def panels_for(n: int, sizes: Sizes, most: int = 3, **options: Any) -> tuple[Any, list[Any], float]:
@@ -440,9 +375,9 @@ def draw_labels(seen: Probe, sizes: Sizes) -> Any:
 def draw_split(seen: Probe, sizes: Sizes) -> Any:
     """What every pair adds to the logit at every distance, on average, for one head of each label."""
     assert seen.rows is not None
-    heads, split, distances = heads_drawn(seen), seen.rows.split(), seen.rows.distances
+    heads, split, distances = standing_out(seen), seen.rows.split(), seen.rows.distances
     figure, axes, _ = panels_for(len(heads), sizes)
-    for axis, (layer, head, label) in zip(axes, heads, strict=True):
+    for axis, (layer, head, label, _) in zip(axes, heads, strict=True):
         values_PD = split[seen.layers.index(layer)][head]
         reached = ~values_PD.isnan().any(0)
         most = float(values_PD[:, reached].abs().max())
@@ -462,9 +397,9 @@ def draw_without(seen: Probe, sizes: Sizes) -> Any:
     from matplotlib.patches import Patch
 
     assert seen.rows is not None
-    heads, places = heads_drawn(seen), {band: seen.rows.places(band) for band in BANDS}
+    heads, places = standing_out(seen), {band: seen.rows.places(band) for band in BANDS}
     figure, axes, _ = panels_for(len(heads), sizes, sharey=True)
-    for axis, (layer, head, label) in zip(axes, heads, strict=True):
+    for axis, (layer, head, label, _) in zip(axes, heads, strict=True):
         shares_B7 = torch.stack([places[band][seen.layers.index(layer)][head] for band in BANDS])
         below = torch.zeros(len(BANDS))
         for number, (colour, hatch) in enumerate(zip(PLACE_COLOURS, HATCHES, strict=True)):
@@ -484,7 +419,7 @@ def draw_without(seen: Probe, sizes: Sizes) -> Any:
 
 def draw_prompt(prompt: PromptRecord, seen: Probe, folder: Path, sizes: Sizes) -> list[Path]:
     """Figures 5 to 7 and 12 to 18: chunk norms of each token, weights and logits of one head of each label."""
-    n, heads = len(prompt.words), heads_drawn(seen)
+    n, heads = len(prompt.words), standing_out(seen)
     figure, axes, width = panels_for(4 * len(heads), sizes, most=2)
     side = n * 1.35 * sizes.small / 72  # of a panel beside which every word stands
     if sizes.titled:
@@ -492,7 +427,7 @@ def draw_prompt(prompt: PromptRecord, seen: Probe, folder: Path, sizes: Sizes) -
     figure.set_size_inches(2 * width, 2 * len(heads) * max(sizes.height, width - 0.3))
     told = range(0, n, max(1, math.ceil(side / (width - 1.1))))  # a paper's columns have no room for all
     words = [prompt.words[i].strip() or repr(prompt.words[i])[1:-1].strip() or "_" for i in told]  # a space is not seen
-    for number, (layer, head, label) in enumerate(heads):
+    for number, (layer, head, label, _) in enumerate(heads):
         row = axes[4 * number : 4 * number + 4]
         record = prompt.layers[layer]
         key_head = head * len(record.key_norms) // len(record.query_norms)
@@ -529,7 +464,14 @@ def name_pairs(
     ticks = {0, n_pairs - 1, *range(0, n_pairs, max(1, n_pairs // 4))}
     if strongest is not None:
         ticks = {tick for tick in ticks if abs(tick - strongest) >= n_pairs / 16} | {strongest}
-    kinds = kinds_of(layouts)
+    kinds: list[list[int]] = []  # the columns by equal rotations, without the columns that do not rotate
+    for column, layout in enumerate(layouts):
+        alike = [columns for columns in kinds if same(layouts[columns[0]], layout)]
+        if alike:
+            alike[0].append(column)
+        elif layout.n_rotated:
+            kinds.append([column])
+    kinds.sort(key=len, reverse=True)
     if not 1 <= len(kinds) <= KINDS_NAMED:
         axis.set(yticks=sorted(ticks), ylabel="pair")
     else:
@@ -544,23 +486,6 @@ def name_pairs(
             more = ", ..." if len(columns) > LAYERS_NAMED else ""
             others += f" | layers {', '.join(map(str, columns[:LAYERS_NAMED]))}{more}"
         axis.set_ylabel(f"pair: wavelength (tokens){others}")
-    draw_context(axis, layouts, contexts)
-
-
-def kinds_of(layouts: Sequence[Layout]) -> list[list[int]]:
-    """The columns by equal rotations, the most frequent layout first; columns that do not rotate are left out."""
-    kinds: list[list[int]] = []
-    for column, layout in enumerate(layouts):
-        alike = [columns for columns in kinds if same(layouts[columns[0]], layout)]
-        if alike:
-            alike[0].append(column)
-        elif layout.n_rotated:
-            kinds.append([column])
-    return sorted(kinds, key=len, reverse=True)
-
-
-def draw_context(axis: Any, layouts: Sequence[Layout], contexts: Sequence[int]) -> None:
-    """A dashed line below the slowest pair that turns at least once within the context, in every column."""
     left, right = axis.get_xlim()
     for column, (layout, context) in enumerate(zip(layouts, contexts, strict=True)):
         ends = (left, right) if len(layouts) == 1 else (column - 0.5, column + 0.5)

@@ -19,9 +19,8 @@ from roundround.records.directories import PAGE, jobs_of_sweep
 from roundround.report.comparison import AXES, panels_of
 from roundround.report.drawing.tables import Table, filled, in_words, number
 from roundround.report.eval_panels import OF_A_PART
-from roundround.report.lab_book import Fact, relative
-from roundround.report.page.view import RunFiles, Section
-from roundround.report.page.write import html
+from roundround.report.lab_book import relative
+from roundround.report.page.view import Section, html
 from roundround.report.train_panels import logged
 from roundround.support.console import print_status, print_table
 from roundround.support.files import write_atomically
@@ -50,7 +49,7 @@ def show_sweep(directory: Path, failures: Mapping[int, str], n_jobs: int) -> Non
     if failures:
         print_status(f"{len(failures):,} of {n_jobs:,} jobs failed: {reasons(failures)}")
     if runs and len(failures) < n_jobs:
-        write_sweep_page(directory)
+        write_sweep_page(directory, directory / PAGE)
         print_status(f"page: {relative(directory / PAGE)}")
         for what, command in next_commands(directory, runs):
             print_status(f"{what}: {command}")
@@ -119,11 +118,11 @@ def table_of(runs: Sequence[PastRun]) -> Table:
 # -- the page
 
 
-def write_sweep_page(directory: Path) -> None:
-    """Write the page of a sweep into its directory."""
+def write_sweep_page(directory: Path, to: Path) -> None:
+    """Write the page of a sweep."""
     runs = runs_of(directory)
     remarks: list[str] = []
-    panels = [panel for panel in [*curves_by_step(runs, remarks), *curves_by_length(runs)] if panel.drawn]
+    panels = [panel for panel in [*curves_by_step(runs), *curves_by_length(runs)] if panel.drawn]
     if len(panels) > PANELS:
         remarks.append(f"{PANELS} of {len(panels):,} panels are drawn")
     pages = {"pages": [run.directory.name for run in runs if (run.directory / PAGE).exists()], "page": PAGE}
@@ -147,22 +146,18 @@ def write_sweep_page(directory: Path) -> None:
         "headline": [("runs", f"{len(runs):,}")],
         "scope": ["Each run has lines of its own; compare takes means over runs, with intervals and tests."],
         "data": None,
-        "facts": [Fact("directory", str(directory)), Fact("started", started)],
+        "facts": [("directory", str(directory)), ("started", started)],
         "commands": next_commands(directory, runs),
         "settings": Table("Given to all runs alike", ["setting", "value"], shared),
         "config": [],
         "common": [],
     }
-    write_atomically(directory / PAGE, html(values, [Section("Curves", panels=panels[:PANELS]), results]))
+    write_atomically(to, html(values, [Section("Curves", panels=panels[:PANELS]), results]))
 
 
-def curves_by_step(runs: Sequence[PastRun], remarks: list[str]) -> list[Panel]:
-    """The numbers that training logs, a curve for each run. What could not be read is added to `remarks`."""
-    lines = []
-    for run in runs:
-        files = RunFiles(run)
-        lines.append(files.metrics() if run.verb == "train" else [])
-        remarks += [f"job {run.directory.name}: {remark}" for remark in files.remarks]
+def curves_by_step(runs: Sequence[PastRun]) -> list[Panel]:
+    """The numbers that training logs, a curve for each run."""
+    lines = [run.metrics() if run.verb == "train" else [] for run in runs]
     found: list[Panel] = []
     for name, label in LOGGED.items():
         curves = [(own, logged(some, name, "")[0]) for own, some in zip(styles(runs), lines, strict=True)]

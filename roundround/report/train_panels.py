@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from roundround.analysis.past_run import PastRun
 from roundround.report.drawing.tables import Record, in_words, number, shown, tables_of
 from roundround.report.page.view import RunFiles, Section, View
 from roundround.support.panels import Curve, Panel, numbers
 
 MOST_POINTS = 300  # of a line; more logged steps are averaged
 ACROSS = "step"
-COUNTED = ("train", "validation", "distinct_validation")  # examples of a task
 OTHERS = {  # each other number that is logged: title, label
     "lr": ("Learning rate", "learning rate"),
     "grad_norm": ("Gradient norm, before clipping", "norm"),
@@ -24,11 +22,9 @@ OTHERS = {  # each other number that is logged: title, label
 
 def view(files: RunFiles, records: list[Record]) -> View:
     """Loss, held-out loss, right answers of a task, learning rate, gradient norm and speed; then results as tables."""
-    results = [
-        r | {"value": "never left"} if r["metric"] == "plateau" and number(r["value"]) is None else r for r in records
-    ]
-    sections = [Section("Curves", panels=panels(files.metrics())), Section("Results", tables=tables_of(results))]
-    return View(sections, scope=scope(files.run))
+    curves = panels(files.run.metrics())
+    sections = [Section("Curves", panels=curves), Section("Results", tables=tables_of(records))]
+    return View(sections, scope=scope(files.run.manifest))
 
 
 def panels(lines: Sequence[Record]) -> list[Panel]:
@@ -64,18 +60,18 @@ def logged(lines: Sequence[Record], name: str, words: str, **look: Any) -> tuple
     return Curve(words, steps[starts + counts // 2], mean, low=low, high=high, **look), note
 
 
-def scope(run: PastRun) -> list[str]:
+def scope(manifest: dict[str, Any]) -> list[str]:
     """What the model was trained on, and what the held-out numbers are taken over."""
-    config, data = run.manifest["config"], run.manifest["data"] or {}
-    as_softmax = run.manifest.get("trains_as_softmax") and run.choices.get("softmax") != "softmax"
+    config, data, choices = manifest["config"], manifest["data"] or {}, manifest.get("choices", {})
+    as_softmax = manifest.get("trains_as_softmax") and choices.get("softmax") != "softmax"
     lines = [
-        *(scope_of_task(run, data) if run.learns_a_task else scope_of_text(config, data)),
+        *(scope_of_task if "train_examples" in data else scope_of_text)(config, data, choices),
         "While training, this normaliser is the plain softmax; it differs at inference." if as_softmax else "",
     ]
     return list(filter(None, lines))
 
 
-def scope_of_text(config: dict[str, Any], data: dict[str, Any]) -> list[str]:
+def scope_of_text(config: dict[str, Any], data: dict[str, Any], choices: dict[str, str]) -> list[str]:
     held_out, wanted = number(data.get("held_out_tokens")), number(config.get("validation_tokens"))
     n_tokens, context = number(data.get("training_tokens")), shown(config["model"].get("train_length"))
     return [
@@ -87,12 +83,14 @@ def scope_of_text(config: dict[str, Any], data: dict[str, Any]) -> list[str]:
     ]
 
 
-def scope_of_task(run: PastRun, data: dict[str, Any]) -> list[str]:
-    n, n_validated, n_distinct = (number(data.get(f"{name}_examples")) for name in COUNTED)
-    lengths, context = run.train_lengths, shown(run.manifest["config"]["model"].get("train_length"))
+def scope_of_task(config: dict[str, Any], data: dict[str, Any], choices: dict[str, str]) -> list[str]:
+    n, n_validated, n_distinct = (
+        number(data.get(f"{name}_examples")) for name in ("train", "validation", "distinct_validation")
+    )
+    lengths, context = data.get("train_lengths"), shown(config["model"].get("train_length"))
     same = "" if n_distinct in (None, n_validated) else f" ({n_distinct:,.0f} distinct)"
     examples = "new examples in every batch" if n is None else f"{n:,.0f} examples"
-    what = f"{run.choices.get('data', 'a task')}: {examples}"
+    what = f"{choices.get('data', 'a task')}: {examples}"
     return [
         f"Held-out numbers: over {n_validated:,.0f} validation examples{same}, of which only scored tokens count; "
         "the best checkpoint is the one with most exact matches, among equals that of the lowest loss."

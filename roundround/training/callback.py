@@ -16,7 +16,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 
 from roundround.distributed.interruption import STOP_SIGNALS, interrupt, on_signals, put_back
-from roundround.probing.telemetry import attention_statistics
+from roundround.probing.rows import attention_statistics
 from roundround.records import checkpoints
 from roundround.records.checkpoints import Checkpoint, check_optimizer
 from roundround.records.run import Run

@@ -25,7 +25,6 @@ VERB = Verb(
 def show(names: list[str], values: dict[str, str]) -> None:
     """Print a run's settings, results, curves and files. UserError where several are meant, or none."""
     from roundround.analysis.past_run import past_run
-    from roundround.config.options import changed_settings
     from roundround.report.lab_book import meant_by, show_run
 
     if len(names) > 1:
@@ -33,5 +32,4 @@ def show(names: list[str], values: dict[str, str]) -> None:
     directories = meant_by(VERB, names, values)
     if len(directories) > 1:
         raise UserError(f"{names[0]} holds {len(directories)} runs, and show takes one; roundround runs lists them")
-    run = past_run(directories[0])
-    show_run(run, changed_settings(run.manifest))
+    show_run(past_run(directories[0]))

@@ -267,7 +267,7 @@ def test_damaged_runs_are_named_skipped_and_counted(outputs: Path, name: str, te
     assert len(only(found, pe="nope").pairs) == 2
 
 
-def test_a_torn_curve_is_named_and_the_rest_of_it_taken(outputs: Path) -> None:
+def test_the_rest_of_a_torn_curve_is_taken(outputs: Path) -> None:
     for run in (outputs / "train").iterdir():
         write_curve(run, {2: 3.0, 4: 2.0})
     torn = outputs / "train" / "nope-2" / "metrics.jsonl"
@@ -279,7 +279,6 @@ def test_a_torn_curve_is_named_and_the_rest_of_it_taken(outputs: Path) -> None:
         "rope": (3, [256, 512]),
     }
     assert sorted(damaged) == [
-        f"{torn} has 1 damaged line, passed over",
         f"{outputs / 'train' / 'nope-3' / 'metrics.jsonl'} is not there: no training curve of this run",
     ]
 

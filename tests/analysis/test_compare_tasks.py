@@ -15,8 +15,8 @@ from roundround.analysis.compare import compare
 from roundround.analysis.past_run import direction, is_share
 from roundround.report import comparison as report
 from roundround.report import comparison_tables
-from roundround.report.drawing.style import SCREEN, styled
-from roundround.report.page.write import page_of
+from roundround.report.drawing.figures import SCREEN, styled
+from roundround.report.page.view import page_of
 from roundround.support.panels import Curve, Drawing
 
 TRAIN_LENGTHS, LENGTHS = [1, 20], (20, 40)
@@ -137,5 +137,5 @@ def test_the_page_of_a_comparison_says_length_and_not_tokens(outputs: Path) -> N
     write_results(run, [{**record, "value": record["mean"]} for record in found.records()])
     (run / "comparison.json").write_text(json.dumps(comparison_tables.summary(found, [])))
     text = page_of(run)
-    assert 'aria-label="exact match against length.' in text
+    assert 'aria-label="exact match against length:' in text
     assert "context length (tokens)" not in text

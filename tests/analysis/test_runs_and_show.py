@@ -38,16 +38,17 @@ def test_a_filter_and_a_limit_leave_runs_out_and_say_so(roundround: Command) -> 
     assert "12-07-00" in listed.out
     assert "12-05-00" in listed.out
     assert listed.out.count("12-0") == 2
-    assert listed.err == "these are the newest 2 runs that pass, out of 9; limit=all shows all\n"
+    assert listed.err == "2 of 9 runs are shown; limit=all shows all that pass the filters\n"
     assert roundround("runs", "pe=nope", "limit=all").out.count("12-0") == 5
 
 
 def test_an_empty_answer_says_why_it_is_empty(roundround: Command) -> None:
     Path("outputs").mkdir()
-    assert "no run is there yet" in roundround("runs").err
+    shown = "0 of {} runs are shown; limit=all shows all that pass the filters\n"
+    assert roundround("runs").err == shown.format(0)
     write_run(Path("outputs/eval/2026-01-01/12-00-00"))
     listed = roundround("runs", "pe=alibi")
-    assert (listed.code, listed.out, listed.err) == (0, "", "no run passes the filters; 1 run was read\n")
+    assert (listed.code, listed.out, listed.err) == (0, "", shown.format(1))
 
 
 def test_a_damaged_run_is_named_and_passed_over(roundround: Command) -> None:
@@ -73,34 +74,24 @@ def test_runs_as_json_has_every_field(roundround: Command) -> None:
     assert Path(listed["run"]) == Path("outputs/eval/2026-01-01/12-00-00").absolute()
 
 
-def test_show_says_what_differs_from_the_defaults(train: Command, roundround: Command) -> None:
+def test_show_says_what_was_given(train: Command, roundround: Command) -> None:
     trained = train("pe=p_rope", "pe.p=0.5", "seed=3", "optim.lr=0.01")
     shown = roundround("show")
-    settings = {tuple(line.split()) for line in shown.out.splitlines() if len(line.split()) == 3}
-    assert {
-        ("pe", "p_rope", "rope"),
-        ("pe.p", "0.5", "0.75"),
-        ("seed", "3", "0"),
-        ("optim.lr", "0.01", "0.003"),
-    } <= settings
+    settings = {tuple(line.split()) for line in shown.out.splitlines()}
+    assert {("pe", "p_rope"), ("pe.p", "0.5"), ("seed", "3"), ("optim.lr", "0.01")} <= settings
     assert shown.out.startswith(str(trained.directory.relative_to(Path.cwd())))
     assert shown_number(trained.value("perplexity")) in shown.out
     losses = metrics_of(trained.directory)
     losses = [line["loss"] for line in losses if "loss" in line]
     (curve,) = [line for line in shown.out.splitlines() if line.startswith("loss ")]
     assert curve.endswith(f"{shown_number(losses[0])} to {shown_number(losses[-1])}")
-    bars = curve.split()[1]
-    assert len(bars) == len(losses)
-    assert bars[losses.index(max(losses))] == "█"
-    assert bars[losses.index(min(losses))] == "▁"
 
 
-def test_show_counts_the_line_that_a_killed_process_left(roundround: Command) -> None:
+def test_show_leaves_out_the_line_that_a_killed_process_left(roundround: Command) -> None:
     run = write_run(Path("outputs/eval/2026-01-01/12-00-00"))
     (run / "metrics.jsonl").write_text('{"step": 1, "loss": 3.0}\n{"step": 2, "loss": 1.0}\n{"step": 3, "lo')
     shown = roundround("show", str(run))
     assert "3.000 to 1.000" in shown.out
-    assert "1 line of" in shown.err
 
 
 def test_show_takes_one_run(roundround: Command) -> None:

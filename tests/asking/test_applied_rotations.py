@@ -362,7 +362,7 @@ REFUSED = [
     ("pe=yarn pe.factor=4", "pe= is given to check"),
     ("pe=yarn to=x.safetensors", "factor has no value; give factor="),
     ("model=stories260k head_dim=8", "head_dim= says nothing here"),
-    ("pe=fox to=x.safetensors", "reads what a layer reads"),
+    ("pe=fox to=x.safetensors", "queries, keys and positions alone do not determine"),
     ("pe=rope against=nowhere.safetensors", "cannot be read"),
 ]
 

@@ -33,7 +33,7 @@ from roundround.config.options import load_option
 from roundround.data.tokenizers import Bytes as ByteTokens
 from roundround.pe.rope import RoPE
 from roundround.probing.probed_model import watching
-from roundround.report.page.write import page_of
+from roundround.report.page.view import page_of
 from roundround.support.errors import Interrupted
 from roundround.trained.models import build_decoder
 

@@ -13,8 +13,7 @@ import pytest
 from matplotlib.transforms import BboxBase
 
 from roundround.distributed.interruption import StopSignal, interrupt, on_signals, put_back
-from roundround.report.drawing.figures import figure_of, save
-from roundround.report.drawing.style import SCREEN, styled
+from roundround.report.drawing.figures import SCREEN, figure_of, save, styled
 from roundround.support.errors import Interrupted
 from roundround.support.panels import Curve, Drawing, Panel
 

@@ -27,7 +27,7 @@ from roundround.hf.patching.attention import INPUT, attention, configs_of, insta
 from roundround.papers.constructions import calls
 from roundround.probing.ablation import text_loss
 from roundround.probing.dispersion import watched
-from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout, rotated
+from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout
 from roundround.probing.probe import observe
 from roundround.report.probe_results import records, show
 from roundround.softmax.sink import Sink
@@ -126,7 +126,8 @@ def test_a_layout_is_found_from_queries_alone(pairing: str, n_rotary: int) -> No
     frequencies = torch.cat([table, torch.zeros(8 - len(table), dtype=torch.float64)])
     layout = Layout(frequencies, pairing, n_rotary)
     q = torch.randn(3, 16, 16, generator=generator)
-    pairs = rotated(layout.split(q), frequencies * SHIFT)
+    turned = torch.polar(torch.ones_like(frequencies), frequencies * SHIFT)
+    pairs = torch.view_as_real(torch.view_as_complex(layout.split(q).contiguous()) * turned).float()
     shifted = torch.empty_like(q)
     shifted[..., layout.channels(0, 8)] = pairs.flatten(-2)
     other = 1e4 ** (-torch.arange(8) / 8)

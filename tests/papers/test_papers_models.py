@@ -30,8 +30,7 @@ from roundround.papers.figures.pretrained import (
     Array,
     heat_map,
 )
-from roundround.probing.prompt import entropy_by_length
-from roundround.probing.rows import PLACES
+from roundround.probing.rows import PLACES, entropy_by_length
 from roundround.report import probe_results
 from roundround.support.errors import UserError
 from roundround.support.panels import HeatMap

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 from conftest import Done
@@ -20,7 +18,6 @@ from roundround.kernels import blocks
 from roundround.kernels.keys import Keys
 from roundround.probing import dispersion as dispersion_module
 from roundround.probing.dispersion import MEASURES, Dispersion, watched
-from roundround.report import evaluation as report
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature, inverse_temperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.entmax15 import Entmax15
@@ -28,7 +25,6 @@ from roundround.softmax.sigmoid import Sigmoid
 from roundround.softmax.sink import Sink
 from roundround.softmax.softmax import Softmax
 from roundround.softmax.ssmax import SSMax
-from roundround.support.panels import Panel
 
 MODES = ["plain causal", "padded", "window", "three queries and their cache"]
 
@@ -124,46 +120,6 @@ def test_rows_are_put_into_bins_by_the_keys_they_see() -> None:
         torch.testing.assert_close(seen.means_LHN("entropy")[0, :, i], entropy_H)
 
 
-def test_several_calls_add_up() -> None:
-    keys, softmax = KEYS["plain causal"], normaliser("softmax")
-    q, k, v, _ = inputs(keys, 2)
-    with watched(nn.ModuleList([softmax]), keys.n_keys) as both, torch.no_grad():
-        for batch in (slice(0, 1), slice(1, 3)):
-            softmax(q[batch], k[batch], v[batch], scale=SCALE, keys=keys, bias=None, rows={})
-    once = measured(softmax, keys, None, [q, k, v, v])
-    for name in MEASURES:
-        torch.testing.assert_close(both.means_LHN(name), once.means_LHN(name))
-
-
-def test_a_window_is_measured_as_the_model_applies_it() -> None:
-    keys, narrow = KEYS["plain causal"], Softmax(shape_of(2))
-    narrow.window = 4
-    tensors = inputs(keys, 2)
-    found, shown = (measured(s, k, None, tensors) for s, k in ((narrow, keys), (Softmax(shape_of(2)), KEYS["window"])))
-    for name in MEASURES:
-        torch.testing.assert_close(found.means_LH(name), shown.means_LH(name), msg=name)
-    assert float(found.means_LHN("entropy").nan_to_num(0.0).max()) <= math.log(4)
-
-
-def test_what_a_window_never_sees_hides_nothing_of_the_other_layers() -> None:
-    softmaxes = [Softmax(replace(shape_of(2), layer=layer)) for layer in (0, 1)]
-    softmaxes[0].window = 2
-    q, k, v, _ = inputs(KEYS["plain causal"], 2)
-    with watched(nn.ModuleList(softmaxes), KEYS["plain causal"].n_keys) as seen, torch.no_grad():
-        for softmax in softmaxes:
-            softmax(q, k, v, scale=SCALE, keys=KEYS["plain causal"], bias=None, rows={})
-    kept = report.by_visible_keys({11: seen})["11"]
-    assert [sum(rows) for rows in kept["rows"]] == [33, 33]
-    assert kept["rows"][0] != kept["rows"][1]
-    assert kept["entropy"][0][0][-1] is None
-    assert kept["entropy"][1][0][-1] is not None
-    entropy = report.drawing_of_dispersion(seen, context=11, title="").panels[0]
-    assert isinstance(entropy, Panel)
-    references = [curve for curve in entropy.curves if curve.name.startswith(("uniform", "Lemma"))]
-    assert len(references) == 2
-    assert all(np.isfinite(np.asarray(curve.y)).all() for curve in references)
-
-
 @pytest.mark.parametrize("name", ["adaptive", "ssmax", "sink", "entmax15", "sigmoid"])
 def test_no_mean_of_any_normaliser_breaks_the_lemma(name: str) -> None:
     keys, tensors = KEYS["plain causal"], inputs(KEYS["plain causal"], 2)
@@ -173,22 +129,6 @@ def test_no_mean_of_any_normaliser_breaks_the_lemma(name: str) -> None:
     entropy, largest = seen.means_LHN("entropy"), seen.means_LHN("largest_weight")
     assert (entropy >= seen.means_LHN("entropy_bound") - 1e-12)[~entropy.isnan()].all()
     assert (largest <= seen.means_LHN("largest_weight_bound") + 1e-12)[~largest.isnan()].all()
-
-
-def test_no_row_of_a_softmax_breaks_the_lemma() -> None:
-    keys = KEYS["plain causal"]
-    for row in by_loop(normaliser("softmax"), keys, None, inputs(keys, 2)):
-        assert (row["entropy"] >= row["entropy_bound"] - 1e-12).all()
-        assert (row["largest_weight"] <= row["largest_weight_bound"] + 1e-12).all()
-
-
-def test_watching_ends_with_the_block() -> None:
-    keys, softmax = KEYS["plain causal"], normaliser("softmax")
-    seen = measured(softmax, keys, None, inputs(keys, 2))
-    n_rows = float(seen.n_rows_LN.sum())
-    q, k, v, _ = inputs(keys, 2)
-    softmax(q, k, v, scale=SCALE, keys=keys, bias=None, rows={})
-    assert float(seen.n_rows_LN.sum()) == n_rows
 
 
 def test_watching_changes_nothing() -> None:
@@ -202,11 +142,6 @@ def test_watching_changes_nothing() -> None:
 def test_the_active_range_is_that_of_the_published_polynomial() -> None:
     low, high = Dispersion(inverse_temperature, [0], 1, 8).active_range()
     assert (low, high) == pytest.approx((0.849, 5.945), abs=2e-3)
-
-
-def test_a_polynomial_that_never_sharpens_has_no_active_range() -> None:
-    flat = Dispersion(lambda h: inverse_temperature(h, (0.5,)), [0], 1, 8)
-    assert flat.active_range() is None
 
 
 def test_memory_does_not_grow_with_the_square_of_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,18 +159,6 @@ def test_memory_does_not_grow_with_the_square_of_the_length(monkeypatch: pytest.
 
 
 # -- the report
-
-
-def test_most_rows_outside_the_active_range_are_warned_of() -> None:
-    seen = Dispersion(inverse_temperature, [0], 2, 1024)
-    seen.n_rows_LN[0, -1] = 10
-    seen.sums_LHN["in_active_range"][0, :, -1] = torch.tensor([4.0, 2.0])
-    text = report.warning(seen, 1024)
-    assert text is not None
-    assert "at context 1,024, 70% of the rows" in text
-    assert "0.85 to 5.94" in text
-    seen.sums_LHN["in_active_range"][0, :, -1] = torch.tensor([6.0, 5.0])
-    assert report.warning(seen, 1024) is None
 
 
 @pytest.mark.pictures

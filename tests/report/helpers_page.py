@@ -67,7 +67,7 @@ def write_probe(directory: Path, n_layers: int = 2, n_heads: int = 2, n_pairs: i
         where = {"layer": layer, "head": head}
         shares = places[layer, head].tolist()
         records += [{"metric": f"share_on_{p}", **where, "value": s} for p, s in zip(PLACES, shares, strict=True)]
-        records.append({"metric": "label", **where, "value": PLACES[int(np.argmax(shares))]})
+        records.append({"metric": "label", **where, "share": max(shares), "value": PLACES[int(np.argmax(shares))]})
         records.append({"metric": "entropy", **where, "value": float(random.random())})
     run = write_run(directory, "probe", records, facts={"model": "small", "texts": 2, "tokens": 77})
     words = {"words": json.dumps([f"w{i}" for i in range(n_tokens)])}

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 from helpers_page import Page, eval_records, train_config, write_probe, write_run
-from safetensors.numpy import save_file
 
-from roundround.report.page.write import page_of
-from roundround.support.errors import UserError
+from roundround.report.page.view import page_of
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 PERPLEXITIES = [(128, 35.69753574960664), (256, 36.7), (512, 1.25e-7), (1024, math.nan)]
@@ -90,43 +88,6 @@ def test_names_from_anywhere_stand_on_the_page_as_text(tmp_path: Path) -> None:
     assert "<script>alert" not in text
 
 
-def test_tokens_and_labels_cannot_end_the_script_that_carries_them(tmp_path: Path) -> None:
-    from safetensors import safe_open
-
-    run = write_probe(tmp_path / "run")
-    with safe_open(run / "prompt.safetensors", framework="numpy") as file:
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    save_file(arrays, run / "prompt.safetensors", metadata={"words": json.dumps([HOSTILE, "\x1b[2J", " ", "\u202e"])})
-    records = json.loads((run / "results.json").read_text())
-    hostile = [r | {"metric": f"share_on_{HOSTILE}"} if r["metric"] == "share_on_sink" else r for r in records]
-    (run / "results.json").write_text(json.dumps(hostile))
-    page = Page(page_of(run))
-    assert len(page.all("script")) == 2
-    assert "alert(1)" in page.text
-    (data,) = re.findall(r'id="data">(.*?)</script>', page_of(run), re.DOTALL)
-    words = json.loads(data)["words"]
-    assert words == [HOSTILE, "\\x1b[2J", "_", "\\u202e"]
-
-
-def test_numbers_on_the_page_are_those_of_the_results(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", "eval", eval_records(PERPLEXITIES[:3]))
-    page = Page(page_of(run))
-    assert [int(cell) for cell in page.column("length")] == [128, 256, 512]
-    assert [float(cell) for cell in page.column("perplexity")] == [value for _, value in PERPLEXITIES[:3]]
-    assert {"35.70", "36.70", "1.250e-07"} <= set(page.text.split())
-
-
-def test_records_of_the_same_fields_share_a_table_and_what_they_all_share_stands_apart(tmp_path: Path) -> None:
-    common = {"pe": "rope", "seed": 0}
-    records = [{"metric": name, **common, "length": 32, "value": 2.5} for name in ("perplexity", "loss")]
-    records += [{"metric": "loss", **common, "layer": layer, "value": float(layer)} for layer in (0, 1)]
-    page = Page(page_of(write_run(tmp_path / "run", "anything", records)))
-    assert page.column("perplexity") == ["2.5"]
-    assert [float(value) for value in page.column("layer")] == [0, 1]
-    assert "length 32" in page.text
-    assert ["pe", "rope"] in [row for table in page.tables for row in table]
-
-
 def test_a_probe_of_a_thousand_heads_stays_below_four_megabytes_and_says_what_is_left_out(tmp_path: Path) -> None:
     run = write_probe(tmp_path / "run", n_layers=32, n_heads=32, n_pairs=64, n_tokens=40)
     text = page_of(run)
@@ -151,23 +112,9 @@ def test_a_damaged_file_gives_the_general_page_and_a_line(tmp_path: Path) -> Non
     assert len(page.column("entropy")) == 4
 
 
-def test_half_a_line_that_a_killed_process_leaves_is_counted(tmp_path: Path) -> None:
+def test_half_a_line_that_a_killed_process_leaves_is_left_out(tmp_path: Path) -> None:
     page = Page(page_of(train_run(tmp_path / "run", '{"step": 1, "loss": 3.0}\n{"step": 2, "lo')))
-    assert "metrics.jsonl: 1 line is damaged" in page.text
-    assert "held out tokens" in page.text
-
-
-def test_a_run_that_died_or_failed_says_so(tmp_path: Path) -> None:
-    died = Page(page_of(train_run(tmp_path / "died", status="running", ended=None)))
-    assert "the run died" in died.text
-    failed = Page(page_of(train_run(tmp_path / "failed", status="failed: NotFinite: the loss is not finite")))
-    assert "the run did not finish: failed: NotFinite: the loss is not finite" in failed.text
-    assert "remarks" not in Page(page_of(train_run(tmp_path / "done"))).text.lower()
-
-
-def test_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"it has no run\.json"):
-        page_of(tmp_path)
+    assert "training loss: 3.000 at 1.000" in page.said
 
 
 def test_the_interval_of_an_accuracy_is_students(tmp_path: Path) -> None:
@@ -216,15 +163,3 @@ def test_a_table_that_would_fill_the_page_is_cut_and_says_how_many_rows_more_the
     rows = len(Page(text).column("layer"))
     assert rows + int(re.findall(r"([\d,]+) more rows", Page(text).text)[0].replace(",", "")) == 1500
     assert rows >= 200
-
-
-def test_what_was_never_reached_or_cannot_be_known_is_no_number_on_a_page(tmp_path: Path) -> None:
-    plateau = [{"metric": "plateau", "value": "inf"}, {"metric": "loss", "value": 1.5}]
-    task = {"config": train_config(), "headline": {"plateau": "inf"}}
-    page = Page(page_of(write_run(tmp_path / "task", "train", plateau, **task)))
-    assert page.column("plateau") == ["never left"]
-    assert "plateau never left" in page.text
-    one_seed = [{"metric": "baseline_from_paper", "low": "nan", "high": "nan", "value": 31.8}]
-    one_seed.append({"metric": "accuracy", "softmax": "softmax", "n": 16, "value": 0.5})
-    config = {"model": {"_target_": "x"}, "normalisers": {}}
-    assert "nan" not in Page(page_of(write_run(tmp_path / "max", "max-retrieval", one_seed, config=config))).text

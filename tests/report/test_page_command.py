@@ -18,8 +18,7 @@ from conftest import FAST, Done, assert_refused
 from helpers_page import Page, eval_records, write_run
 
 from roundround.analysis.past_run import past_run
-from roundround.config.options import changed_settings
-from roundround.report.lab_book import commands_of
+from roundround.report.lab_book import origin_of
 
 Command = Callable[..., Done]
 SMALL_MAXKEY = ["seeds=2", "max_steps=2", "test_sizes=[4]", "test_sets=4", "model.width=8", "device=cpu", "logger=none"]
@@ -38,9 +37,6 @@ def test_a_run_leaves_its_page_with_its_numbers_and_what_was_given(train: Comman
     evaluated = roundround("eval", "run=last", "length=16,32", "logger=none", "device=cpu")
     page = Page((evaluated.directory / "report.html").read_text())
     assert [float(cell) for cell in page.column("length")] == [16, 32]
-    changes = changed_settings(past_run(evaluated.directory).manifest)
-    assert changes is not None
-    assert {change.key for change in changes} == {"logger", "length", "device"}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +68,7 @@ def test_the_command_of_a_run_is_what_was_typed_and_runs_when_it_is_pasted(
     command = past_run(directory).manifest["command"]
     shown = roundround("show", str(directory)).out.splitlines()
     assert command in shown
-    assert ("as it was given in " + str(here), command) in commands_of(past_run(directory))
+    assert ("as it was given in " + str(here), command) in origin_of(past_run(directory))["commands"]
     assert "-m" in words or shlex.split(command) == ["roundround", *words]
     path = f"{here / 'bin'}{os.pathsep}{os.environ['PATH']}"
     pasted = subprocess.run(
@@ -91,7 +87,7 @@ def test_a_page_that_cannot_be_written_is_told_and_the_run_is_done(
 ) -> None:
 
     monkeypatch.setattr(
-        "roundround.report.page.write.write_page", Mock(side_effect=OSError(28, "No space left on device"))
+        "roundround.report.page.view.write_page", Mock(side_effect=OSError(28, "No space left on device"))
     )
     trained = train()
     assert (trained.code, trained.manifest["status"]) == (0, "done")
@@ -117,9 +113,7 @@ def test_report_writes_the_page_into_the_run_and_prints_its_path(roundround: Com
 def test_report_leaves_what_is_no_page_of_its_own(roundround: Command) -> None:
     run = write_run(Path("run").absolute(), "eval", eval_records([(64, 2.0)]))
     Path("notes.html").write_text("<p>mine</p>")
-    assert_refused(
-        roundround("report", str(run), "to=notes.html"), "to=notes.html is there and no page of roundround's"
-    )
+    assert_refused(roundround("report", str(run), "to=notes.html"), "notes.html is there and no page of roundround's")
     assert Path("notes.html").read_text() == "<p>mine</p>"
 
 
@@ -127,34 +121,21 @@ def test_report_leaves_what_is_no_page_of_its_own(roundround: Command) -> None:
     ("words", "said"),
     [
         (["nowhere"], "there is no 'nowhere'"),
-        (["."], "holds no run"),
         (["run", "to=no/page.html"], "cannot write"),
-        (["run", "run2", "to=page.html"], "to=page.html is one file, and 2 runs are meant"),
+        (["run", "run2", "to=page.html"], "page.html is one file, and 2 runs are meant"),
         (["run", "opn=true"], "no key opn; did you mean 'open'?"),
-        (["run", "open=1"], "open=1 must be true or false"),
     ],
 )
 def test_report_refuses_by_name(words: list[str], said: str, roundround: Command) -> None:
-    if words != ["."]:
-        write_run(Path("run"), "eval", eval_records([(64, 2.0)]))
-        write_run(Path("run2"), "eval", eval_records([(64, 2.0)]))
+    write_run(Path("run"), "eval", eval_records([(64, 2.0)]))
+    write_run(Path("run2"), "eval", eval_records([(64, 2.0)]))
     assert_refused(roundround("report", *words), said)
     assert list(Path().rglob("*.html")) == []
 
 
 def test_report_shows_the_page_in_the_browser(roundround: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda url: shown.append(url) or len(shown) == 1)
+    monkeypatch.setattr(webbrowser, "open", shown.append)
     run = write_run(Path("run").absolute(), "eval", eval_records([(64, 2.0)]))
     assert roundround("report", "run", "open=true").code == 0
     assert shown == [(run / "report.html").as_uri()]
-    failed = roundround("report", "run", "open=true")
-    assert (failed.code, "the browser did not start" in failed.err) == (2, True)
-
-
-def test_a_damaged_run_among_several_is_named_and_the_others_get_their_pages(roundround: Command) -> None:
-    good, bad = (write_run(Path(f"outputs/eval/{name}"), "eval", eval_records([(64, 2.0)])) for name in "ab")
-    (bad / "run.json").write_text("{")
-    done = roundround("report", "outputs")
-    assert (done.code, done.out.split()) == (2, [str(good.absolute() / "report.html")])
-    assert "b/run.json is not valid json" in done.err

@@ -1,4 +1,4 @@
-"""The page in a browser: nothing goes wrong, tables sort, a head and a token can be chosen by mouse and by keys."""
+"""The page in a browser: nothing goes wrong, and a head and a token can be chosen."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import pytest
 from helpers_browser import Tab, browser, tab
 from helpers_page import eval_records, write_probe, write_run
 
-from roundround.report.page.write import write_page
+from roundround.report.page.view import write_page
 
 pytestmark = pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome here; ROUNDROUND_BROWSER names one")
-HOSTILE = "</script><script>document.title = 'taken over'</script>"
 
 
 @pytest.fixture(scope="module")
@@ -34,23 +33,6 @@ def nothing_goes_wrong(window: Tab) -> Iterator[None]:
 
 def shown(window: Tab, selector: str) -> str:
     return str(window.ask(f"document.querySelector({json.dumps(selector)}).textContent"))
-
-
-def column(window: Tab, number: int) -> list[str]:
-    cells = f"Array.from(document.querySelectorAll('table.sortable tbody tr'), r => r.cells[{number}].textContent)"
-    return list(window.ask(cells))
-
-
-def test_a_table_sorts_by_value_both_ways_and_by_key(tmp_path: Path, window: Tab) -> None:
-    records = eval_records([(128, 9.5), (256, 1200.0), (512, 35.0)])
-    records.append({**records[0], "length": 64, "value": "nan"})
-    window.open(write_page(write_run(tmp_path / "run", "eval", records)))
-    window.click("table.sortable th:nth-child(2) button")
-    assert column(window, 1) == ["9.500", "35.00", "1,200", "nan"]
-    window.press("Enter")  # the button has the focus
-    assert column(window, 1) == ["1,200", "35.00", "9.500", "nan"]
-    assert column(window, 0) == ["256", "512", "128", "64"]
-    assert window.ask("document.querySelector('th[aria-sort]').getAttribute('aria-sort')") == "descending"
 
 
 def test_a_chosen_head_fills_the_panel(tmp_path: Path, window: Tab) -> None:
@@ -109,10 +91,3 @@ def test_light_and_dark_follow_the_system_and_the_button(tmp_path: Path, window:
     window.click("#theme")
     assert window.ask(background) == light
     window.size(1280, 900)
-
-
-def test_names_from_anywhere_run_nothing(tmp_path: Path, window: Tab) -> None:
-    records = [record | {"model": HOSTILE, HOSTILE: 1} for record in eval_records([(128, 9.5), (256, 9.0)])]
-    window.open(write_page(write_run(tmp_path / "run", "eval", records, facts={HOSTILE: HOSTILE})))
-    assert window.ask("document.title").startswith("Evaluation: </script>")
-    assert shown(window, ".subject").startswith("</script><script>document.title")

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from helpers_page import Page, write_run
 
-from roundround.report.drawing.figures import ends_of, look_of, tick_label, y_ends
-from roundround.report.drawing.style import MARKERS, PALETTE
-from roundround.report.page.write import VARIABLES, page_of, picture_of
+from roundround.report.drawing.figures import y_ends
+from roundround.report.page.view import VARIABLES, page_of, picture_of
 from roundround.report.train_panels import logged
 from roundround.support.panels import Curve, HeatMap, Mark, Panel
 
@@ -24,25 +23,12 @@ CSS = Path(__file__).parents[2] / "roundround" / "report" / "page" / "page.css"
 
 def parts(panel: Panel | HeatMap, tag: str, **attributes: str) -> list[ElementTree.Element]:
     """The elements of a picture with these attributes."""
-    root = ElementTree.fromstring(f"<svg>{picture_of(panel, 0).svg}</svg>")
+    root = ElementTree.fromstring(f"<svg>{picture_of(panel, 0)['svg']}</svg>")
     return [e for e in root.iter(tag) if all(e.get(name.rstrip("_")) == value for name, value in attributes.items())]
 
 
 def corners(path: ElementTree.Element) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in re.findall(r"[ML] ([\d.-]+) ([\d.-]+)", path.get("d", ""))]
-
-
-def line(panel: Panel) -> list[tuple[float, float]]:
-    (path,) = parts(panel, "path", class_="line")
-    return corners(path)
-
-
-def test_equal_steps_lie_equally_far_apart_and_larger_values_higher() -> None:
-    (x0, y0), (x1, y1), (x2, y2) = line(Panel("x", "y", [Curve("a", [0, 1, 2], [1, 2, 3.5])]))
-    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.02)
-    assert (y0 - y1) * 1.5 == pytest.approx(y1 - y2, abs=0.03)
-    assert x1 > x0
-    assert y1 < y0  # the page counts downwards
 
 
 def test_a_line_is_interrupted_where_there_is_no_number() -> None:
@@ -62,18 +48,13 @@ def test_a_band_ends_where_the_possible_does() -> None:
     assert (min(heights), max(heights)) == (pytest.approx(0, abs=2), pytest.approx(100, abs=2))
 
 
-def test_the_picture_in_words_names_both_ends_and_the_least() -> None:
-    panel = Panel("step", "nats", [Curve("loss", [1, 2, 3], [5.0, 2.0, 4.0])])
-    assert picture_of(panel, 0).alt == "nats against step. loss: 5.000 at 1.000, 4.000 at 3.000, least 2.000 at 2.000."
-
-
 def test_every_marker_says_its_numbers_and_its_words_are_text() -> None:
     curves = [Curve("<a>", [1, 2], [5.0, 2.0]), Curve("b", [1, 2, 3], [4.0, math.nan, 1.5])]
     panel = Panel("<x>", "$y_1$", curves)
     found = [title.text for title in parts(panel, "title")]
     assert found == ["<a>: 5.000 at 1.000", "<a>: 2.000 at 2.000", "b: 4.000 at 1.000", "b: 1.500 at 3.000"]
     assert {"<x>", "$y_1$"} <= {text.text for text in parts(panel, "text")}
-    assert "&lt;x&gt;" in picture_of(panel, 0).svg
+    assert "&lt;x&gt;" in picture_of(panel, 0)["svg"]
 
 
 def test_the_colours_of_a_picture_are_the_pages_own_and_the_page_has_dark_ones() -> None:
@@ -81,32 +62,11 @@ def test_the_colours_of_a_picture_are_the_pages_own_and_the_page_has_dark_ones()
         "x", "y", [Curve(f"{n}", [1, 2], [n, n + 1]) for n in range(8)] + [Curve("r", [1, 2], [3, 3], reference=True)],
         marks=[Mark("here", 1.2, 1.6), Mark("there", 1.5, 1.5)],
     )  # fmt: skip
-    svg = picture_of(panel, 0).svg
+    svg = picture_of(panel, 0)["svg"]
     assert "#" not in re.sub(r'href="#\w+"', "", svg)
     assert set(re.findall(r"var\(--(\w+)\)", svg)) <= set(VARIABLES.values())
     dark = CSS.read_text().split("prefers-color-scheme: dark")[1]
     assert [name for name in VARIABLES.values() if f"--{name}:" not in dark] == []
-
-
-def test_lines_differ_in_dashes_and_markers_as_well() -> None:
-    looks: list[dict[str, Any]] = [look_of(Curve("", [], []), place) for place in range(len(PALETTE))]
-    for name in ("linestyle", "marker"):
-        assert len({str(look.get(name)) for look in looks}) == len(PALETTE)
-    many = [look_of(Curve("", [], []), place) for place in range(3 * len(PALETTE))]
-    assert len({(str(look.get("linestyle")), look["marker"]) for look in many}) == 3 * len(PALETTE)
-    assert len(set(MARKERS)) == len(MARKERS)
-
-
-def test_ticks_are_round_and_few() -> None:
-    wide = Panel("x", "y", [Curve("a", [1, 10_000], [0, 1])], "x")
-    ticks = {text.text for text in parts(wide, "text")}
-    assert {"1", "10", "100", "1,000", "10,000", "0", "0.2"} <= ticks
-    few = Panel(
-        "x", "y", [Curve("a", [2.0**n for n in range(12)], range(12))], "x", x_ticks=[2.0**n for n in range(12)]
-    )
-    assert {"2", "8", "32", "128", "512", "2,048"} <= {text.text for text in parts(few, "text")}
-    assert [tick_label(value) for value in (0, 0.25, 1500, 2_500_000, 2e-5)] == ["0", "0.25", "1,500", "2.5M", "2e-5"]
-    assert ends_of(np.array([3.0, math.nan]), False) == pytest.approx((2.7, 3.3))
 
 
 def test_a_long_curve_is_averaged_and_its_extremes_are_the_band() -> None:

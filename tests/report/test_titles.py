@@ -12,10 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from roundround.report.drawing.figures import KINDS, finish, save, subplots
-from roundround.report.drawing.style import SCREEN, styled
-from roundround.report.eval_panels import TEXT
-from roundround.support.console import print_table
+from roundround.report.drawing.figures import KINDS, SCREEN, finish, save, styled, subplots
 
 ODD = "pe=$\\frac{$, [/nope] [link](x) <script> -- \x1b[31m \ud800 \uffff"
 
@@ -32,12 +29,6 @@ def test_a_figure_takes_any_title(tmp_path: Path) -> None:
         "\uffff", "\\uffff"
     )
     assert not shown.get_parse_math()
-
-
-def test_a_table_shows_its_title_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    title = "pe=[red]x[/nope], softmax=[link](y)"
-    print_table(TEXT.table([{"metric": name, "length": 8, "value": 1.5} for name in TEXT.columns], None, title))
-    assert title in capsys.readouterr().err
 
 
 def test_a_command_draws_without_pyplot_whatever_backend_a_notebook_has_chosen(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ import torch
 from conftest import FAST, Done, typed
 from scipy import stats
 
-from roundround.report.eval_panels import PAIRS, view
+from roundround.report.eval_panels import PAIRS
 from roundround.report.evaluation import PairScores
 from roundround.report.evaluation import records_of_pairs as records
-from roundround.report.page.view import files_of
+from roundround.report.page.view import view_of
 from roundround.trained.models import TrainedRun
 
 SOME = ["data=zorro", "data.pairs=4", "data.phenomena=[case-subjective_pronoun,irregular-verb,binding-principle_a]"]
@@ -131,7 +131,7 @@ def test_the_page_and_the_figure_show_phenomena(evaluated: Callable[..., Done]) 
         "behind 0 tokens", "behind 8 tokens", "behind 40 tokens", "chance"
     ]  # fmt: skip
     assert list(by_rank.curves[0].y) == sorted(by_rank.curves[0].y)
-    page = view(files_of(done.directory), done.results)
+    _, _, page = view_of(done.directory)
     assert page.sections[0].title == "Right sentences"
     assert re.search(r"12 pairs of 3 phenomena, a sample", " ".join(page.scope))
 

@@ -12,8 +12,8 @@ from rounding import rounding
 
 from roundround.config.options import load_option
 from roundround.model.decoder import Decoder
-from roundround.probing import telemetry
-from roundround.probing.telemetry import attention_statistics, spread_blocks
+from roundround.probing import rows as telemetry
+from roundround.probing.rows import attention_statistics, spread_blocks
 from roundround.trained.models import build_decoder
 
 EVERY = ["attention_stats_every=2", "trainer.max_steps=4"]

@@ -47,8 +47,7 @@ from roundround.papers.claim import (
     near,
     shown,
 )
-from roundround.probing.prompt import LayerRecord, PromptRecord
-from roundround.probing.rows import PLACES
+from roundround.probing.rows import PLACES, LayerRecord, PromptRecord
 from roundround.support.errors import UserError
 from roundround.support.panels import Curve, HeatMap, Panel
 

@@ -1,7 +1,9 @@
-"""Draws every figure with matplotlib's own objects, whatever screen, notebook or MPLBACKEND there is.
+"""Draws every figure with matplotlib's own objects in one style, whatever screen, notebook or MPLBACKEND there is.
+
+Whatever differs in colour also differs in dashes, markers, hatches, letters or lightness.
 
 `save` writes files; `draw_panel` draws the curves and the cells that `support/panels.py` describes, the same in the
-files of a run (`save_drawing`, panels on a grid) and in its page (`report/page/write.py`).
+files of a run (`save_drawing`, panels on a grid) and in its page (`report/page/view.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from __future__ import annotations
 import io
 import logging
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +22,99 @@ from numpy.typing import NDArray
 
 from roundround.config.verb import FigureStyle
 from roundround.distributed.interruption import signals_held
-from roundround.report.drawing.style import (
-    BLUE,
-    DASHES,
-    GREY,
-    HEAT,
-    INK,
-    LINE,
-    MARKERS,
-    PALETTE,
-    SCREEN,
-    SHADE,
-    SOFT,
-    Sizes,
-    styled,
-)
 from roundround.support.errors import escaped
 from roundround.support.files import write_atomically
 from roundround.support.panels import Curve, Drawing, HeatMap, Panel
+
+BLUE, ORANGE, GREY, SHADE = "#1f5fa8", "#d4500c", "#767f89", "#dfe8f3"
+INK, SOFT, LINE = "#1b1f24", "#57606a", "#d5d9de"
+# of files and of the page; as far apart as contrast on white allows for eyes without red or green cones
+PALETTE = (BLUE, ORANGE, "#0f9d77", "#701c5e", "#7a5400", "#2f9ac8", "#d84fa0", "#55606b")
+PLACE_COLOURS = (
+    "#c0392b",
+    "#e08e45",
+    "#7d6608",
+    "#8e44ad",
+    "#1f5fa8",
+    "#2e8b57",
+    "#d5d8dc",
+)  # of the places that weight goes to
+HEAT = ("#ffffff", "#b9d0e8", "#6f9fd0", BLUE, "#0c2a4d")  # light to dark, so that grey paper shows the same order
+SIGNED = ("#f6c9a4", "#c99a78", "#8f8b92", "#46668f", "#0c2a4d")  # orange below 0, blue above: lighter is less
+MARKERS = "os^DvPX*"
+DASHES: tuple[tuple[float, ...], ...] = (
+    (), (7, 3), (2, 2.5), (9, 3, 2, 3), (12, 4), (4, 4), (9, 3, 2, 3, 2, 3), (1, 4),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What a style decides, in inches and points.
+
+    widths: of a figure with one, two, three panels side by side. height: of a panel with its axes. text: of titles and
+    axes' names; small: of all else. titled: whether a title and a note stand in the figure; a paper has its caption.
+    """
+
+    widths: tuple[float, float, float]
+    height: float
+    text: float
+    small: float
+    line: float
+    marker: float
+    titled: bool
+
+    def letters(self, width: float, points: float) -> int:
+        """How many letters of this size fit into so many inches."""
+        return max(12, int(width / (0.56 * points / 72)))
+
+
+SIZES = {
+    "screen": Sizes(widths=(5.0, 8.8, 11.4), height=3.4, text=10, small=8.5, line=1.6, marker=4.5, titled=True),
+    "paper": Sizes(widths=(3.25, 6.75, 6.75), height=2.2, text=8, small=7, line=1.1, marker=3.2, titled=False),
+}
+FONTS = {  # of matplotlib's own; a letter that one lacks is taken from the next
+    "sans": (["DejaVu Sans"], "dejavusans"),
+    "times": (["STIXGeneral", "serif"], "stix"),
+}
+
+
+SCREEN = FigureStyle()
+
+
+@contextmanager
+def styled(style: FigureStyle) -> Iterator[Sizes]:
+    """Set matplotlib's defaults and a style while figures are made and saved, whatever a user's own file says.
+
+    Text stays text in svg and pdf (TrueType), so that it can be edited and searched.
+    """
+    import matplotlib
+
+    sizes = SIZES[style.style]
+    family, mathtext = FONTS[style.font]
+    own = {
+        "font.family": family,
+        "font.serif": ["Times New Roman", "Times", "DejaVu Serif"],  # of who reads an svg and has not the first
+        "font.size": sizes.text,
+        "mathtext.fontset": mathtext,
+        **dict.fromkeys(("axes.titlesize", "axes.labelsize", "figure.titlesize"), sizes.text),
+        **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), sizes.small),
+        "lines.linewidth": sizes.line,
+        "lines.markersize": sizes.marker,
+        "axes.linewidth": sizes.line / 2,
+        "grid.linewidth": sizes.line / 2,
+        "hatch.linewidth": sizes.line / 2,
+        "xtick.major.width": sizes.line / 2,
+        "ytick.major.width": sizes.line / 2,
+        "pdf.fonttype": 42,
+        "svg.fonttype": "none",
+        "savefig.dpi": 300 if style.style == "paper" else 150,
+    }
+    plain = {name: value for name, value in matplotlib.rcParamsDefault.items() if not name.startswith("backend")}
+    with matplotlib.rc_context(plain | own):
+        yield sizes
+
+
+# -- figures
 
 KINDS = ("svg", "pdf", "png")  # for a page, for a paper, for everything else
 MOST_MARKERS = 40  # points of a line, each with a marker; a longer line has some, so that it differs in grey too
@@ -378,8 +457,7 @@ def write(figure: Any, path: Path) -> None:
         ".png": {"Title": title, "Description": note},
     }
     logging.getLogger("fontTools").setLevel(logging.ERROR)  # it warns of the dates of matplotlib's own fonts
-    salted = {"svg.hashsalt": path.stem}  # otherwise its identifiers are random
-    with signals_held(), matplotlib.rc_context(salted):
+    with signals_held(), matplotlib.rc_context({"svg.hashsalt": path.stem}):  # otherwise its identifiers are random
         if (layout := figure.get_layout_engine()) is not None:
             FigureCanvasSVG(figure)  # letters are as wide as in this format
             layout.execute(figure)

@@ -36,21 +36,16 @@ def shown_p(p: float | None, is_bound: bool = False) -> str:
 
 def decimals_of(values: Iterable[float], half_widths: Iterable[float]) -> int:
     """Decimals for a column: two digits of the smallest interval; without one, four digits of the smallest value."""
-    halves = [half for half in half_widths if 0 < half < math.inf]
-    if halves:
-        return bounded(1 - math.floor(math.log10(min(halves))))
-    sizes = [abs(value) for value in values if value]
-    whole = all(float(value).is_integer() for value in values)
-    return bounded(3 - math.floor(math.log10(min(sizes)))) if sizes and not whole else 0
+    halves, sizes = [half for half in half_widths if 0 < half < math.inf], [abs(value) for value in values if value]
+    if not halves and all(float(size).is_integer() for size in sizes):
+        return 0
+    decimals = 1 - math.floor(math.log10(min(halves))) if halves else 3 - math.floor(math.log10(min(sizes)))
+    return max(0, min(MOST_DECIMALS, decimals))
 
 
 def fixed(value: float, decimals: int, sign: str = "") -> str:
     """A number with so many decimals; a huge one, of a diverged run, with its power of ten."""
     return f"{value:{sign}.{decimals}f}" if abs(value) < LARGE else f"{value:{sign}.3e}"
-
-
-def bounded(decimals: int) -> int:
-    return max(0, min(MOST_DECIMALS, decimals))
 
 
 def shown_bytes(n: float) -> str:
@@ -93,8 +88,10 @@ def text_of(value: Any) -> str:
 
 Record = dict[str, Any]
 LONG = 20  # rows of a table
-TEX = {"\\": r"\textbackslash{}", **{mark: f"\\{mark}" for mark in "&%$#_{}"}, "~": r"\textasciitilde{}"}
-TEX |= {"^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+TEX = str.maketrans(
+    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", **{mark: f"\\{mark}" for mark in "&%$#_{}"}}
+    | {"^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+)
 
 
 class Cell(NamedTuple):
@@ -149,7 +146,7 @@ class Table:
 
     def latex(self) -> str:
         """For a paper; the preamble needs booktabs."""
-        rows = [[tex(cell) for cell in row] for row in [self.columns, *self.texts()]]
+        rows = [[escaped(cell).translate(TEX) for cell in row] for row in [self.columns, *self.texts()]]
         rows = [
             ["{}" * (row[0][:1] in ("[", "*")) + row[0], *row[1:]] for row in rows
         ]  # or they belong to \\ before them
@@ -157,10 +154,6 @@ class Table:
         body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
         form = "l" * self.names + "r" * (len(self.columns) - self.names)
         return f"% {escaped(self.title)}\n\\begin{{tabular}}{{{form}}}\n{body}\n\\end{{tabular}}\n"
-
-
-def tex(words: str) -> str:
-    return "".join(TEX.get(letter, letter) for letter in escaped(words))
 
 
 def text(cell: Any) -> str:

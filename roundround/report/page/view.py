@@ -1,29 +1,82 @@
-"""What a page is made of: the files that a run left, and sections of panels, tables and images.
+"""The page of a run: what it is made of, and how it is written, read off what lies in its directory. No torch here.
 
-A run directory may be anybody's: its SVG files are shown as images, in which nothing runs and which fetch nothing.
+The page is one file, with the templates, styles and scripts of the package inside. Everything that comes from a run is
+escaped by the template engine. The page's policy lets the browser run these scripts alone, by their hash, and fetch
+nothing; a run's SVG files are shown as images, in which nothing runs.
+
+A panel is an inline SVG drawn by matplotlib, with words as text and colours as the page's variables. The title above,
+the legend and the note below are the page's own; a marker says its numbers under the mouse.
+
+Tested by tests/report/test_page.py and tests/report/test_pictures.py.
 """
 
 from __future__ import annotations
 
 import base64
-import json
+import hashlib
+import importlib
+import io
 import math
+import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from roundround.analysis.past_run import DIED, PastRun, past_run
-from roundround.records.directories import METRICS, RESULTS
-from roundround.report.drawing.tables import Record, Table
-from roundround.support.errors import escaped
-from roundround.support.files import parse_json, read_text
-from roundround.support.panels import HeatMap, Panel
+from roundround.config.recorded import flat
+from roundround.distributed.interruption import signals_held
+from roundround.records.directories import PAGE, RESULTS
+from roundround.report.drawing.figures import (
+    DASHES,
+    GREY,
+    INK,
+    LINE,
+    MOST_MARKERS,
+    PALETTE,
+    PLACE_COLOURS,
+    SCREEN,
+    SHADE,
+    SOFT,
+    draw_panel,
+    look_of,
+    slanted,
+    styled,
+)
+from roundround.report.drawing.tables import (
+    Record,
+    Table,
+    common_fields,
+    exact,
+    in_words,
+    shown,
+    tables_of,
+    text,
+    text_of,
+)
+from roundround.report.lab_book import origin_of
+from roundround.support.errors import escaped, one_line
+from roundround.support.files import parse_json, read_text, write_atomically
+from roundround.support.panels import Curve, HeatMap, Panel
+from roundround.verbs import verb_named
 
+HERE = Path(__file__).parent
+MARK = '<p class="kind">roundround</p>'  # of the template: what it stands in is a page of ours
 STEPS = 999  # of an integer that stands for a share of the largest value
+MOST_ROWS = 1000  # of a table; a cell is fifty bytes
+WIDTH, HEIGHT, LEFT, BOTTOM = 440, 290, 76, 46
+VARIABLES = {INK: "ink", SOFT: "soft", LINE: "line", GREY: "reference", SHADE: "shade"}
+VARIABLES |= {colour: f"c{number}" for number, colour in enumerate(PALETTE)}
+SVG, LINKED = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
+NUMBER = re.compile(r"-?\d+\.\d{3,}")
 
 
 @dataclass
@@ -32,21 +85,6 @@ class RunFiles:
 
     run: PastRun
     remarks: list[str] = field(default_factory=list)
-
-    def records(self) -> list[Record]:
-        """The records of results.json; none where it is not there."""
-        found = self.run.results()
-        if not found:
-            self.remarks.append(f"there is no {RESULTS}, or none in it: the run has no results yet")
-        return found
-
-    def metrics(self) -> list[Record]:
-        """The lines of metrics.jsonl in their order. A killed process leaves half a line: damaged ones are counted."""
-        found, n_damaged = self.run.metrics()
-        if n_damaged:
-            lines = "line is" if n_damaged == 1 else "lines are"
-            self.remarks.append(f"{METRICS}: {n_damaged:,} {lines} damaged and left out")
-        return found
 
     def json(self, name: str) -> Any:
         """The content of a json file; None where there is none."""
@@ -70,45 +108,22 @@ class RunFiles:
         with safe_open(self.run.directory / name, framework="numpy") as file:
             return dict(file.metadata() or {})
 
-    def words(self, name: str) -> list[str]:
-        """The tokens that a safetensors file keeps as words in its metadata."""
-        return list(map(str, json.loads(self.about(name).get("words", "[]"))))
-
-
-def files_of(directory: Path) -> RunFiles:
-    """The run in a directory, with a remark where it has not ended well. UserError where there is none."""
-    run = past_run(directory)
-    remark = {
-        "done": "",
-        "running": "the run has not ended: the page shows what there is so far",
-        DIED: "the run died: its process was killed before it could say how it ended",
-    }.get(run.status, f"the run did not finish: {run.status}")
-    return RunFiles(run, [remark] if remark else [])
-
 
 # -- what is shown
-
-
-@dataclass(frozen=True)
-class Image:
-    """An SVG file of the run: its name, the address that holds all of it, and words in its place."""
-
-    name: str
-    address: str
-    alt: str
 
 
 @dataclass
 class Section:
     """A heading and what stands below it. `part` is a template of its own, with `values` for it.
 
-    Panels without a point are left out. anchor: what a link to the section names.
+    Panels without a point are left out. figures: of each image its name, its address, which holds all of it, and words
+    in its place. anchor: what a link to the section names.
     """
 
     title: str
     panels: Sequence[Panel | HeatMap] = ()
     tables: list[Table] = field(default_factory=list)
-    figures: list[Image] = field(default_factory=list)
+    figures: list[dict[str, str]] = field(default_factory=list)
     note: str = ""
     part: str | None = None
     values: dict[str, Any] = field(default_factory=dict)
@@ -138,14 +153,99 @@ class View:
     findings: list[str] = field(default_factory=list)
 
 
-def images_of(directory: Path) -> list[Image]:
-    """The SVG files of the run's folder `figures`."""
-    found = []
+# -- from a directory to a page
+
+
+def view_of(directory: Path) -> tuple[RunFiles, list[Record], View]:
+    """The run in a directory, its records, and what the verb's own page shows. UserError where there is no run.
+
+    Where a file is damaged, or of another version, the general page and a remark are shown.
+    """
+    run = past_run(directory)
+    remark = {
+        "done": "",
+        "running": "the run has not ended: the page shows what there is so far",
+        DIED: "the run died: its process was killed before it could say how it ended",
+    }.get(run.status, f"the run did not finish: {run.status}")
+    files, records = RunFiles(run, [remark] if remark else []), run.results()
+    if not records:
+        files.remarks.append(f"there is no {RESULTS}, or none in it: the run has no results yet")
+    module, _, name = verb_named(run.manifest["verb"]).page.partition(":")
+    if module:
+        view: Callable[[RunFiles, list[Record]], View] = getattr(importlib.import_module(module), name)
+        try:
+            return files, records, view(files, records)
+        except Exception as error:
+            files.remarks.append(f"the run's files are not as {run.manifest['verb']} leaves them ({one_line(error)})")
+    figures = []
     for path in sorted((directory / "figures").glob("*.svg")):
-        name = escaped(path.stem)
-        alt = f"{name.replace('_', ' ')}: a figure of this run; its numbers are in the tables"
-        found.append(Image(name, f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}", alt))
-    return found
+        address = f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
+        alt = f"{in_words(path.stem)}: a figure of this run; its numbers are in the tables"
+        figures.append({"name": path.stem, "address": address, "alt": alt})
+    general = View([Section("Results", tables=tables_of(records)), Section("Figures", figures=figures)])
+    return files, records, general
+
+
+def write_page(directory: Path, to: Path | None = None) -> Path:
+    """Write the page of the run in a directory, into it or to another file; its path. UserError where it is no run."""
+    path = directory / PAGE if to is None else to
+    write_atomically(path, page_of(directory))
+    return path
+
+
+def page_of(directory: Path) -> str:
+    """The page as text. UserError where the directory is no run, or its results cannot be read."""
+    files, records, view = view_of(directory)
+    manifest, common = files.run.manifest, common_fields(records)
+    names = {k: v for k, v in {**manifest.get("choices", {}), **common}.items() if v is not None}
+    subject = [str(names["model"])] if "model" in names else []
+    subject += [f"{name}={names[name]}" for name in ("pe", "softmax") if names.get(name, "its own") != "its own"]
+    values = {
+        "title": verb_named(manifest["verb"]).title,
+        "subject": ", ".join(subject),
+        "status": files.run.status.partition(":")[0],
+        "findings": view.findings,
+        "remarks": files.remarks,
+        "headline": [(in_words(name), shown(value)) for name, value in manifest["headline"].items()],
+        "scope": view.scope,
+        "data": view.data,
+        "config": [(key, text_of(value)) for key, value in sorted(flat(manifest["config"]).items())],
+        "common": [(name, text_of(value)) for name, value in common.items() if value is not None],
+        **origin_of(files.run),
+    }
+    sections = [section for section in view.sections if not section.empty]
+    for table in [table for section in sections for table in section.tables]:
+        table.cut(MOST_ROWS)
+    return html(values, sections, view.scripts)
+
+
+def html(values: dict[str, Any], sections: Sequence[Section], scripts: Sequence[str] = ()) -> str:
+    """The page with these values for its template, its sections, and these scripts beside the common one."""
+    number = count()
+    code = "\n".join((HERE / name).read_text(encoding="utf-8") for name in ("page.js", *scripts))
+    script = f"(function () {{\n{code}\n}})();"
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    named = [
+        *((name, colour) for colour, name in VARIABLES.items()),
+        *((f"p{n}", c) for n, c in enumerate(PLACE_COLOURS)),
+    ]
+    palette = " ".join(f"--{name}: {colour};" for name, colour in named)
+    own = {
+        "style": Markup(f":root {{ {palette} }}\n" + (HERE / "page.css").read_text(encoding="utf-8")),
+        "script": Markup(script),
+        "sections": [(one, [picture_of(panel, next(number)) for panel in one.drawn]) for one in sections],
+        "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:",
+    }
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"shown": text, "exact": exact, "printable": escaped}
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "sort_keys": False}
+    return environment.get_template("page.html.j2").render(**own, **values)
 
 
 # -- numbers and words as a page carries them for its script
@@ -174,3 +274,128 @@ def scaled(values: NDArray[Any]) -> dict[str, Any]:
         "largest": short(largest, 4),
         "steps": [step if there else None for step, there in zip(steps, finite.tolist(), strict=True)],
     }
+
+
+# -- panels
+
+
+def picture_of(panel: Panel | HeatMap, number: int) -> dict[str, Any]:
+    """A panel as a template shows it: `svg` is made here and safe; the template escapes the rest.
+
+    number: of the picture on its page, whose parts are called after it. legend: signs, and what each stands for.
+    """
+    from matplotlib.figure import Figure
+
+    bottom = BOTTOM if isinstance(panel, Panel) or not slanted(panel.x_names) else 2 * BOTTOM
+    height = HEIGHT if isinstance(panel, Panel) else bottom + 10 + 42 * len(panel.texts)
+    left = LEFT if isinstance(panel, Panel) else min(190, 34 + 7 * max(map(len, panel.y_names)))
+    with styled(SCREEN):
+        figure = Figure((WIDTH / 72, height / 72))
+        axis = figure.add_axes(
+            (left / WIDTH, bottom / height, (WIDTH - left - 12) / WIDTH, (height - bottom - 10) / height)
+        )
+        draw_panel(axis, panel)
+        axis.tick_params(labelsize=12.5, length=0, labelcolor=SOFT)
+        axis.spines[:].set_color(LINE)
+        for name in (axis.xaxis, axis.yaxis):
+            name.label.set(fontsize=12.5, color=INK)
+        axis.xaxis.set_label_coords((left + (WIDTH - left) / 2) / WIDTH, 15 / height, transform=figure.transFigure)
+        axis.yaxis.set_label_coords(15 / WIDTH, (bottom + height) / 2 / height, transform=figure.transFigure)
+        for patch in (figure.patch, axis.patch):
+            patch.set_visible(False)
+        for text in axis.texts if isinstance(panel, HeatMap) else ():
+            text.set_fontsize(12)
+        for artist in axis.findobj():
+            artist.set_clip_on(False)  # everything lies inside
+        svg = inline(figure, {} if isinstance(panel, HeatMap) else titles_of(panel), f"r{number}")
+    legend = [] if isinstance(panel, HeatMap) else legend_of(panel)
+    of = [] if isinstance(panel, HeatMap) else dict.fromkeys(curve.name for curve in panel.drawn)
+    alt = f"{panel.y_label} against {panel.x_label}{': ' * bool(of)}{', '.join(of)}"
+    about = {"title": panel.title, "note": panel.note, "height": height, "alt": alt}
+    return {**about, "svg": svg, "legend": legend}
+
+
+def inline(figure: Any, titles: dict[str, list[str]], salt: str) -> Markup:
+    """What stands inside the `svg` element. titles: by the id of a line, what its markers say."""
+    import matplotlib
+
+    drawn = io.BytesIO()
+    with signals_held(), warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": salt}):
+        warnings.simplefilter("ignore")  # a letter that the font lacks: the browser has another
+        figure.savefig(drawn, format="svg", dpi=72, metadata={"Date": None})
+    root = ElementTree.fromstring(drawn.getvalue())
+    for child in [child for child in root if child.tag != f"{SVG}g"]:
+        root.remove(child)  # metadata and styles
+    used = {node.get(LINKED, "").removeprefix("#") for node in root.iter(f"{SVG}use")}
+    for node in root.iter():
+        name = node.get("id", "")
+        if name in titles:
+            for use, text in zip(node.iter(f"{SVG}use"), titles[name], strict=False):
+                ElementTree.SubElement(use, "title").text = text
+        kind = name.partition("-")[0]
+        if kind in ("line", "band"):
+            for path in node.findall(f"{SVG}path"):
+                path.set("class", kind)
+    for node in root.iter():
+        node.tag = node.tag.removeprefix(SVG)
+        kept = {key: value for key, value in node.attrib.items() if (key != "id" or value in used)}
+        node.attrib = {key: tidy(key, value) for key, value in kept.items() if not value.startswith("rotate(-0 ")}
+        if LINKED in node.attrib:
+            node.attrib = {"href": node.attrib.pop(LINKED), **node.attrib}
+        node.tail = None
+        node.text = node.text if node.text and node.text.strip() else None
+    return Markup("".join(ElementTree.tostring(child, encoding="unicode") for child in root))
+
+
+def tidy(key: str, value: str) -> str:
+    """Colours by the page's names, the page's font, and places to a tenth of a pixel."""
+    if key == "style":
+        value = re.sub(r"#[0-9a-f]{6}", lambda found: f"var(--{VARIABLES.get(found[0], 'ink')})", value)
+        value = re.sub(r"font-family: [^;]*; ", "", value)
+    return NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), " ".join(value.split()))
+
+
+def titles_of(panel: Panel) -> dict[str, list[str]]:
+    """What each marker says, by the line that it is of."""
+    found = {}
+    for place, curve in enumerate(panel.curves):
+        x, y, _, _ = panel.visible(curve)
+        if len(x) <= MOST_MARKERS:
+            points = [(a, b) for a, b in zip(x, y, strict=True) if np.isfinite(b)]
+            found[f"line-{place}"] = [
+                f"{escaped(curve.name)}: {shown(float(b))} at {shown(float(a))}" for a, b in points
+            ]
+    return found
+
+
+def legend_of(panel: Panel) -> list[tuple[Markup, str]]:
+    """A sign for each name; none for one curve alone."""
+    found: dict[str, Markup] = {}
+    for place, curve in enumerate(panel.curves):
+        if curve in panel.drawn:
+            found.setdefault(curve.name, sign(curve, place))
+    for mark in panel.marks:
+        shape = '<path d="M1 5H27" style="stroke: var(--reference); stroke-width: 2; stroke-dasharray: 2 3"/>'
+        is_range = mark.low != mark.high
+        found[mark.name] = Markup('<rect width="28" height="10" style="fill: var(--shade)"/>' if is_range else shape)
+    return [(drawn, name) for name, drawn in found.items()] if len(found) > 1 else []
+
+
+def sign(curve: Curve, place: int) -> Markup:
+    from matplotlib.markers import MarkerStyle
+
+    look = look_of(curve, place)
+    number = (place if curve.style is None else curve.style) % len(PALETTE)
+    colour = f"var(--{VARIABLES[look['color']]})"
+    parts = []
+    if not curve.points:
+        dashes = "" if curve.reference else " ".join(f"{part:g}" for part in DASHES[number])
+        style = f"fill: none; stroke: {colour}; stroke-width: 2" + (f"; stroke-dasharray: {dashes}" if dashes else "")
+        parts.append(f'<path d="M1 5H27" style="{style}"/>')
+    if "marker" in look:
+        marker = MarkerStyle(look["marker"])
+        outline = np.array(marker.get_path().transformed(marker.get_transform()).to_polygons()[0])
+        corners = "L".join(f"{14 + 7 * x:.1f} {5 - 7 * y:.1f}" for x, y in outline)
+        fill = "none" if curve.points else colour
+        parts.append(f'<path d="M{corners}Z" style="fill: {fill}; stroke: {colour}"/>')
+    return Markup("".join(parts))

@@ -58,8 +58,6 @@ class SubjectConfig:
     def check(self) -> None:
         check_checkpoint(self.checkpoint)
         at_least_one(max_tokens=self.max_tokens, max_documents=self.max_documents)
-        if self.length is not None and self.length < 2:
-            raise UserError(f"length={self.length} must be at least 2 tokens")
         self.bos = checked_bos(self.bos)
         if self.bos != "auto" and (self.length is None or self.run is not None):
             raise UserError(f"bos={self.bos} is for windows of a pretrained model=; give length= too, or leave it out")
@@ -81,7 +79,6 @@ class ProbeConfig(SubjectConfig):
 
     def check(self) -> None:
         super().check()
-        at_least_one(batch_tokens=self.batch_tokens)
         if self.run is None and self.model is None:
             raise UserError("give run= for a model trained here or model= for a pretrained one")
         if self.prompt == "maximum" and self.ablate:

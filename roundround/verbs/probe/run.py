@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig
-from safetensors.torch import save_file
+from safetensors.torch import save
+from torch import Tensor
 
 from roundround.asking.reader import (
     Windowed,
@@ -29,10 +30,10 @@ from roundround.distributed.device import describe_device, pick_device
 from roundround.kernels.trial import FallsBack
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
-from roundround.probing.ablation import FEWEST, n_targets
-from roundround.probing.probe import SHARED_BATCH_MAX_TOKENS, batches, check, observe
+from roundround.probing.ablation import n_targets
+from roundround.probing.probe import check, observe
 from roundround.probing.probed_model import ProbedModel
-from roundround.probing.prompt import N_LISTS, entropy_by_length
+from roundround.probing.rows import N_LISTS, entropy_by_length
 from roundround.probing.texts import APOSTROPHE
 from roundround.records.opening import opened_run
 from roundround.records.run import Invocation, Run
@@ -42,7 +43,7 @@ from roundround.report.evaluation import scope_of_text
 from roundround.report.probe_panels import kept_panels, maximum_panels
 from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import UserError
-from roundround.support.files import usual_mode
+from roundround.support.files import write_atomically, write_json
 from roundround.support.panels import Drawing
 from roundround.trained.models import TrainedRun
 from roundround.verbs.probe import ProbeConfig
@@ -53,7 +54,6 @@ def probe(cfg: DictConfig, invocation: Invocation) -> None:
     choices = subject_choices(cfg, invocation, with_data=True)
     config = checked(ProbeConfig, cfg)
     bands = [ablation.parse_band(text) for text in config.ablate if text != "curve"]
-    ablation.check_apart(bands)
     device = pick_device(config.device)
     with probed_model_of(config, device) as (probed, trained):
         give_theta(cfg, probed.theta)
@@ -84,13 +84,6 @@ def probe_texts(
     run: Run, config: ProbeConfig, probed: ProbedModel, trained: TrainedRun | None, texts: list[list[int]]
 ) -> None:
     """Norms, entropies and rows of the texts, and one prompt token by token."""
-    if config.model is not None and config.model.offload:
-        apart = max(map(len, texts)) > SHARED_BATCH_MAX_TOKENS
-        passes = sum(1 for _ in batches(texts, config.batch_tokens, apart=apart))
-        if passes > 1:
-            print_status(
-                f"the weights pass through {passes} times; a larger batch_tokens puts more texts into one pass"
-            )
     prompt = prompt_for(config.prompt, probed, trained)
     seen = observe(
         probed, texts, batch_tokens=config.batch_tokens, rows=config.rows, entropy=config.entropy, prompt=prompt
@@ -102,9 +95,9 @@ def probe_texts(
         return
     words = {"words": json.dumps(seen.prompt.words)}
     for name, found, about in (("probe", seen.arrays(), None), ("prompt", seen.prompt.arrays(), words)):
-        save_file(found, run.directory / f"{name}.safetensors", metadata=about)
-        usual_mode(run.directory / f"{name}.safetensors")
-    report.write_alignment(seen.prompt, seen, run.directory / "alignment.json")
+        write_atomically(run.directory / f"{name}.safetensors", save(found, about))
+    if seen.rows is not None:
+        write_json(run.directory / "alignment.json", report.alignments(seen.prompt, seen))
     report.draw_all(seen, seen.prompt, run.directory / "figures", config.figures)
     report.show(seen)
     print_status(
@@ -144,39 +137,32 @@ def ablate(
     check(probed, texts[0])
     cut = [ablation.without(table, bands) for table in probed.tables()]
     before, common = measure(), {} if windowed is None else windowed.reading()
+    if run.writes:
+        print_scope(before, windowed)
     if not bands:
         draw_curve(run, probed, before, measure, common, config.figures)
-        print_scope(run, before, windowed)
         return
     name = ",".join(map(str, bands))
     with probed.with_frequencies(cut):
         after = measure()
-    changes, seen, changed = [], None, None
+    changes, arrays = list[dict[str, Any]](), dict[str, Tensor]()
     if config.rows:
         seen = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False)
         with probed.with_frequencies(cut):
             changed = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False, ablated=True)
-        changes = report.records_of_change(seen, changed, name)
+        for when, ablated, found in (("before", "none", seen), ("after", name, changed)):
+            assert found.rows is not None
+            changes += [{**r, "ablate": ablated} for r in report.by_place(found.layers, found.rows.places())]
+            arrays |= {f"{key}_{when}": value for key, value in found.arrays().items() if key.startswith("places")}
     run.results(
         report.records_of_loss(before, **common, ablate="none")
         + report.records_of_loss(after, **common, ablate=name)
         + changes
     )
-    if not run.writes:
-        return
-    title = f"{probed.name}: frequencies set to zero"
-    report.show_losses({"perplexity": before, f"without {name}": after}, title, "tokens before the target")
-    print_scope(run, before, windowed)
-    if seen is not None and changed is not None:
-        arrays = {
-            f"{key}_{when}": value
-            for when, probe in (("before", seen), ("after", changed))
-            for key, value in probe.arrays().items()
-            if key.startswith("places")
-        }
-        save_file(arrays, run.directory / "ablation.safetensors")
-        usual_mode(run.directory / "ablation.safetensors")
-        report.show_change(seen, changed)
+    if run.writes:
+        report.show_losses({"none": before, name: after})
+    if run.writes and arrays:
+        write_atomically(run.directory / "ablation.safetensors", save(arrays))
 
 
 def draw_curve(
@@ -190,22 +176,19 @@ def draw_curve(
     """Perplexity against the fraction of frequencies kept, from both ends."""
     steps = ablation.curve(max(int((table > 0).sum()) for table in probed.tables()))
     losses = [ablation.ablated_loss(probed, [band], measure) for band in steps]
-    records = report.records_of_curve(before, steps, losses, common)
+    records = report.records_of_loss(before, **common, ablate="none", kept=1.0)
+    for band, loss in zip(steps, losses, strict=True):
+        records += report.records_of_loss(loss, **common, ablate=str(band), end=band.end, kept=1 - band.fraction)
     run.results(records)
     if run.writes:
-        few = "" if n_targets(before) >= FEWEST else ", too few to tell"
         title = f"{probed.name}: perplexity without part of the frequencies"
-        drawing = Drawing("ablation", title, kept_panels(records), note=f"{n_targets(before):,} targets{few}.")
+        drawing = Drawing("ablation", title, kept_panels(records), note=f"{n_targets(before):,} targets.")
         save_drawing(drawing, run.directory / "figures", style, alike=True)
-        by_band = {"none": before, **dict(zip(map(str, steps), losses, strict=True))}
-        title = "perplexity, by the number of tokens before the target"
-        report.show_losses(by_band, title, "frequencies set to zero", across=True)
+        report.show_losses({"none": before, **dict(zip(map(str, steps), losses, strict=True))})
 
 
-def print_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None:
-    """Say over which targets the perplexities were taken."""
-    if not run.writes:
-        return
+def print_scope(loss: PositionLoss, windowed: Windowed | None) -> None:
+    """Say over which targets the perplexities are taken."""
     if windowed is None:
         print_status("each text by itself, up to the model's own context; every token but the first is a target")
         return

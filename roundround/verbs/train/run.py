@@ -173,7 +173,7 @@ def report(run: Run, config: TrainConfig, material: Material) -> None:
     folder = checkpoints.newest(run.directory / "checkpoints")
     assert folder is not None, "a finished run has a checkpoint"
     best = checkpoints.read_state(folder)["best"]
-    lines, _ = past_run(run.directory).metrics()  # from the first step on, before a resume too
+    lines = past_run(run.directory).metrics()  # from the first step on, before a resume too
     prefix = "held_out_"
     found = [
         {"step": line["step"]}
