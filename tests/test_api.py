@@ -457,8 +457,6 @@ def test_runs_are_a_table_newest_first(here: Path) -> None:
     assert len(rr.runs(limit=1)) == 1
     with pytest.raises(UserError, match="limit=-1 must be at least 1"):
         rr.runs(limit=-1)
-    with pytest.raises(UserError, match=r"where=\[\] must be filters by name"):
-        rr.runs(where=[])  # type: ignore[arg-type]
     with pytest.raises(UserError, match="holds 3 runs"):
         rr.run(here / "outputs")
 
@@ -477,12 +475,7 @@ def comparison(here: Path) -> Any:
     return rr.compare(here / "outputs", where={"verb": "eval"})
 
 
-def test_a_comparison_shows_itself_in_a_few_lines(comparison: Any) -> None:
-    assert "6 runs, 2 settings, 1 metric, 4 rows" in repr(comparison)
-    assert len(repr(comparison)) < 300
-    assert len(repr(comparison.table)) < 600
-    assert "perplexity at length=16, pe=rope: 11 over 3 seeds" in repr(comparison.table)
-    assert len(repr(comparison.groups)) < 200
+def test_a_comparison_shows_its_rows_in_a_notebook(comparison: Any) -> None:
     html = comparison._repr_html_()
     assert len(html) < 6000
     assert "<nope>" not in html

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers_stored import DOCS, Array, Values, check_claim, check_listed, difference, seeds, share, stored, text_of
 
-from roundround.analysis.compare import compare
+from roundround.analysis.comparison import compare, format_settings
 from roundround.analysis.intervals import half_width, holm, paired_p
 
 REPEAT = stored("length/repeat", "pe")
@@ -28,7 +28,7 @@ CELLS = (("8192", "0.0001"), ("8192", "0.0022"), ("100000", "0.0001"), ("100000"
 
 def p_holm(name: str, metric: str, length: int, baseline: str) -> dict[str, float]:
     rows = compare(DOCS / f"{name}.csv", baseline=baseline, metric=metric, where={"length": str(length)}).table
-    return {row.group.name: row.p_holm for row in rows if row.p_holm is not None}
+    return {format_settings(row["settings"]): row["p_holm"] for row in rows if row["p_holm"] is not None}
 
 
 def test_tables_of_repetition_and_copying() -> None:

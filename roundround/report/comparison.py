@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roundround.analysis.comparison import format_setting, format_settings, order
+from roundround.analysis.comparison import format_setting, format_settings, order, place_of
 from roundround.analysis.past_run import direction, is_share
 from roundround.analysis.standings import SIGNIFICANT
 from roundround.config.verb import FigureStyle
-from roundround.report.comparison_tables import by_metric, place_of, sheet
+from roundround.report.comparison_tables import by_metric, sheet
 from roundround.report.drawing.figures import figure_of, save
 from roundround.report.drawing.style import Sizes, styled
 from roundround.report.drawing.tables import Record, Table, decimals_of, fixed, in_words, number, text_of

@@ -44,7 +44,7 @@ from typing import Any
 
 from pandas import DataFrame
 
-from roundround.analysis.comparison import Comparison, format_setting, format_settings
+from roundround.analysis.comparison import Comparison, format_setting, format_settings, place_of
 from roundround.analysis.past_run import direction
 from roundround.report.drawing.tables import (
     Cell,
@@ -59,11 +59,6 @@ from roundround.report.drawing.tables import (
 )
 from roundround.support.errors import escaped
 
-FIELDS = {  # of a record; whatever else it has is the place where it was measured
-    "metric", "verb", "settings", "mean", "low", "high", "n_seeds", "seeds", "values", "baseline", "n_pairs",
-    "difference", "difference_low", "difference_high", "p", "p_holm", "p_is_bound", "tokens_per_second",
-    "peak_resident_bytes", "peak_device_bytes", "value", "run",
-}  # fmt: skip
 FINE = {"layer", "head", "first_position", "last_position", "kind", "first_token", "pair"}  # places of detail
 MOST_ROWS = 120  # of all tables together; comparison.csv has all
 A_SCREEN = 12  # the same on a terminal
@@ -72,10 +67,11 @@ TO_LEAVE = ("memory", "pairs", "seeds", "95 % interval", "p (Holm)", "p")  # col
 
 def summary(found: Comparison, curves: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What comparison.json says, but for the names of the figures."""
-    lengths = {run.train_lengths for group in found.groups for run in group.sources}
+    sources = [run for group in found.groups for run in group.sources]
+    lengths = {run.train_lengths for run in sources}
     return {
         "settings": found.settings,
-        "baseline": [] if found.baseline is None else found.baseline.words,
+        "baseline": found.baseline,
         "remarks": found.remarks,
         "skipped": [{"run": run, "why": why} for run, why in found.skipped],
         "groups": [
@@ -83,11 +79,11 @@ def summary(found: Comparison, curves: Sequence[dict[str, Any]]) -> dict[str, An
                 "verb": group.verb,
                 "settings": group.settings,
                 "seeds": group.seeds,
-                "runs": list(dict.fromkeys(replicate.origin for replicate in group.replicates)),
+                "runs": list(dict.fromkeys(model.origin for model in group.models)),
             }
             for group in found.groups
         ],
-        "of_tasks": found.of_tasks,
+        "of_tasks": any(run.learns_a_task for run in sources),
         "train_lengths": lengths.pop() if len(lengths) == 1 else None,
         "curves": list(curves),
     }
@@ -103,10 +99,6 @@ def by_metric(records: Iterable[Record]) -> dict[str, list[Record]]:
         verb, metric = record.get("verb"), record["metric"]
         found.setdefault(f"{verb}: {metric}" if verb else metric, []).append(record)
     return found
-
-
-def place_of(record: Record) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name not in FIELDS}
 
 
 def sheets(records: Sequence[Record], most_rows: int = MOST_ROWS) -> tuple[list[Table], list[str]]:

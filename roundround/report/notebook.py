@@ -102,7 +102,7 @@ class Shown:
 def of_comparison(found: Comparison) -> Pictures:
     """What `roundround compare` draws, by the names of its files; quality by context length first."""
     curves, _ = training_curves(found.groups)
-    records = [{**record, "value": record["mean"]} for record in found.records()]
+    records = [{**record, "value": record["mean"]} for record in found.table]
     drawn = comparison.drawings(records, comparison_tables.summary(found, curves))
     return {drawing.name: partial(comparison.picture_of, drawing) for drawing in drawn}
 

@@ -142,7 +142,7 @@ def test_last_is_the_last_that_measured_and_a_pattern_is_many(crossed: Path, rou
         (["nowhere"], "there is no 'nowhere'"),
         (["outputs/eval", "pe=alibi"], "no finished run has results to compare (none with pe=alibi)"),
         (["outputs/eval", "nonsense=1"], "no run has a setting 'nonsense'"),
-        (["bad.csv"], "bad.csv has no column 'value'"),
+        (["bad.csv"], "bad.csv, line 2: value=None must be a number"),
     ],
 )
 def test_wrong_input_is_one_line_and_leaves_nothing(

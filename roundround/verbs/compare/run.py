@@ -10,8 +10,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from roundround.analysis.compare import compare as compared
 from roundround.analysis.comparison import Comparison, training_curves
+from roundround.analysis.comparison import compare as compared
 from roundround.config.build import checked
 from roundround.records.opening import opened_run
 from roundround.records.run import Invocation, Run
@@ -19,7 +19,6 @@ from roundround.report import comparison, comparison_tables
 from roundround.report.drawing.tables import Record
 from roundround.report.findings import findings
 from roundround.support.console import print_document, print_paragraph, print_result, print_status, print_table
-from roundround.support.errors import UserError
 from roundround.support.files import write_atomically, write_json
 from roundround.verbs.compare import CompareConfig
 
@@ -27,18 +26,14 @@ from roundround.verbs.compare import CompareConfig
 def compare(cfg: DictConfig, invocation: Invocation) -> None:
     """Compare the runs that are named, and leave tables and figures."""
     config = checked(CompareConfig, cfg)
-    where = {}
-    for word in config.where:
-        key, equals, where[key] = word.partition("=")
-        if not equals or not key:
-            raise UserError(f"where={word}: give key=value, such as verb=eval")
+    where = {key: value for key, _, value in (word.partition("=") for word in config.where)}
     found = compared(config.paths, baseline=config.baseline, metric=config.metric, where=where, outputs=config.outputs)
     tell = print_result if config.format == "table" else print_status
     with opened_run(invocation, cfg, tell=tell) as run:
         curves, damaged = training_curves(found.groups)
         found.remarks += damaged
-        records = [{**record, "value": record["mean"]} for record in found.records()]
-        run.results(records, runs=len({replicate.origin for group in found.groups for replicate in group.replicates}))
+        records = [{**record, "value": record["mean"]} for record in found.table]
+        run.results(records, runs=len({model.origin for group in found.groups for model in group.models}))
         if run.writes:
             show(run, found, records, curves, config)
 
@@ -49,9 +44,9 @@ def show(
     """Leave files, print the tables or a document, and on standard error what is to be known."""
     form = config.format
     sheets, left_out = comparison_tables.sheets(records)
-    rows, sentences = found.records(), findings(comparison.telling(records))
+    sentences = findings(comparison.telling(records))
     documents = {
-        "csv": comparison_tables.as_csv(rows),
+        "csv": comparison_tables.as_csv(found.table),
         "markdown": comparison_tables.markdown(sentences, sheets, found.remarks),
         "latex": comparison_tables.latex(sentences, sheets, found.remarks),
     }
@@ -65,9 +60,11 @@ def show(
         tables = [sheet.rich() for sheet in sheets]
         print_table(*tables, on_output=True, first_to_leave=comparison_tables.TO_LEAVE, see="format=markdown")
     else:
-        print_document(comparison_tables.as_json(rows) if form == "json" else documents[form])
-    if found.baseline is not None and found.baseline.taken:
-        print_status(f"baseline: {found.baseline}, the plain attention; baseline=none leaves differences out")
+        print_document(comparison_tables.as_json(found.table) if form == "json" else documents[form])
+    if found.baseline and not config.baseline:
+        print_status(
+            f"baseline: {', '.join(found.baseline)}, the plain attention; baseline=none leaves differences out"
+        )
     for remark in found.remarks:
         print_status(remark)
     if left_out and form not in ("csv", "json"):
