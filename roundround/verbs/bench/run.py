@@ -40,7 +40,7 @@ from roundround.records.run import Invocation
 from roundround.report import bench as report
 from roundround.support.console import print_status
 from roundround.support.errors import AlreadyReported, UserError, nearest, one_line
-from roundround.support.files import home_expanded, parse_json, read_text, sha256, write_atomically
+from roundround.support.files import parse_json, read_text, sha256, write_atomically
 from roundround.verbs.bench import BenchConfig
 
 VALUES = "values"  # the folder of a run for what its variants reached
@@ -55,9 +55,6 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
     [baseline] = variants_of(config.baseline)
     wanted = variants_of(config.where) if config.where else []
     seeds = [config.seed] if config.seed is not None else list(range(1, config.seeds + 1))
-    folder = None if config.to is None else home_expanded(config.to, "to")
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)  # before anything runs
     if config.device != "auto":
         pick_device(config.device)
     found = all_values(the_set, config, invocation.config_dir)
@@ -71,21 +68,17 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
         runner = SetRunner(the_set, config, invocation, found, run.directory)
         for variant in named:
             runner.complete(variant, seeds, tune=config.tune and variant in wanted)
-        of_baseline = [s for s in found if s.variant == baseline]
-        base = next((s for s in of_baseline if s.rate == the_set.rate), next(iter(of_baseline), None))
-        if base is None:
-            have = [standing.name for standing in found]
-            raise UserError(
-                f"baseline {format_variant(baseline)} has no values{nearest(format_variant(baseline), have)}"
-            )
+        of_baseline = sorted((s for s in found if s.variant == baseline), key=lambda s: s.rate != the_set.rate)
+        if not of_baseline:
+            name = format_variant(baseline)
+            raise UserError(f"baseline {name} has no values{nearest(name, [standing.name for standing in found])}")
+        base = of_baseline[0]
         chosen = [s for s in found if s.variant in wanted or s is base] if wanted else found
         standings = report.Standings(the_set, found, chosen, base)
         run.results(standings.records(), variants=len(chosen))
         if run.writes:
             standings.leave(run.directory)
             standings.show()
-    if run.writes and folder is not None:
-        standings.leave_report(run.directory, folder, invocation.command, config.figures)
 
 
 def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None) -> list[Standing]:
@@ -107,22 +100,21 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
                 raise
             print_status(f"passed over: {one_line(error)}")
             continue
-        if (standing.set, standing.size) != (the_set.name, the_set.size):
-            if is_named:
-                print_status(f"{path} has values of {standing.set}, size {standing.size}, and is left out")
-            continue
-        if standing.hash != the_set.hash:
-            print_status(f"{standing.name}: its values are of another {the_set.name} ({standing.hash}), and left out")
+        of = (standing.set, standing.size, standing.hash)
+        if of != (the_set.name, the_set.size, the_set.hash):
+            if is_named or of[:2] == (the_set.name, the_set.size):
+                print_status(f"{path} has values of another set ({', '.join(of)}), and is left out")
             continue
         now = files_of(standing.variant, config_dir)
-        if old := [seed for seed, values in standing.seeds.items() if now and values.made.get("files", now) != now]:
-            print_status(f"{standing.name}: seed {', '.join(map(str, old))} is of other code, and left out ({path})")
-            standing = standing.without(old)
-        known = next((s.seeds for s in found if (s.variant, s.rate) == (standing.variant, standing.rate)), {})
-        if is_named and (twice := sorted({*known} & {*standing.seeds})):
-            print_status(f"{path}: seed {', '.join(map(str, twice))} of {standing.name} has values already, which stay")
-        if standing.seeds:
-            add(found, standing)
+        known = next((s.made for s in found if (s.variant, s.rate) == (standing.variant, standing.rate)), {})
+        old = {seed for seed, made in standing.made.items() if now and made.get("files", now) != now}
+        twice = {*known} & {*standing.made} if is_named else set()
+        for seeds, why in ((old, "was made with other code"), (twice, "has values already")):
+            if seeds:
+                listed = ", ".join(map(str, sorted(seeds)))
+                print_status(f"{path}: {standing.name}, seed {listed} {why}, and is left out")
+        if len(old) < len(standing.made):
+            add(found, standing.without(old))
     return found
 
 
@@ -165,9 +157,9 @@ class SetRunner:
         standing = Standing(self.set.name, self.set.size, self.set.hash, variant, rate)
         known = next((s for s in self.found if (s.variant, s.rate) == (variant, rate)), standing)
         for seed in seeds:
-            if seed not in known.seeds:
+            if seed not in known.made:
                 self.run_seed(standing, seed)
-        if standing.seeds:
+        if standing.made:
             add(self.found, standing)
 
     def best_rate(self, variant: Variant) -> float:
@@ -263,17 +255,14 @@ class SetRunner:
         from roundround.asking import bench_measures  # torch and transformers, which the table of values waits for
         from roundround.trained.models import TrainedRun
 
-        run = TrainedRun(trained[part.model_of], trust=True)
-        if part.measures == "costs":  # on a CPU, as the stored values
-            costs = bench_measures.costs(run.config, run.manifest["data"]["n_vocab"], pick_device("cpu"))
-            busy = [name for name, cost in costs.items() if math.isnan(cost)]
-            remarks += [f"{name} has no value: this machine was too busy to time it" for name in busy]
-            return costs
-        if part.measures == "places":
-            return bench_measures.places(run)
-        found = bench_measures.promises(run)
-        remarks += [f"{p.name}: {p.remark}" for p in found if not p.kept]
-        return bench_measures.share_kept(found)
+        measurements = {
+            "costs": bench_measures.costs,
+            "places": bench_measures.places,
+            "promises": bench_measures.promises,
+        }
+        found, more = measurements[part.measures](TrainedRun(trained[part.model_of], trust=True))
+        remarks += more
+        return found
 
     def why(self, error: Exception) -> str:
         """The error's own line; of a verb that ended by itself the one that it printed last."""
@@ -286,10 +275,8 @@ class SetRunner:
 
 def origin(trained: Iterable[Path]) -> dict[str, str | None]:
     """The commits and the machine of the trainings, which may be older than this run."""
-    commits, machines = dict[str, None](), dict[str, None]()
-    for manifest in map(read_manifest, trained):
-        git = manifest.get("git") or {"commit": f"version {manifest['roundround']}"}
-        commits[f"{git['commit']}{' with changes' if git.get('dirty') else ''}"] = None
-        if manifest.get("device"):
-            machines[str(manifest["device"])] = None
+    manifests = list(map(read_manifest, trained))
+    codes = [manifest.get("git") or {"commit": f"version {manifest['roundround']}"} for manifest in manifests]
+    commits = dict.fromkeys(f"{git['commit']}{' with changes' if git.get('dirty') else ''}" for git in codes)
+    machines = dict.fromkeys(str(manifest["device"]) for manifest in manifests if manifest.get("device"))
     return {"commit": " and ".join(commits) or None, "machine": " and ".join(machines) or None}
