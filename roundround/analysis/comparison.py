@@ -353,7 +353,7 @@ def partners(baselines: Wanted, groups: Sequence[Group]) -> dict[int, int]:
 def rows_of(numbers: DataFrame, groups: Sequence[Group], partner: Mapping[int, int]) -> Rows:
     """A record for each cell and group, in order: the mean over seeds, and the difference to the group's partner.
 
-    report/comparison_tables.py explains the fields.
+    report/comparison.py explains the fields.
     """
     rows: Rows = {}
     for firsts, (values_SR, seeds_SR) in by_n_seeds(numbers, "value", "seed"):

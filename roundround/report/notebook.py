@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from roundround.analysis.comparison import Comparison, training_curves
 from roundround.distributed.child import VerbFailed, start
-from roundround.report import comparison, comparison_tables
+from roundround.report import comparison
 from roundround.report.drawing.figures import add_heat, colour_map, figure_of, finish, subplots
 from roundround.report.drawing.style import HEAT, SCREEN, Sizes, styled
 from roundround.report.page.view import files_of, shown_word
@@ -103,7 +103,7 @@ def of_comparison(found: Comparison) -> Pictures:
     """What `roundround compare` draws, by the names of its files; quality by context length first."""
     curves, _ = training_curves(found.groups)
     records = [{**record, "value": record["mean"]} for record in found.table]
-    drawn = comparison.drawings(records, comparison_tables.summary(found, curves))
+    drawn = comparison.drawings(records, comparison.summary(found, curves))
     return {drawing.name: partial(comparison.picture_of, drawing) for drawing in drawn}
 
 

@@ -14,7 +14,6 @@ from helpers_runs import write_run
 from roundround.analysis.comparison import compare, place_of
 from roundround.analysis.past_run import direction, is_share
 from roundround.report import comparison as report
-from roundround.report import comparison_tables
 from roundround.report.drawing.style import SCREEN, styled
 from roundround.report.page.write import page_of
 from roundround.support.panels import Curve, Drawing
@@ -78,7 +77,7 @@ def test_right_answers_are_compared_at_each_length_over_seeds(outputs: Path) -> 
     (row,) = [row for row in table if row["settings"]["pe"] == "nope" and place_of(row)["length"] == 40]
     assert (row["n_seeds"], row["mean"], row["difference"]) == (3, pytest.approx(0.88), pytest.approx(0.4))
     assert row["low"] is not None
-    assert comparison_tables.summary(found, [])["of_tasks"]
+    assert report.summary(found, [])["of_tasks"]
 
 
 def test_right_answers_and_wrong_ones_have_opposite_directions() -> None:
@@ -95,7 +94,7 @@ def test_figures_are_of_exact_match_against_length_with_the_lengths_in_training(
     seen: dict[str, Any] = {}
     monkeypatch.setattr(report, "save", lambda figure, folder, name, kinds: seen.update({name: figure}) or [])
     found = compare(outputs / "eval")
-    report.draw(found.table, comparison_tables.summary(found, []), tmp_path, SCREEN)
+    report.draw(found.table, report.summary(found, []), tmp_path, SCREEN)
     assert {"eval_exact_match_by_length", "eval_exact_match_difference_by_length"} <= seen.keys()
     (axis,) = seen["eval_exact_match_by_length"].axes
     assert (axis.get_xlabel(), axis.get_ylabel(), axis.get_yscale()) == ("length", "exact match", "linear")
@@ -135,7 +134,7 @@ def test_the_page_of_a_comparison_says_length_and_not_tokens(outputs: Path) -> N
     found = compare(outputs / "eval")
     run = write_run(outputs / "compare", verb="compare", config={"outputs": "outputs"})
     write_results(run, [{**record, "value": record["mean"]} for record in found.table])
-    (run / "comparison.json").write_text(json.dumps(comparison_tables.summary(found, [])))
+    (run / "comparison.json").write_text(json.dumps(report.summary(found, [])))
     text = page_of(run)
     assert 'aria-label="exact match against length.' in text
     assert "context length (tokens)" not in text

@@ -14,7 +14,7 @@ from scipy import stats
 from roundround.analysis.comparison import Comparison, Record, compare, comparison_of, place_of
 from roundround.analysis.intervals import holm, paired_p
 from roundround.analysis.load import LongTable, Model, long_table
-from roundround.report.comparison_tables import sheets
+from roundround.report.comparison import sheets
 
 COPY = ROOT / "docs" / "results" / "length" / "copy.csv"
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import FAST, Done, assert_refused, typed
-from helpers_compare import write_results, write_train
-from helpers_runs import write_run
+from helpers_compare import write_train
 
-from roundround.analysis.past_run import past_run
 from roundround.command_line.launch import Job
-from roundround.report.sweep import curves_by_length, write_sweep_page
+from roundround.report.sweep import write_sweep_page
 
 Command = Callable[..., Done]
 
@@ -53,6 +49,7 @@ def test_a_sweep_ends_with_a_table_a_page_and_the_next_commands(swept: tuple[Pat
     assert evaluate == "evaluate each run: roundround eval run=out/a-sweep length=32,64,128"
     assert compare == "compare them: roundround compare out/a-sweep"
     text = (folder / "out/a-sweep/report.html").read_text()
+    assert "interval of difference" in text, "the table of a comparison"
     assert text.count("Held-out loss") >= 1
     assert "pe=rope" in text
     assert "pe=nope" in text
@@ -129,27 +126,6 @@ def test_a_damaged_run_of_a_folder_is_passed_over_and_named(
     assert "passed over: " in done.err
     assert "runs/broken/run.json is not valid json" in done.err
     assert "1 of the 2 runs of runs/* are finished runs of train" in done.err
-
-
-def test_curves_are_of_whole_tasks_one_for_each_normaliser_and_means_over_seeds(tmp_path: Path) -> None:
-    times = {"softmax": 10.0, "ssmax": 20.0}
-    runs = []
-    for job, pe in enumerate(("rope", "nope")):
-        config = {"model": {"_target_": "x"}, "normalisers": {}, "seeds": 2}
-        folder = write_run(tmp_path / str(job), job, "max-retrieval", overrides=[f"pe={pe}"], config=config, choices={})
-        whole = [
-            {"metric": "accuracy", "seed": seed, "softmax": softmax, "n": n, "value": times[softmax] * n + seed}
-            for seed, softmax, n in itertools.product((0, 2), times, (16, 32))
-        ]
-        write_results(folder, whole + [{**record, "depth": 0.5, "value": 0.0} for record in whole])
-        runs.append(past_run(folder))
-    (panel,) = curves_by_length(runs)
-    drawn = {curve.name: [*np.asarray(curve.y)] for curve in panel.curves}
-    assert drawn == {
-        f"pe={pe}, softmax={softmax}": [each * 16 + 1, each * 32 + 1]
-        for pe in ("rope", "nope")
-        for softmax, each in times.items()
-    }
 
 
 def test_the_page_of_a_sweep_says_what_has_not_ended_well_and_no_run_of_one_job(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from roundround.analysis.comparison import compare as compared
 from roundround.config.build import checked
 from roundround.records.opening import opened_run
 from roundround.records.run import Invocation, Run
-from roundround.report import comparison, comparison_tables
+from roundround.report import comparison
 from roundround.report.drawing.tables import Record
 from roundround.report.findings import findings
 from roundround.support.console import print_document, print_paragraph, print_result, print_status, print_table
@@ -43,12 +43,12 @@ def show(
 ) -> None:
     """Leave files, print the tables or a document, and on standard error what is to be known."""
     form = config.format
-    sheets, left_out = comparison_tables.sheets(records)
+    sheets, left_out = comparison.sheets(records)
     sentences = findings(comparison.telling(records))
     documents = {
-        "csv": comparison_tables.as_csv(found.table),
-        "markdown": comparison_tables.markdown(sentences, sheets, found.remarks),
-        "latex": comparison_tables.latex(sentences, sheets, found.remarks),
+        "csv": comparison.as_csv(found.table),
+        "markdown": comparison.markdown(sentences, sheets, found.remarks),
+        "latex": comparison.latex(sentences, sheets, found.remarks),
     }
     for name, ending in {"csv": "csv", "markdown": "md", "latex": "tex"}.items():
         write_atomically(run.directory / f"comparison.{ending}", documents[name])
@@ -56,11 +56,11 @@ def show(
         for sentence in sentences:
             print_paragraph(sentence)
         if sys.stdout.isatty():
-            sheets, left_out = comparison_tables.sheets(records, comparison_tables.A_SCREEN)
+            sheets, left_out = comparison.sheets(records, comparison.A_SCREEN)
         tables = [sheet.rich() for sheet in sheets]
-        print_table(*tables, on_output=True, first_to_leave=comparison_tables.TO_LEAVE, see="format=markdown")
+        print_table(*tables, on_output=True, first_to_leave=comparison.TO_LEAVE, see="format=markdown")
     else:
-        print_document(comparison_tables.as_json(found.table) if form == "json" else documents[form])
+        print_document(comparison.as_json(found.table) if form == "json" else documents[form])
     if found.baseline and not config.baseline:
         print_status(
             f"baseline: {', '.join(found.baseline)}, the plain attention; baseline=none leaves differences out"
@@ -70,7 +70,7 @@ def show(
     if left_out and form not in ("csv", "json"):
         listed = ", ".join(left_out)
         print_status(f"not shown, all in {run.directory / 'comparison.csv'} (metric=NAME shows one): {listed}")
-    about = comparison_tables.summary(found, curves)
+    about = comparison.summary(found, curves)
     # last, because drawing takes longer than all else
     figures = comparison.draw(records, about, run.directory / "figures", config.figures)
     write_json(run.directory / "comparison.json", about | {"figures": figures})
