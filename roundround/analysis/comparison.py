@@ -469,7 +469,10 @@ def about_seeds(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
     first = numbers.drop_duplicates("cell").set_index("cell")
     torn = [(group, first.loc[cell]) for (group, cell), n in n_seeds.items() if n < len(groups[group].seeds)]
     if torn:
-        names = [f"{row['metric']}{at(row['coordinates'])} of {groups[group].name}" for group, row in torn]
+        names = [
+            f"{row['metric']} at {format_settings(dict(row['coordinates']))} of {groups[group].name}"
+            for group, row in torn
+        ]
         yield f"fewer seeds than the setting has: {some(names)}"
     scored = numbers[numbers["metric"] == "scored_targets"].groupby("cell")["value"]
     if (scored.nunique() > 1).any():
@@ -516,10 +519,6 @@ def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
         yield f"the best {RATE} lies on the edge of the rates that were tried: {some(at_edge)}"
 
 
-def at(coordinates: tuple[tuple[str, Any], ...]) -> str:
-    return f" at {format_settings(dict(coordinates))}" if coordinates else ""
-
-
 # -- training curves
 
 
@@ -533,37 +532,32 @@ def training_curves(groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list
     damaged: list[str] = []
     drawn: set[Path] = set()
     for group in [group for group in groups if group.verb == "train"] or groups:
-        runs = [run for run in group.sources if run.verb == "train"]
-        if {run.directory for run in runs} <= drawn:
+        losses: dict[Path, dict[int, float]] = {}
+        for run in [run for run in group.sources if run.verb == "train"]:
+            lines, n_damaged = run.metrics()
+            if n_damaged or not lines:
+                damaged.append(f"{run.directory / METRICS} is missing or has damaged lines, which are left out")
+            tokens = (run.tokens_seen or 1) // (run.settings.get("trainer.max_steps") or 1)  # of a step
+            known = [line for line in lines if isinstance(line.get(HELD_OUT), int | float)]
+            losses[run.directory] = {line["step"] * tokens: float(line[HELD_OUT]) for line in known}
+        by_seed = DataFrame({directory: loss for directory, loss in losses.items() if loss}).dropna().sort_index()
+        if by_seed.empty or losses.keys() <= drawn:
             continue
-        drawn |= {run.directory for run in runs}
-        losses = [held_out_loss(run, damaged) for run in runs]
-        by_seed = DataFrame({n: loss for n, loss in enumerate(losses) if loss}).dropna().sort_index()  # what all have
-        if len(by_seed):
-            steps = list(range(0, len(by_seed), -(-len(by_seed) // POINTS)))
-            some = by_seed.iloc[steps if steps[-1] == len(by_seed) - 1 else [*steps, -1]]
-            values_SP = some.to_numpy(np.float64).T
-            mean, half = values_SP.mean(0), half_width(values_SP)
-            sure = len(values_SP) > 1
-            curves.append(
-                {
-                    "settings": group.settings,
-                    "metric": HELD_OUT,
-                    "tokens": some.index.to_numpy(np.float64).tolist(),
-                    "mean": mean.tolist(),
-                    "low": (mean - half).tolist() if sure else None,
-                    "high": (mean + half).tolist() if sure else None,
-                    "n_seeds": len(values_SP),
-                }
-            )
+        drawn |= losses.keys()
+        steps = list(range(0, len(by_seed), -(-len(by_seed) // POINTS)))
+        some_points = by_seed.iloc[steps if steps[-1] == len(by_seed) - 1 else [*steps, -1]]
+        values_SP = some_points.to_numpy(np.float64).T
+        mean, half = values_SP.mean(0), half_width(values_SP)
+        sure = len(values_SP) > 1
+        curves.append(
+            {
+                "settings": group.settings,
+                "metric": HELD_OUT,
+                "tokens": some_points.index.to_numpy(np.float64).tolist(),
+                "mean": mean.tolist(),
+                "low": (mean - half).tolist() if sure else None,
+                "high": (mean + half).tolist() if sure else None,
+                "n_seeds": len(values_SP),
+            }
+        )
     return curves, damaged
-
-
-def held_out_loss(run: PastRun, damaged: list[str]) -> dict[int, float]:
-    """Held-out loss by tokens of training. What is wrong with the file is added to `damaged`."""
-    lines, n_damaged = run.metrics()
-    if n_damaged or not lines:
-        damaged.append(f"{run.directory / METRICS} is missing or has damaged lines, which are left out")
-    per_step = [run.settings.get(key) for key in ("batch_size", "model.train_length")]
-    tokens = int(np.prod(per_step)) if all(isinstance(n, int) for n in per_step) else 1  # type: ignore[arg-type]
-    return {line["step"] * tokens: float(loss) for line in lines if isinstance(loss := line.get(HELD_OUT), int | float)}

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -120,18 +119,15 @@ class PastRun:
 
         A run that measured another one is never taken: it made no model, and a foreign run may name itself.
         """
-        source = self.manifest.get("run")
-        if source is None:
-            return None
-        recorded, seed = Path(source), self.manifest["seed"]
-        ends = [recorded.parts[-n_words:] for n_words in range(len(recorded.parts) - 1, 1, -1)]
-        moved = (folder.joinpath(*end) for end in ends for folder in self.directory.parents)
-        for directory in chain([recorded], (path for path in moved if (path / MANIFEST).is_file())):
-            with suppress(UserError):
-                found = past_run(directory)
-                is_the_one = directory == recorded or seed in (None, found.manifest["seed"])
-                if is_the_one and found.manifest.get("run") is None:
-                    return found
+        source = Path(self.manifest.get("run") or "")
+        ends = [Path(*source.parts[-n_words:]) for n_words in range(len(source.parts) - 1, 1, -1)]
+        for directory in [source, *(folder / end for end in ends for folder in self.directory.parents)]:
+            if source.name and (directory / MANIFEST).is_file():
+                with suppress(UserError):
+                    found = past_run(directory)
+                    is_the_one = directory == source or self.manifest["seed"] in (None, found.manifest["seed"])
+                    if is_the_one and found.manifest.get("run") is None:
+                        return found
         return None
 
     def text_of(self, name: str) -> str | None:
@@ -240,8 +236,7 @@ def directories_of(word: str, outputs: str, *verbs: str | None, levels: float = 
     matches = [str(path)] if is_there else sorted(glob.glob(str(path), recursive=True))
     found = dict.fromkeys(run for match in matches for run in runs_below(Path(match).absolute(), levels))
     if not found:
-        down = "" if levels == math.inf else f", {levels} folders down"
-        raise UserError(f"{word} holds no run (a folder with a {MANIFEST}){down}")
+        raise UserError(f"{word} holds no run (a folder with a {MANIFEST})")
     return sorted(found, key=started_at)
 
 
@@ -251,8 +246,7 @@ def last(before: int, outputs: str, *verbs: str | None) -> Path:
     newest = newest_first(*([folder / verb for verb in verbs if verb] or [folder]))
     if before < len(newest):
         return newest[before]
-    there = f"{len(newest)} run{'s are' if len(newest) != 1 else ' is'} there" if newest else "no run is there"
-    raise UserError(f"last{f'~{before}' if before else ''}: {there}, under {folder}")
+    raise UserError(f"last{f'~{before}' if before else ''}: {len(newest) or 'no'} runs are there, under {folder}")
 
 
 def directories_of_all(words: Sequence[str], outputs: str, *verbs: str | None) -> list[Path]:

@@ -122,17 +122,16 @@ class StandardSet:
     train: tuple[str, ...]
     more: tuple[str, ...]
     rate: float
-    tuned: tuple[float, ...]
     parts: tuple[Part, ...]
 
     @property
     def columns(self) -> list[Column]:
         return [column for part in self.parts for column in part.columns]
 
-    def words(self, part: Part, variant: Variant, seed: int, rate: float) -> list[str]:
+    def words(self, part: Part, variant: Variant, seed: int) -> list[str]:
         """What follows `roundround train`."""
         own = [f"{key}={value}" for key, value in variant.items()]
-        return [*self.train, *part.train, *self.more, *own, f"seed={seed}", f"optim.lr={rate:g}"]
+        return [*self.train, *part.train, *self.more, *own, f"seed={seed}", f"optim.lr={self.rate:g}"]
 
 
 def read_set(name: str, size: str, config_dir: str | None) -> StandardSet:
@@ -166,7 +165,6 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
         train=tuple(whole["train"]),
         more=tuple(sizes[size]),
         rate=whole["rate"],
-        tuned=tuple(whole["tuned"]),
         parts=tuple(part_of(part, node) for part, node in parts.items()),
     )
 
@@ -238,6 +236,11 @@ class Standing:
     @property
     def name(self) -> str:
         return format_variant(self.variant)
+
+    @property
+    def key(self) -> str:
+        """The variant and its learning rate."""
+        return f"{self.name}, lr {self.rate:g}"
 
     @property
     def file_name(self) -> str:
@@ -319,16 +322,18 @@ def stored(name: str, size: str) -> list[Standing]:
     return [read_standing(path) for path in sorted((STANDINGS / name / size).glob("*.json"))]
 
 
-def joined(first: Standing, second: Standing) -> Standing:
-    """The seeds of both; the first one's values of a seed that both have."""
-    more = second.without(first.made)
-    names, parts = first.numbers | more.numbers, first.remarks | more.remarks
-    return replace(
-        first,
-        numbers={name: first.numbers.get(name, {}) | more.numbers.get(name, {}) for name in names},
-        remarks={part: [*first.remarks.get(part, ()), *more.remarks.get(part, ())] for part in parts},
-        made=first.made | more.made,
-    )
+def add(found: dict[str, Standing], standing: Standing) -> None:
+    """Among the others by their keys; where a seed has values already, these stay."""
+    first = found.setdefault(standing.key, standing)
+    if first is not standing:
+        more = standing.without(first.made)
+        names, parts = first.numbers | more.numbers, first.remarks | more.remarks
+        found[standing.key] = replace(
+            first,
+            numbers={name: first.numbers.get(name, {}) | more.numbers.get(name, {}) for name in names},
+            remarks={part: [*first.remarks.get(part, ()), *more.remarks.get(part, ())] for part in parts},
+            made=first.made | more.made,
+        )
 
 
 # -- how two compare
@@ -352,22 +357,22 @@ def compared(
     pairs = [[] if own is baseline else paired(own, baseline, column) for column in columns]
     tests = [moderated(values, prior) for values, prior in zip(pairs, of_columns, strict=True)]
     judged = [n for n, column in enumerate(columns) if column.better != "none" and own is not baseline]
-    corrected = dict(zip(judged, holm([tests[n].p for n in judged]), strict=True))
+    corrected = dict(zip(judged, holm([tests[n][-1] for n in judged]), strict=True))
     found = []
-    for n, (column, values, test) in enumerate(zip(columns, pairs, tests, strict=True)):
-        mean, p = own.mean(column), corrected.get(n, math.nan) if values else math.nan
+    for n, (column, values, (difference, low, high, p)) in enumerate(zip(columns, pairs, tests, strict=True)):
+        mean, p_holm = own.mean(column), corrected.get(n, math.nan) if values else math.nan
         found.append(
             {
                 "metric": column.name,
                 "part": column.part,
                 "variant": own.name,
                 "value": mean,
-                "difference": finite(test.mean),
-                "difference_low": finite(test.low),
-                "difference_high": finite(test.high),
-                "p": finite(test.p),
-                "p_holm": finite(p),
-                "verdict": column.verdict(test.mean, p) if values else NO_VALUE if mean is None else NOT_JUDGED,
+                "difference": finite(difference),
+                "difference_low": finite(low),
+                "difference_high": finite(high),
+                "p": finite(p),
+                "p_holm": finite(p_holm),
+                "verdict": column.verdict(difference, p_holm) if values else NO_VALUE if mean is None else NOT_JUDGED,
                 "n_seeds": len(own.values(column)),
                 "n_pairs": len(values),
                 "unit": column.unit,

@@ -64,7 +64,7 @@ class Standings:
 
     def label(self, standing: Standing) -> str:
         """The variant's name, with its learning rate where that is not the set's."""
-        return standing.name if standing.rate == self.set.rate else f"{standing.name}, lr {standing.rate:g}"
+        return standing.name if standing.rate == self.set.rate else standing.key
 
     def records(self) -> list[Record]:
         return [record for _, some in self.rows for record in some]

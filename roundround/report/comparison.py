@@ -41,7 +41,6 @@ Tested by tests/analysis/test_compare_command.py.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -217,24 +216,16 @@ def latex(sentences: Iterable[str], found: Iterable[Table], remarks: Iterable[st
 
 def as_csv(records: Sequence[Record]) -> str:
     """The records of results.json, a line each; settings as pe=rope, softmax=softmax, seeds apart by spaces."""
-    rows = []
-    for record in records:
-        baseline = record["baseline"]
-        words = {
-            "settings": format_settings(record["settings"]),
-            "baseline": None if baseline is None else format_settings(baseline),
-        }
-        row = record | words | {k: " ".join(map(str, v)) for k, v in record.items() if isinstance(v, list)}
-        odd = {key: escaped(v) for key, v in row.items() if isinstance(v, str) and not v.isprintable()}
-        rows.append(row | odd)
-    table = DataFrame(rows, dtype=object)  # integers stay such
+
+    def in_a_cell(value: Any) -> Any:
+        if isinstance(value, dict | list):
+            value = format_settings(value) if isinstance(value, dict) else " ".join(map(str, value))
+        return escaped(value) if isinstance(value, str) else value
+
+    rows = [{name: in_a_cell(value) for name, value in record.items()} for record in records]
     first = ["metric", "verb", *dict.fromkeys(name for record in records for name in place_of(record)), "settings"]
-    text: str = table[[*first, *table.columns.difference(first, sort=False)]].to_csv(index=False, lineterminator="\n")
-    return text
-
-
-def as_json(records: Sequence[Record]) -> str:
-    return json.dumps(records, indent=2, default=str) + "\n"
+    table = DataFrame(rows, dtype=object)  # integers stay such
+    return str(table[[*first, *table.columns.difference(first, sort=False)]].to_csv(index=False, lineterminator="\n"))
 
 
 # -- figures

@@ -105,7 +105,7 @@ def test_show_counts_the_line_that_a_killed_process_left(roundround: Command) ->
 
 def test_show_takes_one_run(roundround: Command) -> None:
     assert_refused(roundround("show", "a", "b"), "show takes one run, and 2 are given")
-    assert_refused(roundround("show"), "last: no run is there, under outputs")
+    assert_refused(roundround("show"), "last: no runs are there, under outputs")
     for minute in range(2):
         write_run(Path(f"outputs/eval/2026-01-01/12-0{minute}-00"), minute)
     assert "outputs holds 2 runs, and show takes one" in roundround("show", "outputs").err

@@ -23,7 +23,6 @@ SET = """\
 parts: [copying, conduct]
 train: [model.d_model=16, model.n_layers=1, model.n_heads=2, model.n_key_heads=2, model.d_mlp=16, batch_size=4]
 rate: 3.0e-3
-tuned: [1.0e-3, 3.0e-3, 1.0e-2]
 sizes: {default: []}
 """
 COPYING = """\
@@ -88,7 +87,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[list[str]]:
         directory = here / f"{verb}-{len(asked)}"
         directory.mkdir()
         if verb == "train":
-            if "pe=alibi" in words or "optim.lr=0.01" in words:
+            if "pe=alibi" in words:
                 raise VerbFailed("roundround train", 1)
             (directory / "choices").write_text(" ".join(words))
             return directory
@@ -133,17 +132,6 @@ def test_all_that_have_values_are_shown_without_a_name(
     done = roundround("bench", *WORDS)
     assert len(ran) == n_ran
     assert {record["variant"] for record in done.results} == {"rope", "nope", "half"}
-
-
-def test_the_best_of_three_learning_rates_is_taken_and_said(
-    roundround: Callable[..., Done], mine: Path, ran: list[list[str]]
-) -> None:
-    done = roundround("bench", *WORDS, "pe=nope", "tune=true")
-    rates = [word for words in ran if "pe=nope" in words for word in words if word.startswith("optim.lr=")]
-    assert rates == ["optim.lr=0.001", "optim.lr=0.003", "optim.lr=0.01", "optim.lr=0.001"]
-    failed = "0.01: roundround train ended with exit code 1"
-    assert f"nope: learning rate 0.001 (copying at 0.001: 0.2500, 0.003: 0.2500, {failed})" in done.err
-    assert {record["variant"] for record in done.results} == {"rope", "nope, lr 0.001"}
 
 
 def test_a_part_that_fails_has_a_remark_and_the_others_go_on(

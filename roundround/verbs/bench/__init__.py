@@ -25,7 +25,6 @@ class BenchConfig:
     set: str
     size: str
     baseline: list[str]
-    tune: bool
     device: str = key(HOW)
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)

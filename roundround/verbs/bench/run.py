@@ -5,7 +5,6 @@ Tested by tests/verbs/test_bench.py.
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,8 +20,8 @@ from roundround.analysis.standings import (
     StandardSet,
     Standing,
     Variant,
+    add,
     format_variant,
-    joined,
     read_set,
     read_standing,
     read_yaml,
@@ -59,34 +58,35 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
         pick_device(config.device)
     found = all_values(the_set, config, invocation.config_dir)
     named = [*([baseline] if wanted else []), *(v for v in wanted if v != baseline)]
-    for variant in [one for one in named if not any(s.variant == one for s in found)]:
+    for variant in [one for one in named if not any(s.variant == one for s in found.values())]:
         from roundround.trained.models import check_buildable  # torch, which the table of values does not wait for
 
-        words = the_set.words(the_set.parts[0], variant, 1, the_set.rate)
+        words = the_set.words(the_set.parts[0], variant, 1)
         check_buildable(OmegaConf.create(planned_config("train", words, config.outputs, invocation.config_dir)))
     with opened_run(invocation, cfg) as run:
         runner = SetRunner(the_set, config, invocation, found, run.directory)
         for variant in named:
-            runner.complete(variant, seeds, tune=config.tune and variant in wanted)
-        of_baseline = sorted((s for s in found if s.variant == baseline), key=lambda s: s.rate != the_set.rate)
+            runner.complete(variant, seeds)
+        every = list(found.values())
+        of_baseline = sorted((s for s in every if s.variant == baseline), key=lambda s: s.rate != the_set.rate)
         if not of_baseline:
             name = format_variant(baseline)
-            raise UserError(f"baseline {name} has no values{nearest(name, [standing.name for standing in found])}")
+            raise UserError(f"baseline {name} has no values{nearest(name, [standing.name for standing in every])}")
         base = of_baseline[0]
-        chosen = [s for s in found if s.variant in wanted or s is base] if wanted else found
-        standings = report.Standings(the_set, found, chosen, base)
+        chosen = [s for s in every if s.variant in wanted or s is base] if wanted else every
+        standings = report.Standings(the_set, every, chosen, base)
         run.results(standings.records(), variants=len(chosen))
         if run.writes:
             standings.leave(run.directory)
             standings.show()
 
 
-def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None) -> list[Standing]:
+def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None) -> dict[str, Standing]:
     """The values in the package, in the files that are named, and in earlier runs, for the set as it is now.
 
     A line names what is left out: values of another set, and seeds of a variant of one's own whose code has changed.
     """
-    found = stored(the_set.name, the_set.size)
+    found = {standing.key: standing for standing in stored(the_set.name, the_set.size)}
     own = [
         path
         for directory, _ in sorted(all_runs(runs_of(config.outputs, "bench"), "bench"))
@@ -106,9 +106,8 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
                 print_status(f"{path} has values of another set ({', '.join(of)}), and is left out")
             continue
         now = files_of(standing.variant, config_dir)
-        known = next((s.made for s in found if (s.variant, s.rate) == (standing.variant, standing.rate)), {})
         old = {seed for seed, made in standing.made.items() if now and made.get("files", now) != now}
-        twice = {*known} & {*standing.made} if is_named else set()
+        twice = {*found[standing.key].made} & {*standing.made} if is_named and standing.key in found else set()
         for seeds, why in ((old, "was made with other code"), (twice, "has values already")):
             if seeds:
                 listed = ", ".join(map(str, sorted(seeds)))
@@ -132,15 +131,6 @@ def files_of(variant: Variant, config_dir: str | None) -> dict[str, str]:
     return found
 
 
-def add(found: list[Standing], standing: Standing) -> None:
-    """Among the others, with the seeds of the same variant at the same learning rate together."""
-    for n, other in enumerate(found):
-        if (other.variant, other.rate) == (standing.variant, standing.rate):
-            found[n] = joined(other, standing)
-            return
-    found.append(standing)
-
-
 @dataclass
 class SetRunner:
     """Runs the parts of a set for a variant, and adds what comes of it to the values `found`."""
@@ -148,37 +138,18 @@ class SetRunner:
     set: StandardSet
     config: BenchConfig
     invocation: Invocation
-    found: list[Standing]
+    found: dict[str, Standing]
     directory: Path
 
-    def complete(self, variant: Variant, seeds: Iterable[int], *, tune: bool) -> None:
-        """The seeds that have no values yet, at the set's learning rate, or at the best of three."""
-        rate = self.best_rate(variant) if tune else self.set.rate
-        standing = Standing(self.set.name, self.set.size, self.set.hash, variant, rate)
-        known = next((s for s in self.found if (s.variant, s.rate) == (variant, rate)), standing)
+    def complete(self, variant: Variant, seeds: Iterable[int]) -> None:
+        """Run the seeds that have no values yet."""
+        standing = Standing(self.set.name, self.set.size, self.set.hash, variant, self.set.rate)
+        known = self.found.get(standing.key, standing).made
         for seed in seeds:
-            if seed not in known.made:
+            if seed not in known:
                 self.run_seed(standing, seed)
         if standing.made:
             add(self.found, standing)
-
-    def best_rate(self, variant: Variant) -> float:
-        """The learning rate of three whose model of seed 1 is best in the first number of the first part.
-
-        The set's own where none has that number.
-        """
-        part = self.set.parts[0]
-        column, known, outcomes = part.columns[0], dict[float, float](), list[str]()
-        for rate in self.set.tuned:
-            try:
-                known[rate] = self.numbers(part, variant, 1, rate, {}, [])[column.number]
-                outcomes.append(f"{rate:g}: {known[rate]:.4f}")
-            except Exception as error:
-                outcomes.append(f"{rate:g}: {self.why(error)}")
-        finite = {rate: value for rate, value in known.items() if math.isfinite(value)}
-        best = (max if column.better == "higher" else min)(finite, key=finite.__getitem__, default=self.set.rate)
-        print_status(f"{format_variant(variant)}: learning rate {best:g} ({column.name} at {', '.join(outcomes)})")
-        return best
 
     def run_seed(self, standing: Standing, seed: int) -> None:
         """Every part, for one seed; a part that fails, whatever its error, has a remark in place of its numbers."""
@@ -192,7 +163,7 @@ class SetRunner:
                 if part.measures:
                     numbers[part.name] = self.measured(part, trained, own)
                 else:
-                    numbers[part.name] = self.numbers(part, standing.variant, seed, standing.rate, trained, own)
+                    numbers[part.name] = self.numbers(part, standing.variant, seed, trained, own)
                 print_status(f"{standing.name}, seed {seed}: {part.name}, {time.monotonic() - since:.0f} s")
             except Exception as error:
                 own.append(self.why(error))
@@ -206,11 +177,10 @@ class SetRunner:
         files = files_of(standing.variant, self.invocation.config_dir)
         standing.add(seed, numbers, remarks, made | ({"files": files} if files else {}))
         (self.directory / VALUES).mkdir(exist_ok=True)
-        name = standing.file_name if standing.rate == self.set.rate else f"lr={standing.rate:g}+{standing.file_name}"
-        write_atomically(self.directory / VALUES / name, standing.as_json())
+        write_atomically(self.directory / VALUES / standing.file_name, standing.as_json())
 
     def numbers(
-        self, part: Part, variant: Variant, seed: int, rate: float, trained: dict[str, Path], remarks: list[str]
+        self, part: Part, variant: Variant, seed: int, trained: dict[str, Path], remarks: list[str]
     ) -> dict[str, float]:
         """Train a model and measure it; what was finished before is taken. remarks: gets what was not measured."""
         config = self.config
@@ -220,7 +190,7 @@ class SetRunner:
         one_device = [f"trainer.accelerator={accelerator}", f"trainer.devices={f'[{which}]' if which else 1}"]
         trust, log = config.trust or own is not None, self.directory / LOG
         run = Runner(config.outputs, own, config.device, trust, [*FIXED, *one_device], log)
-        trained[part.name] = run("train", *self.set.words(part, variant, seed, rate))
+        trained[part.name] = run("train", *self.set.words(part, variant, seed))
         found: dict[str, float] = {}
         for verb, *words in part.looks:
             asked = [f"run={as_value(trained[part.name])}", *words]

@@ -5,6 +5,7 @@ Tested by tests/analysis/test_compare_command.py.
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
@@ -42,17 +43,17 @@ def show(
     run: Run, found: Comparison, records: list[Record], curves: list[dict[str, Any]], config: CompareConfig
 ) -> None:
     """Leave files, print the tables or a document, and on standard error what is to be known."""
-    form = config.format
     sheets, left_out = comparison.sheets(records)
     sentences = findings(comparison.telling(records))
     documents = {
         "csv": comparison.as_csv(found.table),
         "markdown": comparison.markdown(sentences, sheets, found.remarks),
         "latex": comparison.latex(sentences, sheets, found.remarks),
+        "json": json.dumps(found.table, indent=2, default=str) + "\n",
     }
     for name, ending in {"csv": "csv", "markdown": "md", "latex": "tex"}.items():
         write_atomically(run.directory / f"comparison.{ending}", documents[name])
-    if form == "table":
+    if config.format == "table":
         for sentence in sentences:
             print_paragraph(sentence)
         if sys.stdout.isatty():
@@ -60,16 +61,16 @@ def show(
         tables = [sheet.rich() for sheet in sheets]
         print_table(*tables, on_output=True, first_to_leave=comparison.TO_LEAVE, see="format=markdown")
     else:
-        print_document(comparison.as_json(found.table) if form == "json" else documents[form])
+        print_document(documents[config.format])
     if found.baseline and not config.baseline:
         print_status(
             f"baseline: {', '.join(found.baseline)}, the plain attention; baseline=none leaves differences out"
         )
     for remark in found.remarks:
         print_status(remark)
-    if left_out and form not in ("csv", "json"):
-        listed = ", ".join(left_out)
-        print_status(f"not shown, all in {run.directory / 'comparison.csv'} (metric=NAME shows one): {listed}")
+    if left_out and config.format not in ("csv", "json"):
+        where = f"all in {run.directory / 'comparison.csv'} (metric=NAME shows one)"
+        print_status(f"not shown, {where}: {', '.join(left_out)}")
     about = comparison.summary(found, curves)
     # last, because drawing takes longer than all else
     figures = comparison.draw(records, about, run.directory / "figures", config.figures)
