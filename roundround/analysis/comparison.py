@@ -31,7 +31,6 @@ HELD_OUT = "held_out_nats_per_token"
 POINTS = 200  # of a curve; a figure shows no more
 PLAIN = {"pe": "rope", "softmax": "softmax"}  # the baseline where none is asked for
 RATE = "optim.lr"
-OWN = {"paths", "baseline", "metric", "outputs"}  # arguments, which are no filters
 NAMED = 3  # of many
 FIELDS = {  # of a record; whatever else it has is the place where it was measured
     "metric", "verb", "settings", "mean", "low", "high", "n_seeds", "seeds", "values", "baseline", "n_pairs",
@@ -190,7 +189,7 @@ def compare(
 ) -> Comparison:
     """Compare runs: means over seeds with 95 % t intervals, and differences to a baseline, paired by seed.
 
-    paths: run directories, sweeps, folders of runs, patterns, `last`, `last~3` (under `outputs`), and csv or jsonl
+    paths: run directories, sweeps, folders of runs, patterns, `last`, `last~3` (under `outputs`), and csv
     files of settings, seed, metric, length, value. baseline: `pe=rope` pairs each run with the one that differs in pe
     alone; `["pe=rope", "softmax=softmax"]` is one cell for all; `none` for none; without one, the plain attention where
     it is among the runs. metric: the ones to compare; all without one. where: filters on the runs, as `roundround runs`
@@ -201,8 +200,6 @@ def compare(
 
         rr.compare("outputs", where={"verb": "eval"}, metric="perplexity", baseline="pe=rope").data_frame()
     """
-    for key in OWN & {*(where or {})}:
-        raise UserError(f"where= has {key}, which is an argument of its own: give {key}=...")
     names = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     baseline, metric = ([given] if isinstance(given, str) else given for given in (baseline, metric))
     return comparison_of(load(names, as_typed(where), outputs), baseline, metric)

@@ -3,7 +3,7 @@
 A model is one seed of one setting, in one run or one file. Beside its metric and value, a record of `results.json` has
 settings (what the model is) and coordinates (where the number was taken: context length, task, layer, head).
 
-A csv or jsonl file has the columns settings, seed, metric, length, value. A row is one number: `value` is needed;
+A csv file has the columns settings, seed, metric, length, value. A row is one number: `value` is needed;
 `metric` (else "value"), `seed`, `verb` and the coordinates (COORDINATES, such as `length`) mean the same as in
 `results.json`; every other column is a setting.
 
@@ -35,11 +35,10 @@ from roundround.analysis.past_run import (
     is_same,
     runs_in,
 )
-from roundround.config.recorded import flat
 from roundround.config.verb import HOW, MEASURED, REPLICATE, WHERE, is_below
 from roundround.records.run import NAMES, cell
 from roundround.support.errors import UserError, nearest, one_line, printable
-from roundround.support.files import parse_json, read_text
+from roundround.support.files import read_text
 from roundround.verbs import VERBS, keys_of, verb_named
 
 Coordinates = tuple[tuple[str, Any], ...]
@@ -57,7 +56,6 @@ COORDINATES = (
     "ablate",
 )  # where a number was taken, though a config may have a key of this name
 GROUPS = (*NAMES, "tokenizer", "optim", "schedule")  # whose option is a setting
-ENDINGS = (".csv", ".jsonl")
 NO_SETTINGS = ("metric", "value", "seed", "verb", *COORDINATES)  # columns of a file
 OF_RECORDS = ("seed", "softmax")  # a run of several seeds and normalisers names them in its records alone
 # keys that change no number of a model, or that a record knows better; the last two may be typed and are in no config
@@ -107,7 +105,7 @@ def long_table(numbers: Sequence[Number], skipped: Sequence[tuple[str, str]] = (
 
 def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTable:
     """The numbers of finished runs and of files, as far as they pass the filters. UserError where there is none."""
-    files = [Path(word) for word in words if Path(word).suffix in ENDINGS and Path(word).is_file()]
+    files = [Path(word) for word in words if Path(word).suffix == ".csv" and Path(word).is_file()]
     others = [word for word in words if Path(word) not in files]
     filters = Filters({key: text for key, text in where.items() if key not in COORDINATES}, of_records=OF_RECORDS)
     measuring = [verb.name for verb in VERBS if verb.measures]
@@ -131,9 +129,9 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
         numbers += [one for one in own if filters.verbs is None or one[0].verb in filters.verbs]
     filters.check()
     if not numbers:
-        example = f"{len(skipped):,} named, such as {': '.join(skipped[0])}; " if skipped else ""
+        example = f"{len(skipped):,} named, such as {': '.join(skipped[0])}" if skipped else "none is there"
         choices = " ".join(f"{key}={text}" for key, text in where.items())
-        raise UserError(f"no finished run has results to compare ({example}none with {choices or 'a number'})")
+        raise UserError(f"no finished run has results to compare ({f'none with {choices}' if choices else example})")
     for key in [key for key in where if key in COORDINATES]:
         wanted = {where[key], *where[key].split(",")}  # a name may have a comma
         measured = {dict(coordinates).get(key) for _, _, coordinates, _ in numbers}
@@ -250,11 +248,6 @@ def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The rows of a file by their columns, each with its line. UserError where it cannot be read."""
     try:
         text = read_text(path).removeprefix("\ufeff")
-        if path.suffix == ".jsonl":
-            for n, line in enumerate(text.splitlines(), 1):
-                row = flat(parse_json(line))
-                yield n, {key.removeprefix("settings."): item for key, item in row.items()}
-            return
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
         columns = list(reader.fieldnames or [])
         if "" in columns or len({*columns}) < len(columns):
@@ -263,7 +256,7 @@ def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if None in row or None in row.values():
                 raise ValueError(f"line {reader.line_num} has not as many cells as there are columns")
             yield reader.line_num, {key: read(item) for key, item in row.items()}
-    except (OSError, ValueError, AttributeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
 
 

@@ -170,8 +170,6 @@ def past_run(directory: Path) -> PastRun:
 def is_held(directory: Path) -> bool:
     """Whether a living process writes there."""
     path = directory / LOCK
-    if not os.access(path, os.W_OK):  # a folder of another user: the manifest is believed, unless no lock is left
-        return path.exists()
     lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
@@ -230,13 +228,11 @@ def directories_of(word: str, outputs: str, *verbs: str | None, levels: float = 
     if reference is not None and not os.path.lexists(word):
         return [last(int(reference["before"] or 0), outputs, *verbs)]
     path = home_expanded(word, "the run")
-    is_there = word and os.path.exists(path)
-    if not is_there and not glob.has_magic(word):
-        raise UserError(f"there is no '{word}'; give a run directory, a sweep, a pattern in quotes, last or last~3")
-    matches = [str(path)] if is_there else sorted(glob.glob(str(path), recursive=True))
+    matches = [str(path)] if os.path.exists(path) else sorted(glob.glob(str(path), recursive=True))
     found = dict.fromkeys(run for match in matches for run in runs_below(Path(match).absolute(), levels))
-    if not found:
-        raise UserError(f"{word} holds no run (a folder with a {MANIFEST})")
+    if not (word and found):
+        words = "give a run directory, a sweep, a pattern in quotes, last or last~3"
+        raise UserError(f"there is no '{word}', or it holds no run (a folder with a {MANIFEST}); {words}")
     return sorted(found, key=started_at)
 
 
@@ -257,10 +253,7 @@ def directories_of_all(words: Sequence[str], outputs: str, *verbs: str | None) -
     if words:
         found = dict.fromkeys(directory for word in words for directory in directories_of(word, outputs, *verbs))
         return sorted(found, key=started_at, reverse=True)
-    folder = home_expanded(outputs, "outputs")
-    if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}; outputs=DIR names another one")
-    return newest_first(folder)
+    return newest_first(home_expanded(outputs, "outputs"))
 
 
 def newest_first(*folders: Path) -> list[Path]:

@@ -260,13 +260,10 @@ def recorded_config_dir(run: PastRun, *, trust: bool) -> str | None:
     if given is None:
         return None
     folder = folder_of(run) / given
-    made = f"{run.directory} was made with --config-dir {folder}"
-    if not folder.is_dir():
-        raise UserError(f"{made}, which is not there any more; give --config-dir DIR")
-    if not trust:
+    if not trust or not folder.is_dir():
         raise UserError(
-            f"{made}, whose modules would run: give trust=true to repeat it with them, or --config-dir DIR, a folder "
-            "of your own"
+            f"{run.directory} was made with --config-dir {folder}, whose modules would run: give trust=true to repeat "
+            "it with them, if they are still there, or --config-dir DIR, a folder of your own"
         )
     return str(folder)
 

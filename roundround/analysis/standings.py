@@ -238,11 +238,6 @@ class Standing:
         return format_variant(self.variant)
 
     @property
-    def key(self) -> str:
-        """The variant and its learning rate."""
-        return f"{self.name}, lr {self.rate:g}"
-
-    @property
     def file_name(self) -> str:
         return re.sub(r"[^\w.=+-]+", "_", "+".join(f"{k}={v}" for k, v in self.variant.items())) + ".json"
 
@@ -323,12 +318,12 @@ def stored(name: str, size: str) -> list[Standing]:
 
 
 def add(found: dict[str, Standing], standing: Standing) -> None:
-    """Among the others by their keys; where a seed has values already, these stay."""
-    first = found.setdefault(standing.key, standing)
+    """Among the others by their names; where a seed has values already, these stay."""
+    first = found.setdefault(standing.name, standing)
     if first is not standing:
         more = standing.without(first.made)
         names, parts = first.numbers | more.numbers, first.remarks | more.remarks
-        found[standing.key] = replace(
+        found[standing.name] = replace(
             first,
             numbers={name: first.numbers.get(name, {}) | more.numbers.get(name, {}) for name in names},
             remarks={part: [*first.remarks.get(part, ()), *more.remarks.get(part, ())] for part in parts},

@@ -39,13 +39,11 @@ ABOUT, CSV, MARKDOWN = "bench.json", "bench.csv", "bench.md"
 FEW = 3  # variants beside the baseline that have a sentence each
 MOST_CURVES = 6
 MARKS = {BETTER: "+", WORSE: "-"}
-POSITION = "position in the longest window"
-BAND = "all variants, from the lowest to the highest tenth"
 
 
 @dataclass
 class Standings:
-    """The chosen variants beside the baseline; `found` are all that have values."""
+    """The chosen variants beside the baseline; `found` are all that have values, which say how differences vary."""
 
     set: StandardSet
     found: Sequence[Standing]
@@ -57,14 +55,7 @@ class Standings:
         """The baseline first, then by name."""
         order = sorted(self.chosen, key=lambda s: (s is not self.baseline, s.name))
         columns, known = self.set.columns, priors(self.baseline, self.found, self.set.columns)
-        return [
-            (s, [record | {"variant": self.label(s)} for record in compared(s, self.baseline, known, columns)])
-            for s in order
-        ]
-
-    def label(self, standing: Standing) -> str:
-        """The variant's name, with its learning rate where that is not the set's."""
-        return standing.name if standing.rate == self.set.rate else standing.key
+        return [(s, compared(s, self.baseline, known, columns)) for s in order]
 
     def records(self) -> list[Record]:
         return [record for _, some in self.rows for record in some]
@@ -76,7 +67,7 @@ class Standings:
                 "name": part.name,
                 "question": part.question,
                 "columns": [asdict(column) for column in part.columns],
-                "curves": [self.curves(part, x, metric) for x, metric in (("length", ""), (POSITION, ":position"))],
+                "curves": [self.curves(part)],
             }
             for part in self.set.parts
         ]
@@ -85,7 +76,7 @@ class Standings:
             "size": self.set.size,
             "hash": self.set.hash,
             "standard": self.set.is_standard,
-            "baseline": self.label(self.baseline),
+            "baseline": self.baseline.name,
             "remarks": self.remarks(),
             "parts": parts,
         }
@@ -95,30 +86,26 @@ class Standings:
         lines = "".join(f"- {line}\n" for line in [*self.sentences(), *self.remarks()])
         write_atomically(directory / MARKDOWN, f"{self.overview().markdown()}\n{lines}")
 
-    def curves(self, part: Part, x: str, kind: str) -> dict[str, Any]:
-        """The first metric of a part by length, or by position, of at most MOST_CURVES variants, and of all."""
-        metric = part.columns[0].number.partition("@")[0] + kind
+    def curves(self, part: Part) -> dict[str, Any]:
+        """The first metric of a part by length: the values of all seeds, of at most MOST_CURVES variants."""
+        metric = part.columns[0].number.partition("@")[0]
         clear = [sum(r["part"] == part.name and r["verdict"] in MARKS for r in some) for _, some in self.rows]
         most = sorted(range(1, len(self.rows)), key=lambda n: -clear[n])[: MOST_CURVES - 1]  # with most differences
         drawn = [self.rows[n][0] for n in [0, *sorted(most)]]
-        return {
-            "x": x,
-            "variants": {self.label(s): s.curve(part.name, metric) for s in drawn},
-            "band": band([s.curve(part.name, metric) for s in self.found]),
-        }
+        return {"x": "length", "variants": {s.name: s.curve(part.name, metric) for s in drawn}}
 
     def remarks(self) -> list[str]:
         changed = [f"not the standard set: {self.set.name} was changed (hash {self.set.hash})"]
         found = changed * (not self.set.is_standard)
         for standing, _ in self.rows:
             for part, lines in standing.remarks.items():
-                found += [f"{self.label(standing)}: {part}: {line}" for line in lines]
+                found += [f"{standing.name}: {part}: {line}" for line in lines]
         return found
 
     def sentences(self) -> list[str]:
         """One for each variant but the baseline, where these are few."""
         others = self.rows[1 : FEW + 1] if len(self.rows) <= FEW + 1 else []
-        return [sentence(self.label(s), self.label(self.baseline), some) for s, some in others]
+        return [sentence(s.name, self.baseline.name, some) for s, some in others]
 
     def show(self) -> None:
         """Print the table, the sentences and the remarks."""
@@ -129,7 +116,7 @@ class Standings:
         for remark in self.remarks() if self.sentences() else []:
             print_status(remark)
         print_status(
-            f"+ better, - worse than {self.label(self.baseline)}: paired by seed, p < {SIGNIFICANT} after Holm; all "
+            f"+ better, - worse than {self.baseline.name}: paired by seed, p < {SIGNIFICANT} after Holm; all "
             f"numbers, with their intervals, are in {CSV} of the run"
         )
 
@@ -137,7 +124,7 @@ class Standings:
         """A row for each variant, a column for each number, with a mark where it differs."""
         title = f"standard set {self.set.name}, size {self.set.size}{'' if self.set.is_standard else ', changed'}"
         rows = [
-            [Cell(self.label(s)), len(s.made), *(Cell(text(r) + MARKS.get(r["verdict"], ""), r["value"]) for r in some)]
+            [Cell(s.name), len(s.made), *(Cell(text(r) + MARKS.get(r["verdict"], ""), r["value"]) for r in some)]
             for s, some in self.rows
         ]
         return Table(title, ["variant", "seeds", *(column.name for column in self.set.columns)], rows, names=1)
@@ -164,19 +151,6 @@ def sentence(name: str, baseline: str, records: Sequence[Record]) -> str:
     parts += [f"too few seeds in common for {', '.join(untested)}"] * bool(untested)
     parts += [f"{NO_VALUE} in {', '.join(missing)}"] * bool(missing)
     return f"{name} against {baseline}: {'; '.join(parts)}."
-
-
-def band(curves: Sequence[Mapping[int, Sequence[float]]]) -> dict[int, list[float]]:
-    """By length, where most are measured: the ends of the means of eight tenths of all variants, and their median."""
-    if len(curves) <= FEW:
-        return {}
-    places = sorted({length for curve in curves for length in curve})
-    by_place = {n: [float(np.mean(curve[n])) for curve in curves if curve.get(n)] for n in places}
-    return {
-        n: [float(q) for q in np.quantile(some, [0.1, 0.5, 0.9])]
-        for n, some in by_place.items()
-        if 2 * len(some) > len(curves)
-    }
 
 
 # -- the page
@@ -220,7 +194,7 @@ def as_compared(record: Record) -> Record:
 
 
 def panels_of(about: Mapping[str, Any]) -> list[Panel]:
-    """A panel for each part that was measured at several lengths; of text another by position in the longest."""
+    """A panel for each part that was measured at several lengths."""
     found = []
     for part in about["parts"]:
         share = part["columns"][0]["better"] == "higher"
@@ -232,9 +206,6 @@ def panels_of(about: Mapping[str, Any]) -> list[Panel]:
             ]
             if not lines:
                 continue
-            if band := curves["band"]:
-                low, middle, high = zip(*band.values(), strict=True)
-                lines.append(Curve(BAND, [*map(int, band)], middle, low=low, high=high, reference=True))
             ticks = sorted({n for line in lines for n in np.asarray(line.x).tolist()})
             found.append(
                 Panel(

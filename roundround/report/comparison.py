@@ -3,7 +3,7 @@
 `results.json` is a flat list, a record for each metric, place and setting that was measured:
 
     metric        the name of the number, such as perplexity
-    verb          what measured it: train, eval, probe, max-retrieval; null where it was read from a csv or jsonl file
+    verb          what measured it: train, eval, probe, max-retrieval; null where it was read from a csv file
     length, ...   the place: context length, n, task, texts, layer, head, ... whichever the measurement has
     settings      {"pe": "rope", "softmax": "softmax"}: the values of the settings that vary, null where there is none
     mean, low, high, n_seeds    mean over the seeds and its 95 % t interval (null for one seed)
@@ -366,16 +366,14 @@ def panels_of(
 
 def training_curves(about: Mapping[str, Any]) -> list[Drawing]:
     """Held-out loss by training tokens, means over seeds."""
-    curves, metric = [], ""
+    curves = []
     for curve in about.get("curves", []):
         if len(curve["tokens"]) > 1:
-            ends = (curve["low"] or (), curve["high"] or ())  # one seed has none
-            tokens, mean, low, high = (numbers(map(number, x)) for x in (curve["tokens"], curve["mean"], *ends))
-            curves.append((curve["settings"], Curve("", tokens, mean, low=low, high=high)))
-            metric = curve["metric"]
-    label = {"held_out_nats_per_token": "held-out loss (nats per token)"}.get(metric, in_words(metric))
+            tokens, mean, low, high = (numbers(curve[key] or ()) for key in ("tokens", "mean", "low", "high"))
+            curves.append((curve["settings"], Curve("", tokens, mean, low=low, high=high)))  # one seed has no ends
     note = "Means over the seeds; the band is the 95 % interval of the mean."
-    panels = panels_of(curves, "training", ("training tokens", label), note=note, possible=(0.0, None))
+    labels = ("training tokens", "held-out loss (nats per token)")
+    panels = panels_of(curves, "training", labels, note=note, possible=(0.0, None))
     return [Drawing("training_curves", "training", panels, "Training curves")] if panels else []
 
 
@@ -438,7 +436,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
     lines = [f"{key}: {text_of(values)}" for key, values in about.get("settings", {}).items()]
     scope = [f"Settings that vary: {'; '.join(lines)}."] if lines else []
     if about.get("baseline"):
-        scope.append(f"Compared with the baseline {', '.join(about['baseline'])}.")
+        scope.append(f"Differences are to the baseline {', '.join(about['baseline'])}, paired by seed.")
     scope.append(
         "The same numbers for other programs: comparison.csv, comparison.md and comparison.tex beside this page."
     )
@@ -451,10 +449,7 @@ def sections_of(records: Sequence[Record], about: Mapping[str, Any], remarks: li
     for title, rows in by_metric(records).items():
         verb = str(rows[0].get("verb") or "")
         section = sections.setdefault(verb, Section(verb or "Measurements"))
-        baselines = {format_settings(row["baseline"]): None for row in rows if isinstance(row.get("baseline"), dict)}
-        named = f"the baseline {next(iter(baselines))}" if len(baselines) == 1 else "the baseline of each"
-        note = f"difference: to {named}, paired by seed, with its 95 % interval" if baselines else ""
-        section.tables.append(sheet(title, rows, folded=bool(section.tables), note=note))
+        section.tables.append(sheet(title, rows, folded=bool(section.tables)))
     for drawing in drawings(records, about):
         section = sections.setdefault(drawing.section, Section(drawing.section))
         section.panels = [*section.panels, *drawing.panels]

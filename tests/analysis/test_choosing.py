@@ -68,7 +68,7 @@ def test_a_run_meant_twice_is_there_once(outputs: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("nowhere", "there is no 'nowhere'; give a run directory, a sweep, a pattern in quotes, last or last~3"),
+        ("nowhere", "there is no 'nowhere', or it holds no run"),
         ("", "there is no ''"),
         ("*.txt", "holds no run"),
         ("last~4", "last~4: 4 runs are there, under"),

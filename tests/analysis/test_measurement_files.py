@@ -1,4 +1,4 @@
-"""csv and jsonl files of settings, seed, metric, length, value, made by somebody else."""
+"""csv files of settings, seed, metric, length, value, made by somebody else."""
 
 from __future__ import annotations
 
@@ -115,8 +115,6 @@ def test_two_files_that_disagree_are_refused(tmp_path: Path) -> None:
         ),  # as a join leaves it
         ("a.csv", ",pe,value\n0,rope,1\n1,rope,2\n", "has no name, or the name of another one"),  # the index of pandas
         ("a.csv", "pe,length,value\nrope,long,1\n", "line 2: length=long must be a number"),
-        ("a.jsonl", '{"pe": "rope", "value": 1}\n{"pe": "ro', "a.jsonl cannot be read"),
-        ("a.jsonl", "[1]\n", "a.jsonl cannot be read"),
     ],
 )
 def test_a_file_of_something_else_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:

@@ -251,8 +251,8 @@ def test_a_value_that_is_composed_differently_today_is_named_by_its_key(trained:
         ({"overrides": ["+trainer.callbacks=[{_target_: evil.Code}]"]}, "evil.Code, which is not roundround's"),
         ({"overrides": ["pe=gone"]}, "no pe=gone"),
         ({"overrides": ["optim.gone=3"]}, "no config key 'optim.gone'"),
-        ({"command": "roundround train --config-dir /nowhere"}, "--config-dir /nowhere, which is not there any more"),
-        ({"command": "roundround train -cd=mine"}, "mine, which is not there any more"),
+        ({"command": "roundround train --config-dir /nowhere"}, "--config-dir /nowhere, whose modules would run"),
+        ({"command": "roundround train -cd=mine"}, "mine, whose modules would run"),
     ],
 )
 def test_a_run_that_cannot_be_repeated_is_named_with_the_reason(

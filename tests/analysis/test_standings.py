@@ -161,9 +161,9 @@ def test_seeds_of_two_files_are_put_together() -> None:
     first = standing("nope", {"token_accuracy@10": [0.1]}, seeds=1)
     second = standing("nope", {"token_accuracy@10": [0.9, 0.2]}, seeds=2)
     second.remarks["copying"] = ["seed 1: not this one", "seed 2: it diverged"]
-    found = {first.key: first}
+    found = {first.name: first}
     add(found, second)
-    both, left = found[first.key], second.without([1])
+    both, left = found[first.name], second.without([1])
     assert both.numbers["copying", "token_accuracy@10"] == {1: 0.1, 2: 0.2}
     assert left.numbers["copying", "token_accuracy@10"] == {2: 0.2}
     assert both.remarks == left.remarks == {"copying": ["seed 2: it diverged"]}

@@ -58,7 +58,7 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
         pick_device(config.device)
     found = all_values(the_set, config, invocation.config_dir)
     named = [*([baseline] if wanted else []), *(v for v in wanted if v != baseline)]
-    for variant in [one for one in named if not any(s.variant == one for s in found.values())]:
+    for variant in [one for one in named if format_variant(one) not in found]:
         from roundround.trained.models import check_buildable  # torch, which the table of values does not wait for
 
         words = the_set.words(the_set.parts[0], variant, 1)
@@ -67,14 +67,11 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
         runner = SetRunner(the_set, config, invocation, found, run.directory)
         for variant in named:
             runner.complete(variant, seeds)
-        every = list(found.values())
-        of_baseline = sorted((s for s in every if s.variant == baseline), key=lambda s: s.rate != the_set.rate)
-        if not of_baseline:
-            name = format_variant(baseline)
-            raise UserError(f"baseline {name} has no values{nearest(name, [standing.name for standing in every])}")
-        base = of_baseline[0]
-        chosen = [s for s in every if s.variant in wanted or s is base] if wanted else every
-        standings = report.Standings(the_set, every, chosen, base)
+        name, every = format_variant(baseline), list(found.values())
+        if name not in found:
+            raise UserError(f"baseline {name} has no values{nearest(name, found)}")
+        chosen = [s for s in every if s.variant in [baseline, *wanted]] if wanted else every
+        standings = report.Standings(the_set, every, chosen, found[name])
         run.results(standings.records(), variants=len(chosen))
         if run.writes:
             standings.leave(run.directory)
@@ -86,7 +83,7 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
 
     A line names what is left out: values of another set, and seeds of a variant of one's own whose code has changed.
     """
-    found = {standing.key: standing for standing in stored(the_set.name, the_set.size)}
+    found = {standing.name: standing for standing in stored(the_set.name, the_set.size)}
     own = [
         path
         for directory, _ in sorted(all_runs(runs_of(config.outputs, "bench"), "bench"))
@@ -100,14 +97,14 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
                 raise
             print_status(f"passed over: {one_line(error)}")
             continue
-        of = (standing.set, standing.size, standing.hash)
-        if of != (the_set.name, the_set.size, the_set.hash):
+        of = (standing.set, standing.size, standing.hash, standing.rate)
+        if of != (the_set.name, the_set.size, the_set.hash, the_set.rate):
             if is_named or of[:2] == (the_set.name, the_set.size):
-                print_status(f"{path} has values of another set ({', '.join(of)}), and is left out")
+                print_status(f"{path} has values of another set ({', '.join(map(str, of))}), and is left out")
             continue
         now = files_of(standing.variant, config_dir)
         old = {seed for seed, made in standing.made.items() if now and made.get("files", now) != now}
-        twice = {*found[standing.key].made} & {*standing.made} if is_named and standing.key in found else set()
+        twice = {*found[standing.name].made} & {*standing.made} if is_named and standing.name in found else set()
         for seeds, why in ((old, "was made with other code"), (twice, "has values already")):
             if seeds:
                 listed = ", ".join(map(str, sorted(seeds)))
@@ -144,7 +141,7 @@ class SetRunner:
     def complete(self, variant: Variant, seeds: Iterable[int]) -> None:
         """Run the seeds that have no values yet."""
         standing = Standing(self.set.name, self.set.size, self.set.hash, variant, self.set.rate)
-        known = self.found.get(standing.key, standing).made
+        known = self.found.get(standing.name, standing).made
         for seed in seeds:
             if seed not in known:
                 self.run_seed(standing, seed)
