@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers_compare import write_curve, write_eval, write_results, write_train
+from helpers_compare import write_eval, write_results, write_train
 
-from roundround.analysis.comparison import Comparison, Record, compare, format_settings, place_of, training_curves
+from roundround.analysis.comparison import Comparison, Record, compare, format_settings, place_of
 from roundround.support.errors import UserError
 
 
@@ -78,20 +78,6 @@ def test_a_baseline_in_one_setting_is_the_run_that_differs_in_it_alone(outputs: 
     assert [baselines.count(one) for one in ({"pe": "rope", "softmax": "softmax"}, None)] == [3, 1]
 
 
-def test_a_baseline_that_is_several_settings_is_refused_with_what_tells_them_apart(outputs: Path) -> None:
-    for seed in (1, 2, 3):
-        write_train(outputs / f"fast-{seed}", "rope", seed, lr=0.1)
-        write_train(outputs / f"other-{seed}", "nope", seed, lr=0.1)
-    assert rows(compare(outputs, baseline="pe=rope"), pe="nope")
-    only_rope = [str(path) for path in (outputs / "train").glob("rope-*")]
-    with pytest.raises(UserError, match=r"baseline=pe=rope matches nothing; the settings that vary are softmax"):
-        compare([*map(str, outputs.glob("other-*")), str(made(outputs, softmax="ssmax"))], baseline="pe=rope")
-    assert compare(only_rope, baseline="pe=rope").settings == {}
-    nodes = [made(outputs, theta=theta) for theta in (10.0, 20.0)]
-    with pytest.raises(UserError, match=r"baseline=pe=rope is both .*give pe.theta too"):
-        compare([*nodes, *(outputs / "train").glob("nope-*")], baseline="pe=rope")
-
-
 def made(outputs: Path, softmax: str = "softmax", theta: float | None = None) -> Path:
     """Another run of nope with another normaliser, or of rope with another base."""
     directory = outputs / f"made-{softmax}-{theta}"
@@ -122,15 +108,6 @@ def test_a_baseline_that_matches_nothing_is_refused_with_the_choices(
         compare(outputs, baseline=baseline)
 
 
-def test_what_varies_and_is_no_name_is_a_setting_with_numbers_in_order(tmp_path: Path) -> None:
-    for lr in (0.1, 0.003, 0.01):
-        write_train(tmp_path / str(lr), "rope", 1, lr=lr)
-    found = compare(tmp_path)
-    assert found.settings == {"optim.lr": [0.003, 0.01, 0.1]}
-    assert found.baseline == []
-    assert "baseline=optim.lr=0.003" in remark(found, "no differences")
-
-
 # -- evaluations and their training run
 
 
@@ -153,28 +130,6 @@ def test_the_join_survives_a_move_of_both(outputs: Path, tmp_path_factory: pytes
     assert found.groups[0].models[0].settings["optim.lr"] == 0.5
     assert found.table[0]["tokens_per_second"] == 640
     assert "together, optim.lr with pe" in remark(found, "optim.lr")
-
-
-def test_what_an_evaluation_replaced_is_its_setting(outputs: Path) -> None:
-    trained = outputs / "train" / "rope-1"
-    write_eval(outputs / "eval" / "own", trained, {16: 9.0})
-    node = {"_target_": "x", "p": 0.5}
-    replaced = write_eval(outputs / "eval" / "replaced", trained, {16: 8.0}, pe=node)
-    change(replaced, lambda manifest: manifest["choices"].update(pe="p_rope"))
-    write_results(replaced, [{"metric": "perplexity", "pe": "p_rope", "seed": 1, "length": 16, "value": 8.0}])
-    found = compare(outputs / "eval")
-    assert found.settings == {"pe": ["p_rope", "rope"]}
-    settings = found.groups[0].models[0].settings
-    assert ("pe.p" in settings, "pe.theta" in settings) == (True, False), "those of the node that it replaced are gone"
-
-
-def test_the_same_model_evaluated_at_other_lengths_is_no_repetition(outputs: Path) -> None:
-    for pe in ("rope", "nope"):
-        for n, length in enumerate((16, 32)):
-            write_eval(outputs / "eval" / f"{pe}-{length}", outputs / "train" / f"{pe}-1", {length: 9.0 + n})
-    found = compare(outputs / "eval")
-    assert [row["n_seeds"] for row in rows(found, "eval")] == [1, 1, 1, 1]
-    assert not any("different numbers" in line for line in found.remarks)
 
 
 def test_a_run_of_many_seeds_and_normalisers_is_a_trial_for_each(tmp_path: Path) -> None:
@@ -227,14 +182,6 @@ def test_what_makes_runs_incomparable_is_reported(outputs: Path) -> None:
     assert not [line for line in compare(outputs / "train").remarks if "differ in" in line]
 
 
-def test_other_targets_are_reported(outputs: Path) -> None:
-    for n, pe in enumerate(("rope", "nope")):
-        evaluated = write_eval(outputs / "eval" / pe, outputs / "train" / f"{pe}-1", {16: 9.0})
-        records = json.loads((evaluated / "results.json").read_text())
-        write_results(evaluated, [*records, {**records[0], "metric": "scored_targets", "value": 100 + n}])
-    assert remark(compare(outputs / "eval"), "different targets")
-
-
 def test_unfinished_runs_are_named_and_left_out(outputs: Path) -> None:
     for n, status in enumerate(["failed: no memory", "interrupted", "running"]):
         write_train(outputs / "train" / f"bad-{n}", "alibi", 1, 1.0, status=status)
@@ -262,25 +209,6 @@ def test_damaged_runs_are_named_skipped_and_counted(outputs: Path, name: str, te
     assert only(found, pe="nope")["seeds"] == [1, 3]
     assert re.search(r"^1 run left out: .*nope-2", remark(found, "left out", message))
     assert only(found, pe="nope")["n_pairs"] == 2
-
-
-def test_a_torn_curve_is_named_and_the_rest_of_it_taken(outputs: Path) -> None:
-    for run in (outputs / "train").iterdir():
-        write_curve(run, {2: 3.0, 4: 2.0})
-    torn = outputs / "train" / "nope-2" / "metrics.jsonl"
-    torn.write_text(torn.read_text() + '{"step": 6, "held_out')
-    (outputs / "train" / "nope-3" / "metrics.jsonl").unlink()
-    curves, damaged = training_curves(compare(outputs).groups)
-    assert {curve["settings"]["pe"]: (curve["n_seeds"], curve["tokens"]) for curve in curves} == {
-        "nope": (2, [256, 512]),
-        "rope": (3, [256, 512]),
-    }
-    assert {
-        path for line in damaged for path in (torn, outputs / "train/nope-3/metrics.jsonl") if str(path) in line
-    } == {
-        torn,
-        outputs / "train/nope-3/metrics.jsonl",
-    }
 
 
 def test_a_metric_that_some_runs_lack_is_reported_and_its_mean_is_of_those_that_have_it(outputs: Path) -> None:
@@ -334,11 +262,3 @@ def test_what_cannot_be_compared_is_refused(outputs: Path) -> None:
     failed = write_train(outputs / "failed", "rope", 1, status="failed: no luck")
     with pytest.raises(UserError, match=r"no finished run has results to compare .*failed: no luck"):
         compare(failed)
-
-
-def test_the_table_is_a_data_frame(outputs: Path) -> None:
-    frame = compare(outputs, baseline="pe=rope").data_frame()
-    assert frame.set_index("pe").loc["nope", ["metric", "length", "n_seeds", "baseline"]].tolist() == [
-        *("perplexity", 16, 3, "pe=rope")
-    ]
-    assert frame["difference"].isna().tolist() == [False, True]

@@ -64,18 +64,6 @@ def test_published_accuracies_of_somebody_else_by_seed(tmp_path: Path) -> None:
     assert by_place["none", 26]["low"] == by_place["none", 26]["high"] == 1, "no spread at all"
 
 
-def test_every_other_column_is_a_setting_and_an_empty_cell_none(tmp_path: Path) -> None:
-    text = "pe,pe.p,seed,value\nrope,,1,3.5\np_rope,0.25,1,3.25\np_rope,0.5,1,3\n"
-    found = compare(write(tmp_path, text), baseline="pe=rope")
-    assert [row["settings"] for row in found.table] == [
-        {"pe": "p_rope", "pe.p": 0.25},
-        {"pe": "p_rope", "pe.p": 0.5},
-        {"pe": "rope", "pe.p": None},
-    ]
-    assert [row["difference"] for row in found.table] == [-0.25, -0.5, None]
-    assert {row["metric"] for row in found.table} == {"value"}
-
-
 def test_filters_choose_among_rows_by_their_settings_and_places(tmp_path: Path) -> None:
     path = write(tmp_path, KAZEMNEJAD)
     found = compare(path, where={"pe": "none", "length": "30,33"})
@@ -87,11 +75,6 @@ def test_filters_choose_among_rows_by_their_settings_and_places(tmp_path: Path) 
     ):
         with pytest.raises(UserError, match=message):
             compare(path, where=where)
-
-
-def test_a_place_may_have_a_comma(tmp_path: Path) -> None:
-    path = write(tmp_path, 'pe,task,value\nrope,"a,b",1\nrope,copy,2\n')
-    assert [place_of(row) for row in compare(path, where={"task": "a,b"}).table] == [{"task": "a,b"}]
 
 
 def test_two_files_that_disagree_are_refused(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,6 @@ from roundround.analysis.standings import (
     priors,
     read_set,
     read_standing,
-    read_yaml,
-    set_of,
     variants_of,
 )
 from roundround.config.options import options_of
@@ -81,16 +78,6 @@ def test_p_values_are_uniform_where_there_is_no_difference() -> None:
     assert np.mean(np.array(p) < 0.05) == pytest.approx(0.05, abs=0.02)
 
 
-def test_groups_that_never_vary_tell_nothing_of_the_prior() -> None:
-    drawn = groups(20, 3, s0=1.0, d0=5.0)
-    assert fitted_prior([*drawn, [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]) == fitted_prior(drawn)
-    assert fitted_prior(drawn[:2]) == (0.0, 0.0)
-    assert moderated([0.0, 0.0, 0.0], (0.0, 0.0))[-1] == 1.0
-    assert math.isnan(moderated([], fitted_prior(drawn))[-1])
-    assert math.isnan(moderated([0.3], (0.0, 0.0))[-1])
-    assert moderated([0.3], (0.01, 4.0))[-1] == pytest.approx(2 * stats.t.sf(3.0, 4)), "others know how seeds vary"
-
-
 # -- verdicts
 
 
@@ -112,12 +99,6 @@ def test_which_way_is_better_is_the_columns(better: str, shift: float, verdict: 
     own = standing("nope", {"token_accuracy@10": [0.501 + shift, 0.519 + shift, 0.489 + shift]})
     [found] = compared(own, base, priors(base, others, [column()]), [column(better)])
     assert found["verdict"] == verdict
-
-
-def test_the_same_variant_under_another_name_is_told_apart_nowhere() -> None:
-    base = standing("rope", {"token_accuracy@10": [0.5, 0.6, 0.7]})
-    [found] = compared(replace(base, variant=complete({"pe": "again"})), base, [(0.0, 0.0)], [column()])
-    assert (found["difference"], found["verdict"]) == (0.0, NOT_TOLD_APART)
 
 
 # -- variants and files
@@ -200,29 +181,6 @@ def test_a_stored_file_is_of_the_set_as_it_is(path: Path) -> None:
         assert found.values(one) or one.part in found.remarks or (one.part, one.number) in found.numbers, one.name
 
 
-def test_every_part_of_the_set_reads_what_its_columns_show() -> None:
-    for part in V1.parts:
-        assert part.question.endswith("?")
-        for one in part.columns:
-            metric = one.number.partition("@")[0]
-            assert part.measures or metric in part.keeps, one.number
-
-
-def test_only_the_set_of_the_stored_values_is_standard_at_every_size(tmp_path: Path) -> None:
-    for size in ("default", "small"):
-        assert read_set("v1", size, None).is_standard
-    mine, own = tmp_path / "bench", options_of("bench")
-    (mine / "mine").mkdir(parents=True)
-    (mine / "mine.yaml").write_text(own["v1"].read_text())
-    for part in V1.parts:
-        (mine / "mine" / f"{part.name}.yaml").write_text(own[f"v1/{part.name}"].read_text())
-    assert not read_set("mine", "default", str(tmp_path)).is_standard
-    whole = read_yaml(own["v1"])
-    for size in ("default", "small"):
-        assert set_of("v1", size, whole, own).is_standard
-        assert not set_of("v1", size, whole | {"train": ["batch_size=33"]}, own).is_standard
-
-
 def test_equal_variants_are_told_apart_no_oftener_than_the_p_value_says() -> None:
     """All differences share the baseline's seeds, so that a quiet baseline makes all variances small at once."""
     rng = np.random.default_rng(0)
@@ -234,10 +192,3 @@ def test_equal_variants_are_told_apart_no_oftener_than_the_p_value_says() -> Non
         p += [compared(other, base, [prior], [column()])[0]["p"] or 1.0 for other in others]
     assert np.mean(np.array(p) < 0.05) < 0.065
     assert np.mean(np.array(p) < 0.05 / 19) < 0.0036
-
-
-def test_a_wrong_name_gets_one_line() -> None:
-    with pytest.raises(UserError, match=r"no set=v9 \(choices: v1\)"):
-        read_set("v9", "default", None)
-    with pytest.raises(UserError, match="no size=huge"):
-        read_set("v1", "huge", None)

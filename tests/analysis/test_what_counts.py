@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers_compare import NODE, write_curve, write_eval, write_results, write_train
+from helpers_compare import NODE, write_eval, write_results, write_train
 from helpers_runs import write_run
 
-from roundround.analysis.comparison import Comparison, compare, place_of, training_curves
-from roundround.report.comparison import cut, drawings
-from roundround.support.panels import Curve, Panel
+from roundround.analysis.comparison import Comparison, compare, place_of
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -72,13 +70,6 @@ def test_evaluations_whose_training_is_gone_keep_the_settings_that_were_typed(tm
     assert "and 1 more measured" in line
 
 
-def test_a_seed_that_was_trained_twice_has_one_curve(tmp_path: Path) -> None:
-    for minute, (seed, loss) in enumerate([(1, 9.0), (1, 3.0), (2, 5.0)]):
-        write_curve(write_train(tmp_path / str(minute), "rope", seed, minute=minute), {5: loss, 10: loss})
-    [curve], _ = training_curves(compare(tmp_path).groups)
-    assert (curve["n_seeds"], curve["mean"]) == (2, [4.0, 4.0])
-
-
 def test_a_family_is_as_large_whatever_came_out_at_its_place(tmp_path: Path) -> None:
     """Counted is who is compared and has no number there: not the baseline, and none for a number lost elsewhere."""
     for pe in ("rope", "nope", "alibi"):
@@ -132,29 +123,3 @@ def test_filters_ask_the_records_of_max_retrieval_and_the_rows_of_files(tmp_path
     assert compare(file, where={"verb": "eval"}, baseline="tied=true").baseline == ["tied=true"]
     frame = compare(file).data_frame()
     assert set(frame["settings.p"].dropna()) == {0.5, 1}, "a setting that is called as a result is"
-
-
-def test_a_rate_that_diverged_was_tried(tmp_path: Path) -> None:
-    for lr, loss in ((0.001, 3.0), (0.003, 2.0), (0.01, None)):
-        for seed in (1, 2):
-            odd = {"metric": "perplexity", "length": 16, "value": "nan"}
-            records = [
-                odd if loss is None else odd | {"value": loss + seed / 9},
-                {"metric": "scored_targets", "value": 7},
-            ]
-            write_train(tmp_path / f"{lr}-{seed}", "rope", seed, lr=lr, records=records)
-    assert not [line for line in compare(tmp_path).remarks if "edge" in line]
-
-
-def test_what_is_not_drawn_is_counted_and_the_baselines_line_stays(tmp_path: Path) -> None:
-    ticks = [1.0, 2.0]
-    lines = [Curve(f"{n}", ticks, ticks) for n in range(9)]
-    zero = Curve("baseline", ticks, [0.0, 0.0], reference=True)
-    [panel], n_more = cut([Panel("x", "y", [*lines, zero])])
-    assert isinstance(panel, Panel)
-    assert ([curve.name for curve in panel.curves][-1], len(panel.curves), n_more) == ("baseline", 9, 1)
-    text = [f"{a},{b},{seed},{a * b + seed}" for a in range(1, 11) for b in range(1, 11) for seed in (1, 2)]
-    found = compare(written(tmp_path, "\n".join(["a,b,seed,value", *text])))
-    records = [{**record, "metric": "accuracy"} for record in found.table]
-    [matrix] = [drawing for drawing in drawings(records, {}) if drawing.name.endswith("matrix")]
-    assert "at most 8 x 8 settings" in matrix.note

@@ -56,15 +56,6 @@ def test_a_sweep_ends_with_a_table_a_page_and_the_next_commands(swept: tuple[Pat
     assert 'href="3/report.html"' in text
 
 
-def test_report_writes_the_page_of_a_sweep_again(swept: tuple[Path, Done], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(swept[0])
-    page = swept[0] / "out/a-sweep/report.html"
-    page.write_text("")
-    done = typed("report", "out/a-sweep")
-    assert done.out.splitlines() == [*(str(page.parent / job / page.name) for job in "0123"), str(page)]
-    assert "Sweep of train" in page.read_text()
-
-
 def test_every_run_of_a_sweep_is_evaluated_by_its_directory_or_a_pattern(
     swept: tuple[Path, Done], roundround: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,20 +103,6 @@ def test_what_means_no_finished_run_is_refused(
     word = f"run={swept[0] / 'out'}"
     assert_refused(roundround("export", word, "to=model"), "means 4 runs", "to= is one folder", "out/a-sweep/0")
     assert_refused(roundround("max-retrieval", word), "none is a finished run of max-retrieval")
-
-
-def test_a_damaged_run_of_a_folder_is_passed_over_and_named(
-    swept: tuple[Path, Done], roundround: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("runs/broken").mkdir(parents=True)
-    Path("runs/broken/run.json").write_text("{")
-    Path("runs/0").symlink_to(swept[0] / "out/a-sweep/0")
-    done = roundround("eval", "run=runs/*", "length=16", "max_tokens=64", "logger=none", "device=cpu")
-    assert done.code == 0, done.err
-    assert "passed over: " in done.err
-    assert "runs/broken/run.json is not valid json" in done.err
-    assert "1 of the 2 runs of runs/* are finished runs of train" in done.err
 
 
 def test_the_page_of_a_sweep_says_what_has_not_ended_well_and_no_run_of_one_job(tmp_path: Path) -> None:

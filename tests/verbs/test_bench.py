@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +13,6 @@ from conftest import Done, assert_refused, shell
 
 from roundround.analysis import repetition
 from roundround.analysis.repetition import Runner
-from roundround.analysis.standings import NO_VALUE, Column, Standing, compared, priors
 from roundround.distributed.child import VerbFailed
 from roundround.verbs.bench import run as bench
 
@@ -124,16 +121,6 @@ def test_what_is_named_and_the_baseline_are_run_seed_by_seed_and_taken_the_next_
     assert len(ran) == 12, "the third seed of both"
 
 
-def test_all_that_have_values_are_shown_without_a_name(
-    roundround: Callable[..., Done], mine: Path, ran: list[list[str]]
-) -> None:
-    roundround("bench", *WORDS, "pe=nope,half", "seeds=1")
-    n_ran = len(ran)
-    done = roundround("bench", *WORDS)
-    assert len(ran) == n_ran
-    assert {record["variant"] for record in done.results} == {"rope", "nope", "half"}
-
-
 def test_a_part_that_fails_has_a_remark_and_the_others_go_on(
     roundround: Callable[..., Done], mine: Path, ran: list[list[str]]
 ) -> None:
@@ -158,21 +145,6 @@ def test_a_set_of_ones_own_has_no_stored_values_and_a_changed_one_is_marked(
     file = file.rename(here / "sent.json")
     other = roundround("bench", str(file), "pe=rope")
     assert f"{file} has values of another set (tiny, default, " in other.err
-
-
-def test_an_odd_file_of_values_in_a_run_of_ones_own_stops_no_later_bench(
-    roundround: Callable[..., Done], mine: Path, ran: list[list[str]], here: Path
-) -> None:
-    done = roundround("bench", *WORDS, "pe=nope")
-    (done.directory / "values" / "odd.json").write_text("{")
-    n_ran = len(ran)
-    again = roundround("bench", *WORDS, "pe=nope")
-    assert again.code == 0
-    assert re.search(r"passed over: .*odd\.json is no file of values as roundround bench leaves it: ", again.err)
-    assert len(ran) == n_ran, "the whole files are read"
-    odd = roundround("bench", str((done.directory / "values" / "odd.json").rename(here / "odd.json")), "pe=rope")
-    assert odd.code == 2
-    assert "odd.json is no file of values" in odd.err
 
 
 def test_values_of_code_that_has_changed_since_are_made_again(
@@ -223,17 +195,6 @@ def test_every_combination_is_a_job_of_a_sweep() -> None:
 ])  # fmt: skip
 def test_wrong_words_get_one_line(roundround: Callable[..., Done], words: Sequence[str], parts: Sequence[str]) -> None:
     assert_refused(roundround("bench", *words), *parts)
-
-
-def test_a_cost_that_was_never_steady_has_no_value_and_no_verdict() -> None:
-    column = Column(name="step", part="cost", number="step_time@4", unit="", better="lower")
-    rope, nope = (Standing("v1", "default", "", {"pe": pe, "softmax": "softmax"}, 1e-3) for pe in ("rope", "nope"))
-    for seed in (1, 2):
-        rope.add(seed, {"cost": {"step_time@4": 1.0, "step_memory@4": 1.0}}, {}, {})
-        nope.add(seed, {"cost": {"step_time@4": math.nan, "step_memory@4": 1.5}}, {}, {})
-    [found] = compared(nope, rope, priors(rope, [rope, nope], [column]), [column])
-    assert (found["verdict"], found["value"]) == (NO_VALUE, None)
-    assert nope.numbers["cost", "step_memory@4"] == {1: 1.5, 2: 1.5}
 
 
 @pytest.mark.slow
