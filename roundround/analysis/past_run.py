@@ -144,7 +144,7 @@ class PastRun:
         """The records of its results.json; none where it has none yet. UserError where the file is damaged."""
         path = self.directory / RESULTS
         try:
-            records = parse_json(self.text_of(RESULTS) or "[]")
+            records: list[dict[str, Any]] = parse_json(self.text_of(RESULTS) or "[]")
         except ValueError as error:
             raise UserError(f"{path} cannot be read: {one_line(error)}") from error
         if not all(isinstance(record, dict) and {"metric", "value"} <= record.keys() for record in records):

@@ -55,13 +55,14 @@ def promises(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
     remarks = []
     with torch.inference_mode(), warnings_as_lines(FallsBack):
         logits_BTV = logits(decoder, tokens_BT)
-        for name, measure in {
+        measures: dict[str, Callable[[], float]] = {
             "bfloat16": lambda: rounding(decoder, tokens_BT, logits_BTV),
             "cache": lambda: apart(cached(decoder, tokens_BT), logits_BTV),
             "shift": lambda: apart(shifted(decoder, tokens_BT), logits_BTV),
             "padding": lambda: apart(padded(decoder, tokens_BT), logits_BTV),
             "export": lambda: exported(trained, tokens_BT),
-        }.items():
+        }
+        for name, measure in measures.items():
             most, of = (ROUNDED, "nats on the mean target") if name == "bfloat16" else (EXACT, "of the largest logit")
             try:
                 deviation = measure()

@@ -78,15 +78,6 @@ def test_a_baseline_in_one_setting_is_the_run_that_differs_in_it_alone(outputs: 
     assert [baselines.count(one) for one in ({"pe": "rope", "softmax": "softmax"}, None)] == [3, 1]
 
 
-def made(outputs: Path, softmax: str = "softmax", theta: float | None = None) -> Path:
-    """Another run of nope with another normaliser, or of rope with another base."""
-    directory = outputs / f"made-{softmax}-{theta}"
-    write_train(directory, "nope" if theta is None else "rope", 1, softmax=softmax)
-    if theta is not None:
-        change(directory, lambda manifest: manifest["config"]["pe"].update(theta=theta))
-    return directory
-
-
 def change(directory: Path, edit: Any) -> None:
     manifest = json.loads((directory / "run.json").read_text())
     edit(manifest)

@@ -21,8 +21,6 @@ from roundround.analysis.repetition import overrides_of
 from roundround.distributed.child import clean_environment, start
 from roundround.verbs.rerun import run as task
 
-SMALL = ["seeds=2", "max_steps=2", "test_sizes=[4]", "test_sets=4", "model.width=8", "device=cpu"]
-
 
 def edit(directory: Path, name: str, change: Callable[[Any], Any]) -> None:
     """Write a file with what the change returns; with what it has changed, where it returns nothing."""

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from helpers_compare import write_eval, write_train
 from scipy import stats
 
@@ -15,8 +14,6 @@ from roundround.analysis.comparison import Comparison, Record, compare, comparis
 from roundround.analysis.intervals import holm, paired_p
 from roundround.analysis.load import LongTable, Model, long_table
 from roundround.report.comparison import sheets
-
-COPY = ROOT / "docs" / "results" / "length" / "copy.csv"
 
 
 def made_up(numbers: dict[str, dict[int, float]], metric: str = "perplexity") -> LongTable:
