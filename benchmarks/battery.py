@@ -622,7 +622,7 @@ def probes(lab: Lab) -> None:
             "attention": [digest({"": layer}) for layer in rr.attention(model, tokenizer, texts[0])],
             "evaluate": rr.evaluate(model, tokenizer, "stories", length=[16, 32], dispersion=True).to_dict("list"),
             "generate": rr.generate(model, tokenizer, "The fox", length=30, n=2),
-            "compare": rr.compare([run, lab.home / "outputs"], baseline="pe=nope").records(),
+            "compare": rr.compare([run, lab.home / "outputs"], baseline="pe=nope").table,
             "runs": rr.runs().drop(columns=["started", "seconds"]).to_dict("list"),
             "run": [rr.run(run).data_frame().to_dict("list"), sorted(rr.run(run).settings)],
             "curves": rr.run(run).curves()[["loss", "grad_norm", "held_out_nats_per_token"]].to_dict("list"),

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from pandas import DataFrame
 
-from roundround.analysis.compare import compare as compare
 from roundround.analysis.comparison import as_typed
+from roundround.analysis.comparison import compare as compare
 from roundround.analysis.past_run import Filters, PastRun, directories_of, directories_of_all, past_run, runs_in
 from roundround.support.console import print_status
 from roundround.support.errors import AlreadyReported, Interrupted, UserError

@@ -383,6 +383,13 @@ def comparison(here: Path) -> Any:
     return rr.compare(here / "outputs", where={"verb": "eval"})
 
 
+def test_filters_may_be_numbers_and_lists(comparison: Any, here: Path) -> None:
+    assert len(rr.runs(where={"pe": ["rope", "nope"], "verb": "train"})) == 3
+    assert len(rr.runs(where={"seed": 1, "verb": "train"})) == 2
+    table = rr.compare(here / "outputs", where={"verb": "eval", "length": 32}).data_frame()
+    assert table["length"].tolist() == [32, 32]
+
+
 def test_a_comparison_is_drawn_as_the_verb_draws_it(comparison: Any) -> None:
     figure = rr.plot(comparison)
     assert isinstance(figure, Figure)

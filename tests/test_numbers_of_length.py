@@ -25,13 +25,13 @@ from results.length import (
 )
 from results.stored import DOCS, Array, difference, seeds, share
 
-from roundround.analysis.compare import compare
+from roundround.analysis.comparison import compare, format_settings
 from roundround.analysis.intervals import half_width, holm, paired_p
 
 
 def p_holm(name: str, metric: str, length: int, baseline: str) -> dict[str, float]:
     rows = compare(DOCS / f"{name}.csv", baseline=baseline, metric=metric, where={"length": str(length)}).table
-    return {row.group.name: row.p_holm for row in rows if row.p_holm is not None}
+    return {format_settings(row["settings"]): row["p_holm"] for row in rows if row["p_holm"] is not None}
 
 
 def p_of(pairs: list[tuple[Array, Array]]) -> list[float]:

@@ -1,4 +1,4 @@
-"""A comparison: settings with the replicates behind them, a row for each number, and training curves.
+"""Runs compared: `rr.compare`, what its tables have, and what a reader has to know.
 
 A long table of numbers (load.py) is grouped by the settings that vary, and turned into means over seeds, with
 differences to a baseline paired by seed.
@@ -8,10 +8,10 @@ Tested by tests/analysis/test_compare.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame, Series
 
-from roundround.analysis.intervals import Array, half_width, holm, paired_p
-from roundround.analysis.load import GROUPS, Coordinates, LongTable, Replicate
-from roundround.analysis.past_run import PastRun, is_same, rank
+from roundround.analysis.intervals import Array, error_widths, half_width, holm, paired_p
+from roundround.analysis.load import GROUPS, LongTable, Model, load
+from roundround.analysis.past_run import PastRun, direction, is_same, rank
 from roundround.records.directories import METRICS
 from roundround.support.errors import UserError, nearest
 
@@ -30,8 +30,19 @@ MEMORY = {"peak_resident_bytes": "resident_bytes", "peak_device_bytes": "device_
 HELD_OUT = "held_out_nats_per_token"
 POINTS = 200  # of a curve; a figure shows no more
 PLAIN = {"pe": "rope", "softmax": "softmax"}  # the baseline where none is asked for
-ROWS_SHOWN = 20  # in a notebook
-NOT_SHOWN = ["verb", "values", "seeds", "n_pairs", "p_is_bound", "tokens_per_second", *MEMORY]  # there
+RATE = "optim.lr"
+NAMED = 3  # of many
+FIELDS = {  # of a record; whatever else it has is the place where it was measured
+    "metric", "verb", "settings", "mean", "low", "high", "n_seeds", "seeds", "values", "baseline", "n_pairs",
+    "difference", "difference_low", "difference_high", "p", "p_holm", "p_is_bound", "tokens_per_second",
+    "peak_resident_bytes", "peak_device_bytes", "value", "run",
+}  # fmt: skip
+Record = dict[str, Any]  # of results.json
+Rows = dict[tuple[int, int], Record]  # by cell and group
+
+
+def place_of(record: Record) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name not in FIELDS}
 
 
 def order(value: Any) -> tuple[Any, ...]:
@@ -55,28 +66,25 @@ def format_setting(value: Any) -> str:
     return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))
 
 
+def some(items: Iterable[str]) -> str:
+    """The first few, and how many more."""
+    names = list(items)
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED:,} more" if len(names) > NAMED else "")
+
+
 def as_typed(where: Mapping[str, object] | None) -> dict[str, str]:
     """Filters as they are typed: {"seed": 1, "pe": ["rope", "nope"]} is seed=1 and pe=rope,nope."""
-    if not isinstance(where, Mapping | None):
-        raise UserError(f'where={where!r} must be filters by name, such as {{"pe": "rope"}}')
     given = {key: value if isinstance(value, list | tuple) else [value] for key, value in (where or {}).items()}
     return {key: ",".join(map(format_setting, values)) for key, values in given.items()}
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False)
 class Group:
-    """The replicates of one setting. settings: the ones that vary among the replicates of its verb.
-
-    replaced: (earlier replicate, later replicate) of the same seed whose numbers differ; the later one's are taken.
-    """
+    """The models of one setting. settings: the ones that vary among the models of its verb."""
 
     verb: str | None
     settings: dict[str, Any]
-    replicates: list[Replicate] = field(default_factory=list)
-    replaced: list[tuple[Replicate, Replicate]] = field(default_factory=list)
-
-    def __repr__(self) -> str:
-        return f"{self.verb} of {self.name}: {len(self.replicates)} runs"
+    models: list[Model] = field(default_factory=list)
 
     @cached_property
     def name(self) -> str:
@@ -84,32 +92,30 @@ class Group:
 
     @property
     def seeds(self) -> list[Any]:
-        return sorted({replicate.seed for replicate in self.replicates}, key=order)
+        return sorted({model.seed for model in self.models}, key=order)
 
     @property
     def sources(self) -> list[PastRun]:
         """The runs that made the models, each once; the last one where several have the same seed."""
-        by_start = sorted(self.replicates, key=lambda one: (one.started is not None, one.started))
-        runs = {one.seed: one.source for one in by_start}.values()
+        runs = {model.seed: model.source for model in sorted(self.models, key=start_of)}.values()
         return list({run.directory: run for run in runs if run is not None}.values())
 
     @cached_property
-    def tokens_per_second(self) -> float | None:
-        """The speed of training, the mean over the models."""
+    def costs(self) -> dict[str, float | None]:
+        """The speed of training, the mean over the models, and the most memory that one of their runs took."""
         speeds = [run.tokens_per_second for run in self.sources if run.tokens_per_second is not None]
-        return float(np.mean(speeds)) if speeds else None
-
-    @cached_property
-    def peak_memory(self) -> dict[str, int | None]:
-        """The most memory that one of the runs took, in bytes, by the names of MEMORY."""
         peaks = [run.manifest.get("peak_memory") or {} for run in self.sources]
-        known = {name: [peak[key] for peak in peaks if peak.get(key) is not None] for name, key in MEMORY.items()}
-        return {name: max(some, default=None) for name, some in known.items()}
+        memory = {name: max((p[key] for p in peaks if p.get(key)), default=None) for name, key in MEMORY.items()}
+        return {"tokens_per_second": float(np.mean(speeds)) if speeds else None, **memory}
 
 
-def varying(replicates: Iterable[Replicate]) -> tuple[list[str], dict[str, list[str]]]:
-    """The settings that distinguish replicates, and the ones that determine each other setting: pe for pe.theta."""
-    all_settings = [replicate.settings for replicate in replicates]
+def start_of(model: Model) -> tuple[Any, ...]:
+    return model.started is not None, model.started
+
+
+def varying(models: Iterable[Model]) -> tuple[list[str], dict[str, list[str]]]:
+    """The settings that distinguish models, and the ones that determine each other setting: pe for pe.theta."""
+    all_settings = [model.settings for model in models]
 
     def n_distinct(*keys: str) -> int:
         return len({tuple(settings.get(key) for key in keys) for settings in all_settings})
@@ -137,200 +143,120 @@ def values_of(groups: Iterable[Group]) -> dict[str, list[Any]]:
 def choices(groups: Iterable[Group]) -> str:
     """What varies among groups, with the values, in words."""
     listed = [f"{key} ({', '.join(map(format_setting, values))})" for key, values in values_of(groups).items()]
-    return f"the settings that vary are {', '.join(listed)}" if listed else "no setting varies among these runs"
-
-
-@dataclass(eq=False, repr=False)
-class Row:
-    """A metric for one setting: mean over its seeds, and the difference to the baseline, paired by seed.
-
-    coordinates: where it was measured, such as {"length": 512}. low, high and their like bound 95 % t intervals. None:
-    there is no such number.
-    """
-
-    metric: str
-    coordinates: dict[str, Any]
-    group: Group
-    seeds: list[Any]
-    values: list[float]
-    baseline: Group | None
-    mean: float
-    low: float | None
-    high: float | None
-    pairs: list[tuple[float, float]] = field(default_factory=list)  # this setting's number and the baseline's, by seed
-    difference: float | None = None
-    difference_low: float | None = None
-    difference_high: float | None = None
-    p: float | None = None
-    p_holm: float | None = None
-    p_is_bound: bool = False  # p and p_holm are upper bounds
-
-    def __repr__(self) -> str:
-        coordinates = format_settings({**self.coordinates, **self.settings})
-        return f"{self.metric} at {coordinates}: {self.mean:.6g} over {self.n_seeds} seeds"
-
-    @property
-    def verb(self) -> str | None:
-        return self.group.verb
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return self.group.settings
-
-    @property
-    def n_seeds(self) -> int:
-        return len(self.values)
-
-    def record(self) -> dict[str, Any]:
-        """The row as `results.json` has it; report/comparison_tables.py explains the fields."""
-        return {
-            "metric": self.metric,
-            "verb": self.verb,
-            **self.coordinates,
-            "settings": self.settings,
-            "mean": self.mean,
-            "low": self.low,
-            "high": self.high,
-            "n_seeds": self.n_seeds,
-            "seeds": self.seeds,
-            "values": self.values,
-            "baseline": None if self.baseline is None else self.baseline.settings,
-            "n_pairs": len(self.pairs),
-            "difference": self.difference,
-            "difference_low": self.difference_low,
-            "difference_high": self.difference_high,
-            "p": self.p,
-            "p_holm": self.p_holm,
-            "p_is_bound": self.p_is_bound,
-            "tokens_per_second": self.group.tokens_per_second,
-            **self.group.peak_memory,
-        }
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """The settings of a baseline as they were typed. of_verb: which of them a group of each verb must have.
-
-    taken: nobody asked for it.
-    """
-
-    wanted: Mapping[str, str]
-    of_verb: Mapping[str | None, Collection[str]]
-    taken: bool
-
-    def __str__(self) -> str:
-        return ", ".join(self.words)
-
-    @property
-    def words(self) -> list[str]:
-        return [f"{key}={value}" for key, value in self.wanted.items()]
-
-    def is_met(self, group: Group) -> bool:
-        """Whether a group has all of its settings, including settings that do not vary."""
-        settings, keys = group.replicates[0].settings, self.of_verb[group.verb]
-        return bool(keys) and all(is_same(settings.get(key), self.wanted[key]) for key in keys)
+    return f"the settings that vary are {some(listed)}" if listed else "no setting varies among these runs"
 
 
 @dataclass(eq=False, repr=False)
 class Comparison:
     """Runs compared. settings: the ones that vary, each with its values.
 
-    table: a row for each metric, length and setting. groups: the settings with the runs behind them. numbers: the ones
-    that count, with the columns group (which of the groups), metric, coordinates, seed, value. baseline: what was asked
-    for, or taken; None for none. remarks: what a reader has to know. skipped: (run directory, why) of runs that are not
-    in the numbers.
+    table: a record of `results.json` for each metric, place and setting. groups: the settings with the runs behind
+    them. baseline: the words that were asked for, or taken; none for none. remarks: what a reader has to know. skipped:
+    (run directory, why) of runs that are not in the numbers.
     """
 
     settings: dict[str, list[Any]]
     groups: list[Group]
-    numbers: DataFrame
-    table: list[Row]
-    baseline: Baseline | None
-    remarks: list[str] = field(default_factory=list)
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def of_tasks(self) -> bool:
-        """Whether a length is that of a task, which counts what its paper counts, and not tokens."""
-        return any(run.learns_a_task for group in self.groups for run in group.sources)
-
-    def records(self) -> list[dict[str, Any]]:
-        """The rows as `results.json` has them."""
-        return [row.record() for row in self.table]
-
-    def __repr__(self) -> str:
-        runs = {replicate.origin for group in self.groups for replicate in group.replicates}
-        sizes = {"run": runs, "setting": self.groups, "metric": {row.metric for row in self.table}, "row": self.table}
-        baseline = "no baseline" if self.baseline is None else f"baseline {self.baseline}"
-        counts = ", ".join(counted(len(some), what) for what, some in sizes.items())
-        return f"comparison of {counts}; {choices(self.groups)}; {baseline}"
+    table: list[Record]
+    baseline: list[str]
+    remarks: list[str]
+    skipped: Sequence[tuple[str, str]]
 
     def _repr_html_(self) -> str:
-        """What it is about and its first rows, as a notebook shows it; `data_frame()` has all."""
-        frame = self.data_frame().drop(columns=NOT_SHOWN, errors="ignore").dropna(axis="columns", how="all")
-        left = len(frame) - ROWS_SHOWN
-        lines = [repr(self), *([f"{counted(left, 'more row')} in .data_frame()"] if left > 0 else [])]
-        lines += [f"{counted(len(self.remarks), 'remark')} in .remarks"] if self.remarks else []
-        table = frame.head(ROWS_SHOWN).to_html(index=False, float_format=lambda value: f"{value:.4g}", na_rep="")
-        return f"<p>{escape(lines[0])}</p>{table}<p>{escape('; '.join(lines[1:]))}</p>"
+        """As a notebook shows it."""
+        return str(self.data_frame().to_html(index=False, max_rows=20, float_format="{:.4g}".format, na_rep=""))
 
     def data_frame(self) -> DataFrame:
         """The rows as a DataFrame of pandas, with a column for each setting that varies and for each coordinate."""
         rows = []
-        for row in self.table:
-            record = row.record() | {"baseline": None if row.baseline is None else row.baseline.name}
-            settings = {f"settings.{key}" if key in record else key: value for key, value in row.settings.items()}
-            rows.append(settings | record)
+        for record in self.table:
+            baseline = None if record["baseline"] is None else format_settings(record["baseline"])
+            settings = {f"settings.{key}" if key in record else key: v for key, v in record["settings"].items()}
+            rows.append(settings | record | {"baseline": baseline})
         return DataFrame(rows).drop(columns="settings")
 
 
 # -- how it is computed
 
 
-def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Sequence[str] = ()) -> Comparison:
-    """The comparison of the numbers of a long table, without remarks.
+def compare(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    baseline: str | Sequence[str] = (),
+    metric: str | Sequence[str] = (),
+    where: Mapping[str, object] | None = None,
+    outputs: str = "outputs",
+) -> Comparison:
+    """Compare runs: means over seeds with 95 % t intervals, and differences to a baseline, paired by seed.
 
-    baseline: as it is typed, such as ["pe=rope"]; none for what `baseline_of` takes, ["none"] for none. metrics: the
-    ones to compare, none for all. UserError for a metric that was not measured, or a baseline that matches nothing.
+    paths: run directories, sweeps, folders of runs, patterns, `last`, `last~3` (under `outputs`), and csv
+    files of settings, seed, metric, length, value. baseline: `pe=rope` pairs each run with the one that differs in pe
+    alone; `["pe=rope", "softmax=softmax"]` is one cell for all; `none` for none; without one, the plain attention where
+    it is among the runs. metric: the ones to compare; all without one. where: filters on the runs, as `roundround runs`
+    takes them, and on coordinates, such as {"verb": "eval", "pe": "rope,nope", "length": 512}.
+
+    `.table` has a row for each metric, context length (task, ...) and setting, `.data_frame()` the same as a pandas
+    DataFrame, `.remarks` what a reader has to know. Raises UserError where nothing can be compared.
+
+        rr.compare("outputs", where={"verb": "eval"}, metric="perplexity", baseline="pe=rope").data_frame()
     """
-    groups, numbers = grouped(table)
-    measured = set(numbers["metric"])
-    for metric in metrics:
-        if metric not in measured:
-            raise UserError(f"metric={metric} was not measured{nearest(metric, measured)}")
-    chosen = baseline_of(baseline, groups)
-    partner = {} if chosen is None else partners(chosen, groups)
+    names = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    baseline, metric = ([given] if isinstance(given, str) else given for given in (baseline, metric))
+    return comparison_of(load(names, as_typed(where), outputs), baseline, metric)
+
+
+def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Sequence[str] = ()) -> Comparison:
+    """The comparison of the numbers of a long table. UserError for a metric that was not measured.
+
+    baseline: as it is typed, such as ["pe=rope"]; none for what `baselines_of` takes, ["none"] for none. metrics: the
+    ones to compare, none for all.
+    """
+    groups, found, remarks = grouped(table)
+    numbers, odd = found[~found["is_odd"]], found[found["is_odd"]]
+    for name in metrics:
+        if name not in {*numbers["metric"]}:
+            raise UserError(f"metric={name} was not measured{nearest(name, numbers['metric'].unique())}")
+    wanted = baselines_of(baseline, groups)
+    partner = partners(wanted, groups)
     rows = rows_of(numbers[numbers["metric"].isin(metrics)] if metrics else numbers, groups, partner)
-    correct(rows, groups, partner, table.not_finite)
-    return Comparison(values_of(groups), groups, numbers, list(rows.values()), chosen, skipped=table.skipped)
+    correct(rows, partner, odd)
+    if table.skipped:
+        listed = some(f"{run} ({why})" for run, why in table.skipped)
+        remarks.insert(0, f"{counted(len(table.skipped), 'run')} left out: {listed}")
+    for name, here in odd.groupby("metric", sort=False):
+        origins = dict.fromkeys(table.models[n].origin for n in here["model"])
+        remarks.append(f"{name} of {some(origins)} is not finite somewhere, and left out there")
+    if list(baseline) != ["none"]:
+        remarks += about_baseline(rows, groups, wanted, partner)
+    remarks += remarks_of(groups, numbers)
+    words = dict.fromkeys(f"{key}={value}" for keys in wanted.values() for key, value in keys.items())
+    return Comparison(values_of(groups), groups, list(rows.values()), list(words), remarks, table.skipped)
 
 
 # -- groups
 
 
-def grouped(table: LongTable) -> tuple[list[Group], DataFrame]:
-    """The settings, verb by verb; and the numbers that count, in the order of the rows: by cell, group and seed.
+def grouped(table: LongTable) -> tuple[list[Group], DataFrame, list[str]]:
+    """The settings, verb by verb; the numbers that count, in the order of the rows: by cell, group and seed; remarks.
 
-    A cell is a verb, a metric and its coordinates. The last that started counts where one setting and seed has several
-    replicates.
+    A cell is a verb, a metric and its coordinates. Where several models have one setting and seed, the last one that
+    started counts.
     """
-    replicates = table.replicates
-    verbs = list(dict.fromkeys(one.verb for one in replicates))
-    groups = [group for verb in verbs for group in groups_of([one for one in replicates if one.verb == verb])]
-    group_of = {replicate: n for n, group in enumerate(groups) for replicate in group.replicates}
-    starts = [(one.started is not None, one.started) for one in replicates]
-    by_start = sorted(range(len(replicates)), key=starts.__getitem__)
-    seeds = sorted({one.seed for one in replicates}, key=order)
-    models = DataFrame(
+    models = table.models
+    verbs = list(dict.fromkeys(model.verb for model in models))
+    groups = [group for verb in verbs for group in groups_of([model for model in models if model.verb == verb])]
+    group_of = {model: n for n, group in enumerate(groups) for model in group.models}
+    seeds = sorted({model.seed for model in models}, key=order)
+    about = DataFrame(
         {
-            "verb": Series([one.verb for one in replicates], dtype=object),
-            "seed": Series([one.seed for one in replicates], dtype=object),  # integers stay such beside what is none
-            "group": [group_of[one] for one in replicates],
-            "nth_seed": [seeds.index(one.seed) for one in replicates],
-            "nth_start": Series(range(len(replicates)), index=by_start),
+            "verb": Series([model.verb for model in models], dtype=object),
+            "seed": Series([model.seed for model in models], dtype=object),  # integers stay such beside what is none
+            "group": [group_of[model] for model in models],
+            "nth_seed": [seeds.index(model.seed) for model in models],
+            "nth_start": Series(range(len(models)), sorted(range(len(models)), key=lambda n: start_of(models[n]))),
         }
     )
-    numbers = table.numbers.join(models, on="replicate").sort_values(["group", "nth_start"], kind="stable")
+    numbers = table.numbers.join(about, on="model").sort_values(["group", "nth_start"], kind="stable")
     cells = list(zip(numbers["verb"], numbers["metric"], numbers["coordinates"], strict=True))
     first_seen = {metric: n for n, metric in enumerate(dict.fromkeys(cell[:2] for cell in cells))}
 
@@ -342,101 +268,113 @@ def grouped(table: LongTable) -> tuple[list[Group], DataFrame]:
 
     nth_cell = {cell: n for n, cell in enumerate(sorted(set(cells), key=in_table))}
     numbers["cell"] = [nth_cell[cell] for cell in cells]
-    same = ["cell", "group", "nth_seed"]
-    earlier = numbers.groupby(same, sort=False)[["replicate", "value"]].shift()
-    differs = earlier["value"].notna() & (earlier["value"] != numbers["value"])
-    again = zip(numbers["group"][differs], earlier["replicate"][differs], numbers["replicate"][differs], strict=True)
-    for group, before, after in dict.fromkeys(again):
-        pair = replicates[int(before)], replicates[after]
-        if {one.started for one in pair} == {None}:
-            files = " and ".join(one.origin for one in pair)
-            raise UserError(
-                f"{files} have different numbers of {groups[group].name}, seed {pair[1].seed}; leave one out"
-            )
-        groups[group].replaced.append(pair)
-    return groups, numbers.drop_duplicates(same, keep="last").sort_values(same, ignore_index=True)
+    same, again = ["cell", "group", "nth_seed"], list[str]()
+    torn = numbers[numbers.groupby(same)["value"].transform("nunique") > 1]
+    for (group, nth_seed), here in torn.groupby(["group", "nth_seed"]):
+        some_models = [models[n] for n in dict.fromkeys(here["model"])]
+        origins = " and ".join(model.origin for model in some_models)
+        what = f"different numbers of {groups[group].name}, seed {seeds[nth_seed]}, in {origins}"
+        if all(model.started is None for model in some_models):
+            raise UserError(f"{what}; leave one out, or tell them apart by a column")
+        again.append(what)
+    numbers["is_odd"] = numbers["value"].isna()
+    counting = numbers.drop_duplicates([*same, "is_odd"], keep="last").sort_values(same, ignore_index=True)
+    return groups, counting, [f"{some(again)}: the one that started last is taken"] if again else []
 
 
-def groups_of(replicates: Sequence[Replicate]) -> list[Group]:
-    """The groups of the replicates of one verb, in the order of the values of their settings."""
-    keys, _ = varying(replicates)
+def groups_of(models: Sequence[Model]) -> list[Group]:
+    """The groups of the models of one verb, in the order of the values of their settings."""
+    keys, _ = varying(models)
     groups: dict[tuple[Any, ...], Group] = {}
-    for replicate in replicates:
-        values = tuple(replicate.settings.get(key) for key in keys)
-        group = groups.setdefault(values, Group(replicate.verb, dict(zip(keys, values, strict=True))))
-        group.replicates.append(replicate)
+    for model in models:
+        values = tuple(model.settings.get(key) for key in keys)
+        groups.setdefault(values, Group(model.verb, dict(zip(keys, values, strict=True)))).models.append(model)
     return [groups[values] for values in sorted(groups, key=lambda values: [order(value) for value in values])]
 
 
 # -- baseline
 
+Wanted = Mapping[str | None, Mapping[str, str]]  # by verb: the settings of its baseline, as they are typed
 
-def baseline_of(given: Sequence[str], groups: Sequence[Group]) -> Baseline | None:
-    """The baseline that is asked for; with nothing given the plain attention where it is among the groups of a verb.
 
-    `none` asks for none. UserError for what is no setting, and for a baseline that no group meets.
+def baselines_of(given: Sequence[str], groups: Sequence[Group]) -> Wanted:
+    """The baseline that is asked for; with nothing given, plain attention where it is among the groups of a verb.
+
+    `none` asks for none. UserError for a baseline that no group meets.
     """
     if list(given) == ["none"]:
-        return None
-    verbs = dict.fromkeys(group.verb for group in groups)
-    if not given:
-        vary = {verb: values_of(group for group in groups if group.verb == verb) for verb in verbs}
-        of_verb = {verb: [key for key in PLAIN if PLAIN[key] in vary[verb].get(key, ())] for verb in verbs}
-        every = {key for keys in of_verb.values() for key in keys}
-        plain = Baseline({key: value for key, value in PLAIN.items() if key in every}, of_verb, taken=True)
-        return plain if every else None
-    wanted: dict[str, str] = {}
-    for word in given:
-        key, equals, value = word.partition("=")
-        if not key or not equals:
-            raise UserError(f"baseline={word}: give a setting and its value, such as baseline=pe=rope, or none")
-        if key in wanted:
-            raise UserError(f"baseline={','.join(given)}: {key} is given twice, and a baseline has one value of it")
-        wanted[key] = value
-    asked = Baseline(wanted, dict.fromkeys(verbs, wanted.keys()), taken=False)
-    if not any(map(asked.is_met, groups)):
-        raise UserError(f"baseline={asked} matches nothing; {choices(groups)}")
-    return asked
+        return {}
+    wanted = {key: value for key, _, value in (word.partition("=") for word in given)}
+    found: dict[str | None, Mapping[str, str]] = {}
+    for verb in dict.fromkeys(group.verb for group in groups):
+        vary = values_of(group for group in groups if group.verb == verb)
+        found[verb] = wanted or {key: value for key, value in PLAIN.items() if value in vary.get(key, ())}
+    if wanted and not any(is_met(wanted, group) for group in groups):
+        raise UserError(f"baseline={','.join(given)} matches nothing; {choices(groups)}")
+    return found
 
 
-def partners(baseline: Baseline, groups: Sequence[Group]) -> dict[int, int]:
+def is_met(wanted: Mapping[str, str], group: Group) -> bool:
+    """Whether a group has all of these settings, including settings that do not vary."""
+    settings = group.models[0].settings
+    return bool(wanted) and all(is_same(settings.get(key), value) for key, value in wanted.items())
+
+
+def partners(baselines: Wanted, groups: Sequence[Group]) -> dict[int, int]:
     """For each group the one that meets the baseline and equals it in all else, where there is one.
 
     What belongs to a replaced node, as pe.theta to pe, need not be equal. UserError where several do.
     """
-    frees = [{*baseline.of_verb[group.verb]} for group in groups]
-    others = [
-        (group.verb, *((k, v) for k, v in group.settings.items() if not {k, k.partition(".")[0]} & free))
-        for group, free in zip(groups, frees, strict=True)
-    ]
-    found = {}
-    for n, rest in enumerate(others):
-        alike = [m for m, other in enumerate(others) if other == rest and baseline.is_met(groups[m])]
-        if len(alike) > 1:
-            several = [groups[m] for m in alike]
-            differ = [key for key, some in values_of(several).items() if len(some) > 1 and key not in frees[n]]
+
+    def rest_of(group: Group) -> tuple[Any, ...]:
+        free = {*baselines.get(group.verb, ())}
+        return group.verb, *((k, v) for k, v in group.settings.items() if not {k, k.partition(".")[0]} & free)
+
+    first: dict[tuple[Any, ...], int] = {}
+    for n, group in enumerate(groups):
+        wanted = baselines.get(group.verb, {})
+        if is_met(wanted, group) and first.setdefault(rest_of(group), n) != n:
+            several = [groups[first[rest_of(group)]], group]
+            differ = [key for key, values in values_of(several).items() if len(values) > 1 and key not in wanted]
             raise UserError(
-                f"baseline={baseline} is {len(several)} settings, such as {several[0].name} and {several[1].name}; "
-                f"give {' and '.join(differ)} too: baseline=[{','.join(baseline.words)},{differ[0]}=...]"
+                f"baseline={format_settings(wanted)} is both {several[0].name} and {group.name}; "
+                f"give {' and '.join(differ)} too"
             )
-        if alike and alike[0] != n:
-            found[n] = alike[0]
-    return found
+    return {n: first[rest] for n, rest in enumerate(map(rest_of, groups)) if first.get(rest, n) != n}
 
 
 # -- statistics
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def rows_of(numbers: DataFrame, groups: Sequence[Group], partner: Mapping[int, int]) -> dict[tuple[int, int], Row]:
-    """A row for each cell and group, in order: the mean over seeds, and the difference to the partner of the group."""
-    rows = {}
+def rows_of(numbers: DataFrame, groups: Sequence[Group], partner: Mapping[int, int]) -> Rows:
+    """A record for each cell and group, in order: the mean over seeds, and the difference to the group's partner.
+
+    report/comparison.py explains the fields.
+    """
+    rows: Rows = {}
     for firsts, (values_SR, seeds_SR) in by_n_seeds(numbers, "value", "seed"):
         names = firsts[["cell", "group", "metric", "coordinates"]].itertuples(index=False)
         measured = zip(seeds_SR.T.tolist(), values_SR.T.tolist(), interval_of(values_SR), strict=True)
-        for (cell, group, metric, coordinates), (seeds, values, interval) in zip(names, measured, strict=True):
-            other = groups[partner[group]] if group in partner else None
-            rows[cell, group] = Row(metric, dict(coordinates), groups[group], seeds, values, other, *interval)
+        for (cell, n, metric, coordinates), (seeds, values, (mean, low, high)) in zip(names, measured, strict=True):
+            group = groups[n]
+            rows[cell, n] = {
+                "metric": metric,
+                "verb": group.verb,
+                **dict(coordinates),
+                "settings": group.settings,
+                "mean": mean,
+                "low": low,
+                "high": high,
+                "n_seeds": len(values),
+                "seeds": seeds,
+                "values": values,
+                "baseline": groups[partner[n]].settings if n in partner else None,
+                "n_pairs": 0,
+                **dict.fromkeys(["difference", "difference_low", "difference_high", "p", "p_holm"]),
+                "p_is_bound": False,
+                **group.costs,
+            }
     mine = numbers[numbers["group"].isin(partner)]
     pairs = mine.assign(partner=[partner[group] for group in mine["group"]]).merge(
         numbers,
@@ -445,13 +383,12 @@ def rows_of(numbers: DataFrame, groups: Sequence[Group], partner: Mapping[int, i
         suffixes=("", "_there"),
     )
     for firsts, (mine_SR, theirs_SR) in by_n_seeds(pairs, "value", "value_there"):
-        intervals = interval_of(mine_SR - theirs_SR)
-        p, is_bound = paired_p(mine_SR, theirs_SR)
-        for n, (cell, group) in enumerate(firsts[["cell", "group"]].itertuples(index=False)):
-            row = rows[cell, group]
-            row.pairs = list(zip(mine_SR[:, n].tolist(), theirs_SR[:, n].tolist(), strict=True))
-            row.difference, row.difference_low, row.difference_high = intervals[n]
-            row.p, row.p_is_bound = None if np.isnan(p[n]) else float(p[n]), bool(is_bound[n])
+        p_R, is_bound_R = paired_p(mine_SR, theirs_SR)
+        keys = zip(firsts["cell"], firsts["group"], strict=True)
+        for key, interval, p, is_bound in zip(keys, interval_of(mine_SR - theirs_SR), p_R, is_bound_R, strict=True):
+            ends = dict(zip(("difference", "difference_low", "difference_high"), interval, strict=True))
+            bound = {"p": None if np.isnan(p) else float(p), "p_is_bound": bool(is_bound)}
+            rows[key] |= {"n_pairs": len(mine_SR), **ends, **bound}
     return dict(sorted(rows.items()))
 
 
@@ -471,27 +408,112 @@ def interval_of(values_SR: Array) -> list[tuple[Any, Any, Any]]:
     return list(zip(*found.tolist(), strict=True))
 
 
-def correct(
-    rows: Mapping[tuple[int, int], Row],
-    groups: Sequence[Group],
-    partner: Mapping[int, int],
-    not_finite: Mapping[tuple[str, Coordinates], Sequence[str]],
-) -> None:
+def correct(rows: Rows, partner: Mapping[int, int], odd: DataFrame) -> None:
     """Holm's correction over a family: all settings that are compared with a baseline at one metric and coordinates.
 
     A setting with too few seeds for a p is a member. So is a setting without a row because its number is finite in no
-    seed (not_finite: the runs with such a number, by metric and coordinates), since the outcome must not make a family
-    smaller. partner: the baseline of each setting that is compared.
+    seed (odd: the numbers that are not), since the outcome must not make a family smaller.
     """
-    for cell, keys in groupby((key for key in rows if rows[key].baseline is not None), key=itemgetter(0)):
+    for cell, keys in groupby((key for key, row in rows.items() if row["baseline"] is not None), key=itemgetter(0)):
         family = [rows[key] for key in keys]
-        first = family[0]
-        odd = {*not_finite.get((first.metric, tuple(first.coordinates.items())), ())}
-        without = [groups[n] for n in partner if groups[n].verb == first.verb and (cell, n) not in rows]
-        n_lost = sum(any(replicate.origin in odd for replicate in group.replicates) for group in without)
-        corrected = holm([np.nan if row.p is None else row.p for row in family] + [np.nan] * n_lost)
-        for row, p in zip(family, corrected, strict=False):
-            row.p_holm = None if np.isnan(p) else p
+        lost = [n for n in odd.loc[odd["cell"] == cell, "group"].unique() if n in partner and (cell, n) not in rows]
+        p = [np.nan if row["p"] is None else row["p"] for row in family]
+        for row, corrected in zip(family, holm(p + [np.nan] * len(lost)), strict=False):
+            row["p_holm"] = None if np.isnan(corrected) else corrected
+
+
+# -- remarks
+
+
+def about_baseline(rows: Rows, groups: Sequence[Group], wanted: Wanted, partner: Mapping[int, int]) -> Iterator[str]:
+    settings = values_of(groups)
+    if not settings:
+        yield "nothing varies among these runs but the seed: there is no difference to show"
+    elif not any(wanted.values()):
+        key, values = next(iter(settings.items()))
+        yield f"no differences: name a baseline, such as baseline={key}={format_setting(values[0])}; {choices(groups)}"
+    unpaired = {
+        n for (cell, n), row in rows.items() if not row["n_pairs"] and (n not in partner or (cell, partner[n]) in rows)
+    }
+    alone = [groups[n].name for n in sorted(unpaired) if not is_met(wanted.get(groups[n].verb, {}), groups[n])]
+    if alone and any(wanted.values()):
+        yield f"no difference of {some(alone)}: no baseline is equal in all else and has a seed in common"
+
+
+def remarks_of(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
+    """What a reader has to know of the numbers of each verb."""
+    lost = [str(run.directory) for group in groups for run in group.sources if run.manifest.get("run") is not None]
+    if lost:
+        yield f"{some(lost)} measured a training run that is not there: only the settings that were typed are known"
+    for verb in dict.fromkeys(group.verb for group in groups):
+        own = {n: group for n, group in enumerate(groups) if group.verb == verb}
+        here = numbers[numbers["group"].isin(own)]
+        models = [model for group in own.values() for model in group.models]
+        for found in (about_seeds(own, here), about_facts(models), about_confounded(models), about_rates(own, here)):
+            yield from (f"{verb}: {remark}" if verb else remark for remark in found)
+
+
+def about_seeds(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
+    """Settings with few seeds, and numbers that only some of them have."""
+    n_seeds = numbers.groupby(["group", "cell"]).size()
+    most = n_seeds.groupby("group").max()
+    for n, what in (
+        (1, "one seed, so that there is no interval and no test"),
+        (2, f"two seeds, so that the interval is very wide, {error_widths(2):.1f} standard errors each way"),
+    ):
+        if names := [groups[group].name for group in most.index[most == n]]:
+            yield f"{what}: {some(names)}"
+    first = numbers.drop_duplicates("cell").set_index("cell")
+    torn = [(group, first.loc[cell]) for (group, cell), n in n_seeds.items() if n < len(groups[group].seeds)]
+    if torn:
+        names = [
+            f"{row['metric']} at {format_settings(dict(row['coordinates']))} of {groups[group].name}"
+            for group, row in torn
+        ]
+        yield f"fewer seeds than the setting has: {some(names)}"
+    scored = numbers[numbers["metric"] == "scored_targets"].groupby("cell")["value"]
+    if (scored.nunique() > 1).any():
+        yield "the models were scored on different targets"
+
+
+def about_facts(models: Sequence[Model]) -> Iterator[str]:
+    """What has to be equal for a fair comparison, and is not."""
+    facts = DataFrame({model.origin: model.facts for model in models}, dtype=object).T.fillna("unknown")
+    found = []
+    for name in facts.columns[facts.nunique() > 1]:
+        counts = facts[name].value_counts().items()
+        found.append(f"the {name}: {some(f'{value} ({n:,})' for value, n in counts)}")
+    if found:
+        yield f"runs differ in {'; in '.join(found)}; differences between them may come from that"
+
+
+def about_confounded(models: Sequence[Model]) -> Iterator[str]:
+    """Settings that change together, so that nobody can tell which of them made a difference."""
+    kept, following = varying(models)
+    names = {key: leaders for key, leaders in following.items() if key.partition(".")[0] not in kept}
+    if names:
+        together = some(f"{key} with {' and '.join(leaders)}" for key, leaders in names.items())
+        yield f"settings change together, {together}: a difference may come from either"
+
+
+def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
+    """Settings whose best learning rate, by the first number that says how good a model is, lies on the edge."""
+    judged = numbers[numbers["metric"].map(direction) != 0]
+    first = judged[judged["cell"] == judged["cell"].min()]
+    rates: dict[str, dict[int, float]] = {}
+    for n, group in groups.items():
+        if isinstance(rate := group.settings.get(RATE), int | float):
+            rest = format_settings({key: value for key, value in group.settings.items() if key != RATE})
+            rates.setdefault(rest, {})[n] = rate
+    at_edge = []
+    for name, rate_of in rates.items():
+        own = first[first["group"].isin(rate_of)]
+        means = (own["value"] * own["metric"].map(direction)).groupby(own["group"].map(rate_of)).mean()
+        best, tried = means.index[means == means.max()], sorted({*rate_of.values()})  # with the rates that diverged
+        if len(tried) > 1 and len(best) == 1 and best[0] in (tried[0], tried[-1]):
+            at_edge.append(f"{name} ({best[0]:g})")
+    if at_edge:
+        yield f"the best {RATE} lies on the edge of the rates that were tried: {some(at_edge)}"
 
 
 # -- training curves
@@ -507,42 +529,32 @@ def training_curves(groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list
     damaged: list[str] = []
     drawn: set[Path] = set()
     for group in [group for group in groups if group.verb == "train"] or groups:
-        runs = [run for run in group.sources if run.verb == "train"]
-        if {run.directory for run in runs} <= drawn:
+        losses: dict[Path, dict[int, float]] = {}
+        for run in [run for run in group.sources if run.verb == "train"]:
+            lines = run.metrics()
+            if not lines:
+                damaged.append(f"{run.directory / METRICS} is missing or empty: no training curve of this run")
+            tokens = (run.tokens_seen or 1) // (run.settings.get("trainer.max_steps") or 1)  # of a step
+            known = [line for line in lines if isinstance(line.get(HELD_OUT), int | float)]
+            losses[run.directory] = {line["step"] * tokens: float(line[HELD_OUT]) for line in known}
+        by_seed = DataFrame({directory: loss for directory, loss in losses.items() if loss}).dropna().sort_index()
+        if by_seed.empty or losses.keys() <= drawn:
             continue
-        drawn |= {run.directory for run in runs}
-        losses = [held_out_loss(run, damaged) for run in runs]
-        by_seed = DataFrame({n: loss for n, loss in enumerate(losses) if loss}).dropna().sort_index()  # what all have
-        if len(by_seed):
-            steps = list(range(0, len(by_seed), -(-len(by_seed) // POINTS)))
-            some = by_seed.iloc[steps if steps[-1] == len(by_seed) - 1 else [*steps, -1]]
-            values_SP = some.to_numpy(np.float64).T
-            mean, half = values_SP.mean(0), half_width(values_SP)
-            sure = len(values_SP) > 1
-            curves.append(
-                {
-                    "settings": group.settings,
-                    "metric": HELD_OUT,
-                    "tokens": some.index.to_numpy(np.float64).tolist(),
-                    "mean": mean.tolist(),
-                    "low": (mean - half).tolist() if sure else None,
-                    "high": (mean + half).tolist() if sure else None,
-                    "n_seeds": len(values_SP),
-                }
-            )
+        drawn |= losses.keys()
+        steps = list(range(0, len(by_seed), -(-len(by_seed) // POINTS)))
+        some_points = by_seed.iloc[steps if steps[-1] == len(by_seed) - 1 else [*steps, -1]]
+        values_SP = some_points.to_numpy(np.float64).T
+        mean, half = values_SP.mean(0), half_width(values_SP)
+        sure = len(values_SP) > 1
+        curves.append(
+            {
+                "settings": group.settings,
+                "metric": HELD_OUT,
+                "tokens": some_points.index.to_numpy(np.float64).tolist(),
+                "mean": mean.tolist(),
+                "low": (mean - half).tolist() if sure else None,
+                "high": (mean + half).tolist() if sure else None,
+                "n_seeds": len(values_SP),
+            }
+        )
     return curves, damaged
-
-
-def held_out_loss(run: PastRun, damaged: list[str]) -> dict[int, float]:
-    """Held-out loss by tokens of training. What is wrong with the file is added to `damaged`."""
-    path = run.directory / METRICS
-    try:
-        lines = run.metrics()
-    except UserError as error:
-        damaged.append(f"{error}: no training curve of this run")
-        return {}
-    if not lines and not path.exists():
-        damaged.append(f"{path} is not there: no training curve of this run")
-    per_step = [run.settings.get(key) for key in ("batch_size", "model.train_length")]
-    tokens = int(np.prod(per_step)) if all(isinstance(n, int) for n in per_step) else 1  # type: ignore[arg-type]
-    return {line["step"] * tokens: float(loss) for line in lines if isinstance(loss := line.get(HELD_OUT), int | float)}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,17 +104,10 @@ def wilson(n_hits: float, n: float) -> tuple[float, float]:
     return (max(0.0, (centre - spread) / (n + z**2)), min(1.0, (centre + spread) / (n + z**2)))
 
 
-class Moderated(NamedTuple):
-    """The mean of few differences, its 95 % interval and the p-value of 0. NaN where nothing is known."""
+def moderated(differences: Sequence[float], prior: tuple[float, float]) -> tuple[float, float, float, float]:
+    """The mean of few differences, its 95 % interval and the p-value of 0. NaN where nothing is known.
 
-    mean: float
-    low: float
-    high: float
-    p: float
-
-
-def moderated(differences: Sequence[float], prior: tuple[float, float]) -> Moderated:
-    """A t-test of the mean of a few differences whose variance is moderated by the variances of other groups.
+    It is a t-test whose variance is moderated by the variances of other groups.
 
     All variances are taken as draws from a scaled inverse chi-square, whose s0^2 and d0 `fitted_prior` finds. A group's
     own variance s^2 with d degrees of freedom becomes (d0 s0^2 + d s^2) / (d0 + d), with d0 + d degrees of freedom.
@@ -125,13 +117,13 @@ def moderated(differences: Sequence[float], prior: tuple[float, float]) -> Moder
     own, (prior_variance, degrees) = np.asarray(differences, dtype=np.float64), prior
     n, d = len(own), max(len(own) - 1, 0)
     if n == 0 or d + degrees == 0:
-        return Moderated(float(own.mean()) if n else math.nan, math.nan, math.nan, math.nan)
+        return (float(own.mean()) if n else math.nan, math.nan, math.nan, math.nan)
     mean, variance, df = float(own.mean()), float(own.var(ddof=1)) if d else 0.0, degrees + d
     error = math.sqrt((degrees * prior_variance + d * variance) / df / n)
     if error == 0:  # the same in every seed: as in `paired_p`
-        return Moderated(mean, mean, mean, 1.0 if mean == 0 else 2.0 ** (1 - n))
+        return (mean, mean, mean, 1.0 if mean == 0 else 2.0 ** (1 - n))
     half = error * float(special.stdtrit(df, 0.975))
-    return Moderated(mean, mean - half, mean + half, float(2 * special.stdtr(df, -abs(mean) / error)))
+    return (mean, mean - half, mean + half, float(2 * special.stdtr(df, -abs(mean) / error)))
 
 
 def fitted_prior(groups: Sequence[Sequence[float]]) -> tuple[float, float]:

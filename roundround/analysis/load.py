@@ -1,9 +1,9 @@
-"""Runs, and files of measurements, as one long table: a row for each number, with the replicate that it belongs to.
+"""Runs, and files of measurements, as one long table: a row for each number, with the model that it was measured on.
 
-A replicate is one seed of one setting, in one run or one file. Beside its metric and value, a record of `results.json`
-has settings (what the model is) and coordinates (where the number was taken: context length, task, layer, head).
+A model is one seed of one setting, in one run or one file. Beside its metric and value, a record of `results.json` has
+settings (what the model is) and coordinates (where the number was taken: context length, task, layer, head).
 
-A csv or jsonl file has the columns settings, seed, metric, length, value. A row is one number: `value` is needed;
+A csv file has the columns settings, seed, metric, length, value. A row is one number: `value` is needed;
 `metric` (else "value"), `seed`, `verb` and the coordinates (COORDINATES, such as `length`) mean the same as in
 `results.json`; every other column is a setting.
 
@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pandas import DataFrame, factorize
+from pandas import DataFrame
 
 from roundround.analysis.past_run import (
     OF_RUNS,
@@ -36,11 +35,10 @@ from roundround.analysis.past_run import (
     is_same,
     runs_in,
 )
-from roundround.config.recorded import flat
 from roundround.config.verb import HOW, MEASURED, REPLICATE, WHERE, is_below
 from roundround.records.run import NAMES, cell
 from roundround.support.errors import UserError, nearest, one_line, printable
-from roundround.support.files import parse_json, read_text
+from roundround.support.files import read_text
 from roundround.verbs import VERBS, keys_of, verb_named
 
 Coordinates = tuple[tuple[str, Any], ...]
@@ -58,7 +56,6 @@ COORDINATES = (
     "ablate",
 )  # where a number was taken, though a config may have a key of this name
 GROUPS = (*NAMES, "tokenizer", "optim", "schedule")  # whose option is a setting
-ENDINGS = (".csv", ".jsonl")
 NO_SETTINGS = ("metric", "value", "seed", "verb", *COORDINATES)  # columns of a file
 OF_RECORDS = ("seed", "softmax")  # a run of several seeds and normalisers names them in its records alone
 # keys that change no number of a model, or that a record knows better; the last two may be typed and are in no config
@@ -71,11 +68,11 @@ NOT_COORDINATES |= {"stderr", "of"}  # in records of tasks of lm_eval
 
 
 @dataclass(eq=False)
-class Replicate:
-    """One seed of one setting. The facts must be equal among replicates for a fair comparison.
+class Model:
+    """One seed of one setting. The facts must be equal among models for a fair comparison.
 
-    origin: the run directory, or the file. source: the run that made the model, or that measured a pretrained model;
-    None in a file.
+    origin: the run directory, or the file. source: the run that made the model, or else the run that measured it; None
+    in a file.
     """
 
     verb: str | None
@@ -87,148 +84,109 @@ class Replicate:
     source: PastRun | None = None
 
 
-Number = tuple[Replicate, str, Coordinates, float]
+Number = tuple[Model, str, Coordinates, float]
 
 
 @dataclass
 class LongTable:
-    """A row for each number: replicate (its position in `replicates`), metric, coordinates and value.
+    """A row for each number: model (its position in `models`), metric, coordinates and value, which may be NaN."""
 
-    The rest is what was passed over, and why.
-    """
+    models: list[Model]
+    numbers: DataFrame
+    skipped: Sequence[tuple[str, str]]  # run directory, why
 
-    replicates: list[Replicate] = field(default_factory=list)
-    numbers: DataFrame = field(default_factory=DataFrame)
-    skipped: list[tuple[str, str]] = field(default_factory=list)  # run directory, why
-    not_finite: dict[tuple[str, Coordinates], list[str]] = field(default_factory=dict)  # metric, where: run directories
-    lost: list[str] = field(default_factory=list)  # run directories whose model's run is not there
-    remarks: list[str] = field(default_factory=list)
 
-    def fill(self, numbers: Iterable[Number]) -> None:
-        """Take these numbers in place of its own."""
-        frame = DataFrame(numbers, columns=["replicate", "metric", "coordinates", "value"])
-        frame["replicate"], replicates = factorize(frame["replicate"])
-        self.replicates, self.numbers = list(replicates), frame
+def long_table(numbers: Sequence[Number], skipped: Sequence[tuple[str, str]] = ()) -> LongTable:
+    position = {model: n for n, model in enumerate(dict.fromkeys(model for model, *_ in numbers))}
+    rows = [(position[model], *number) for model, *number in numbers]
+    frame = DataFrame(rows, columns=["model", "metric", "coordinates", "value"])
+    return LongTable(list(position), frame, skipped)
 
 
 def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTable:
     """The numbers of finished runs and of files, as far as they pass the filters. UserError where there is none."""
-    files = [Path(word) for word in words if Path(word).suffix in ENDINGS and Path(word).is_file()]
+    files = [Path(word) for word in words if Path(word).suffix == ".csv" and Path(word).is_file()]
     others = [word for word in words if Path(word) not in files]
     filters = Filters({key: text for key, text in where.items() if key not in COORDINATES}, of_records=OF_RECORDS)
-    table = LongTable()
     measuring = [verb.name for verb in VERBS if verb.measures]
     directories = directories_of_all(others, outputs, *measuring) if others or not files else []
-    of_runs = numbers_of_runs(runs_in(directories, filters, table.skipped), table)
-    numbers = [number for number in of_runs if number[0].verb != "max-retrieval" or filters.admit(fields_of(number[0]))]
+    skipped: list[tuple[str, str]] = []
+    numbers: list[Number] = []
+    for run in runs_in(directories, filters, skipped):
+        if run.verb in measuring and run.status != "done":
+            skipped.append((str(run.directory), run.status))
+        elif run.verb in measuring:
+            try:
+                own = numbers_of(run)
+            except UserError as error:
+                skipped.append((str(run.directory), str(error)))
+                continue
+            numbers += [one for one in own if run.verb != "max-retrieval" or is_admitted(one[0], filters)]
     for file in files:
         if asked := where.keys() & {*OF_RUNS} - {"verb"}:
             raise UserError(f"{min(asked)}= chooses among runs, and {file} holds none")
-        own = [number for number in numbers_of_file(file) if filters.admit(fields_of(number[0]))]
-        numbers += [number for number in own if filters.verbs is None or number[0].verb in filters.verbs]
+        own = [one for one in numbers_of_file(file) if is_admitted(one[0], filters)]
+        numbers += [one for one in own if filters.verbs is None or one[0].verb in filters.verbs]
     filters.check()
     if not numbers:
-        example = f"{len(table.skipped):,} named, such as {': '.join(table.skipped[0])}" if table.skipped else ""
+        example = f"{len(skipped):,} named, such as {': '.join(skipped[0])}" if skipped else "none is there"
         choices = " ".join(f"{key}={text}" for key, text in where.items())
-        none = f"none with {choices}" if choices else "none chosen"
-        raise UserError(f"no finished run has results to compare ({example or none})")
+        raise UserError(f"no finished run has results to compare ({f'none with {choices}' if choices else example})")
     for key in [key for key in where if key in COORDINATES]:
         wanted = {where[key], *where[key].split(",")}  # a name may have a comma
-        values = [dict(coordinates).get(key) for _, _, coordinates, _ in numbers]
-        numbers = [
-            number for number, value in zip(numbers, values, strict=True) if any(is_same(value, t) for t in wanted)
-        ]
-        if not numbers:
-            measured = {str(value) for value in values if value is not None}
-            raise UserError(f"nothing was measured at {key}={where[key]}{nearest(where[key], measured)}")
-    table.fill(numbers)
-    return table
+        measured = {dict(coordinates).get(key) for _, _, coordinates, _ in numbers}
+        chosen = {value for value in measured if any(is_same(value, text) for text in wanted)}
+        if not chosen:
+            raise UserError(f"nothing was measured at {key}={where[key]}{nearest(where[key], map(str, measured))}")
+        numbers = [number for number in numbers if dict(number[2]).get(key) in chosen]
+    return long_table(numbers, skipped)
 
 
-def fields_of(replicate: Replicate) -> dict[str, Any]:
-    """What a filter may ask of a replicate beside the facts of its run."""
-    return replicate.settings | {"seed": replicate.seed}
+def is_admitted(model: Model, filters: Filters) -> bool:
+    return filters.admit(model.settings | {"seed": model.seed})
 
 
 # -- runs
 
 
-def numbers_of_runs(runs: Iterable[PastRun], table: LongTable) -> Iterator[Number]:
-    """The numbers of finished runs that measure a model; the table gets a remark about the others."""
-    others: Counter[str] = Counter()
-    for run in runs:
-        if not verb_named(run.verb).measures:
-            others[run.verb] += 1
-        elif run.status != "done":
-            table.skipped.append((str(run.directory), run.status))
-        else:
-            try:
-                yield from numbers_of(run, table)
-            except UserError as error:
-                table.skipped.append((str(run.directory), str(error)))
-    odd: dict[str, dict[str, None]] = {}
-    for (metric, _), directories in table.not_finite.items():
-        odd.setdefault(metric, {}).update(dict.fromkeys(directories))
-    for metric, (first, *more) in odd.items():
-        also = f" and of {len(more):,} more run{'s' * (len(more) > 1)}" if more else ""
-        table.remarks.append(f"{metric} of {first}{also} is not finite somewhere, and left out there")
-    if table.lost:
-        also = f" and {len(table.lost) - 1:,} more runs" if len(table.lost) > 1 else ""
-        known = "only the settings that were typed are known"
-        table.remarks.append(f"{table.lost[0]}{also} measured a training run that is not there: {known}")
-    if others:
-        listed = ", ".join(f"{n:,} of {verb}" for verb, n in others.items())
-        table.remarks.append(f"passed over: runs that measure no model ({listed})")
-
-
-def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
-    """The numbers of one finished run. UserError for damaged results."""
-    records, directory = run.results(), str(run.directory)
+def numbers_of(run: PastRun) -> list[Number]:
+    """The numbers of one finished run that measures a model. UserError for missing or damaged results."""
+    records = run.results()
     if not records:
-        table.skipped.append((directory, "it has no results.json"))
+        raise UserError("it has no results.json")
     trained = run if run.verb == "train" else run.measured
+    lost = trained is None and run.manifest.get("run") is not None  # then only the records say what the model is
     settings = {
         key: as_cell(value)
         for key, value in run.settings.items()
         if not (is_below(key, NOT_SETTINGS) or "/" in key or "@" in key or key.endswith(("._target_", ".kind")))
     }
-    facts, model = facts_of(run, trained), trained or run
-    lost = trained is None and run.manifest.get("run") is not None  # then only the records say what the model is
-    if lost:
-        table.lost.append(directory)
-    replicates: dict[tuple[Any, ...], Replicate] = {}
-    found: dict[tuple[Replicate, str, Coordinates], set[float]] = {}
+    facts, source = facts_of(run, trained), trained or run
     training = verb_named("train").keys
     known = {*run.settings, *NOT_COORDINATES, *NOT_SETTINGS} - {*COORDINATES}  # what says nothing of where
 
-    @cache  # most records have the same fields
-    def split(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
-        """The fields that name the model, and the fields that say where it was measured."""
-        of_training = {n for n in names if lost and not is_below(n, NOT_SETTINGS) and ("." in n or n in training)}
-        own = [name for name in names if name in NAMES or name.startswith("softmax.") or name in of_training]
-        return own, sorted(n for n in names if n in COORDINATES or not (n in known or n in own or "." in n))
+    def names_the_model(name: str) -> bool:
+        typed = lost and not is_below(name, NOT_SETTINGS) and ("." in name or name in training)
+        return name in NAMES or name.startswith("softmax.") or typed
 
+    def is_coordinate(name: str, value: Any) -> bool:
+        if value is None or (name == "first_token" and not isinstance(value, bool)):  # in eval: how the text was read
+            return False
+        return name in COORDINATES or not (name in known or "." in name or names_the_model(name))
+
+    models: dict[tuple[Any, ...], Model] = {}
+    found = []
     for record in records:
-        value, metric, seed = record["value"], record["metric"], as_cell(record.get("seed"))
-        is_odd = not is_number(value)
-        if is_odd and str(value) not in ("nan", "inf", "-inf"):
+        value, seed = record["value"], as_cell(record.get("seed"))
+        is_odd = str(value) in ("nan", "inf", "-inf")
+        if not (is_odd or is_number(value)) or (run.verb == "max-retrieval" and "seed" not in record):  # over all seeds
             continue
-        if run.verb != "max-retrieval" or "seed" in record:  # else it is over all seeds
-            of_model, of_place = split(tuple(record))
-            own = {key: as_cell(record[key]) for key in of_model}
-            there = {key: as_cell(record[key]) for key in of_place if record[key] is not None}
-            if not isinstance(there.get("first_token"), bool):
-                there.pop("first_token", None)  # in eval it says how the text was read
-            if is_odd:
-                table.not_finite.setdefault((metric, tuple(there.items())), []).append(directory)
-                continue
-            if (which := (seed, *own.values())) not in replicates:
-                replicates[which] = Replicate(run.verb, settings | own, seed, directory, run.started, facts, model)
-            found.setdefault((replicates[which], metric, tuple(there.items())), set()).add(float(value))
-    twice = dict.fromkeys(key[1:] for key, values in found.items() if len(values) > 1)
-    for metric in dict.fromkeys(metric for metric, _ in twice):
-        table.remarks.append(f"{directory} has two values of {metric} at one place, which is left out")
-    return [(*key, min(values)) for key, values in found.items() if key[1:] not in twice]
+        own = {name: as_cell(item) for name, item in record.items() if names_the_model(name)}
+        model = Model(run.verb, settings | own, seed, str(run.directory), run.started, facts, source)
+        model = models.setdefault((seed, *own.values()), model)
+        there = tuple((name, as_cell(record[name])) for name in sorted(record) if is_coordinate(name, record[name]))
+        found.append((model, record["metric"], there, math.nan if is_odd else float(value)))
+    return found
 
 
 def as_cell(value: Any) -> Any:
@@ -270,74 +228,36 @@ def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:
 
 
 def numbers_of_file(path: Path) -> list[Number]:
-    """The numbers of a file. UserError for an unreadable file, a row without a number, and two values of one number."""
-    replicates: dict[tuple[Any, ...], Replicate] = {}
-    found: dict[tuple[Replicate, str, Coordinates], tuple[int, float]] = {}
+    """The numbers of a file. UserError for a row without a number."""
+    models: dict[tuple[Any, ...], Model] = {}
+    found = []
     for line, raw in rows_of(path):
         row = {key: item if key == "value" else cell(item) for key, item in raw.items()}
         for key in ("value", *SIZES):
             if not is_number(row.get(key)) and (key == "value" or row.get(key) is not None):
-                raise UserError(f"{path}, line {line}: {key}={printable(str(row[key]), 40)} must be a finite number")
+                raise UserError(f"{path}, line {line}: {key}={printable(str(row.get(key)), 40)} must be a number")
         settings = {key: item for key, item in row.items() if key not in NO_SETTINGS}
-        which = (row.get("verb"), row.get("seed"), *settings.items())
-        replicate = replicates.setdefault(which, Replicate(row.get("verb"), settings, row.get("seed"), str(path)))
+        model = Model(row.get("verb"), settings, row.get("seed"), str(path))
+        model = models.setdefault((model.verb, model.seed, *settings.items()), model)
         coordinates = tuple((key, row[key]) for key in sorted(COORDINATES) if row.get(key) is not None)
-        metric, value = str(row.get("metric") or "value"), float(row["value"])
-        first, before = found.setdefault((replicate, metric, coordinates), (line, value))
-        if before != value:
-            raise UserError(
-                f"{path}, lines {first} and {line}: two values of {metric} for the same settings, seed and place; "
-                "tell them apart by a column"
-            )
-    if not found:
-        raise UserError(f"{path} has no row with a value")
-    return [(*key, value) for key, (_, value) in found.items()]
+        found.append((model, str(row.get("metric") or "value"), coordinates, float(row["value"])))
+    return found
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The rows of a file by their columns, each with its line. UserError where it cannot be read."""
     try:
         text = read_text(path).removeprefix("\ufeff")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
-    yield from rows_of_jsonl(path, text) if path.suffix == ".jsonl" else rows_of_csv(path, text)
-
-
-def rows_of_jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-        except ValueError as error:
-            raise UserError(f"{path}, line {number}: no json: {one_line(error)}") from error
-        if not isinstance(row, dict) or "value" not in row:
-            raise UserError(
-                f"{path}, line {number}: a row names a value: metric, value, seed, length, and its settings"
-            )
-        settings = row.pop("settings", None)
-        own, nested = flat(row), flat(settings) if isinstance(settings, dict) else {}
-        if both := own.keys() & nested.keys():
-            raise UserError(f"{path}, line {number}: {min(both)} stands in settings and beside it; leave one out")
-        yield number, own | nested
-
-
-def rows_of_csv(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
         columns = list(reader.fieldnames or [])
-        if "value" not in columns:
-            raise UserError(f"{path} has no column 'value'; its columns are {', '.join(columns)}")
-        for name in columns:
-            if not name or columns.count(name) > 1:
-                wrong = f"the column {name} twice" if name else "a column without a name"
-                raise UserError(f"{path} has {wrong}; leave one out")
+        if "" in columns or len({*columns}) < len(columns):
+            raise ValueError(f"a column has no name, or the name of another one: {', '.join(columns)}")
         for row in reader:
             if None in row or None in row.values():
-                raise UserError(f"{path}, line {reader.line_num}: not as many cells as there are columns")
+                raise ValueError(f"line {reader.line_num} has not as many cells as there are columns")
             yield reader.line_num, {key: read(item) for key, item in row.items()}
-    except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: {one_line(error)}") from error
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
 
 
 def read(text: str) -> Any:

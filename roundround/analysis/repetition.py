@@ -25,7 +25,7 @@ from roundround.config.options import as_value, compose, config_name, usual_conf
 from roundround.config.recorded import RUN, as_dict, flat, overridden, own_options
 from roundround.config.verb import WHERE
 from roundround.distributed.child import start, start_warm
-from roundround.records.directories import MANIFEST, RESULTS, all_runs, runs_of
+from roundround.records.directories import MANIFEST, all_runs, runs_of
 from roundround.records.provenance import changes, git_state, versions
 from roundround.support import __version__
 from roundround.support.console import print_status
@@ -48,17 +48,13 @@ def code_changes(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
     """A line if the code has changed: its commit, or what was not committed then or is not committed now."""
     kept, (state, patch) = directory / "code.patch", git_state()
     then = manifest["roundround"], manifest.get("git"), kept.read_bytes() if kept.is_file() else None
-    now = __version__, state, patch
-    same = [(version if git is None else git.get("commit"), changes) for version, git, changes in (then, now)]
-    return [f"the code is another: {format_code(*then)} then, {format_code(*now)} now"] * (same[0] != same[1])
-
-
-def format_code(version: str, git: Mapping[str, Any] | None, patch: bytes | None) -> str:
-    """Code in words: its commit, or the version where there is no repository, and the size of what is not committed."""
-    own = (patch or b"").splitlines()
-    n_lines = sum(line[:1] in (b"+", b"-") and line[:4] not in (b"+++ ", b"--- ") for line in own)
-    known = f"roundround {version}" if git is None else f"commit {str(git.get('commit'))[:12]}"
-    return f"{known} and {n_lines} lines that are not committed" if n_lines else known
+    sides = then, (__version__, state, patch)
+    same = [(version if git is None else git.get("commit"), changes) for version, git, changes in sides]
+    words = [
+        (f"commit {git['commit']}" if git else f"roundround {version}") + (" with changes" if changes else "")
+        for version, git, changes in sides
+    ]
+    return [f"the code is another: {words[0]} then, {words[1]} now"] * (same[0] != same[1])
 
 
 def surroundings_changes(manifest: Mapping[str, Any], device: str | None) -> Iterator[str]:
@@ -233,8 +229,6 @@ def check_repeatable(run: PastRun) -> None:
         raise UserError(f"{run.directory} is a run of {run.verb}; rerun repeats {repeatable} (verb=train)")
     if run.status != "done":
         raise UserError(f"{run.directory} is not finished ({run.status}); only a finished run can be compared with")
-    if not run.results():
-        raise UserError(f"{run.directory} has no {RESULTS} to compare with")
 
 
 def overrides_of(run: PastRun) -> list[str]:
@@ -266,13 +260,10 @@ def recorded_config_dir(run: PastRun, *, trust: bool) -> str | None:
     if given is None:
         return None
     folder = folder_of(run) / given
-    made = f"{run.directory} was made with --config-dir {folder}"
-    if not folder.is_dir():
-        raise UserError(f"{made}, which is not there any more; give --config-dir DIR")
-    if not trust:
+    if not trust or not folder.is_dir():
         raise UserError(
-            f"{made}, whose modules would run: give trust=true to repeat it with them, or --config-dir DIR, a folder "
-            "of your own"
+            f"{run.directory} was made with --config-dir {folder}, whose modules would run: give trust=true to repeat "
+            "it with them, if they are still there, or --config-dir DIR, a folder of your own"
         )
     return str(folder)
 

@@ -14,7 +14,7 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,10 @@ USUAL = {"pe": "rope", "softmax": "softmax", "qk_norm": "none", "gate": "none", 
 SIGNIFICANT = 0.05
 BETTER, WORSE, NOT_TOLD_APART, NOT_TESTED, NOT_JUDGED = "better", "worse", "not told apart", "not tested", ""
 NO_VALUE = "no value"
-MEASURES = ("costs", "places", "promises")  # of asking/bench_measures.py
 SIZE = "default"  # the size of the stored values
 # the most degrees of freedom of a prior: all differences share the seeds of the baseline, and with more, p is too small
 MOST_DEGREES = 8.0
-LARGEST = 1 << 20  # bytes of a file of values
+OF_ALL_SEEDS = ("set", "size", "hash", "variant", "rate")  # keys of a file of values
 DECIDES = ("train", "looks", "keeps", "measures", "model_of")  # keys of a part on which numbers depend
 Variant = dict[str, str]
 
@@ -72,8 +71,8 @@ class Part:
     """What is trained, how the trained model is measured, and which numbers are kept.
 
     train: words of `roundround train`. looks: verbs with their words, on that run. measures, model_of: for a part that
-    trains nothing, the name of the measurement and the part whose model is measured. keeps: by metric, how the records
-    of one length are reduced: each, mean or max over heads.
+    trains nothing, a function of asking/bench_measures.py (costs, places or promises), and the part whose model is
+    measured. keeps: by metric, how the records of one length are reduced: each, mean or max over heads.
     """
 
     name: str
@@ -123,17 +122,16 @@ class StandardSet:
     train: tuple[str, ...]
     more: tuple[str, ...]
     rate: float
-    tuned: tuple[float, ...]
     parts: tuple[Part, ...]
 
     @property
     def columns(self) -> list[Column]:
         return [column for part in self.parts for column in part.columns]
 
-    def words(self, part: Part, variant: Variant, seed: int, rate: float) -> list[str]:
+    def words(self, part: Part, variant: Variant, seed: int) -> list[str]:
         """What follows `roundround train`."""
         own = [f"{key}={value}" for key, value in variant.items()]
-        return [*self.train, *part.train, *self.more, *own, f"seed={seed}", f"optim.lr={rate:g}"]
+        return [*self.train, *part.train, *self.more, *own, f"seed={seed}", f"optim.lr={self.rate:g}"]
 
 
 def read_set(name: str, size: str, config_dir: str | None) -> StandardSet:
@@ -144,7 +142,7 @@ def read_set(name: str, size: str, config_dir: str | None) -> StandardSet:
         raise UserError(f"no set={name}{nearest(name, sets)}")
     try:
         return set_of(name, size, read_yaml(sets[name]), found)
-    except (KeyError, TypeError, AttributeError, AssertionError) as error:
+    except (KeyError, TypeError, AttributeError, AssertionError, OSError, OmegaConfBaseException) as error:
         raise UserError(f"{sets[name]} or one of its parts is not written as conf/bench/v1 is: {error}") from error
 
 
@@ -167,27 +165,20 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
         train=tuple(whole["train"]),
         more=tuple(sizes[size]),
         rate=whole["rate"],
-        tuned=tuple(whole["tuned"]),
         parts=tuple(part_of(part, node) for part, node in parts.items()),
     )
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        found = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except (OSError, OmegaConfBaseException, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+    found = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     assert isinstance(found, dict)
     return {str(key): value for key, value in found.items()}
 
 
 def part_of(name: str, node: Mapping[str, Any]) -> Part:
-    if (measures := node.get("measures", MEASURES[0])) not in MEASURES:
-        raise UserError(f"part {name}: no measures: {measures}{nearest(measures, MEASURES)}")
     columns = tuple(Column(name=key, part=name, **column) for key, column in node["columns"].items())
     for column in columns:
-        if column.better not in ("higher", "lower", "none"):
-            raise UserError(f"part {name}: better: {column.better} of {column.name} must be higher, lower or none")
+        assert column.better in ("higher", "lower", "none"), f"better: {column.better} of {column.name}"
     own = {key: value for key, value in node.items() if key != "columns"}
     own["train"], own["looks"] = tuple(node.get("train", ())), tuple(map(tuple, node.get("looks", ())))
     return Part(name=name, columns=columns, **own)
@@ -206,9 +197,7 @@ def variants_of(words: Sequence[str]) -> list[Variant]:
                 f"{word}: the set fixes everything but {', '.join(GROUPS)}; another set is a yaml of your own, "
                 "bench/NAME.yaml below --config-dir, and set=NAME"
             )
-        if key in choices:
-            raise UserError(f"{key} is given twice; {key}={','.join(choices[key])},{value} names them all")
-        choices[key] = value.split(",") if "." not in key else [value]
+        choices.setdefault(key, []).extend(value.split(",") if "." not in key else [value])
     return [complete(dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]
 
 
@@ -227,28 +216,22 @@ def format_variant(variant: Mapping[str, str]) -> str:
 # -- the values of a variant
 
 
-@dataclass(frozen=True)
-class SeedValues:
-    """What one seed of a variant reached: numbers by part and metric@length, None where there is none.
-
-    remarks: by part, what a number does not say. made: the seed, the commit, the machine, the command and the minutes.
-    """
-
-    numbers: dict[str, dict[str, float | None]]
-    remarks: dict[str, list[str]]
-    made: dict[str, Any]
-
-
 @dataclass
 class Standing:
-    """What a variant reached on a set, by seed."""
+    """What a variant reached on a set.
+
+    numbers: by part and metric@length, the value of each seed that has one. remarks: by part, each with its seed. made:
+    by seed, the commit, the machine, the command and the minutes.
+    """
 
     set: str
     size: str
     hash: str
     variant: Variant
     rate: float
-    seeds: dict[int, SeedValues] = field(default_factory=dict)
+    numbers: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict)
+    remarks: dict[str, list[str]] = field(default_factory=dict)
+    made: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -266,83 +249,65 @@ class Standing:
         made: dict[str, Any],
     ) -> None:
         """The values of another seed, by part and metric@length, with remarks by part."""
-        finite_ones = {part: {name: finite(value) for name, value in some.items()} for part, some in numbers.items()}
-        by_part = {part: [f"seed {seed}: {remark}" for remark in some] for part, some in remarks.items() if some}
-        self.seeds[seed] = SeedValues(finite_ones, by_part, {"seed": seed, **made})
+        self.made[seed] = {"seed": seed, **made}
+        for part, own in numbers.items():
+            for name, value in own.items():
+                self.numbers.setdefault((part, name), {}).update({seed: value} if math.isfinite(value) else {})
+        for part, lines in remarks.items():
+            if lines:
+                self.remarks.setdefault(part, []).extend(f"seed {seed}: {line}" for line in lines)
 
-    def without(self, seeds: Sequence[int]) -> Standing:
+    def without(self, seeds: Collection[int]) -> Standing:
         """The same without the values of these seeds."""
-        return replace(self, seeds={seed: values for seed, values in self.seeds.items() if seed not in seeds})
+        gone = tuple(f"seed {seed}:" for seed in seeds)
+        remarks = {part: [line for line in some if not line.startswith(gone)] for part, some in self.remarks.items()}
+        return replace(
+            self,
+            numbers={name: {n: v for n, v in some.items() if n not in seeds} for name, some in self.numbers.items()},
+            remarks={part: some for part, some in remarks.items() if some},
+            made={seed: made for seed, made in self.made.items() if seed not in seeds},
+        )
 
     def values(self, column: Column) -> dict[int, float]:
-        return self.series(column.part, column.number)
+        return self.numbers.get((column.part, column.number), {})
 
     def mean(self, column: Column) -> float | None:
         numbers = self.values(column).values()
         return statistics.fmean(numbers) if numbers else None
 
-    def series(self, part: str, number: str) -> dict[int, float]:
-        """The value of each seed that has one."""
-        found = {seed: values.numbers.get(part, {}).get(number) for seed, values in self.seeds.items()}
-        return {seed: value for seed, value in found.items() if value is not None}
-
     def curve(self, part: str, metric: str) -> dict[int, list[float]]:
         """A metric by length: the values of all seeds at each."""
-        names = {name for values in self.seeds.values() for name in values.numbers.get(part, {})}
-        at = sorted(int(name.rpartition("@")[2]) for name in names if re.fullmatch(re.escape(metric) + r"@\d+", name))
-        return {length: [*self.series(part, f"{metric}@{length}").values()] for length in at}
-
-    def remarks(self) -> dict[str, list[str]]:
-        """Those of all seeds, by part."""
-        found: dict[str, list[str]] = {}
-        for values in self.seeds.values():
-            for part, some in values.remarks.items():
-                found.setdefault(part, []).extend(some)
-        return found
+        found = {
+            int(name.rpartition("@")[2]): [*values.values()]
+            for (own, name), values in self.numbers.items()
+            if own == part and re.fullmatch(re.escape(metric) + r"@\d+", name)
+        }
+        return dict(sorted(found.items()))
 
     def as_json(self) -> str:
         """With a line for each list of numbers, so that two files can be compared line by line."""
         numbers: dict[str, dict[str, list[float | None]]] = {}
-        for part, name in [
-            (p, n) for values in self.seeds.values() for p, some in values.numbers.items() for n in some
-        ]:
-            column = [values.numbers.get(part, {}).get(name) for values in self.seeds.values()]
-            numbers.setdefault(part, {})[name] = column
-        whole = vars(self) | {
-            "seeds": [*self.seeds],
-            "numbers": numbers,
-            "remarks": self.remarks(),
-            "made": [values.made for values in self.seeds.values()],
-        }
-        text = json.dumps(whole, indent=1)
+        for (part, name), values in self.numbers.items():
+            numbers.setdefault(part, {})[name] = [values.get(seed) for seed in self.made]
+        more = {"seeds": [*self.made], "numbers": numbers, "remarks": self.remarks, "made": [*self.made.values()]}
+        text = json.dumps({key: getattr(self, key) for key in OF_ALL_SEEDS} | more, indent=1)
         return re.sub(r"\[\s+([^\[\]{}\"]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
 
 
 def read_standing(path: Path) -> Standing:
     """A file of values. UserError, which says what is wrong with it, for any other."""
     try:
-        values = parse_json(read_text(path, LARGEST))
-        columns = [column for some in values["numbers"].values() for column in some.values()]
-        if not all(value is None or is_number(value) for column in columns for value in column):
-            raise ValueError("numbers must be finite, or null")
-        made = {one["seed"]: one for one in values["made"]}
-        if [*made] != values["seeds"] or not {len(column) for column in columns} <= {len(made)}:
-            raise ValueError("numbers and made must have an item for each of the seeds, in their order")
-        if not {"pe", "softmax"} <= values["variant"].keys():
-            raise ValueError("variant names no pe or no softmax")
-        seeds = {
-            seed: SeedValues(
-                {part: {name: c[n] for name, c in some.items()} for part, some in values["numbers"].items()},
-                {
-                    part: own
-                    for part, remarks in values["remarks"].items()
-                    if (own := [remark for remark in remarks if remark.startswith(f"seed {seed}:")])
-                },
-                made[seed],
-            )
-            for n, seed in enumerate(made)
+        values = parse_json(read_text(path))
+        numbers = {
+            (part, name): {seed: v for seed, v in zip(values["seeds"], column, strict=True) if v is not None}
+            for part, some in values["numbers"].items()
+            for name, column in some.items()
         }
-        return Standing(**{key: values[key] for key in ("set", "size", "hash", "variant", "rate")}, seeds=seeds)
+        if not all(is_number(value) for some in numbers.values() for value in some.values()):
+            raise ValueError("numbers must be finite, or null")
+        made = dict(zip(values["seeds"], values["made"], strict=True))
+        own = {key: values[key] for key in OF_ALL_SEEDS}
+        return Standing(**own, numbers=numbers, remarks=values["remarks"], made=made)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is no file of values as roundround bench leaves it: {one_line(error)}") from error
 
@@ -352,9 +317,18 @@ def stored(name: str, size: str) -> list[Standing]:
     return [read_standing(path) for path in sorted((STANDINGS / name / size).glob("*.json"))]
 
 
-def joined(first: Standing, second: Standing) -> Standing:
-    """The seeds of both; the first one's values of a seed that both have."""
-    return replace(first, seeds=first.seeds | second.without([*first.seeds]).seeds)
+def add(found: dict[str, Standing], standing: Standing) -> None:
+    """Among the others by their names; where a seed has values already, these stay."""
+    first = found.setdefault(standing.name, standing)
+    if first is not standing:
+        more = standing.without(first.made)
+        names, parts = first.numbers | more.numbers, first.remarks | more.remarks
+        found[standing.name] = replace(
+            first,
+            numbers={name: first.numbers.get(name, {}) | more.numbers.get(name, {}) for name in names},
+            remarks={part: [*first.remarks.get(part, ()), *more.remarks.get(part, ())] for part in parts},
+            made=first.made | more.made,
+        )
 
 
 # -- how two compare
@@ -378,22 +352,22 @@ def compared(
     pairs = [[] if own is baseline else paired(own, baseline, column) for column in columns]
     tests = [moderated(values, prior) for values, prior in zip(pairs, of_columns, strict=True)]
     judged = [n for n, column in enumerate(columns) if column.better != "none" and own is not baseline]
-    corrected = dict(zip(judged, holm([tests[n].p for n in judged]), strict=True))
+    corrected = dict(zip(judged, holm([tests[n][-1] for n in judged]), strict=True))
     found = []
-    for n, (column, values, test) in enumerate(zip(columns, pairs, tests, strict=True)):
-        mean, p = own.mean(column), corrected.get(n, math.nan) if values else math.nan
+    for n, (column, values, (difference, low, high, p)) in enumerate(zip(columns, pairs, tests, strict=True)):
+        mean, p_holm = own.mean(column), corrected.get(n, math.nan) if values else math.nan
         found.append(
             {
                 "metric": column.name,
                 "part": column.part,
                 "variant": own.name,
                 "value": mean,
-                "difference": finite(test.mean),
-                "difference_low": finite(test.low),
-                "difference_high": finite(test.high),
-                "p": finite(test.p),
-                "p_holm": finite(p),
-                "verdict": column.verdict(test.mean, p) if values else NO_VALUE if mean is None else NOT_JUDGED,
+                "difference": finite(difference),
+                "difference_low": finite(low),
+                "difference_high": finite(high),
+                "p": finite(p),
+                "p_holm": finite(p_holm),
+                "verdict": column.verdict(difference, p_holm) if values else NO_VALUE if mean is None else NOT_JUDGED,
                 "n_seeds": len(own.values(column)),
                 "n_pairs": len(values),
                 "unit": column.unit,

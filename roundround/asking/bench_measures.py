@@ -1,5 +1,7 @@
 """What a trained decoder costs beside another one, where its heads attend, and which promises it keeps.
 
+Each measurement returns numbers by name, and remarks.
+
 Tested by tests/asking/test_bench_measures.py. Shapes: B texts, T tokens, V vocabulary.
 """
 
@@ -9,15 +11,12 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
-from omegaconf import DictConfig
 from torch import Tensor
 
 from roundround.config.options import load_option
@@ -44,37 +43,35 @@ AGREEING, MOST_REPEATS, STEADY = 3, 12, 0.05  # repeats in a row whose ratios li
 AT_ONCE = 4096  # tokens that a cache is filled with at once
 
 
-@dataclass(frozen=True)
-class Promise:
-    """One promise, whether it is kept, and in words by how much it is missed or why it cannot be asked."""
+def promises(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
+    """The promises of a trained decoder, on a CPU in float32: the same logits however the same text is given.
 
-    name: str
-    kept: bool
-    remark: str
-
-
-def promises(trained: TrainedRun) -> list[Promise]:
-    """The promises of a trained decoder, on a CPU in float32: the same logits however the same text is given."""
+    1 for each promise that is kept and 0 for one that is not, and how many are; a remark on each that is not, with the
+    measured deviation or why it cannot be measured.
+    """
     decoder, generator = trained.decoder("best"), torch.Generator().manual_seed(0)
     tokens_BT = torch.randint(decoder.embed_tokens.num_embeddings, (2, TEXT), generator=generator)
+    found: dict[str, float] = {}
+    remarks = []
     with torch.inference_mode(), warnings_as_lines(FallsBack):
         logits_BTV = logits(decoder, tokens_BT)
-        return [
-            asked("bfloat16", lambda: rounding(decoder, tokens_BT, logits_BTV), ROUNDED, "nats on the mean target"),
-            asked("cache", lambda: apart(cached(decoder, tokens_BT), logits_BTV), EXACT, "of the largest logit"),
-            asked("shift", lambda: apart(shifted(decoder, tokens_BT), logits_BTV), EXACT, "of the largest logit"),
-            asked("padding", lambda: apart(padded(decoder, tokens_BT), logits_BTV), EXACT, "of the largest logit"),
-            asked("export", lambda: exported(trained, tokens_BT), EXACT, "of the largest logit"),
-        ]
-
-
-def asked(name: str, measure: Callable[[], float], most: float, of: str) -> Promise:
-    """A promise that is kept where the measured deviation is at most this."""
-    try:
-        found = measure()
-    except Exception as error:  # a user's class may raise any, and torch a RuntimeError where precisions do not fit
-        return Promise(name, False, one_line(error))
-    return Promise(name, found <= most, f"{found:.2g} {of}, at most {most:.2g}")
+        measures: dict[str, Callable[[], float]] = {
+            "bfloat16": lambda: rounding(decoder, tokens_BT, logits_BTV),
+            "cache": lambda: apart(cached(decoder, tokens_BT), logits_BTV),
+            "shift": lambda: apart(shifted(decoder, tokens_BT), logits_BTV),
+            "padding": lambda: apart(padded(decoder, tokens_BT), logits_BTV),
+            "export": lambda: exported(trained, tokens_BT),
+        }
+        for name, measure in measures.items():
+            most, of = (ROUNDED, "nats on the mean target") if name == "bfloat16" else (EXACT, "of the largest logit")
+            try:
+                deviation = measure()
+                remark = f"{name}: {deviation:.2g} {of}, at most {most:.2g}"
+            except Exception as error:  # a user's class may raise any, and torch one where precisions do not fit
+                deviation, remark = math.inf, f"{name}: {one_line(error)}"
+            found[name] = float(deviation <= most)
+            remarks += [remark] * (deviation > most)
+    return found | {"kept": sum(found.values())}, remarks
 
 
 def logits(decoder: Decoder, tokens_BT: Tensor, **options: Tensor | Cache | None) -> Tensor:
@@ -130,54 +127,53 @@ def exported(trained: TrainedRun, tokens_BT: Tensor) -> float:
 # -- where its heads attend
 
 
-def places(trained: TrainedRun) -> dict[str, float]:
+def places(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
     """The largest share of any head's weight by place, on held-out windows of its training context length."""
     decoder, length = trained.decoder("best"), int(trained.config.model.train_length)
     tokens = trained.held_out_text().held_out
     windows = validation_windows(tokens, length=length, max_tokens=N_TEXTS * length)[:, :-1]
     shares_LH7 = places_of_heads(decoder.normalisers, decoder.hidden, windows)
-    return dict(zip(PLACES, shares_LH7.amax((0, 1)).tolist(), strict=True))
+    return dict(zip(PLACES, shares_LH7.amax((0, 1)).tolist(), strict=True)), []
 
 
 # -- costs
 
 
-def costs(config: DictConfig, n_vocab: int, device: torch.device) -> dict[str, float]:
+def costs(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
     """Time and memory of a run's decoder, over the time and memory of the same decoder with RoPE and the plain softmax.
 
     step_time@T, step_memory@T: a step of training with one text of T tokens, and the bytes that it keeps for its
     backward pass. token_time@T, token_memory@T: a token behind T others, and the bytes of the cache. Both models are
-    timed in turn, in one thread of a CPU. A time is NaN where other work on the machine leaves no steady ratio.
+    timed in turn, in one thread of a CPU. A time is NaN where other work on the machine leaves no steady ratio; a
+    remark says so.
     """
+    config, n_vocab = trained.config, trained.manifest["data"]["n_vocab"]
     torch.manual_seed(0)
-    own = decoder_of_config(config, n_vocab).to(device)
+    own = decoder_of_config(config, n_vocab)
     plain = build_decoder(config.model, load_option("pe", "rope"), load_option("softmax", "softmax"), n_vocab)
-    both = (own, plain.to(device))
+    both = (own, plain)
     found = {}
-    with one_thread(), warnings_as_lines(FallsBack):
-        for length in STEP:
-            tokens_BT = torch.randint(n_vocab, (1, length), device=device)
-            found[f"step_time@{length}"] = steady_ratio(partial(steps_of, both, tokens_BT), device, TIMES_OF_STEP)
-            n_bytes = [kept_bytes(model, tokens_BT) for model in both]
-            found[f"step_memory@{length}"] = n_bytes[0] / n_bytes[1]
-        with torch.inference_mode():
-            for length in TOKEN:
-                tokens_BT = torch.randint(n_vocab, (1, length), device=device)
-                caches = [filled(model, tokens_BT) for model in both]
-                reads = partial(reads_of, both, caches, tokens_BT[:, :1])
-                found[f"token_time@{length}"] = steady_ratio(reads, device, TIMES_OF_TOKEN)
-                found[f"token_memory@{length}"] = caches[0].n_bytes / caches[1].n_bytes
-    return found
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
+    n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with warnings_as_lines(FallsBack):
+            for length in STEP:
+                tokens_BT = torch.randint(n_vocab, (1, length))
+                steps = [partial(step, model, tokens_BT) for model in both]
+                found[f"step_time@{length}"] = steady_ratio(partial(list, steps), TIMES_OF_STEP)
+                n_bytes = [kept_bytes(model, tokens_BT) for model in both]
+                found[f"step_memory@{length}"] = n_bytes[0] / n_bytes[1]
+            with torch.inference_mode():
+                for length in TOKEN:
+                    tokens_BT = torch.randint(n_vocab, (1, length))
+                    caches = [filled(model, tokens_BT) for model in both]
+                    reads = partial(reads_of, both, caches, tokens_BT[:, :1])
+                    found[f"token_time@{length}"] = steady_ratio(reads, TIMES_OF_TOKEN)
+                    found[f"token_memory@{length}"] = caches[0].n_bytes / caches[1].n_bytes
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(n_threads)
+    busy = [name for name, cost in found.items() if math.isnan(cost)]
+    return found, [f"{name} has no value: this machine was too busy to time it" for name in busy]
 
 
 def step(decoder: Decoder, tokens_BT: Tensor) -> None:
@@ -210,21 +206,17 @@ def filled(decoder: Decoder, tokens_BT: Tensor) -> Cache:
     return cache
 
 
-def steps_of(decoders: Sequence[Decoder], tokens_BT: Tensor) -> list[Callable[[], object]]:
-    return [partial(step, model, tokens_BT) for model in decoders]
-
-
 def reads_of(decoders: Sequence[Decoder], caches: Sequence[Cache], token_B1: Tensor) -> list[Callable[[], object]]:
     """A read of this token by each, behind a copy of its cache: where in memory a cache lies changes the time."""
     copies = [deepcopy(cache) for cache in caches]
     return [partial(model.hidden, token_B1, cache=cache) for model, cache in zip(decoders, copies, strict=True)]
 
 
-def steady_ratio(pair: Callable[[], Sequence[Callable[[], object]]], device: torch.device, times: int) -> float:
+def steady_ratio(pair: Callable[[], Sequence[Callable[[], object]]], times: int) -> float:
     """Seconds of the first call over seconds of the second, repeated until the ratio is steady; NaN if it never is."""
     ratios: list[float] = []
     for _ in range(MOST_REPEATS):
-        first, second = in_turn(pair(), device, times)
+        first, second = in_turn(pair(), times)
         ratios.append(first / second)
         latest = ratios[-AGREEING:]
         if len(latest) == AGREEING and max(latest) <= (1 + STEADY) * min(latest):
@@ -232,7 +224,7 @@ def steady_ratio(pair: Callable[[], Sequence[Callable[[], object]]], device: tor
     return math.nan
 
 
-def in_turn(calls: Sequence[Callable[[], object]], device: torch.device, times: int) -> list[float]:
+def in_turn(calls: Sequence[Callable[[], object]], times: int) -> list[float]:
     """The shortest seconds of each call, made in turn, after one of each that does not count.
 
     Other work on the machine only adds to them.
@@ -240,20 +232,8 @@ def in_turn(calls: Sequence[Callable[[], object]], device: torch.device, times: 
     shortest = [math.inf] * len(calls)
     for n in range(times + 1):
         for which, call in enumerate(calls):
-            synchronise(device)
             began = time.perf_counter()
             call()
-            synchronise(device)
             if n:
                 shortest[which] = min(shortest[which], time.perf_counter() - began)
     return shortest
-
-
-def synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def share_kept(found: list[Promise]) -> Mapping[str, float]:
-    """1 for each promise that is kept and 0 for one that is not, and how many are."""
-    return {**{promise.name: float(promise.kept) for promise in found}, "kept": float(sum(p.kept for p in found))}

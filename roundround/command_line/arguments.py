@@ -135,8 +135,6 @@ def expand_sugar(args: list[str], verb: Verb) -> list[str]:
             rest.append(arg)
     filters = lists.pop(verb.filters, [])
     if filters and verb.sweeps_filters and {"-m", "--multirun"} & {*args}:  # a job for each combination of their values
-        if any(arg.startswith("to=") for arg in rest):
-            raise UserError("to= is one folder, and -m runs a job for each variant; give pe=a,b without -m, or no to=")
         parts = (word.partition("=") for word in filters)
         each = ([f"{name}={value}" for value in re.split(OUTSIDE, values)] for name, _, values in parts)
         jobs = (f"[{','.join(map(in_quotes, job))}]" for job in itertools.product(*each))

@@ -1,8 +1,40 @@
-"""The panels of a comparison, and its page: quality against context length, two settings crossed, training curves.
+"""A comparison as tables, figures and a page, and what it leaves for other programs.
 
-Both are made of the records of `results.json` and of what `comparison.json` says (`comparison_tables.py`), when
-`compare` ends and when a page is made. Lines differ in marker and dashes as well as in colour, so that a print without
-colour can be read. Bands are 95 % t intervals over seeds.
+`results.json` is a flat list, a record for each metric, place and setting that was measured:
+
+    metric        the name of the number, such as perplexity
+    verb          what measured it: train, eval, probe, max-retrieval; null where it was read from a csv file
+    length, ...   the place: context length, n, task, texts, layer, head, ... whichever the measurement has
+    settings      {"pe": "rope", "softmax": "softmax"}: the values of the settings that vary, null where there is none
+    mean, low, high, n_seeds    mean over the seeds and its 95 % t interval (null for one seed)
+    seeds, values               the seeds in order, and the number of each
+    baseline                    the settings that this record is compared with; null where with none, or with itself
+    n_pairs                     the seeds that both have, whose differences are taken
+    difference, difference_low, difference_high    mean of (this - baseline) over these seeds, and its 95 % t interval
+    p, p_holm                   of the paired t-test; the same corrected over all settings that are compared with a
+                                baseline at this metric and place, those without a p (one seed) included
+    p_is_bound                  true where both are upper bounds: the difference is the same in every seed and not 0,
+                                and p is 2^(1 - n_pairs), of the signs alone (where it is 0 in every seed, p is 1)
+    value                       the mean again: every record of a results.json has a value
+    tokens_per_second           of training, the mean over the seeds; null where it is not known
+    peak_resident_bytes, peak_device_bytes    the largest over the seeds of the training run; null where not recorded
+
+Every record has all of these fields; a number that does not exist is null. `comparison.json` says the rest once:
+
+    settings   {"pe": ["nope", "rope"], ...}: the settings that vary and their values, in the order of the tables
+    baseline   ["pe=rope"]: what was asked for or taken, [] for none
+    remarks    sentences that a reader has to know: few seeds, what makes runs incomparable, what is missing
+    skipped    [{"run": DIR, "why": "failed: ..."}]: runs that were named and are not in the numbers
+    groups     [{"verb", "settings", "seeds", "runs"}]: the directories (or the file) behind each setting
+    of_tasks   true where lengths are those of tasks, which count what their papers count; else they are tokens
+    train_lengths  [512, 512]: the shortest and longest of training, where all models share them; else null
+    curves     [{"settings", "metric", "tokens", "mean", "low", "high", "n_seeds"}]: training curves, thinned
+    figures    names of the figures in figures/, without .svg and .pdf
+
+`comparison.csv` holds the records of `results.json`, `comparison.md` and `comparison.tex` the tables for people.
+
+Lines of a figure differ in marker and dashes as well as in colour, so that a print without colour can be read. Bands
+are 95 % t intervals over seeds.
 
 Tested by tests/analysis/test_compare_command.py.
 """
@@ -10,27 +42,43 @@ Tested by tests/analysis/test_compare_command.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pandas import DataFrame
 
-from roundround.analysis.comparison import format_setting, format_settings, order
+from roundround.analysis.comparison import Comparison, format_setting, format_settings, order, place_of
 from roundround.analysis.past_run import direction, is_share
 from roundround.analysis.standings import SIGNIFICANT
 from roundround.config.verb import FigureStyle
-from roundround.report.comparison_tables import by_metric, place_of, sheet
 from roundround.report.drawing.figures import Sizes, figure_of, save, styled
-from roundround.report.drawing.tables import Record, Table, decimals_of, fixed, in_words, number, text_of
+from roundround.report.drawing.tables import (
+    Cell,
+    Record,
+    Table,
+    decimals_of,
+    filled,
+    fixed,
+    in_words,
+    number,
+    shown_bytes,
+    shown_p,
+    text_of,
+)
 from roundround.report.eval_panels import marks_of
 from roundround.report.findings import findings
 from roundround.report.page.view import RunFiles, Section, View
 from roundround.support.errors import escaped
-from roundround.support.panels import Curve, Drawing, HeatMap, Mark, Panel, numbers
+from roundround.support.panels import Curve, Drawing, HeatMap, Panel, numbers
 
+FINE = {"layer", "head", "first_position", "last_position", "kind", "first_token", "pair"}  # places of detail
+MOST_ROWS = 120  # of all tables together; comparison.csv has all
+A_SCREEN = 12  # the same on a terminal
+TO_LEAVE = ("memory", "pairs", "seeds", "95 % interval", "p (Holm)", "p")  # columns, where a terminal is narrow
 AXES = {
     "distance": "distance (tokens)", "length": "context length (tokens)", "n": "items",
     "prefix": "tokens of text before the sentence",
@@ -39,8 +87,147 @@ CROWDED = 5  # lines; more are split into panels where there is a second setting
 LINES, PANELS, FEW_PANELS = 8, 6, 2  # in a file; of more panels than that the first few
 ON_A_PAGE = 8  # panels of a section
 CELLS = 8  # on a side of a matrix
-MANY = 32  # cells of a matrix; of larger ones only the means are written, at the first and the last place
 NARROW = 4  # times from the first tick to the last: more are on a logarithmic axis
+
+
+def summary(found: Comparison, curves: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What comparison.json says, but for the names of the figures."""
+    sources = [run for group in found.groups for run in group.sources]
+    lengths = {run.train_lengths for run in sources}
+    return {
+        "settings": found.settings,
+        "baseline": found.baseline,
+        "remarks": found.remarks,
+        "skipped": [{"run": run, "why": why} for run, why in found.skipped],
+        "groups": [
+            {
+                "verb": group.verb,
+                "settings": group.settings,
+                "seeds": group.seeds,
+                "runs": list(dict.fromkeys(model.origin for model in group.models)),
+            }
+            for group in found.groups
+        ],
+        "of_tasks": any(run.learns_a_task for run in sources),
+        "train_lengths": lengths.pop() if len(lengths) == 1 else None,
+        "curves": list(curves),
+    }
+
+
+# -- tables
+
+
+def by_metric(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """The records of each metric of each verb, by what the tables call it."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        verb, metric = record.get("verb"), record["metric"]
+        found.setdefault(f"{verb}: {metric}" if verb else metric, []).append(record)
+    return found
+
+
+def sheets(records: Sequence[Record], most_rows: int = MOST_ROWS) -> tuple[list[Table], list[str]]:
+    """The tables to read, and the metrics that they leave out: by layer and head, and what is too much to read.
+
+    Where a verb measures quality, its other metrics are left out, and so are numbers that are the same everywhere.
+    Metrics that are only measured in detail are shown as far as there is room.
+    """
+    judged = {record.get("verb") for record in records if direction(record["metric"])}
+    metrics = by_metric(records)
+    found: list[Table] = []
+    left_out: list[str] = []
+    n_rows = 0
+    for name, rows in metrics.items():
+        chosen = [row for row in rows if not set(place_of(row)) & FINE] or rows
+        same = len({value for row in rows for value in row["values"]}) == 1 and len(metrics) > 1
+        beside = rows[0].get("verb") in judged and not direction(rows[0]["metric"])
+        if same or beside or (n_rows + len(chosen) > most_rows and found):
+            left_out.append(name)
+            continue
+        found.append(sheet(name, chosen[:most_rows]))
+        n_rows += len(chosen)
+        if len(chosen) < len(rows) or len(chosen) > most_rows:
+            left_out.append(f"more of {name}")
+    return found, left_out
+
+
+def sheet(title: str, rows: Sequence[Record], **options: Any) -> Table:
+    """The records of one metric, a row for each place and setting; empty columns are left out."""
+
+    def found(*names: str) -> list[list[float | None]]:
+        return [[number(row.get(name)) for name in names] for row in rows]
+
+    def decimals(name: str, low: str, high: str) -> int:
+        halves = [(b - a) / 2 for a, b in found(low, high) if a is not None and b is not None]
+        return decimals_of([value for (value,) in found(name) if value is not None], halves)
+
+    def column(name: str, digits: int, sign: str = "") -> list[Cell]:
+        return [Cell("" if x is None else fixed(x, digits, sign), x) for (x,) in found(name)]
+
+    def interval(low: str, high: str, digits: int, sign: str = "") -> list[Cell]:
+        return [Cell(" to ".join(fixed(x, digits, sign) for x in ends if x is not None)) for ends in found(low, high)]
+
+    def p_values(name: str) -> list[Cell]:
+        bound = [row.get("p_is_bound") is True for row in rows]
+        return [Cell(shown_p(p, b), None if b else p) for (p,), b in zip(found(name), bound, strict=True)]
+
+    of_means = decimals("mean", "low", "high")
+    of_differences = decimals("difference", "difference_low", "difference_high")
+    places = dict.fromkeys(name for row in rows for name in place_of(row))
+    settings = dict.fromkeys(name for row in rows for name in row["settings"])
+    names = [
+        *((name, [format_cell(row.get(name, "")) for row in rows]) for name in places),
+        *((name, [format_cell(row["settings"].get(name, "")) for row in rows]) for name in settings),
+    ]
+    fewer = any(row.get("n_pairs") and row["n_pairs"] != row.get("n_seeds") for row in rows)
+    peaks = [on_device or resident for on_device, resident in found("peak_device_bytes", "peak_resident_bytes")]
+    measured = [
+        ("mean", column("mean", of_means)),
+        ("95 % interval", interval("low", "high", of_means)),
+        ("seeds", column("n_seeds", 0)),
+        ("difference", column("difference", of_differences, "+")),
+        ("interval of difference", interval("difference_low", "difference_high", of_differences, "+")),
+        ("pairs", column("n_pairs", 0) if fewer else []),
+        ("p", p_values("p")),
+        ("p (Holm)", [] if found("p_holm") == found("p") else p_values("p_holm")),
+        ("memory", [Cell("" if n is None else shown_bytes(n), n) for n in peaks]),
+    ]
+    n_names = sum(any(text.text for text in cells) for _, cells in names)
+    return filled(title, [*names, *measured], names=n_names, **options)
+
+
+def format_cell(value: Any) -> Cell:
+    """The value of a setting or a place."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return Cell(f"{value:,}" if whole else format_setting(value), value if number(value) is not None else None)
+
+
+def markdown(sentences: Iterable[str], found: Iterable[Table], remarks: Sequence[str]) -> str:
+    first = [f"{escaped(sentence)}\n" for sentence in sentences]
+    listed = ["".join(f"- {escaped(remark)}\n" for remark in remarks)] if remarks else []
+    return "\n".join([*first, *(table.markdown() for table in found), *listed])
+
+
+def latex(sentences: Iterable[str], found: Iterable[Table], remarks: Iterable[str]) -> str:
+    first, last = ("".join(f"% {escaped(line)}\n" for line in some) for some in (sentences, remarks))
+    return "\n".join(["% \\usepackage{booktabs}\n", first, *(table.latex() for table in found), last])
+
+
+def as_csv(records: Sequence[Record]) -> str:
+    """The records of results.json, a line each; settings as pe=rope, softmax=softmax, seeds apart by spaces."""
+
+    def in_a_cell(value: Any) -> Any:
+        if isinstance(value, dict | list):
+            value = format_settings(value) if isinstance(value, dict) else " ".join(map(str, value))
+        return escaped(value) if isinstance(value, str) else value
+
+    rows = [{name: in_a_cell(value) for name, value in record.items()} for record in records]
+    first = ["metric", "verb", *dict.fromkeys(name for record in records for name in place_of(record)), "settings"]
+    table = DataFrame(rows, dtype=object)  # integers stay such
+    return str(table[[*first, *table.columns.difference(first, sort=False)]].to_csv(index=False, lineterminator="\n"))
+
+
+# -- figures
 
 
 def draw(records: Sequence[Record], about: Mapping[str, Any], folder: Path, style: FigureStyle) -> list[str]:
@@ -62,19 +249,13 @@ def picture_of(drawing: Drawing, sizes: Sizes) -> Any:
 
 def cut(panels: Sequence[Panel | HeatMap]) -> tuple[list[Panel | HeatMap], int]:
     """As many panels and lines as can be read in a file; how many lines are left out."""
-    found = [
-        replace(panel, curves=lines_of(panel)[:LINES] + [curve for curve in panel.curves if curve.reference])
-        if isinstance(panel, Panel)
-        else panel
-        for panel in panels[: PANELS if len(panels) <= PANELS else FEW_PANELS]
-    ]
-    n_drawn, n_lines = (sum(len(lines_of(p)) for p in some if isinstance(p, Panel)) for some in (found, panels))
-    return found, n_lines - n_drawn
-
-
-def lines_of(panel: Panel) -> list[Curve]:
-    """Its settings; the line of the baseline is a reference."""
-    return [curve for curve in panel.curves if not curve.reference]
+    found = list(panels[: PANELS if len(panels) <= PANELS else FEW_PANELS])
+    n_lines = sum(len(panel.curves) for panel in panels if isinstance(panel, Panel))
+    for n, panel in enumerate(found):
+        if isinstance(panel, Panel):  # the line of the baseline stays
+            own = [curve for curve in panel.curves if not curve.reference][:LINES]
+            found[n] = replace(panel, curves=own + [curve for curve in panel.curves if curve.reference])
+    return found, n_lines - sum(len(panel.curves) for panel in found if isinstance(panel, Panel))
 
 
 def drawings(records: Sequence[Record], about: Mapping[str, Any]) -> list[Drawing]:
@@ -83,10 +264,9 @@ def drawings(records: Sequence[Record], about: Mapping[str, Any]) -> list[Drawin
     for title, rows in (telling(records) or telling(records, judged=False)).items():
         name = re.sub(r"[^\w.-]+", "_", title.replace(": ", "_"))
         whole = [row for row in rows if "distance" not in row]
-        turns = [row for row in records if row["metric"] == "quarter_turn"]
         for some in (whole, [row for row in rows if "distance" in row]):
-            found += by_length(some, about, title, name, turns, differences=False)
-            found += by_length(some, about, title, name, turns, differences=True)
+            found += by_length(some, about, title, name, differences=False)
+            found += by_length(some, about, title, name, differences=True)
         found += matrices(whole, title, f"{name}_matrix") if whole and direction(rows[0]["metric"]) else []
     return found + training_curves(about)
 
@@ -113,14 +293,10 @@ def by_length(
     about: Mapping[str, Any],
     title: str,
     name: str,
-    turns: Sequence[Record],
     *,
     differences: bool,
 ) -> list[Drawing]:
-    """Quality against context length (or distance, or items), where several were measured; or its differences.
-
-    turns: for each setting whose pairs all rotate, the distance at which the slowest has turned by pi / 2.
-    """
+    """Quality against context length (or distance, or items), where several were measured; or its differences."""
     key = next((key for key in AXES if len({number(row.get(key)) for row in rows} - {None}) > 1), None)
     fields = ("difference", "difference_low", "difference_high") if differences else ("mean", "low", "high")
     rows = [
@@ -156,24 +332,17 @@ def by_length(
         "whole": share and not differences,
         "x_ticks": ticks,
     }
-    turn = "a quarter turn of the slowest pair"
-    own = [({**row["settings"], **place_of(row)}, Mark(turn, row["mean"], row["mean"])) for row in turns]
     labels = ("length" if (of_task or share) and key == "length" else AXES[key], label)  # a task may count symbols
-    panels = panels_of(curves, title, labels, own if key == "distance" else (), **options)
+    panels = panels_of(curves, title, labels, **options)
     return [Drawing(f"{name}_by_{key}", title, panels, str(rows[0].get("verb") or ""))]
 
 
 def panels_of(
-    curves: Sequence[tuple[dict[str, Any], Curve]],
-    title: str,
-    labels: tuple[str, str],
-    own_marks: Sequence[tuple[dict[str, Any], Mark]] = (),
-    **options: Any,
+    curves: Sequence[tuple[dict[str, Any], Curve]], title: str, labels: tuple[str, str], **options: Any
 ) -> list[Panel]:
     """One panel, or one for each value of all settings but the first where one would be crowded, numbers by their size.
 
-    A curve that has a name belongs to all; one of the same name looks the same in all panels. own_marks: marks of some
-    settings.
+    A curve that has a name belongs to all; one of the same name looks the same in all panels.
     """
     common = [curve for _, curve in curves if curve.name]
     own = [(settings, curve) for settings, curve in curves if not curve.name]
@@ -181,74 +350,66 @@ def panels_of(
     apart = keys[1:] if len(own) > CROWDED else []
     panels: dict[str, list[Curve]] = {}
     names: dict[str, int] = {}
-    marks: dict[str, list[Mark]] = {}
     places: dict[str, list[float]] = {}
     for settings, curve in own:
         panel = format_settings({key: settings.get(key) for key in apart}) if apart else title
-        marks[panel] = [*options.get("marks", [])]
         places[panel] = [number(settings.get(key)) or 0 for key in apart]
-        for its, mark in own_marks:
-            if all(its.get(key) == settings.get(key) for key in apart):
-                rest = format_settings({key: value for key, value in its.items() if key not in apart})
-                marks[panel].append(replace(mark, name=f"{rest}: {mark.name}"))
         name = format_settings({key: value for key, value in settings.items() if key not in apart})
         style = names.setdefault(name, len(names))
         panels.setdefault(panel, []).append(replace(curve, name=name, style=style))
     return [
-        Panel(*labels, [*panels[panel], *common], title=panel, **{**options, "marks": marks[panel]})
+        Panel(*labels, [*panels[panel], *common], title=panel, **options)
         for panel in sorted(panels, key=places.__getitem__)
     ]
 
 
 def training_curves(about: Mapping[str, Any]) -> list[Drawing]:
     """Held-out loss by training tokens, means over seeds."""
-    curves, metric = [], ""
+    curves = []
     for curve in about.get("curves", []):
         if len(curve["tokens"]) > 1:
-            ends = (curve["low"] or (), curve["high"] or ())  # one seed has none
-            tokens, mean, low, high = (numbers(map(number, x)) for x in (curve["tokens"], curve["mean"], *ends))
-            curves.append((curve["settings"], Curve("", tokens, mean, low=low, high=high)))
-            metric = curve["metric"]
-    label = {"held_out_nats_per_token": "held-out loss (nats per token)"}.get(metric, in_words(metric))
+            tokens, mean, low, high = (numbers(curve[key] or ()) for key in ("tokens", "mean", "low", "high"))
+            curves.append((curve["settings"], Curve("", tokens, mean, low=low, high=high)))  # one seed has no ends
     note = "Means over the seeds; the band is the 95 % interval of the mean."
-    panels = panels_of(curves, "training", ("training tokens", label), note=note, possible=(0.0, None))
+    labels = ("training tokens", "held-out loss (nats per token)")
+    panels = panels_of(curves, "training", labels, note=note, possible=(0.0, None))
     return [Drawing("training_curves", "training", panels, "Training curves")] if panels else []
 
 
 def matrices(rows: Sequence[Record], title: str, name: str) -> list[Drawing]:
     """The first setting that varies against the others: a matrix for each of a few places."""
     keys = list(rows[0]["settings"])
-    if len(keys) < 2:
-        return []
-    places: dict[str, list[Record]] = {}
-    for row in rows:
-        places.setdefault(format_settings(place_of(row)) if place_of(row) else "", []).append(row)
-    all_down = sorted({row["settings"][keys[0]] for row in rows}, key=order)
-    all_across = list(dict.fromkeys(tuple(row["settings"].get(key) for key in keys[1:]) for row in rows))
-    down, across = all_down[:CELLS], all_across[:CELLS]
+    down = sorted({row["settings"][keys[0]] for row in rows}, key=order)[:CELLS] if keys else []
+    across = list(dict.fromkeys(tuple(row["settings"].get(key) for key in keys[1:]) for row in rows))[:CELLS]
     if len(down) < 2 or len(across) < 2:
         return []
-    small = len(down) * len(across) <= MANY
-    most = min(PANELS if small else FEW_PANELS, len(places))
+    places: dict[str, dict[tuple[Any, ...], Record]] = {}
+    for row in rows:
+        cell = tuple(row["settings"].get(key) for key in keys)
+        places.setdefault(format_settings(place_of(row)) if place_of(row) else "", {})[cell] = row
     panels = []
-    for n in np.unique(np.linspace(0, len(places) - 1, most).round().astype(int)):
-        place, some = list(places.items())[n]
-        by_cell = {(row["settings"][keys[0]], tuple(row["settings"].get(k) for k in keys[1:])): row for row in some}
-        cells = [[by_cell.get((a, b)) for b in across] for a in down]
+    for n in np.unique(np.linspace(0, len(places) - 1, min(PANELS, len(places))).round().astype(int)):
+        place, by_cell = list(places.items())[n]
+        cells = [[by_cell.get((a, *b)) for b in across] for a in down]
+        digits = decimals_of([row["mean"] for line in cells for row in line if row], ())
+        texts = [
+            ["-" if row is None else f"{fixed(row['mean'], digits)}{star_of(row)}" for row in line] for line in cells
+        ]
         panels.append(
             HeatMap(
                 darkness(cells, rows[0]["metric"]), escaped(", ".join(keys[1:])), keys[0], title=place or title,
                 x_names=[", ".join(map(format_setting, values)) for values in across],
-                y_names=[format_setting(value) for value in down], texts=texts_of(cells, halves=small),
+                y_names=[format_setting(value) for value in down], texts=texts,
             )
         )  # fmt: skip
-    marked = any((row.get("p_holm") or 1.0) < SIGNIFICANT for row in rows)
-    star = f" * p (Holm) < {SIGNIFICANT} against the baseline." if marked else ""
-    half = " and half of its 95 % interval" if small else ""
-    n_more = len(all_down) * len(all_across) - len(down) * len(across)
-    left = f" {n_more:,} more cells are not drawn." if n_more else ""
-    note = f"Mean{half} over seeds; the stronger the colour, the better.{star}{left}"
+    star = f" * p (Holm) < {SIGNIFICANT} against the baseline." if any(map(star_of, rows)) else ""
+    note = f"Mean over seeds of at most {CELLS} x {CELLS} settings; the stronger the colour, the better.{star}"
     return [Drawing(name, title, panels, "Two settings crossed", note)]
+
+
+def star_of(row: Record) -> str:
+    p = number(row.get("p_holm"))
+    return "*" if p is not None and p < SIGNIFICANT else ""
 
 
 def darkness(cells: Sequence[Sequence[Record | None]], metric: str) -> NDArray[np.float64]:
@@ -263,22 +424,6 @@ def darkness(cells: Sequence[Sequence[Record | None]], metric: str) -> NDArray[n
     return np.where(np.isnan(ranked), np.nan, 1 - (ranked - low) / (high - low if high > low else 1))
 
 
-def texts_of(cells: Sequence[Sequence[Record | None]], *, halves: bool) -> list[list[str]]:
-    """The numbers inside, starred where they differ from the baseline."""
-    known = [row for line in cells for row in line if row is not None]
-    half_of = {id(row): row["high"] - row["mean"] for row in known if row.get("high") is not None}
-    digits = decimals_of([row["mean"] for row in known], half_of.values())
-
-    def words(row: Record | None) -> str:
-        if row is None:
-            return "-"
-        star = "*" if (row.get("p_holm") or 1.0) < SIGNIFICANT else ""
-        half = f"\n±{fixed(half_of[id(row)], digits)}" if halves and id(row) in half_of else ""
-        return f"{fixed(row['mean'], digits)}{star}{half}"
-
-    return [[words(row) for row in line] for line in cells]
-
-
 # -- the page
 
 
@@ -286,11 +431,24 @@ def view(files: RunFiles, records: list[Record]) -> View:
     """Findings first, then remarks: these say what the numbers do not support."""
     about = files.json("comparison.json") or {}
     files.remarks += about.get("remarks", [])
+    sections = sections_of(records, about, files.remarks)
+    lines = [f"{key}: {text_of(values)}" for key, values in about.get("settings", {}).items()]
+    scope = [f"Settings that vary: {'; '.join(lines)}."] if lines else []
+    if about.get("baseline"):
+        scope.append(f"Differences are to the baseline {', '.join(about['baseline'])}, paired by seed.")
+    scope.append(
+        "The same numbers for other programs: comparison.csv, comparison.md and comparison.tex beside this page."
+    )
+    return View([*sections, which_runs(about)], scope, findings=findings(telling(records)))
+
+
+def sections_of(records: Sequence[Record], about: Mapping[str, Any], remarks: list[str]) -> list[Section]:
+    """A section for each verb with its tables and panels; a remark where panels are left out."""
     sections: dict[str, Section] = {}
     for title, rows in by_metric(records).items():
         verb = str(rows[0].get("verb") or "")
         section = sections.setdefault(verb, Section(verb or "Measurements"))
-        section.tables.append(sheet(title, rows, folded=bool(section.tables), note=note_of(rows)))
+        section.tables.append(sheet(title, rows, folded=bool(section.tables)))
     for drawing in drawings(records, about):
         section = sections.setdefault(drawing.section, Section(drawing.section))
         section.panels = [*section.panels, *drawing.panels]
@@ -299,17 +457,9 @@ def view(files: RunFiles, records: list[Record]) -> View:
     for section in sections.values():
         if len(section.panels) > ON_A_PAGE:
             drawn = f"{ON_A_PAGE} of {len(section.panels):,} panels are drawn"
-            files.remarks.append(f"{section.title}: {drawn}; compare fewer settings for others")
+            remarks.append(f"{section.title}: {drawn}; compare fewer settings for others")
             section.panels = section.panels[:ON_A_PAGE]
-    return View([*sections.values(), which_runs(about)], scope(about), findings=findings(telling(records)))
-
-
-def note_of(rows: Sequence[Record]) -> str:
-    compared = sorted({format_settings(row["baseline"]) for row in rows if isinstance(row.get("baseline"), dict)})
-    if not compared:
-        return ""
-    named = f"baseline {compared[0]}" if len(compared) == 1 else f"{len(compared)} baselines, such as {compared[0]}"
-    return f"difference: to the baseline, paired by seed, with its 95 % interval; {named}"
+    return list(sections.values())
 
 
 def which_runs(about: Mapping[str, Any]) -> Section:
@@ -318,22 +468,9 @@ def which_runs(about: Mapping[str, Any]) -> Section:
         [text_of(group["verb"]), format_settings(group["settings"]), text_of(group["seeds"]), text_of(group["runs"])]
         for group in about.get("groups", [])
     ]
-    tables = [Table("runs of each setting", ["verb", "settings", "seeds", "runs"], rows, folded=True)] if rows else []
     skipped = [[left_out["run"], left_out["why"]] for left_out in about.get("skipped", [])]
-    if skipped:
-        tables.append(Table("runs left out", ["run", "why"], skipped, folded=len(skipped) > 20))
-    return Section("Which runs", tables=tables)
-
-
-def scope(about: Mapping[str, Any]) -> list[str]:
-    lines = []
-    if about.get("settings"):
-        varied = "; ".join(f"{key}: {text_of(values)}" for key, values in about["settings"].items())
-        lines.append(f"Settings that vary: {varied}.")
-    if about.get("baseline"):
-        lines.append(f"Compared with the baseline {', '.join(about['baseline'])}.")
-    if about:
-        lines.append(
-            "The same numbers for other programs: comparison.csv, comparison.md and comparison.tex beside this page."
-        )
-    return lines
+    tables = [
+        Table("runs of each setting", ["verb", "settings", "seeds", "runs"], rows, folded=True),
+        Table("runs left out", ["run", "why"], skipped, folded=True),
+    ]
+    return Section("Which runs", tables=[table for table in tables if table.rows])

@@ -15,11 +15,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy import special
 
-from roundround.analysis.comparison import counted, format_settings
+from roundround.analysis.comparison import counted, format_settings, place_of
 from roundround.analysis.intervals import error_widths
 from roundround.analysis.past_run import direction
 from roundround.analysis.standings import BETTER, NOT_TOLD_APART, SIGNIFICANT, WORSE
-from roundround.report.comparison_tables import place_of
 from roundround.report.drawing.tables import Record, decimals_of, fixed, in_words, number, shown_p
 
 POWER, MOST_SEEDS = 0.8, 1000

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roundround.analysis.comparison import Comparison, training_curves
-from roundround.report import comparison, comparison_tables
+from roundround.report import comparison
 from roundround.report.drawing.figures import (
     HEAT,
     SCREEN,
@@ -45,8 +45,8 @@ def pictures_of(result: object) -> Pictures:
     """
     if isinstance(result, Comparison):
         curves, _ = training_curves(result.groups)
-        records = [{**record, "value": record["mean"]} for record in result.records()]
-        drawings = comparison.drawings(records, comparison_tables.summary(result, curves))
+        records = [{**record, "value": record["mean"]} for record in result.table]
+        drawings = comparison.drawings(records, comparison.summary(result, curves))
         return {drawing.name: partial(comparison.picture_of, drawing) for drawing in drawings}
     if isinstance(result, Path):
         files, _, view = view_of(result)

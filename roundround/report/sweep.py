@@ -1,4 +1,4 @@
-"""The outcome of a sweep: a table of its runs by swept settings, a page with all their curves, the next command.
+"""The outcome of a sweep: a table of its runs by swept settings, a page with curves and a comparison, the next command.
 
 A run that measures the model of another run has the settings of that run too.
 
@@ -14,21 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from roundround.analysis.past_run import PastRun, direction
+from roundround.analysis.comparison import compare, some
+from roundround.analysis.past_run import PastRun
 from roundround.records.directories import PAGE, jobs_of_sweep
-from roundround.report.comparison import AXES, panels_of
-from roundround.report.drawing.tables import Table, filled, in_words, number
-from roundround.report.eval_panels import OF_A_PART
+from roundround.report.comparison import panels_of, sections_of, summary
+from roundround.report.drawing.tables import Table, filled, in_words
 from roundround.report.lab_book import relative
 from roundround.report.page.view import Section, html
 from roundround.report.train_panels import logged
 from roundround.support.console import print_status, print_table
+from roundround.support.errors import UserError
 from roundround.support.files import write_atomically
-from roundround.support.panels import Curve, Panel, numbers
+from roundround.support.panels import Curve, Panel
 from roundround.verbs import verb_named
 
 MOST_ROWS = 40  # of the table in a terminal
-REASONS = 3  # why jobs failed
 PANELS = 12  # of the page
 LOGGED = {  # of a training, by step: what the page overlays
     "held_out_nats_per_token": "held-out loss (nats per token)",
@@ -47,22 +47,16 @@ def show_sweep(directory: Path, failures: Mapping[int, str], n_jobs: int) -> Non
         if table.more:
             print_status(f"and {table.more:,} more runs: roundround runs {shlex.quote(relative(directory))} limit=all")
     if failures:
-        print_status(f"{len(failures):,} of {n_jobs:,} jobs failed: {reasons(failures)}")
+        jobs: dict[str, list[str]] = {}  # by reason, without the path of the traceback
+        for job, why in sorted(failures.items()):
+            jobs.setdefault(why.removeprefix("failed: ").partition(" (traceback")[0], []).append(str(job))
+        reasons = some(f"{why} (job {', '.join(own)})" for why, own in jobs.items())
+        print_status(f"{len(failures):,} of {n_jobs:,} jobs failed: {reasons}")
     if runs and len(failures) < n_jobs:
         write_sweep_page(directory, directory / PAGE)
         print_status(f"page: {relative(directory / PAGE)}")
         for what, command in next_commands(directory, runs):
             print_status(f"{what}: {command}")
-
-
-def reasons(failures: Mapping[int, str]) -> str:
-    """Each reason once, with the numbers of its jobs."""
-    jobs: dict[str, list[int]] = {}
-    for job, why in sorted(failures.items()):
-        jobs.setdefault(why.removeprefix("failed: ").partition(" (traceback")[0], []).append(job)
-    listed = [f"{why} (job {', '.join(map(str, some))})" for why, some in jobs.items()]
-    more = f"; and {len(listed) - REASONS:,} other reasons" if len(listed) > REASONS else ""
-    return "; ".join(listed[:REASONS]) + more
 
 
 def runs_of(directory: Path) -> list[PastRun]:
@@ -77,8 +71,8 @@ def next_commands(directory: Path, runs: Sequence[PastRun]) -> list[tuple[str, s
     trained = [run.train_lengths[1] for run in runs if run.train_lengths]
     lengths = ",".join(str(times * max(trained)) for times in (1, 2, 4)) if trained else ""
     evaluate = ("evaluate each run", f"roundround eval run={name} length={lengths}")
-    compare = ("compare them", f"roundround compare {name}")
-    return [evaluate] * bool(trained) + [compare] * verb_named(runs[0].verb).measures
+    measure = ("compare them", f"roundround compare {name}")
+    return [evaluate] * bool(trained) + [measure] * verb_named(runs[0].verb).measures
 
 
 def swept(runs: Sequence[PastRun]) -> list[dict[str, str]]:
@@ -90,13 +84,6 @@ def swept(runs: Sequence[PastRun]) -> list[dict[str, str]]:
     keys = dict.fromkeys(key for words in given for key in words)
     varying = [key for key in keys if len({words.get(key) for words in given}) > 1]
     return [{key: words.get(key, "") for key in varying} for words in given]
-
-
-def styles(runs: Sequence[PastRun]) -> list[dict[str, str]]:
-    """The settings that give the curve of each run its colour: without the seed, unless only the seed was swept."""
-    settings = swept(runs)
-    others = [{key: value for key, value in own.items() if key != "seed"} for own in settings]
-    return others if others[0] else settings
 
 
 def table_of(runs: Sequence[PastRun]) -> Table:
@@ -122,9 +109,7 @@ def write_sweep_page(directory: Path, to: Path) -> None:
     """Write the page of a sweep."""
     runs = runs_of(directory)
     remarks: list[str] = []
-    panels = [panel for panel in [*curves_by_step(runs), *curves_by_length(runs)] if panel.drawn]
-    if len(panels) > PANELS:
-        remarks.append(f"{PANELS} of {len(panels):,} panels are drawn")
+    sections = [Section("Curves of each run", panels=curves_by_step(runs)), *compared(directory, remarks)]
     pages = {"pages": [run.directory.name for run in runs if (run.directory / PAGE).exists()], "page": PAGE}
     part = "runs.html.j2" if pages["pages"] else None
     results = Section("Runs", tables=[table_of(runs)], part=part, values=pages)
@@ -144,7 +129,7 @@ def write_sweep_page(directory: Path, to: Path) -> None:
         "findings": [],
         "remarks": remarks,
         "headline": [("runs", f"{len(runs):,}")],
-        "scope": ["Each run has lines of its own; compare takes means over runs, with intervals and tests."],
+        "scope": ["Curves by step are of each run; tables and curves by length are of means over seeds."],
         "data": None,
         "facts": [("directory", str(directory)), ("started", started)],
         "commands": next_commands(directory, runs),
@@ -152,44 +137,33 @@ def write_sweep_page(directory: Path, to: Path) -> None:
         "config": [],
         "common": [],
     }
-    write_atomically(to, html(values, [Section("Curves", panels=panels[:PANELS]), results]))
+    write_atomically(to, html(values, [*sections, results]))
+
+
+def compared(directory: Path, remarks: list[str]) -> list[Section]:
+    """What `compare` says of the runs: tables and panels of means over seeds. None where nothing can be compared."""
+    try:
+        found = compare(directory)
+    except UserError:
+        return []
+    remarks += found.remarks
+    return sections_of([{**record, "value": record["mean"]} for record in found.table], summary(found, []), remarks)
 
 
 def curves_by_step(runs: Sequence[PastRun]) -> list[Panel]:
     """The numbers that training logs, a curve for each run."""
     lines = [run.metrics() if run.verb == "train" else [] for run in runs]
+    settings = swept(runs)
+    others = [{key: value for key, value in own.items() if key != "seed"} for own in settings]  # one colour for all
+    styles = others if others[0] else settings
     found: list[Panel] = []
     for name, label in LOGGED.items():
-        curves = [(own, logged(some, name, "")[0]) for own, some in zip(styles(runs), lines, strict=True)]
+        curves = [(own, logged(line, name, "")[0]) for own, line in zip(styles, lines, strict=True)]
         drawn: list[tuple[dict[str, Any], Curve]] = [(own, curve) for own, curve in curves if np.size(curve.x)]
         share = "match" in name
         ends = (0.0, 1.0 if share else None)
         found += panels_of(drawn, label.capitalize(), ("step", label), possible=ends, whole=share)
-    return found
-
-
-def curves_by_length(runs: Sequence[PastRun]) -> list[Panel]:
-    """The first number that says how good a model is against context length: means over the seeds within a run.
-
-    A curve for each run, and for each of several normalisers on one model. Parts of a task are left out.
-    """
-    judged = [[r for r in run.results() if direction(r["metric"]) and not OF_A_PART & r.keys()] for run in runs]
-    for axis, label in AXES.items():
-        found = [[record for record in some if number(record.get(axis)) is not None] for some in judged]
-        metric = next((record["metric"] for some in found for record in some), "")
-        curves, ticks = [], set[float]()
-        for own, some in zip(styles(runs), found, strict=True):
-            lines: dict[Any, dict[float, list[float | None]]] = {}
-            for record in some:
-                if record["metric"] == metric:
-                    points = lines.setdefault(record.get("softmax"), {})
-                    points.setdefault(record[axis], []).append(number(record["value"]))
-            for softmax, points in lines.items():
-                ticks |= points.keys()
-                curve = Curve("", sorted(points), [float(numbers(points[x]).mean()) for x in sorted(points)])
-                curves.append((own | ({"softmax": softmax} if len(lines) > 1 else {}), curve))
-        if len(ticks) > 1:
-            words, log = in_words(metric), "x" if min(ticks) > 0 else ""
-            ends = (0.0, None)
-            return panels_of(curves, words.capitalize(), (label, words), log=log, x_ticks=sorted(ticks), possible=ends)
-    return []
+    drawn_panels = [panel for panel in found if panel.drawn]
+    if len(drawn_panels) > PANELS:
+        remarks.append(f"{PANELS} of {len(drawn_panels):,} panels are drawn")
+    return drawn_panels[:PANELS]

@@ -124,15 +124,6 @@ def test_the_table_is_on_standard_output_without_remarks(crossed: Path, roundrou
     assert "difference" not in none.out + none.err
 
 
-def test_last_is_the_last_that_measured_and_a_pattern_is_many(crossed: Path, roundround: Callable[..., Done]) -> None:
-    assert roundround("compare", "outputs/eval").code == 0
-    last = roundround("compare", "last", "format=json")
-    assert last.code == 0, last.err
-    assert {record["n_seeds"] for record in json.loads(last.out)} == {1}
-    many = roundround("compare", "outputs/eval/rope-*", "format=json")
-    assert {record["n_seeds"] for record in json.loads(many.out)} == {3}
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -142,7 +133,7 @@ def test_last_is_the_last_that_measured_and_a_pattern_is_many(crossed: Path, rou
         (["nowhere"], "there is no 'nowhere'"),
         (["outputs/eval", "pe=alibi"], "no finished run has results to compare (none with pe=alibi)"),
         (["outputs/eval", "nonsense=1"], "no run has a setting 'nonsense'"),
-        (["bad.csv"], "bad.csv has no column 'value'"),
+        (["bad.csv"], "bad.csv, line 2: value=None must be a number"),
     ],
 )
 def test_wrong_input_is_one_line_and_leaves_nothing(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,10 @@ import pytest
 from helpers_compare import write_results, write_train
 from helpers_runs import write_run
 
-from roundround.analysis.compare import compare
-from roundround.analysis.past_run import direction, is_share
+from roundround.analysis.comparison import compare, place_of
 from roundround.report import comparison as report
-from roundround.report import comparison_tables
-from roundround.report.drawing.figures import SCREEN, styled
-from roundround.report.page.view import page_of
-from roundround.support.panels import Curve, Drawing
+from roundround.report.drawing.figures import SCREEN
+from roundround.support.panels import Curve
 
 TRAIN_LENGTHS, LENGTHS = [1, 20], (20, 40)
 
@@ -72,20 +68,13 @@ def outputs(tmp_path: Path) -> Path:
 
 def test_right_answers_are_compared_at_each_length_over_seeds(outputs: Path) -> None:
     found = compare(outputs / "eval")
-    table = [row for row in found.table if row.metric == "exact_match"]
-    assert found.table[0].metric == "exact_match"
-    assert {tuple(row.coordinates.items()) for row in table} == {(("length", n),) for n in LENGTHS}
-    (row,) = [row for row in table if row.settings["pe"] == "nope" and row.coordinates["length"] == 40]
-    assert (row.n_seeds, row.mean, row.difference) == (3, pytest.approx(0.88), pytest.approx(0.4))
-    assert row.low is not None
-    assert found.of_tasks
-
-
-def test_right_answers_and_wrong_ones_have_opposite_directions() -> None:
-    assert [direction(name) for name in ("exact_match", "token_accuracy", "error_rate", "plateau")] == [1, 1, -1, 0]
-    assert [
-        is_share(name) for name in ("exact_match", "error_rate", "difference of exact match", "nats_per_token")
-    ] == [*(True, True, True, False)]
+    table = [row for row in found.table if row["metric"] == "exact_match"]
+    assert found.table[0]["metric"] == "exact_match"
+    assert {tuple(place_of(row).items()) for row in table} == {(("length", n),) for n in LENGTHS}
+    (row,) = [row for row in table if row["settings"]["pe"] == "nope" and place_of(row)["length"] == 40]
+    assert (row["n_seeds"], row["mean"], row["difference"]) == (3, pytest.approx(0.88), pytest.approx(0.4))
+    assert row["low"] is not None
+    assert report.summary(found, [])["of_tasks"]
 
 
 @pytest.mark.pictures
@@ -95,7 +84,7 @@ def test_figures_are_of_exact_match_against_length_with_the_lengths_in_training(
     seen: dict[str, Any] = {}
     monkeypatch.setattr(report, "save", lambda figure, folder, name, kinds: seen.update({name: figure}) or [])
     found = compare(outputs / "eval")
-    report.draw(found.records(), comparison_tables.summary(found, []), tmp_path, SCREEN)
+    report.draw(found.table, report.summary(found, []), tmp_path, SCREEN)
     assert {"eval_exact_match_by_length", "eval_exact_match_difference_by_length"} <= seen.keys()
     (axis,) = seen["eval_exact_match_by_length"].axes
     assert (axis.get_xlabel(), axis.get_ylabel(), axis.get_yscale()) == ("length", "exact match", "linear")
@@ -118,24 +107,3 @@ def test_a_grid_of_two_encodings_and_five_normalisers_is_drawn_whole() -> None:
     assert ([[curve.name for curve in panel.curves] for panel in panels], n_more) == ([["pe=rope", "pe=nope"]] * 5, 0)
     panels, n_more = report.cut(report.panels_of(lines, "", ("length", "loss")))
     assert (len(panels), n_more) == (2, 10), "of too many the first are drawn"
-
-
-def test_panels_of_numbers_come_by_their_size() -> None:
-    lines = [({"pe.p": p, "pe.theta": t}, Curve("", [1], [0.0])) for p in (0, 0.5, 1) for t in (10000, 100, 1000)]
-    panels = report.panels_of(lines, "", ("distance", "exact match"))
-    assert [panel.title for panel in panels] == [f"pe.theta={t}" for t in (100, 1000, 10000)]
-    assert [curve.name for curve in panels[0].curves] == ["pe.p=0", "pe.p=0.5", "pe.p=1"]
-    some = [replace(panels[0], curves=panels[0].curves[1:]), *panels[1:]]  # of the first panel a line is missing
-    with styled(SCREEN) as sizes:
-        (legend,) = report.picture_of(Drawing("name", "title", some), sizes).legends
-    assert [text.get_text() for text in legend.get_texts()] == ["pe.p=0", "pe.p=0.5", "pe.p=1"]
-
-
-def test_the_page_of_a_comparison_says_length_and_not_tokens(outputs: Path) -> None:
-    found = compare(outputs / "eval")
-    run = write_run(outputs / "compare", verb="compare", config={"outputs": "outputs"})
-    write_results(run, [{**record, "value": record["mean"]} for record in found.records()])
-    (run / "comparison.json").write_text(json.dumps(comparison_tables.summary(found, [])))
-    text = page_of(run)
-    assert 'aria-label="exact match against length:' in text
-    assert "context length (tokens)" not in text

@@ -68,9 +68,3 @@ def test_a_key_that_came_later_stood_at_its_default(roundround: Callable[..., Do
     older = copy.deepcopy(roundround("eval", *evaluated).manifest)
     del older["config"]["examples"]
     assert is_found(older, *evaluated)
-
-
-def test_a_key_that_is_gone_may_have_changed_numbers(roundround: Callable[..., Done]) -> None:
-    manifest = roundround("max-retrieval", *SMALL, "device=cpu", "logger=none").manifest
-    manifest["config"]["an_option_of_then"] = 0
-    assert not is_found(manifest, *SMALL, "device=cpu")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,8 +20,6 @@ from roundround.analysis.past_run import past_run
 from roundround.analysis.repetition import overrides_of
 from roundround.distributed.child import clean_environment, start
 from roundround.verbs.rerun import run as task
-
-SMALL = ["seeds=2", "max_steps=2", "test_sizes=[4]", "test_sets=4", "model.width=8", "device=cpu"]
 
 
 def edit(directory: Path, name: str, change: Callable[[Any], Any]) -> None:
@@ -118,33 +115,6 @@ def test_a_run_comes_out_equal_from_another_folder(
     assert [run["verb"] for run in json.loads(listed.out)] == ["rerun"], "the repetition is no run of its own"
 
 
-def test_a_run_of_an_experiment_is_repeated_alone_though_the_experiment_is_a_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Forkserver, env: dict[str, str], streams: Path
-) -> None:
-    def start(words: list[str], folder: Path) -> Path:
-        return Path(server.run(words, folder, streams, env=env).out.splitlines()[-1])
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(task, "start", start)
-    words = ["experiment=length/reverse", "hydra.mode=RUN", "model.n_layers=1", "batch_size=4", "logger=none"]
-    words += ["trainer.max_steps=1", "trainer.accelerator=cpu", "schedule.warmup_steps=0", "data.validation_examples=4"]
-    first = typed("train", *words)
-    assert first.code == 0, first.err
-    done = typed("rerun", str(first.directory))
-    assert done.code == 0, done.err
-    assert f"{first.directory}: 10 numbers: 10 equal" in done.err
-
-
-def test_what_is_typed_again_are_the_overrides_where_they_were_typed(trained: Path, origin: Path, again: Again) -> None:
-    done = typed("rerun", str(trained), "trust=true")
-    assert done.code == 0, done.err
-    ((words, folder),) = again.calls
-    assert folder == origin
-    assert words[0] == "train"
-    assert {"seed=3", "softmax=ssmax", "data=text", "logger=none", "trust=true"} <= set(words)
-    assert [word for word in words if word.startswith("logger")] == ["logger=none"]
-
-
 def test_without_trust_nothing_runs_in_the_folder_that_a_run_names(
     trained: Path, origin: Path, tmp_path: Path, again: Again
 ) -> None:
@@ -186,15 +156,6 @@ def test_a_repetition_imports_nothing_from_the_folder_it_stands_in(
     assert path[1:] == [str(tmp_path / "mine")], "an absolute folder is the user's own"
 
 
-def test_no_process_that_a_command_starts_imports_from_its_folder() -> None:
-    code = (
-        "import atexit, os, sys; sys.argv = ['roundround', '--version']; from roundround.__main__ import main; "
-        "atexit.register(lambda: print(os.environ['PYTHONSAFEPATH'])); main()"
-    )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert printed.split() == [version, "1"]
-
-
 def test_numbers_that_differ_end_with_1_and_are_named(trained: Path, again: Again) -> None:
     def other(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         first, second, *rest, _ = records
@@ -207,9 +168,7 @@ def test_numbers_that_differ_end_with_1_and_are_named(trained: Path, again: Agai
     again.records = other
     done = typed("rerun", str(trained))
     assert done.code == 1
-    assert "1 close (the largest relative difference is 1e-09)" in last_line(done)
-    assert "1 different (by more than rtol=1e-06; the largest relative difference is 0.0099)" in last_line(done)
-    assert "1 missing on one side" in last_line(done)
+    assert "7 equal, 1 close, 1 different, 1 missing; the largest relative difference is 0.0099" in last_line(done)
     (results,) = Path("outputs/rerun").glob("*/*/results.json")
     verdicts = [r["verdict"] for r in json.loads(results.read_text()) if r["metric"] == "relative_difference"]
     assert (verdicts.count("different"), verdicts.count("missing")) == (1, 1)
@@ -225,16 +184,9 @@ def test_other_versions_another_device_and_other_code_are_named(trained: Path, a
     again.manifest = lambda manifest: manifest | {"device": "cpu: new"}
     done = typed("rerun", str(trained))
     assert done.code == 0, done.err
-    assert "the code is another: commit f00f00f00f00 then" in done.err
+    assert "the code is another: commit f00f00f00f00" in done.err
     assert "torch 1.0 then" in done.err
     assert "another device: abacus then, cpu: new now" in done.err
-
-
-def test_a_value_that_is_composed_differently_today_is_named_by_its_key(trained: Path, again: Again) -> None:
-    edit(trained, "run.json", lambda manifest: manifest["config"]["optim"].update(weight_decay=0.25))
-    done = typed("rerun", str(trained))
-    assert "the config is another: optim.weight_decay was 0.25 and is 0.1" in done.err
-    assert done.err.count("the config is another") == 1
 
 
 # -- what is refused
@@ -253,8 +205,8 @@ def test_a_value_that_is_composed_differently_today_is_named_by_its_key(trained:
         ({"overrides": ["+trainer.callbacks=[{_target_: evil.Code}]"]}, "evil.Code, which is not roundround's"),
         ({"overrides": ["pe=gone"]}, "no pe=gone"),
         ({"overrides": ["optim.gone=3"]}, "no config key 'optim.gone'"),
-        ({"command": "roundround train --config-dir /nowhere"}, "--config-dir /nowhere, which is not there any more"),
-        ({"command": "roundround train -cd=mine"}, "mine, which is not there any more"),
+        ({"command": "roundround train --config-dir /nowhere"}, "--config-dir /nowhere, whose modules would run"),
+        ({"command": "roundround train -cd=mine"}, "mine, whose modules would run"),
     ],
 )
 def test_a_run_that_cannot_be_repeated_is_named_with_the_reason(
@@ -265,30 +217,23 @@ def test_a_run_that_cannot_be_repeated_is_named_with_the_reason(
     assert again.calls == []
 
 
-@pytest.mark.parametrize(("name", "what"), [("corpus_hash", "text"), ("tokenizer_hash", "tokenizer")])
-def test_another_text_or_tokenizer_is_refused_before_anything_runs(
-    trained: Path, again: Again, name: str, what: str
+def test_another_text_is_refused_before_anything_runs_and_another_tokenizer_at_the_end(
+    trained: Path, again: Again
 ) -> None:
-    edit(trained, "run.json", lambda manifest: manifest | {"data": manifest["data"] | {name: "0" * 64}})
-    assert f"the {what} is no longer the one" in refused(str(trained))
+    recorded = json.loads((trained / "run.json").read_text())["data"]
+    again.manifest = lambda manifest: manifest | {"data": recorded}
+    edit(trained, "run.json", lambda manifest: manifest | {"data": recorded | {"tokenizer_hash": "0" * 64}})
+    assert "the tokenizer is not the one that" in last_line(typed("rerun", str(trained)))
+    shutil.rmtree("outputs")
+    again.calls.clear()
+    edit(trained, "run.json", lambda manifest: manifest | {"data": recorded | {"corpus_hash": "0" * 64}})
+    assert "the data is no longer what" in refused(str(trained))
     assert again.calls == []
 
 
 def test_a_class_from_outside_needs_trust(trained: Path, again: Again) -> None:
     edit(trained, "run.json", lambda manifest: manifest["config"]["pe"].update(_target_="mine.Mine"))
     assert "the run's pe is mine.Mine, which is not roundround's" in refused(str(trained))
-
-
-def test_one_run_is_to_be_named(trained: Path, tmp_path: Path) -> None:
-    assert "give one run: a run directory, last, or last~3" in refused()
-    assert "given are 2" in refused("run", "run/")
-    assert "there is no 'nowhere'" in refused("nowhere")
-    shutil.copytree(trained, tmp_path / "both" / "0")
-    shutil.copytree(trained, tmp_path / "both" / "1")
-    assert "both holds 2 runs; rerun repeats one" in refused("both")
-    assert "rtol=2.0 must be from 0 to below 1" in refused("run", "rtol=2")
-    (trained / "results.json").unlink()
-    assert "has no results.json to compare with" in refused("run")
 
 
 # -- what is typed again

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from conftest import Done, option
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from roundround.asking import bench_measures
@@ -48,25 +50,23 @@ def test_pieces_and_padding_change_no_logit_and_bfloat16_little(softmax: str) ->
     assert 0 < bench_measures.rounding(model, tokens_BT, whole) <= bench_measures.ROUNDED
 
 
-def test_what_cannot_be_asked_is_missed_by_name() -> None:
-    def refuse() -> float:
+def test_what_cannot_be_asked_is_missed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> Tensor:
         raise ValueError("Gone has no cache")
 
-    assert bench_measures.asked("cache", refuse, 1.0, "of the largest logit") == bench_measures.Promise(
-        "cache", False, "Gone has no cache"
-    )
-    kept = bench_measures.asked("shift", lambda: 0.5, 1.0, "of it")
-    assert (kept.kept, kept.remark) == (True, "0.5 of it, at most 1")
-    assert bench_measures.share_kept([kept]) == {"shift": 1.0, "kept": 1.0}
+    monkeypatch.setattr(bench_measures, "cached", refuse)
+    monkeypatch.setattr(bench_measures, "exported", lambda *args: 0.5)
+    found, remarks = bench_measures.promises(SimpleNamespace(decoder=lambda name: decoder()))  # type: ignore[arg-type]
+    assert found == {"bfloat16": 1.0, "cache": 0.0, "shift": 1.0, "padding": 1.0, "export": 0.0, "kept": 3.0}
+    assert remarks == ["cache: Gone has no cache", "export: 0.5 of the largest logit, at most 0.0002"]
 
 
 @pytest.mark.usefixtures("checked_here")
 def test_a_trained_run_keeps_all_of_them_and_its_heads_look_somewhere(train: Callable[..., Done]) -> None:
     run = TrainedRun(train("pe=p_rope", "model.train_length=128").directory, trust=False)
-    found = bench_measures.promises(run)
-    assert [promise.name for promise in found] == ["bfloat16", "cache", "shift", "padding", "export"]
-    assert all(promise.kept for promise in found), found
-    places = bench_measures.places(run)
+    found, remarks = bench_measures.promises(run)
+    assert (found["kept"], remarks) == (5.0, [])
+    places, _ = bench_measures.places(run)
     assert list(places) == list(PLACES)
     assert all(0 <= share <= 1.001 for share in places.values())
 
@@ -89,9 +89,8 @@ def test_costs_are_those_of_the_plain_model_for_the_plain_model(monkeypatch: pyt
         "pe": option("pe", "rope"),
         "softmax": option("softmax", "softmax"),
     }
-    from omegaconf import OmegaConf
-
-    found = bench_measures.costs(OmegaConf.create(config), 50, torch.device("cpu"))
+    run = SimpleNamespace(config=OmegaConf.create(config), manifest={"data": {"n_vocab": 50}})
+    found, _ = bench_measures.costs(run)  # type: ignore[arg-type]
     assert found["step_memory@64"] == found["token_memory@64"] == 1.0
     assert all(math.isnan(found[name]) or 0.3 < found[name] < 3 for name in ("step_time@64", "token_time@64"))
 
@@ -108,6 +107,6 @@ def test_a_cost_is_a_number_where_three_repeats_in_a_row_agree(
     ratios: list[float], expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = iter(ratios)
-    monkeypatch.setattr(bench_measures, "in_turn", lambda calls, device, times: [next(left), 1.0])
-    assert bench_measures.steady_ratio(lambda: [], torch.device("cpu"), 1) == pytest.approx(expected, nan_ok=True)
+    monkeypatch.setattr(bench_measures, "in_turn", lambda calls, times: [next(left), 1.0])
+    assert bench_measures.steady_ratio(lambda: [], 1) == pytest.approx(expected, nan_ok=True)
     assert not list(left), "not repeated further than needed"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FAST, Done, typed
+from conftest import FAST, Done, assert_refused, typed
 from helpers_compare import write_train
 
 from roundround.command_line.launch import Job
@@ -49,19 +49,11 @@ def test_a_sweep_ends_with_a_table_a_page_and_the_next_commands(swept: tuple[Pat
     assert evaluate == "evaluate each run: roundround eval run=out/a-sweep length=32,64,128"
     assert compare == "compare them: roundround compare out/a-sweep"
     text = (folder / "out/a-sweep/report.html").read_text()
+    assert "interval of difference" in text, "the table of a comparison"
     assert text.count("Held-out loss") >= 1
     assert "pe=rope" in text
     assert "pe=nope" in text
     assert 'href="3/report.html"' in text
-
-
-def test_report_writes_the_page_of_a_sweep_again(swept: tuple[Path, Done], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(swept[0])
-    page = swept[0] / "out/a-sweep/report.html"
-    page.write_text("")
-    done = typed("report", "out/a-sweep")
-    assert done.out.splitlines() == [*(str(page.parent / job / page.name) for job in "0123"), str(page)]
-    assert "Sweep of train" in page.read_text()
 
 
 def test_every_run_of_a_sweep_is_evaluated_by_its_directory_or_a_pattern(
@@ -99,6 +91,18 @@ def test_a_run_that_cannot_be_evaluated_does_not_stop_the_others(
     (line,) = [line for line in done.err.splitlines() if "jobs failed" in line]
     assert line.startswith("1 of 4 jobs failed: ")
     assert line.endswith("(job 1)")
+
+
+def test_what_means_no_finished_run_is_refused(
+    swept: tuple[Path, Done], roundround: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    assert_refused(roundround("eval", "run=empty"), "holds no run")
+    assert_refused(roundround("eval", "run=nope/*"), "holds no run")
+    word = f"run={swept[0] / 'out'}"
+    assert_refused(roundround("export", word, "to=model"), "means 4 runs", "to= is one folder", "out/a-sweep/0")
+    assert_refused(roundround("max-retrieval", word), "none is a finished run of max-retrieval")
 
 
 def test_the_page_of_a_sweep_says_what_has_not_ended_well_and_no_run_of_one_job(tmp_path: Path) -> None:

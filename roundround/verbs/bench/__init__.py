@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from roundround.config.verb import HOW, REPLICATE, TRAIN, WHERE, FigureStyle, Verb, at_least_one, check_seed, key
-from roundround.support.errors import UserError
+from roundround.config.verb import HOW, REPLICATE, TRAIN, WHERE, Verb, at_least_one, check_seed, key
 
 if TYPE_CHECKING:
     from roundround.config.verb import Node
@@ -26,21 +25,16 @@ class BenchConfig:
     set: str
     size: str
     baseline: list[str]
-    tune: bool
     device: str = key(HOW)
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)
-    figures: FigureStyle = key(WHERE)
     logger: Node[Logger] = key(WHERE)
-    to: str | None = key(WHERE)
     seed: int | None = key(REPLICATE)
 
     def check(self) -> None:
         at_least_one(seeds=self.seeds)
         if self.seed is not None:
             check_seed(seed=self.seed)
-        if not self.baseline:
-            raise UserError("baseline= names no variant; leave it out for pe=rope,softmax=softmax")
 
 
 VERB = Verb(

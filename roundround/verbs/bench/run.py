@@ -5,7 +5,6 @@ Tested by tests/verbs/test_bench.py.
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,8 +20,8 @@ from roundround.analysis.standings import (
     StandardSet,
     Standing,
     Variant,
+    add,
     format_variant,
-    joined,
     read_set,
     read_standing,
     read_yaml,
@@ -40,7 +39,7 @@ from roundround.records.run import Invocation
 from roundround.report import bench as report
 from roundround.support.console import print_status
 from roundround.support.errors import AlreadyReported, UserError, nearest, one_line
-from roundround.support.files import home_expanded, parse_json, read_text, sha256, write_atomically
+from roundround.support.files import parse_json, read_text, sha256, write_atomically
 from roundround.verbs.bench import BenchConfig
 
 VALUES = "values"  # the folder of a run for what its variants reached
@@ -55,45 +54,36 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
     [baseline] = variants_of(config.baseline)
     wanted = variants_of(config.where) if config.where else []
     seeds = [config.seed] if config.seed is not None else list(range(1, config.seeds + 1))
-    folder = None if config.to is None else home_expanded(config.to, "to")
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)  # before anything runs
     if config.device != "auto":
         pick_device(config.device)
     found = all_values(the_set, config, invocation.config_dir)
     named = [*([baseline] if wanted else []), *(v for v in wanted if v != baseline)]
-    for variant in [one for one in named if not any(s.variant == one for s in found)]:
+    for variant in [one for one in named if format_variant(one) not in found]:
         from roundround.trained.models import check_buildable  # torch, which the table of values does not wait for
 
-        words = the_set.words(the_set.parts[0], variant, 1, the_set.rate)
+        words = the_set.words(the_set.parts[0], variant, 1)
         check_buildable(OmegaConf.create(planned_config("train", words, config.outputs, invocation.config_dir)))
     with opened_run(invocation, cfg) as run:
         runner = SetRunner(the_set, config, invocation, found, run.directory)
         for variant in named:
-            runner.complete(variant, seeds, tune=config.tune and variant in wanted)
-        of_baseline = [s for s in found if s.variant == baseline]
-        base = next((s for s in of_baseline if s.rate == the_set.rate), next(iter(of_baseline), None))
-        if base is None:
-            have = [standing.name for standing in found]
-            raise UserError(
-                f"baseline {format_variant(baseline)} has no values{nearest(format_variant(baseline), have)}"
-            )
-        chosen = [s for s in found if s.variant in wanted or s is base] if wanted else found
-        standings = report.Standings(the_set, found, chosen, base)
+            runner.complete(variant, seeds)
+        name, every = format_variant(baseline), list(found.values())
+        if name not in found:
+            raise UserError(f"baseline {name} has no values{nearest(name, found)}")
+        chosen = [s for s in every if s.variant in [baseline, *wanted]] if wanted else every
+        standings = report.Standings(the_set, every, chosen, found[name])
         run.results(standings.records(), variants=len(chosen))
         if run.writes:
             standings.leave(run.directory)
             standings.show()
-    if run.writes and folder is not None:
-        standings.leave_report(run.directory, folder, invocation.command, config.figures)
 
 
-def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None) -> list[Standing]:
+def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None) -> dict[str, Standing]:
     """The values in the package, in the files that are named, and in earlier runs, for the set as it is now.
 
     A line names what is left out: values of another set, and seeds of a variant of one's own whose code has changed.
     """
-    found = stored(the_set.name, the_set.size)
+    found = {standing.name: standing for standing in stored(the_set.name, the_set.size)}
     own = [
         path
         for directory, _ in sorted(all_runs(runs_of(config.outputs, "bench"), "bench"))
@@ -107,22 +97,20 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
                 raise
             print_status(f"passed over: {one_line(error)}")
             continue
-        if (standing.set, standing.size) != (the_set.name, the_set.size):
-            if is_named:
-                print_status(f"{path} has values of {standing.set}, size {standing.size}, and is left out")
-            continue
-        if standing.hash != the_set.hash:
-            print_status(f"{standing.name}: its values are of another {the_set.name} ({standing.hash}), and left out")
+        of = (standing.set, standing.size, standing.hash, standing.rate)
+        if of != (the_set.name, the_set.size, the_set.hash, the_set.rate):
+            if is_named or of[:2] == (the_set.name, the_set.size):
+                print_status(f"{path} has values of another set ({', '.join(map(str, of))}), and is left out")
             continue
         now = files_of(standing.variant, config_dir)
-        if old := [seed for seed, values in standing.seeds.items() if now and values.made.get("files", now) != now]:
-            print_status(f"{standing.name}: seed {', '.join(map(str, old))} is of other code, and left out ({path})")
-            standing = standing.without(old)
-        known = next((s.seeds for s in found if (s.variant, s.rate) == (standing.variant, standing.rate)), {})
-        if is_named and (twice := sorted({*known} & {*standing.seeds})):
-            print_status(f"{path}: seed {', '.join(map(str, twice))} of {standing.name} has values already, which stay")
-        if standing.seeds:
-            add(found, standing)
+        old = {seed for seed, made in standing.made.items() if now and made.get("files", now) != now}
+        twice = {*found[standing.name].made} & {*standing.made} if is_named and standing.name in found else set()
+        for seeds, why in ((old, "was made with other code"), (twice, "has values already")):
+            if seeds:
+                listed = ", ".join(map(str, sorted(seeds)))
+                print_status(f"{path}: {standing.name}, seed {listed} {why}, and is left out")
+        if len(old) < len(standing.made):
+            add(found, standing.without(old))
     return found
 
 
@@ -140,15 +128,6 @@ def files_of(variant: Variant, config_dir: str | None) -> dict[str, str]:
     return found
 
 
-def add(found: list[Standing], standing: Standing) -> None:
-    """Among the others, with the seeds of the same variant at the same learning rate together."""
-    for n, other in enumerate(found):
-        if (other.variant, other.rate) == (standing.variant, standing.rate):
-            found[n] = joined(other, standing)
-            return
-    found.append(standing)
-
-
 @dataclass
 class SetRunner:
     """Runs the parts of a set for a variant, and adds what comes of it to the values `found`."""
@@ -156,37 +135,18 @@ class SetRunner:
     set: StandardSet
     config: BenchConfig
     invocation: Invocation
-    found: list[Standing]
+    found: dict[str, Standing]
     directory: Path
 
-    def complete(self, variant: Variant, seeds: Iterable[int], *, tune: bool) -> None:
-        """The seeds that have no values yet, at the set's learning rate, or at the best of three."""
-        rate = self.best_rate(variant) if tune else self.set.rate
-        standing = Standing(self.set.name, self.set.size, self.set.hash, variant, rate)
-        known = next((s for s in self.found if (s.variant, s.rate) == (variant, rate)), standing)
+    def complete(self, variant: Variant, seeds: Iterable[int]) -> None:
+        """Run the seeds that have no values yet."""
+        standing = Standing(self.set.name, self.set.size, self.set.hash, variant, self.set.rate)
+        known = self.found.get(standing.name, standing).made
         for seed in seeds:
-            if seed not in known.seeds:
+            if seed not in known:
                 self.run_seed(standing, seed)
-        if standing.seeds:
+        if standing.made:
             add(self.found, standing)
-
-    def best_rate(self, variant: Variant) -> float:
-        """The learning rate of three whose model of seed 1 is best in the first number of the first part.
-
-        The set's own where none has that number.
-        """
-        part = self.set.parts[0]
-        column, known, outcomes = part.columns[0], dict[float, float](), list[str]()
-        for rate in self.set.tuned:
-            try:
-                known[rate] = self.numbers(part, variant, 1, rate, {}, [])[column.number]
-                outcomes.append(f"{rate:g}: {known[rate]:.4f}")
-            except Exception as error:
-                outcomes.append(f"{rate:g}: {self.why(error)}")
-        finite = {rate: value for rate, value in known.items() if math.isfinite(value)}
-        best = (max if column.better == "higher" else min)(finite, key=finite.__getitem__, default=self.set.rate)
-        print_status(f"{format_variant(variant)}: learning rate {best:g} ({column.name} at {', '.join(outcomes)})")
-        return best
 
     def run_seed(self, standing: Standing, seed: int) -> None:
         """Every part, for one seed; a part that fails, whatever its error, has a remark in place of its numbers."""
@@ -200,7 +160,7 @@ class SetRunner:
                 if part.measures:
                     numbers[part.name] = self.measured(part, trained, own)
                 else:
-                    numbers[part.name] = self.numbers(part, standing.variant, seed, standing.rate, trained, own)
+                    numbers[part.name] = self.numbers(part, standing.variant, seed, trained, own)
                 print_status(f"{standing.name}, seed {seed}: {part.name}, {time.monotonic() - since:.0f} s")
             except Exception as error:
                 own.append(self.why(error))
@@ -214,11 +174,10 @@ class SetRunner:
         files = files_of(standing.variant, self.invocation.config_dir)
         standing.add(seed, numbers, remarks, made | ({"files": files} if files else {}))
         (self.directory / VALUES).mkdir(exist_ok=True)
-        name = standing.file_name if standing.rate == self.set.rate else f"lr={standing.rate:g}+{standing.file_name}"
-        write_atomically(self.directory / VALUES / name, standing.as_json())
+        write_atomically(self.directory / VALUES / standing.file_name, standing.as_json())
 
     def numbers(
-        self, part: Part, variant: Variant, seed: int, rate: float, trained: dict[str, Path], remarks: list[str]
+        self, part: Part, variant: Variant, seed: int, trained: dict[str, Path], remarks: list[str]
     ) -> dict[str, float]:
         """Train a model and measure it; what was finished before is taken. remarks: gets what was not measured."""
         config = self.config
@@ -228,7 +187,7 @@ class SetRunner:
         one_device = [f"trainer.accelerator={accelerator}", f"trainer.devices={f'[{which}]' if which else 1}"]
         trust, log = config.trust or own is not None, self.directory / LOG
         run = Runner(config.outputs, own, config.device, trust, [*FIXED, *one_device], log)
-        trained[part.name] = run("train", *self.set.words(part, variant, seed, rate))
+        trained[part.name] = run("train", *self.set.words(part, variant, seed))
         found: dict[str, float] = {}
         for verb, *words in part.looks:
             asked = [f"run={as_value(trained[part.name])}", *words]
@@ -263,17 +222,14 @@ class SetRunner:
         from roundround.asking import bench_measures  # torch and transformers, which the table of values waits for
         from roundround.trained.models import TrainedRun
 
-        run = TrainedRun(trained[part.model_of], trust=True)
-        if part.measures == "costs":  # on a CPU, as the stored values
-            costs = bench_measures.costs(run.config, run.manifest["data"]["n_vocab"], pick_device("cpu"))
-            busy = [name for name, cost in costs.items() if math.isnan(cost)]
-            remarks += [f"{name} has no value: this machine was too busy to time it" for name in busy]
-            return costs
-        if part.measures == "places":
-            return bench_measures.places(run)
-        found = bench_measures.promises(run)
-        remarks += [f"{p.name}: {p.remark}" for p in found if not p.kept]
-        return bench_measures.share_kept(found)
+        measurements = {
+            "costs": bench_measures.costs,
+            "places": bench_measures.places,
+            "promises": bench_measures.promises,
+        }
+        found, more = measurements[part.measures](TrainedRun(trained[part.model_of], trust=True))
+        remarks += more
+        return found
 
     def why(self, error: Exception) -> str:
         """The error's own line; of a verb that ended by itself the one that it printed last."""
@@ -286,10 +242,8 @@ class SetRunner:
 
 def origin(trained: Iterable[Path]) -> dict[str, str | None]:
     """The commits and the machine of the trainings, which may be older than this run."""
-    commits, machines = dict[str, None](), dict[str, None]()
-    for manifest in map(read_manifest, trained):
-        git = manifest.get("git") or {"commit": f"version {manifest['roundround']}"}
-        commits[f"{git['commit']}{' with changes' if git.get('dirty') else ''}"] = None
-        if manifest.get("device"):
-            machines[str(manifest["device"])] = None
+    manifests = list(map(read_manifest, trained))
+    codes = [manifest.get("git") or {"commit": f"version {manifest['roundround']}"} for manifest in manifests]
+    commits = dict.fromkeys(f"{git['commit']}{' with changes' if git.get('dirty') else ''}" for git in codes)
+    machines = dict.fromkeys(str(manifest["device"]) for manifest in manifests if manifest.get("device"))
     return {"commit": " and ".join(commits) or None, "machine": " and ".join(machines) or None}

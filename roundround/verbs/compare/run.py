@@ -5,21 +5,21 @@ Tested by tests/analysis/test_compare_command.py.
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
 from omegaconf import DictConfig
 
-from roundround.analysis.compare import compare as compared
 from roundround.analysis.comparison import Comparison, training_curves
+from roundround.analysis.comparison import compare as compared
 from roundround.config.build import checked
 from roundround.records.opening import opened_run
 from roundround.records.run import Invocation, Run
-from roundround.report import comparison, comparison_tables
+from roundround.report import comparison
 from roundround.report.drawing.tables import Record
 from roundround.report.findings import findings
 from roundround.support.console import print_document, print_paragraph, print_result, print_status, print_table
-from roundround.support.errors import UserError
 from roundround.support.files import write_atomically, write_json
 from roundround.verbs.compare import CompareConfig
 
@@ -27,18 +27,14 @@ from roundround.verbs.compare import CompareConfig
 def compare(cfg: DictConfig, invocation: Invocation) -> None:
     """Compare the runs that are named, and leave tables and figures."""
     config = checked(CompareConfig, cfg)
-    where = {}
-    for word in config.where:
-        key, equals, where[key] = word.partition("=")
-        if not equals or not key:
-            raise UserError(f"where={word}: give key=value, such as verb=eval")
+    where = {key: value for key, _, value in (word.partition("=") for word in config.where)}
     found = compared(config.paths, baseline=config.baseline, metric=config.metric, where=where, outputs=config.outputs)
     tell = print_result if config.format == "table" else print_status
     with opened_run(invocation, cfg, tell=tell) as run:
         curves, damaged = training_curves(found.groups)
         found.remarks += damaged
-        records = [{**record, "value": record["mean"]} for record in found.records()]
-        run.results(records, runs=len({replicate.origin for group in found.groups for replicate in group.replicates}))
+        records = [{**record, "value": record["mean"]} for record in found.table]
+        run.results(records, runs=len({model.origin for group in found.groups for model in group.models}))
         if run.writes:
             show(run, found, records, curves, config)
 
@@ -47,33 +43,35 @@ def show(
     run: Run, found: Comparison, records: list[Record], curves: list[dict[str, Any]], config: CompareConfig
 ) -> None:
     """Leave files, print the tables or a document, and on standard error what is to be known."""
-    form = config.format
-    sheets, left_out = comparison_tables.sheets(records)
-    rows, sentences = found.records(), findings(comparison.telling(records))
+    sheets, left_out = comparison.sheets(records)
+    sentences = findings(comparison.telling(records))
     documents = {
-        "csv": comparison_tables.as_csv(rows),
-        "markdown": comparison_tables.markdown(sentences, sheets, found.remarks),
-        "latex": comparison_tables.latex(sentences, sheets, found.remarks),
+        "csv": comparison.as_csv(found.table),
+        "markdown": comparison.markdown(sentences, sheets, found.remarks),
+        "latex": comparison.latex(sentences, sheets, found.remarks),
+        "json": json.dumps(found.table, indent=2, default=str) + "\n",
     }
     for name, ending in {"csv": "csv", "markdown": "md", "latex": "tex"}.items():
         write_atomically(run.directory / f"comparison.{ending}", documents[name])
-    if form == "table":
+    if config.format == "table":
         for sentence in sentences:
             print_paragraph(sentence)
         if sys.stdout.isatty():
-            sheets, left_out = comparison_tables.sheets(records, comparison_tables.A_SCREEN)
+            sheets, left_out = comparison.sheets(records, comparison.A_SCREEN)
         tables = [sheet.rich() for sheet in sheets]
-        print_table(*tables, on_output=True, first_to_leave=comparison_tables.TO_LEAVE, see="format=markdown")
+        print_table(*tables, on_output=True, first_to_leave=comparison.TO_LEAVE, see="format=markdown")
     else:
-        print_document(comparison_tables.as_json(rows) if form == "json" else documents[form])
-    if found.baseline is not None and found.baseline.taken:
-        print_status(f"baseline: {found.baseline}, the plain attention; baseline=none leaves differences out")
+        print_document(documents[config.format])
+    if found.baseline and not config.baseline:
+        print_status(
+            f"baseline: {', '.join(found.baseline)}, the plain attention; baseline=none leaves differences out"
+        )
     for remark in found.remarks:
         print_status(remark)
-    if left_out and form not in ("csv", "json"):
-        listed = ", ".join(left_out)
-        print_status(f"not shown, all in {run.directory / 'comparison.csv'} (metric=NAME shows one): {listed}")
-    about = comparison_tables.summary(found, curves)
+    if left_out and config.format not in ("csv", "json"):
+        where = f"all in {run.directory / 'comparison.csv'} (metric=NAME shows one)"
+        print_status(f"not shown, {where}: {', '.join(left_out)}")
+    about = comparison.summary(found, curves)
     # last, because drawing takes longer than all else
     figures = comparison.draw(records, about, run.directory / "figures", config.figures)
     write_json(run.directory / "comparison.json", about | {"figures": figures})

@@ -31,8 +31,6 @@ class RerunConfig:
         if len(self.paths) != 1:
             given = f"; given are {len(self.paths)}" if self.paths else ""
             raise UserError(f"give one run: a run directory, last, or last~3{given}")
-        if not 0 <= self.rtol < 1:
-            raise UserError(f"rtol={self.rtol} must be from 0 to below 1")
 
 
 VERB = Verb(

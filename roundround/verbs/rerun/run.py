@@ -13,10 +13,14 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from roundround.analysis.comparison import format_settings
 from roundround.analysis.past_run import PastRun, directories_of, past_run
 from roundround.analysis.repetition import (
     DIFFERENT,
+    EQUAL,
     MISSING,
+    VERDICTS,
+    Repeated,
     check_repeatable,
     code_changes,
     compared,
@@ -30,18 +34,17 @@ from roundround.analysis.repetition import (
 from roundround.config.build import build, checked, literal
 from roundround.config.options import as_value
 from roundround.config.recorded import refuse_foreign
-from roundround.data.corpora import Corpus, Source
-from roundround.data.prepared import default_cache_dir, prepare
-from roundround.data.tokenizers import TokenizerRecipe
+from roundround.data.corpora import Source
 from roundround.distributed.child import VerbFailed, start
 from roundround.records.opening import opened_run
 from roundround.records.provenance import tell_changes
 from roundround.records.run import Invocation, Run
-from roundround.report import rerun as report
-from roundround.support.console import print_status
+from roundround.report.drawing.tables import Table
+from roundround.support.console import print_status, print_table
 from roundround.support.errors import Refuted, UserError
 from roundround.verbs.rerun import RerunConfig
 
+MOST_SHOWN = 20  # numbers that differ
 FOLDER = "again"  # in the run directory: the run that repeats, which is no run of its own in the lab book
 
 
@@ -110,22 +113,15 @@ def changes_of_config(
 
 
 def check_data(before: PastRun, planned: dict[str, Any]) -> None:
-    """Raises UserError where the text, or the tokenizer of a training, is not what the run recorded."""
+    """Raises UserError where the text or the task is not what the run recorded."""
     recorded, node = before.manifest["data"], planned.get("data")
     if node is None and before.measured is not None:
         node = before.measured.manifest["config"].get("data")
     if recorded is None or not isinstance(node, dict):
         return
-    nodes = OmegaConf.create(literal({"data": node, "tokenizer": planned.get("tokenizer")}))
-    source = build(nodes.data, Source)  # type: ignore[type-abstract]
+    source = build(OmegaConf.create(literal(node)), Source)  # type: ignore[type-abstract]
     if source.identity() != recorded.get("corpus_hash"):
-        what = "text" if isinstance(source, Corpus) else "task"
-        raise UserError(f"the {what} is no longer the one that {before.directory} read; its hash is another")
-    if before.verb == "train" and isinstance(source, Corpus):  # a task's hash is of its vocabulary too
-        tokenizer = build(nodes.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
-        data = prepare(source, tokenizer, default_cache_dir())  # the run itself finds it in the cache
-        if data.tokenizer_hash != recorded["tokenizer_hash"]:
-            raise UserError(f"the tokenizer is no longer the one that {before.directory} used; its hash is another")
+        raise UserError(f"the data is no longer what {before.directory} read; its hash is another")
 
 
 def conclude(run: Run, before: PastRun, again: PastRun, rtol: float, known: Sequence[str]) -> None:
@@ -135,13 +131,31 @@ def conclude(run: Run, before: PastRun, again: PastRun, rtol: float, known: Sequ
         if line not in known:
             print_status(line)
     pairs = compared(before.results(), again.results(), then["config"], rtol)
-    run.results(report.records(pairs), **report.counts(pairs))
+    counts = {verdict: sum(pair.verdict == verdict for pair in pairs) for verdict in VERDICTS}
+    largest = max((pair.difference for pair in pairs if pair.difference is not None), default=0.0)
+    run.results(records(pairs, counts, largest), **counts)
+    listed = ", ".join(f"{n:,} {verdict}" for verdict, n in counts.items() if n or verdict == EQUAL)
+    summary = f"{len(pairs):,} numbers: {listed}; the largest relative difference is {largest:.2g}, rtol={rtol:g}"
+    worst = [pair for pair in pairs if pair.verdict in (DIFFERENT, MISSING)]
     if run.writes:
-        report.show(pairs)
-        print_status(f"{before.directory}: {report.summary(pairs, rtol)}")
+        rows = [[pair.metric, format_settings(pair.where), pair.then, pair.now] for pair in worst]
+        table = Table("numbers that differ", ["metric", "of", "then", "now"], rows)
+        table.cut(MOST_SHOWN)
+        print_table(*[table.rich()] * bool(rows))
+        print_status(f"{before.directory}: {summary}")
     for name in ("corpus_hash", "tokenizer_hash"):
         if (then["data"] or {}).get(name) != (now["data"] or {}).get(name):
             raise Refuted(f"the {name.removesuffix('_hash')} is not the one that {before.directory} was made with")
-    n = report.counts(pairs)
-    if n[DIFFERENT] or n[MISSING]:
-        raise Refuted(f"not the same: {report.summary(pairs, rtol)}")
+    if worst:
+        raise Refuted(f"not the same: {summary}")
+
+
+def records(pairs: Sequence[Repeated], counts: dict[str, int], largest: float) -> list[dict[str, Any]]:
+    """One for each number, whose value is the relative difference, after the totals."""
+    total: list[dict[str, Any]] = [{"metric": f"n_{verdict}", "value": n} for verdict, n in counts.items()]
+    total.append({"metric": "largest_relative_difference", "value": largest})
+    for pair in pairs:
+        where = {name: value for name, value in pair.where.items() if name not in ("metric", "verb", "run")}
+        about = {"of": pair.metric, "verdict": pair.verdict, "then": pair.then, "now": pair.now}
+        total.append({"metric": "relative_difference", **where, **about, "value": pair.difference})
+    return total
