@@ -163,7 +163,4 @@ def curves_by_step(runs: Sequence[PastRun]) -> list[Panel]:
         share = "match" in name
         ends = (0.0, 1.0 if share else None)
         found += panels_of(drawn, label.capitalize(), ("step", label), possible=ends, whole=share)
-    drawn_panels = [panel for panel in found if panel.drawn]
-    if len(drawn_panels) > PANELS:
-        remarks.append(f"{PANELS} of {len(drawn_panels):,} panels are drawn")
-    return drawn_panels[:PANELS]
+    return [panel for panel in found if panel.drawn]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers_compare import write_eval, write_results, write_train
+from helpers_compare import write_curve, write_eval, write_results, write_train
 
-from roundround.analysis.comparison import Comparison, Record, compare, format_settings, place_of
+from roundround.analysis.comparison import Comparison, Record, compare, format_settings, place_of, training_curves
 from roundround.support.errors import UserError
 
 
