@@ -69,7 +69,4 @@ def evaluate_harness(cfg: DictConfig, config: EvalConfig, invocation: Invocation
             return
         title = printable(f"{subject.choices.get('model')}, {chosen_parts(subject.choices)}")
         lines = scope_of_harness(records, n_cut=n_cut, n_read=n_read)
-        writes = any(task.OUTPUT_TYPE == "generate_until" for task in loaded["tasks"].values())
-        if model.writer.remark is not None and writes:
-            lines = [f"in texts that it writes {model.writer.remark}", *lines]
         show(run, config, None, [table_of_harness(records, f"lm_eval {VERSION}, {title}")], lines)

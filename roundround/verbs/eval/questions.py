@@ -332,8 +332,6 @@ def answering(config: EvalConfig, subject: AskedModel) -> Callable[[Task, list[t
             writer = decoder_writer(subject.trained, subject.decoder)
         else:
             writer = PretrainedWriter(subject.probed)
-        if writer.remark is not None:
-            print_status(writer.remark)
         return partial(score_written, writer)
     model = subject.decoder or AnsweringPretrained(subject.probed)
     return lambda _, share: score_answers(model, same_length_batches(share, config.batch_tokens), device=subject.device)
