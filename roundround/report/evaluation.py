@@ -25,7 +25,6 @@ from torch import Tensor
 
 from roundround.analysis.intervals import error_widths, half_width, wilson
 from roundround.asking.reader import Reader
-from roundround.model.decoder import Decoder
 from roundround.model.scoring import AnswerScores, PositionLoss
 from roundround.probing.ablation import bins, n_targets
 from roundround.probing.dispersion import MEASURES, Dispersion
@@ -80,60 +79,6 @@ def first_words(reader: Reader, first_tokens: Mapping[int, int | None]) -> dict[
     """The token in front of the windows of each length, as it is written."""
     written = reader.data.tokenizer.id_to_token
     return {length: None if token is None else written(token) for length, token in first_tokens.items()}
-
-
-def scope_of_text(
-    losses: Mapping[int, PositionLoss], first_tokens: Mapping[int, int | None], reader: Reader
-) -> list[str]:
-    """What the numbers were taken over, and how the text was read, in lines.
-
-    first_tokens: of each length, the token in front of every window.
-    """
-    longest, data = max(losses), reader.data
-    loss, n, n_others = losses[longest], data.n_held_out_documents, data.n_train_documents
-    targets = f"{loss.n_targets:,} targets ({reader.scored_bytes(first_tokens[longest]):,} bytes)"
-    every = f"the same {targets} at each length" if len(losses) > 1 else targets
-    part = "" if reader.n_tokens == len(data.held_out) else "the beginning of "
-    documents = f"{n:,} held-out documents of {n + n_others:,}" if n_others else f"{n:,} documents"
-    apart = "documents in a window do not see each other, and positions begin at 0 in each"
-    if reader.one_by_one:
-        apart = "documents are read one by one, each from its beginning"
-    seen = apart if reader.separate_documents else data.about_documents("held_out", longest)
-    tokens = [] if isinstance(reader.model, Decoder) else about_tokens(first_tokens, reader)
-    return [f"{every}: {part}{documents}", *about_joints(loss, longest, reader), *filter(None, [seen]), *tokens]
-
-
-def about_joints(loss: PositionLoss, length: int, reader: Reader) -> list[str]:
-    """The loss at tokens that join documents, and a line if it is more than a model that knows joints would have."""
-    if not loss.n_joints:
-        return []
-    each, mean, joint = loss.joint_sum / loss.n_joints, loss.token_loss(), reader.data.joining_token
-    apart = "; data=... data.separate_documents=true scores documents one by one"
-    lines = [
-        f"documents are joined by {joint}, which is no target: its {loss.n_joints:,} places cost "
-        f"{each:.2f} nats each at {length:,}, {loss.share_at_joints():.1%} of the loss with them",
-        f"a joint costs {each / mean:.1f} times as much as a target, more than {STRANGE_JOINT}: the model may have "
-        f"been trained on single documents{'' if isinstance(reader.model, Decoder) else apart}",
-    ]
-    return lines if each > STRANGE_JOINT * mean else lines[:1]
-
-
-def about_tokens(first_tokens: Mapping[int, int | None], reader: Reader) -> list[str]:
-    """What stands in front of the windows of a pretrained model, and how it reads text that spells a special token."""
-    lengths_of: dict[str | None, list[str]] = {}
-    for length, word in first_words(reader, first_tokens).items():
-        lengths_of.setdefault(word, []).append(f"{length:,}")
-    begin = [f"{word or 'nothing'} in front at {', '.join(lengths)}" for word, lengths in lengths_of.items()]
-    unscored = "; the first token of a document is no target" if reader.one_by_one and None in lengths_of else ""
-    spelled = (
-        "plain characters"
-        if reader.reading()["special_tokens"] == "plain"
-        else "that token, as tokenizer(text) reads it (model.special_tokens=plain: characters)"
-    )
-    return [
-        f"windows have {' and '.join(begin)}{unscored}",
-        f"text that spells a special token is {spelled}",
-    ]
 
 
 # -- a task
@@ -329,7 +274,9 @@ def leave_dispersion(
     title: str,
     contexts: Mapping[int, int] | None = None,
 ) -> None:
-    """Save dispersion by the number of visible keys, draw the longest context and print the table."""
+    """Save dispersion by the number of visible keys, draw the longest context and print the table, if any."""
+    if not by_length:
+        return
     write_json(directory / "dispersion.json", by_visible_keys(by_length))
     longest = max(by_length)
     context = longest if contexts is None else contexts[longest]

@@ -186,7 +186,7 @@ def test_a_run_on_text_is_asked_and_a_run_learns_it(train: Any, here: Path) -> N
     done = typed("eval", f"run={run.directory}", *asked, "by=generation")
     assert done.code == 0, done.err
     assert done.results[0]["data"] == "variable_tracking"
-    assert "the training context is 32 tokens" in done.err
+    assert "Training had lengths 32 to 32" in done.err
     words = ["data=needle", "data.train_lengths=[220,240]", "data.validation_examples=4", "tokenizer.vocab_size=400"]
     learnt = typed("train", *SMALL, *words)
     assert learnt.code == 0, learnt.err

@@ -36,7 +36,8 @@ def test_a_figure_takes_any_title(tmp_path: Path) -> None:
 
 def test_a_table_shows_its_title_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     title = "pe=[red]x[/nope], softmax=[link](y)"
-    print_table(TEXT.table([{"metric": name, "length": 8, "value": 1.5} for name in TEXT.columns], None, title))
+    records = [{"metric": name, "length": 8, "value": 1.5} for name in TEXT.columns]
+    print_table(TEXT.table(records, None, title).rich())
     assert title in capsys.readouterr().err
 
 

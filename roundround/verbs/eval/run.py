@@ -24,9 +24,9 @@ from roundround.support.errors import UserError
 from roundround.trained.models import TrainedRun, give_default_data, opened_pretrained, text_for
 from roundround.trained.patterns import layer_lines
 from roundround.verbs.eval import EvalConfig
-from roundround.verbs.eval.harness import evaluate_harness
 from roundround.verbs.eval.questions import (
     AskedModel,
+    evaluate_harness,
     evaluate_pairs,
     evaluate_task,
     evaluate_text,
@@ -126,26 +126,20 @@ def task_of(config: EvalConfig, subject: AskedModel) -> Task | None:
     return None if isinstance(source, Corpus) else in_tokens_of(subject, source)
 
 
-def text_of(config: EvalConfig, invocation: Invocation, subject: AskedModel) -> tuple[TokenData, bool, list[str]]:
-    """The held-out text, whether its documents do not see each other, and remarks on the numbers that follow."""
+def text_of(config: EvalConfig, invocation: Invocation, subject: AskedModel) -> tuple[TokenData, bool]:
+    """The held-out text, and whether its documents do not see each other."""
     trained, decoder = subject.trained, subject.decoder
     if trained is None or decoder is None:
         assert config.data is not None, "a pretrained model is given one"
         corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
-        return text_for(subject.vocabulary, corpus), corpus.separate_documents, []
+        return text_for(subject.vocabulary, corpus), corpus.separate_documents
     longest, separate = max(config.length), trained.separate_documents  # as in training, unless the words say otherwise
     subject.check_room(longest, f"length={longest}")
     if config.data is not None and "data.separate_documents" in overridden(invocation.overrides):
         separate = build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
     data = trained.held_out_text()
-    elsewhere = data.corpus_hash != trained.manifest["data"]["corpus_hash"]
-    remarks = [
-        *([] if config.pattern is None else layer_lines(decoder)),
-        "this is not the corpus that the run was trained on, as it was then: it may have seen held-out text"
-        if elsewhere
-        else "",
-        "the loss is the mean of five draws of positions, of each window or of all documents"
-        if decoder.draws_positions
-        else "",
-    ]
-    return data, separate, list(filter(None, remarks))
+    for line in [] if config.pattern is None else layer_lines(decoder):
+        print_status(line)
+    if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
+        print_status("this is not the corpus that the run was trained on, as it was then: held-out text may be known")
+    return data, separate
