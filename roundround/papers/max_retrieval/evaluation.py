@@ -141,11 +141,6 @@ def at_one_temperature(softmaxes: Mapping[str, AttentionSoftmax], entropy: float
     }
 
 
-def bytes_of_one_set(n: int, *, width: int, n_classes: int, n_softmaxes: int) -> int:
-    """About the most memory that `evaluate` needs for a single set of n items."""
-    return 4 * n * (3 * width + 4 * n_classes + 6 * n_softmaxes)
-
-
 DEGREE = 4
 ILL_CONDITIONED = 1e6  # of the powers of entropies scaled to [-1, 1]; points that are spread have about 30
 LARGEST_BETA = 1e6

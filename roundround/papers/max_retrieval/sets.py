@@ -51,11 +51,6 @@ class Sets:
         return Sets(*(None if x is None else x.to(device) for x in moved))  # type: ignore[arg-type]
 
 
-def bytes_of_training(n_seeds: int, *, batch_size: int, n_max: int) -> int:
-    """About the most memory that `TrainingSets` needs: random numbers as drawn, and classes as whole numbers."""
-    return STEPS_AT_ONCE * n_seeds * batch_size * n_max * 18
-
-
 class TrainingSets:
     """The batch of each step, the same for a seed whether it trains alone or among others.
 
