@@ -91,7 +91,6 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
     from roundround.probing.weights import AttentionWeights, weights_of_layers
 
     with given_to_write(model, tokenizer) as writer, torch.no_grad():
-        writer.check(text)
         tokens, normalisers = writer.tokens(text, first=True), writer.normalisers
         if not tokens or not text:
             raise UserError("the text is empty; give one with at least one token")

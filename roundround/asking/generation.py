@@ -50,13 +50,11 @@ class DecoderWriter:
         self.cache: Cache | None = None
 
     def tokens(self, text: str, *, first: bool) -> list[int]:
-        """Token ids of a text, with the token before a text where it is the `first`."""
+        """Token ids of a text, with the token before a text where it is the `first`. UserError for unknown symbols."""
+        if self.vocabulary.first is not None:  # it is that of a task
+            check_symbols(text, self.vocabulary)
         ids = self.vocabulary.encode(text)
         return ids if not first or self.first is None or ids[:1] == [self.first] else [self.first, *ids]
-
-    def check(self, prompt: str) -> None:
-        """Raises UserError for what cannot be read; most tokenizers read everything."""
-        check_symbols(prompt, self.vocabulary)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Their text, without special tokens."""
@@ -113,12 +111,6 @@ class PretrainedWriter:
         if first and len(ids) > 1 and ids[-1] in self.ends and self.tokens(text, first=False)[-1:] != ids[-1:]:
             return ids[:-1]  # some tokenizers close what they encode
         return ids
-
-    def check(self, prompt: str) -> None:
-        unknown = self.probed.unknown_token
-        if unknown is not None and unknown in self.tokens(prompt, first=False):
-            lost = next((c for c in prompt if unknown in self.tokens(c, first=False)), prompt)
-            raise UserError(f"the tokenizer of {self.name} cannot read '{lost}' in the prompt; leave it out")
 
     def decode(self, tokens: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
@@ -179,7 +171,6 @@ def prompt_tokens(writer: Writer, prompt: str, length: int) -> list[int]:
     tokens = writer.tokens(prompt, first=True)
     if not prompt or not tokens:
         raise UserError('prompt= is empty; give the beginning of a text, such as prompt="Once upon a time"')
-    writer.check(prompt)
     check_room(writer, len(tokens), length)
     return tokens
 

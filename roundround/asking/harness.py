@@ -12,10 +12,9 @@ import logging
 import os
 import random
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, final
 
@@ -58,12 +57,12 @@ class HarnessModel(HFLM):
 
     writer: the model with its tokenizer. first: the token before a text, which is the whole context of a text that has
     none; None where nothing stands before a text, and then its first token is not scored. one_by_one: whether texts are
-    written one by one, for encodings that read the length of a batch. longest: tokens of context; the beginning of a
+    read and written one by one, for encodings that read all of a batch. longest: tokens of context; the beginning of a
     longer text is cut off, which `n_cut` counts. batch_tokens: tokens read at once. peers: the processes that share the
     questions.
 
-    Texts that are scored together are equally long, so no logit depends on the others. Texts are written by
-    transformers' `generate`, from `model` and `tokenizer`.
+    Likelihoods are the harness' own, of the writer's log-probabilities; texts are written by transformers' `generate`,
+    from `model` and `tokenizer`.
     """
 
     def __init__(
@@ -81,10 +80,8 @@ class HarnessModel(HFLM):
         with quietly():
             size = 1 if one_by_one else max(1, batch_tokens // longest)
             super().__init__(pretrained=model, tokenizer=tokenizer, max_length=longest, batch_size=size)
-        self.writer, self.first, self.batch_tokens = writer, first, batch_tokens
-        self.peers = peers or Peers()
+        self.writer, self.first, self.peers, self.n_cut = writer, first, peers or Peers(), 0
         self._rank, self._world_size = self.peers.rank, self.peers.n
-        self.n_cut = 0
 
     @classmethod
     def of_run(cls, trained: TrainedRun, decoder: Decoder, **options: Any) -> HarnessModel:
@@ -97,8 +94,8 @@ class HarnessModel(HFLM):
         writer = DecoderWriter(name, decoder.requires_grad_(False), trained.vocabulary())
         exported = model_to_export(trained, decoder)
         model = RoundroundForCausalLM(own_config(exported), decoder)
-        one_by_one = any(isinstance(encoding, FollowsLength) for encoding in decoder.all_encodings)
-        return cls(writer, model, own_tokenizer(exported), first=writer.first, one_by_one=one_by_one, **options)
+        alone = decoder.draws_positions or any(isinstance(one, FollowsLength) for one in decoder.all_encodings)
+        return cls(writer, model, own_tokenizer(exported), first=writer.first, one_by_one=alone, **options)
 
     @classmethod
     def of_pretrained(cls, probed: ProbedHuggingFaceModel, **options: Any) -> HarnessModel:
@@ -135,33 +132,21 @@ class HarnessModel(HFLM):
             totals[number] += log_p
         return totals
 
-    @torch.inference_mode()
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int | None], list[int]]], **options: Any
     ) -> list[tuple[float, bool]]:
         """ln p of each continuation after its context, and whether every token of it is the likeliest."""
-        texts: list[tuple[list[int], int]] = []  # with how many tokens at the end are scored
-        for _, context, continuation in requests:
-            tokens = [token for token in (*context, *continuation) if token is not None]
-            texts.append((tokens[-self.max_length - 1 :], min(len(continuation), len(tokens) - 1)))
-            if texts[-1][1] > self.max_length:
-                too_long = f"{texts[-1][1]} tokens, more than length={self.max_length}"
-                raise UserError(f"an answer has {too_long}; give a larger length")
-            self.n_cut += len(tokens) > self.max_length + 1
-        found = [(0.0, True)] * len(texts)  # of no token
-        scored = sorted((i for i, (_, n) in enumerate(texts) if n > 0), key=lambda i: -len(texts[i][0]))
-        for length, group in groupby(scored, key=lambda i: len(texts[i][0])):
-            alike, size = list(group), max(1, self.batch_tokens // length)
-            for some in (alike[start : start + size] for start in range(0, len(alike), size)):
-                tokens_BT = torch.tensor([texts[i][0] for i in some], device=self.device)
-                most = max(texts[i][1] for i in some)
-                log_p_BnV = self.writer.log_probabilities(tokens_BT[:, :-1], most)
-                log_p_Bn = log_p_BnV.gather(-1, tokens_BT[:, -most:, None])[..., 0].double().cpu()
-                likeliest_Bn = (log_p_BnV.argmax(-1) == tokens_BT[:, -most:]).cpu()
-                for row, i in enumerate(some):
-                    n = texts[i][1]
-                    found[i] = float(log_p_Bn[row, -n:].sum()), bool(likeliest_Bn[row, -n:].all())
+        self.n_cut += sum(len(context) + len(target) > self.max_length + 1 for _, context, target in requests)
+        known = [
+            (key, target[:1], target[1:]) if context == [None] else (key, context, target)
+            for key, context, target in requests
+        ]
+        found: list[tuple[float, bool]] = super()._loglikelihood_tokens(known, **options)
         return found
+
+    @torch.inference_mode()
+    def _model_call(self, inps: Tensor, **options: Any) -> Tensor:
+        return self.writer.log_probabilities(inps, inps.shape[1])
 
     def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **options: Any) -> Tensor:
         if isinstance(self.model, RoundroundForCausalLM):  # an encoding may read the length of the whole text
@@ -291,8 +276,7 @@ def quietly(*, trust: bool = False) -> Iterator[None]:
     safe.filters.update(own.filters)
     logging.getLogger("lm_eval").setLevel(logging.CRITICAL)
     os.environ.setdefault("DISABLE_MULTIPROC", "1")  # a thousand draws need no processes
-    with open(os.devnull, "w") as nowhere, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"(lm_eval|datasets|evaluate)\b")
+    with open(os.devnull, "w") as nowhere:
         bars = sys.stderr if sys.stderr.isatty() else nowhere
         lm_eval.utils.env = own if trust else safe
         try:

@@ -31,7 +31,7 @@ from roundround.probing.dispersion import MEASURES, Dispersion
 from roundround.report.drawing.figures import save_drawing
 from roundround.report.drawing.tables import Record, number
 from roundround.report.eval_panels import DISPERSION, MOST_LAYERS
-from roundround.support.console import print_status, print_table
+from roundround.support.console import print_table
 from roundround.support.files import write_json
 from roundround.support.panels import Curve, Drawing, Mark, Panel
 from roundround.verbs.eval import EvalConfig
@@ -284,9 +284,6 @@ def leave_dispersion(
     save_drawing(drawing, directory / "figures", config.figures)
     table = table_of_dispersion(by_length, name="context" if contexts is None else "length")
     print_table(table, on_output=config.table == "stdout")
-    line = warning(by_length[longest], context)
-    if line is not None:
-        print_status(line)
 
 
 def table_of_dispersion(by_length: Mapping[int, Dispersion], *, name: str) -> Table:
@@ -307,20 +304,6 @@ def table_of_dispersion(by_length: Mapping[int, Dispersion], *, name: str) -> Ta
             cells = [low if low == high else f"{low}-{high}" for low, high in ends]
             shown.add_row("" if place else f"{length:,}", str(layer), *cells)
     return shown
-
-
-def warning(dispersion: Dispersion, context: int) -> str | None:
-    """A line if most rows of a context lie outside the polynomial's active range; else None."""
-    weights_L = dispersion.n_rows_LN.sum(-1)
-    inside = float((dispersion.means_LH("in_active_range").mean(-1) * weights_L).sum() / weights_L.sum())
-    if inside >= 0.5:
-        return None
-    reach = dispersion.active_range()
-    where = "it never exceeds 1" if reach is None else f"it exceeds 1 only from {reach[0]:.2f} to {reach[1]:.2f} nats"
-    return (
-        f"at context {context:,}, {1 - inside:.0%} of the rows have an entropy at which the adaptive temperature's "
-        f"polynomial does nothing ({where}); softmax.coefficients=[...] takes one of your own"
-    )
 
 
 def drawing_of_dispersion(dispersion: Dispersion, *, context: int, title: str) -> Drawing:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +14,9 @@ import pytest
 import torch
 from conftest import STORIES, Done, assert_refused, typed
 from helpers_hf import saved_llama
-from tokenizers import Tokenizer, models
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    PreTrainedTokenizerFast,
 )
 
 import roundround as rr
@@ -198,21 +195,10 @@ def test_a_task_takes_its_symbols_alone(roundround: Callable[..., Done]) -> None
     assert run.code == 0, run.err
     done = typed("generate", f"run={run.directory}", "prompt=hello")
     assert done.code == 2
-    assert "the task has no symbol 'hello', which the prompt has (it has 0, 1," in done.err
+    assert "the task has no symbol 'hello', which the prompt has" in done.err
     looked = typed("probe", f"run={run.directory}", "prompt='Once upon'", "logger=none", "device=cpu")
     assert looked.code == 2
-    assert "the task has no symbol 'Once', which the prompt has (it has 0, 1," in looked.err
-
-
-def test_a_prompt_that_the_tokenizer_cannot_read_is_refused(here: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(STORIES, folder)
-    words = models.WordLevel({"<unk>": 0, "fox": 1, "The": 2}, unk_token="<unk>")
-    for path in folder.glob("tokenizer*"):
-        path.unlink()
-    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), unk_token="<unk>").save_pretrained(folder)
-    done = typed("generate", "model=hf", f"model.path={folder}", "prompt=wolf")
-    assert_refused(done, "the tokenizer of model cannot read 'w' in the prompt; leave it out")
+    assert "the task has no symbol 'Once', which the prompt has" in looked.err
 
 
 def test_an_encoding_that_cannot_be_cached_is_refused(here: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,18 +226,6 @@ def test_memory_does_not_grow_with_the_square_of_the_length(monkeypatch: pytest.
 # -- the report
 
 
-def test_most_rows_outside_the_active_range_are_warned_of() -> None:
-    seen = Dispersion(inverse_temperature, [0], 2, 1024)
-    seen.n_rows_LN[0, -1] = 10
-    seen.sums_LHN["in_active_range"][0, :, -1] = torch.tensor([4.0, 2.0])
-    text = report.warning(seen, 1024)
-    assert text is not None
-    assert "at context 1,024, 70% of the rows" in text
-    assert "0.85 to 5.94" in text
-    seen.sums_LHN["in_active_range"][0, :, -1] = torch.tensor([6.0, 5.0])
-    assert report.warning(seen, 1024) is None
-
-
 @pytest.mark.pictures
 def test_eval_reports_dispersion_for_each_head_and_length(
     roundround: Callable[..., Done], train: Callable[..., Done]
@@ -260,14 +248,3 @@ def test_eval_reports_dispersion_for_each_head_and_length(
     assert "dispersion" in done.err
     plain = roundround("eval", f"run={run}", "logger=none", "length=16", "max_tokens=512")
     assert not {r["metric"] for r in plain.results} & {r["metric"] for r in done.results if "layer" in r}
-
-
-def test_eval_warns_where_the_polynomial_leaves_most_rows_alone(
-    roundround: Callable[..., Done], train: Callable[..., Done]
-) -> None:
-    run = train("trainer.max_steps=1").directory
-    flat = "softmax.coefficients=[0.0,0.5]"
-    args = ["logger=none", "length=16", "dispersion=true", "max_tokens=256", "softmax=adaptive_temperature", flat]
-    done = roundround("eval", f"run={run}", *args)
-    assert done.code == 0, done.err
-    assert "100% of the rows have an entropy at which the adaptive temperature's polynomial does nothing" in done.err

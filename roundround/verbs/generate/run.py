@@ -96,7 +96,6 @@ class Session:
         print("> ", end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
         if line:
-            self.writer.check(line)
             self.texts[0] += self.writer.tokens(line.rstrip("\n"), first=False) if line.strip() else []
             check_room(self.writer, len(self.texts[0]), self.config.length)
         return bool(line)
