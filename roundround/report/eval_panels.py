@@ -255,12 +255,12 @@ def chance(start: float, end: float) -> Curve:
 
 
 def dispersion(records: Sequence[Record], x_label: str) -> list[Panel]:
-    """Each measure of dispersion against the length, a line for each head or layer."""
+    """Each measure of dispersion against the length, a line for each layer, of many layers for some."""
     panels = []
     for metric, label in DISPERSION.items():
         layers = by_layer(records, metric, "length")
         drawn = sorted(layers.items())[:: -(-len(layers) // MOST_LAYERS)] if layers else []
-        curves = [curve for style, (layer, heads) in enumerate(drawn) for curve in curves_of(layer, heads, style)]
+        curves = [mean_of(f"layer {layer}", heads, style) for style, (layer, heads) in enumerate(drawn)]
         ticks = sorted({length for heads in layers.values() for length in heads})
         most = 1.0 if metric == "largest_weight" else None
         panels.append(Panel(x_label, label, curves, "x", label.capitalize(), possible=(0.0, most), x_ticks=ticks))
@@ -275,16 +275,6 @@ def by_layer(records: Sequence[Record], metric: str, x: str) -> dict[int, dict[f
         if record["metric"] == metric and isinstance(record.get("layer"), int) and place and value is not None:
             found.setdefault(record["layer"], {}).setdefault(place, []).append(value)
     return found
-
-
-def curves_of(layer: int, by_x: dict[float, list[float]], style: int) -> list[Curve]:
-    """A line for each head of a layer; their mean where there are many."""
-    items = sorted(by_x.items())
-    n_heads = min(len(values) for _, values in items)
-    if n_heads > MOST_HEADS:
-        return [mean_of(f"layer {layer}", by_x, style)]
-    x = [place for place, _ in items]
-    return [Curve(f"layer {layer}", x, [values[head] for _, values in items], style=style) for head in range(n_heads)]
 
 
 def mean_of(name: str, by_x: dict[float, list[float]], style: int) -> Curve:
@@ -304,7 +294,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
         return View([Section("Results", tables=[table_of_harness(records)])], scope_of_harness(records))
     trained = None if files.run.measured is None else files.run.measured.train_lengths
     kind = kind_of(records)
-    note = "A line for each head, or for the mean of a layer's heads where there are many; of many layers some."
+    note = "A line is the mean over a layer's heads, the band their lowest and highest."
     tables = [kind.table(records, trained, kind.title), *tables_of(records, folded=True)]
     sections = [
         Section(kind.title, panels=kind.drawing(records, trained).panels),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.table import Table
-from torch import Tensor
 
 from roundround.analysis.intervals import error_widths, half_width, wilson
 from roundround.asking.reader import Reader
@@ -147,25 +145,13 @@ def records_of_task(
 # -- minimal pairs
 
 
-@dataclass(frozen=True, eq=False)
-class PairScores:
-    """Log-probabilities in nats of the right and the wrong sentence of each pair, [N, 2], by phenomenon."""
+PairScores = Mapping[str, NDArray[np.float64]]  # nats of the right and the wrong sentence of each pair [N, 2]
 
-    by_phenomenon: Mapping[str, NDArray[np.float64]]
 
-    @property
-    def n(self) -> int:
-        return sum(map(len, self.by_phenomenon.values()))
-
-    def right(self, phenomenon: str) -> NDArray[np.bool_]:
-        """Whether the wrong sentence is not the likelier one, [N]; equal sentences count as right, as in lm-eval."""
-        scores_N2 = self.by_phenomenon[phenomenon]
-        found: NDArray[np.bool_] = scores_N2[:, 0] >= scores_N2[:, 1]
-        return found
-
-    def shares(self) -> NDArray[np.float64]:
-        """The accuracy of each phenomenon, [P]."""
-        return np.array([self.right(name).mean() for name in self.by_phenomenon])
+def right_of(scores_N2: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether the wrong sentence is not the likelier one, [N]; equal sentences count as right, as in lm-eval."""
+    right_N: NDArray[np.bool_] = scores_N2[:, 0] >= scores_N2[:, 1]
+    return right_N
 
 
 def of_mean(shares_P: NDArray[np.float64]) -> dict[str, float]:
@@ -182,16 +168,17 @@ def records_of_pairs(by_prefix: Mapping[int, PairScores], common: Mapping[str, A
     Intervals are of 95 %: Wilson's over the pairs of a phenomenon, and `of_mean` over all.
     """
     found: list[Record] = []
-    first = by_prefix[min(by_prefix)]
+    shares = {n: np.array([right_of(own).mean() for own in scores.values()]) for n, scores in by_prefix.items()}
+    first = min(by_prefix)
     for prefix, scores in by_prefix.items():
-        over_all = {**common, "prefix": prefix, "phenomena": len(scores.by_phenomenon), "pairs": scores.n}
-        mean = {name: min(1.0, max(0.0, value)) for name, value in of_mean(scores.shares()).items()}
+        over_all = {**common, "prefix": prefix, "phenomena": len(scores), "pairs": sum(map(len, scores.values()))}
+        mean = {name: min(1.0, max(0.0, value)) for name, value in of_mean(shares[prefix]).items()}
         found.append({"metric": "accuracy", **over_all, **mean})
-        if scores is not first:
-            found.append({"metric": "accuracy_change", **over_all, **of_mean(scores.shares() - first.shares())})
+        if prefix != first:
+            found.append({"metric": "accuracy_change", **over_all, **of_mean(shares[prefix] - shares[first])})
     for prefix, scores in by_prefix.items():
-        for name in scores.by_phenomenon:
-            right_N = scores.right(name)
+        for name, own in scores.items():
+            right_N = right_of(own)
             low, high = wilson(int(right_N.sum()), len(right_N))
             place = {"prefix": prefix, "phenomenon": name, "pairs": len(right_N)}
             value = float(right_N.mean())
@@ -252,14 +239,12 @@ def by_visible_keys(by_length: Mapping[int, Dispersion]) -> dict[str, Any]:
     layers: which of the model's layers these are.
     """
 
-    def numbers_of(x_N: Tensor) -> list[float | None]:
-        return [None if math.isnan(x) else x for x in x_N.tolist()]
-
     found = {}
     for length, dispersion in by_length.items():
-        measures = {
-            name: [[numbers_of(x_N) for x_N in x_HN] for x_HN in dispersion.means_LHN(name)] for name in MEASURES
-        }
+        measures = {}
+        for name in MEASURES:
+            means_LHN = dispersion.means_LHN(name).cpu().numpy()
+            measures[name] = np.where(np.isnan(means_LHN), None, means_LHN).tolist()
         n_rows = dispersion.n_rows_LN.long().tolist()
         about = {"layers": list(dispersion.layers), "largest_n": dispersion.largest_n, "rows": n_rows}
         found[str(length)] = about | measures

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -206,40 +204,7 @@ def test_documents_one_by_one_may_be_read_without_their_first_token(evaluated: C
     assert without.manifest["first_token"] is None
 
 
-def test_the_dispersion_of_single_documents_is_refused(evaluated: Callable[..., Done]) -> None:
-    assert_refused(evaluated("data.separate_documents=true", "dispersion=true"), "documents do not see each other")
-
-
 SPELLED = "The fox</s> saw <s>no</s> <unk> and <|endoftext|>.<s>"
-
-
-def test_learned_positions_are_scored_as_far_as_they_go(
-    roundround: Callable[..., Done], corpus: Path, tmp_path: Path
-) -> None:
-    folder = saved_llama(tmp_path / "gpt2", name="gpt2")
-    given = ["eval", "logger=none", "model=hf", f"model.path={folder}", "data=text", f"data.path={corpus}", "bos=false"]
-    done = roundround(*given, "data.held_out=1", "length=128", "max_tokens=128")
-    assert done.code == 0, done.err
-    done.directory.rename("scored")
-    assert_refused(
-        roundround(*given, "data.held_out=1", "length=300", "max_tokens=300"),
-        "gpt2 has 256 positions, and 300 tokens are read",
-    )
-
-
-def test_a_tokenizer_that_splits_special_tokens_reads_none(
-    evaluated: Callable[..., Done], folder: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "spelled.txt").write_text(SPELLED)
-    splits = tmp_path / "splits"
-    shutil.copytree(folder, splits)
-    config = json.loads((splits / "tokenizer_config.json").read_text()) | {"split_special_tokens": True}
-    (splits / "tokenizer_config.json").write_text(json.dumps(config))
-    assert 1 not in AutoTokenizer.from_pretrained(splits)(SPELLED, add_special_tokens=False).input_ids
-    text = [f"data.path={tmp_path / 'spelled.txt'}", "data.held_out=1", "bos=false"]
-    plain, own = (evaluated(*text, *more) for more in (["model.special_tokens=plain"], [f"model.path={splits}"]))
-    assert own.value("perplexity") == plain.value("perplexity")
-    assert own.results[0]["special_tokens"] == "plain"
 
 
 @pytest.mark.parametrize("special_tokens", ["read", "plain"])

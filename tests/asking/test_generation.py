@@ -179,13 +179,6 @@ def test_wrong_options_are_one_line(here: Path, words: list[str], says: str) -> 
     assert_refused(typed("generate", *words), says)
 
 
-def test_a_text_longer_than_the_table_is_refused(train: Callable[..., Done]) -> None:
-    run = train("pe=learned")
-    done = typed("generate", f"run={run.directory}", "prompt=The fox", "length=60")
-    assert done.code == 2
-    assert "has 32 positions, and a prompt of 8 tokens with length=60 needs 67" in done.err
-
-
 def test_a_task_takes_its_symbols_alone(roundround: Callable[..., Done]) -> None:
     from conftest import FAST
 

@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -221,17 +220,6 @@ def test_likelihoods_of_a_run_are_those_of_its_export(run: Path, export: Path) -
     assert own.n_cut == 0
 
 
-def test_the_harness_own_model_class_says_the_same_of_an_export(run: Path, export: Path) -> None:
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(export), AutoTokenizer.from_pretrained(export)
-    theirs = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=4, max_length=96)
-    asked = requests("loglikelihood", [("", f" {text}") for text in SENTENCES])
-    expected = theirs.loglikelihood(asked, disable_tqdm=True)
-    for ours in (of_run(run), of_folder(export)):
-        found = ours.loglikelihood(asked)
-        assert [log_p for log_p, _ in found] == pytest.approx([log_p for log_p, _ in expected], abs=SUM)
-        assert [likeliest for _, likeliest in found] == [likeliest for _, likeliest in expected]
-
-
 def test_of_a_long_text_the_beginning_is_cut_and_counted() -> None:
     model, tokenizer = AutoModelForCausalLM.from_pretrained(STORIES), AutoTokenizer.from_pretrained(STORIES)
     ours = of_folder(STORIES, longest=6)
@@ -377,14 +365,6 @@ def test_a_group_of_a_folder_may_hold_tasks_of_lm_eval(folder: Path) -> None:
     assert {*harness.opened_tasks(["both"], str(folder), trust=False)["tasks"]} == {"pairs", "written"}
 
 
-@pytest.mark.pages
-def test_the_page_has_the_numbers_and_their_versions(evaluated: Callable[..., Done], run: Path) -> None:
-    done = evaluated(f"run={run}", "tasks=lm_eval:pairs")
-    page = (done.directory / "report.html").read_text()
-    assert "task versions: pairs 1.0" in page
-    assert "tasks of lm_eval" in page
-
-
 class TwoPeers:
     """What a model asks of the processes of its run, over gloo."""
 
@@ -493,12 +473,6 @@ def test_without_the_harness_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.delattr("roundround.asking.harness")
     assert_refused(evaluated("model=stories260k", "tasks=lm_eval:pairs"), "pip install 'roundround[lm_eval]'")
-
-
-def test_a_run_that_learns_a_task_is_refused() -> None:
-    trained = SimpleNamespace(learns_a_task=True, task=lambda: None, directory="runs/copy")
-    with pytest.raises(Exception, match="runs/copy learns a task"):
-        HarnessModel.of_run(trained, None, longest=8, batch_tokens=8)
 
 
 @pytest.mark.parametrize("of", ["run", "model"])

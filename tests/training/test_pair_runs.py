@@ -40,7 +40,7 @@ def evaluated(roundround: Callable[..., Done], run: Path) -> Callable[..., Done]
 def scores(*right: tuple[int, int]) -> PairScores:
     """Phenomena of so many pairs, of which so many are right."""
     signs = [np.where(np.arange(n) < n_right, 1.0, -1.0) for n_right, n in right]
-    return PairScores({f"p{i}": np.stack([own, 0 * own], 1) for i, own in enumerate(signs)})
+    return {f"p{i}": np.stack([own, 0 * own], 1) for i, own in enumerate(signs)}
 
 
 def test_intervals_are_wilsons_over_pairs_and_students_over_phenomena() -> None:
@@ -66,7 +66,7 @@ def test_a_change_is_taken_within_each_phenomenon() -> None:
 
 def test_of_equal_sentences_the_right_one_counts_as_in_lm_eval_and_numbers_that_are_none_do_not() -> None:
     """Seven of BLiMP's 67,000 pairs are one sentence twice."""
-    whole, _ = records({0: PairScores({"p": np.array([[-3.0, -3.0], [np.nan, np.nan]])})}, {})
+    whole, _ = records({0: {"p": np.array([[-3.0, -3.0], [np.nan, np.nan]])}}, {})
     assert whole["value"] == 0.5
     assert "low" not in whole  # of one phenomenon
 

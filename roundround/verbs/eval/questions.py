@@ -128,8 +128,7 @@ class AskedModel:
 
     def title(self) -> str:
         """The data, the model and its attention in words."""
-        names = self.choices.get
-        return printable(f"{names('data')}, {names('model')}, pe={names('pe')}, softmax={names('softmax')}")
+        return printable(f"{self.choices.get('data')}, {self.choices.get('model')}, {chosen_parts(self.choices)}")
 
     def check_room(self, n_tokens: int, what: str) -> None:
         """UserError where the encoding has fewer positions than `n_tokens`, which `what` asks for."""
@@ -211,8 +210,7 @@ def evaluate_text(
         with warnings_as_lines(FallsBack):
             losses, dispersions = measure(reader, first_tokens, dispersion=config.dispersion)
         records = report.records_of_text(reader, first_tokens, losses, dispersions, subject.common())
-        title = printable(f"{subject.choices.get('model')}, {chosen_parts(subject.choices)}")
-        n = max(n_targets(loss) for loss in losses.values())
+        title, n = subject.title(), max(n_targets(loss) for loss in losses.values())
         note = f"{n:,} targets, the same at each length{'' if n >= FEWEST else ', too few to tell'}."
         finish(run, config, TEXT, records, (subject.context, subject.context), title, note)
         if run.writes:
@@ -462,7 +460,7 @@ def scored(
         found[places] = values
     ends = np.cumsum([len(own) for own in sentences.values()])[:-1]
     parts = [part.reshape(-1, 2) for part in np.split(found, ends)]
-    return report.PairScores(dict(zip(sentences, parts, strict=True)))
+    return dict(zip(sentences, parts, strict=True))
 
 
 def csv_of(by_prefix: Mapping[int, report.PairScores]) -> str:
@@ -471,7 +469,7 @@ def csv_of(by_prefix: Mapping[int, report.PairScores]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["prefix", "phenomenon", "pair", "good", "bad"])
     for prefix, scores in by_prefix.items():
-        for name, own in scores.by_phenomenon.items():
+        for name, own in scores.items():
             writer.writerows(
                 [prefix, name, i, f"{good:.6f}", f"{bad:.6f}"] for i, (good, bad) in enumerate(own.tolist())
             )

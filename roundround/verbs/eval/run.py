@@ -17,7 +17,7 @@ from roundround.data.corpora import Corpus, Source
 from roundround.data.prepared import TokenData
 from roundround.data.tasks.base import Task
 from roundround.distributed.device import pick_device
-from roundround.records.directories import find_run, read_manifest
+from roundround.records.directories import find_run
 from roundround.records.run import Invocation
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
@@ -69,15 +69,7 @@ def of_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation, own_data
         raise UserError(
             "bos=true is for a pretrained model=; a run was trained on windows that begin anywhere in a text"
         )
-    try:
-        source = find_run(config.run, config.outputs, "train", done=True)
-    except UserError as error:
-        if config.run != "last":
-            raise
-        raise UserError(f"{error}, or evaluate the model in the package: roundround eval model=stories260k") from error
-    sweep = read_manifest(source)["sweep"]
-    if config.run == "last" and sweep is not None and invocation.sweep is None:
-        print_status(f"last is {source.name} of a sweep; all of its runs: run={sweep}")
+    source = find_run(config.run, config.outputs, "train", done=True)
     trained = TrainedRun(
         source,
         trust=config.trust,
