@@ -244,7 +244,9 @@ def by_visible_keys(by_length: Mapping[int, Dispersion]) -> dict[str, Any]:
         measures = {}
         for name in MEASURES:
             means_LHN = dispersion.means_LHN(name).cpu().numpy()
-            measures[name] = np.where(np.isnan(means_LHN), None, means_LHN).tolist()
+            shown_LHN = means_LHN.astype(object)
+            shown_LHN[np.isnan(means_LHN)] = None
+            measures[name] = shown_LHN.tolist()
         n_rows = dispersion.n_rows_LN.long().tolist()
         about = {"layers": list(dispersion.layers), "largest_n": dispersion.largest_n, "rows": n_rows}
         found[str(length)] = about | measures

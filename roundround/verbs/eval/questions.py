@@ -432,7 +432,8 @@ def cut(subject: AskedModel, config: EvalConfig, n: int) -> list[int]:
     if not (ends >= n).any():
         raise UserError(f"prefix={n} is longer than the held-out text, {len(ids):,} tokens")
     end = int(np.random.default_rng(subject.seed or 0).choice(ends[ends >= n]))
-    return ids[end - n : end].tolist()
+    prefix: list[int] = ids[end - n : end].tolist()
+    return prefix
 
 
 def scored(
