@@ -78,6 +78,8 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
     model = build(config.model, MaxRetrieval, seeds[mine])
     optimizer = build(config.optim, OptimizerFactory)
     optimizer.check(model, sharded=False)
+    for node in config.normalisers.values():  # also the ones that are not evaluated
+        build(node, AttentionSoftmax, head_shape(config.model.width, config.max_items))
     softmaxes = {name: softmax_of(config, name) for name in config.names}
     if config.one_temperature and not any(isinstance(softmax, AdaptiveTemperature) for softmax in softmaxes.values()):
         raise UserError("one_temperature=true is about adaptive temperatures; give --temp adaptive too")
