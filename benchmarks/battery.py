@@ -444,7 +444,6 @@ check|check model=stories260k CPU
 check vectors|check pe=yarn pe.factor=4 to=yarn.safetensors CPU
 check against|check pe=yarn pe.factor=4 against=yarn.safetensors CPU
 generate|generate length=30 n=2 top_k=5 CPU
-generate shown|generate length=10 show=attention layer=1 head=3 CPU
 generate replaced|generate length=20 temperature=0 softmax=temperature softmax.temperature=0.5 CPU
 maxkey|MAXKEY CPU
 maxkey again|maxkey run=last evaluate=all fit=true fit_inputs=20 fit_sizes=[16,64] test_sizes=[16,64] test_sets=64 CPU

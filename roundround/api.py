@@ -87,7 +87,6 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
     from roundround.probing.rows import AttentionWeights, weights_of_layers
 
     with given_to_write(model, tokenizer) as writer, torch.no_grad():
-        writer.check(text)
         tokens, normalisers = writer.tokens(text, first=True), writer.normalisers
         n_bytes = 4 * sum(softmax.shape.n_heads for softmax in normalisers) * len(tokens) ** 2
         check_fits(n_bytes, torch.device("cpu"), f"attention over {len(tokens):,} tokens", "give a shorter text")

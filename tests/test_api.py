@@ -281,6 +281,33 @@ def test_generate_writes_the_text_of_the_verb(stories: tuple[Any, Any], train: C
         texts = [text["text"] for text in json.loads((done.directory / "texts.json").read_text())["texts"]]
         assert rr.generate(*(stories if subject is None else rr.load(subject)), "The fox", **options) == texts
         assert len(set(texts)) == 2
+    with pytest.raises(UserError, match="temperature=-1"):
+        rr.generate(*stories, "The fox", temperature=-1)
+    with pytest.raises(UserError, match="empty"):
+        rr.generate(*stories, "")
+    for wrong in ({"top_k": 1.5}, {"n": 2.0}, {"seed": 1.5}):
+        with pytest.raises(UserError, match="a whole number"):
+            rr.generate(*stories, "The fox", **wrong)
+
+
+def test_nothing_stands_before_a_text_where_nothing_stood_before_a_document(train: Callable[..., Done]) -> None:
+    loaded = rr.load(train("data.separate_documents=true").directory)
+    assert rr.attention(*loaded, "The fox").words[0] != "<|endoftext|>"
+    assert rr.attention(*rr.load(train().directory), "The fox").words[0] == "<|endoftext|>"
+
+
+def test_a_model_of_a_task_reads_its_symbols_alone(roundround: Callable[..., Done], fast: list[str]) -> None:
+    of_text = ("data", "data.path", "tokenizer", "model.train_length", "validation_tokens")
+    words = [word for word in fast if word.partition("=")[0] not in of_text]
+    done = roundround("train", "data=copy", *words)
+    assert done.code == 0, done.err
+    loaded = rr.load(done.directory)
+    symbols = [word for word in loaded.tokenizer.tokenizer.get_vocab() if word.isalnum()][:3]
+    assert rr.attention(*loaded, " ".join(symbols))[0].shape[-1] == 4
+    with pytest.raises(UserError, match="no symbol 'fox'"):
+        rr.attention(*loaded, f"{symbols[0]} fox")
+    with pytest.raises(UserError, match="learned a task"):
+        rr.evaluate(*loaded, "pydoc")
 
 
 # -- runs

@@ -9,34 +9,27 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from roundround.asking.reader import check_symbols, run_of
 from roundround.data.tasks.base import Example, Task
 from roundround.data.tasks.length_tests import LengthTest
 from roundround.data.tokenizers import Vocabulary
-from roundround.distributed.device import check_fits
 from roundround.kernels.precision import at_least_float32
 from roundround.model.cache import Cache
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import AnswerScores, nats_of
-from roundround.probing.probed_model import watching
-from roundround.probing.rows import last_row
-from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
 from roundround.trained.models import TrainedRun, first_of, opened_pretrained
-from roundround.trained.patterns import runs_of
 from roundround.verbs.generate import GenerateConfig, check_sampling
 
 if TYPE_CHECKING:
     from roundround.hf.load import ProbedHuggingFaceModel
 
-GENERATOR_BYTES = 5_000  # of a torch.Generator
 REPLACEMENT = "\ufffd"  # what bytes decode to that are no whole character yet
 
 
@@ -44,30 +37,24 @@ REPLACEMENT = "\ufffd"  # what bytes decode to that are no whole character yet
 class DecoderWriter:
     """A decoder of this project with its tokenizer, and what it has read so far; its text begins as in training.
 
-    name: what the page calls it. n_vocab: logits of a token. first: the token before a text, None where nothing stands
-    there. ends: the tokens that end a text. most: tokens that it can read, None where there is no limit. remark: what
-    the user should know, None for nothing. normalisers: of its layers, for `watching`.
+    name: what the page calls it. first: the token before a text, None where nothing stands there. ends: the tokens that
+    end a text. most: tokens that it can read, None where there is no limit. normalisers: of its layers.
     """
 
     def __init__(self, name: str, decoder: Decoder, vocabulary: Vocabulary) -> None:
         self.name, self.decoder, self.vocabulary = name, decoder, vocabulary
         self.first = first_of(vocabulary)
         self.normalisers, self.device = decoder.normalisers, decoder.embed_tokens.weight.device
-        self.n_vocab, self.ends = decoder.embed_tokens.num_embeddings, {vocabulary.end_of_document}
-        self.most: int | None = decoder.longest()
-        self.remark: str | None = None
+        self.ends = {vocabulary.end_of_document}
+        self.most = None if decoder.draws_positions else decoder.longest()
         self.cache: Cache | None = None
-        if decoder.draws_positions:
-            self.most, self.remark = None, "tokens stand at consecutive positions here, where eval draws them"
 
     def tokens(self, text: str, *, first: bool) -> list[int]:
-        """Token ids of a text, with the token before a text where it is the `first`."""
+        """Token ids of a text, with the token before a text where it is the `first`. UserError for unknown symbols."""
+        if self.vocabulary.first is not None:  # it is that of a task
+            check_symbols(text, self.vocabulary)
         ids = self.vocabulary.encode(text)
         return ids if not first or self.first is None or ids[:1] == [self.first] else [self.first, *ids]
-
-    def check(self, prompt: str) -> None:
-        """Raises UserError for what cannot be read; most tokenizers read everything."""
-        check_symbols(prompt, self.vocabulary)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Their text, without special tokens."""
@@ -104,7 +91,7 @@ class PretrainedWriter:
     def __init__(self, probed: ProbedHuggingFaceModel) -> None:
         self.probed, self.name, self.normalisers = probed, probed.name, probed.normalisers
         self.model, self.tokenizer, self.words = probed.pretrained, probed.tokenizer, probed.words
-        self.device, self.n_vocab = probed.device, probed.pretrained.get_input_embeddings().num_embeddings
+        self.device = probed.device
         ends = self.model.generation_config.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
         from roundround.hf.patching.frequencies import rotary_tables  # transformers takes a second to import
@@ -112,7 +99,6 @@ class PretrainedWriter:
         tables = rotary_tables(self.model)
         learned = None if tables else getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         self.most: int | None = learned
-        self.remark: str | None = None
         self.turning_lengths = {table.turning_length for table in tables if table.turning_length is not None}
         self.cache: Any = None
         self.read_BT = torch.empty(1, 0, dtype=torch.int64, device=self.device)
@@ -125,12 +111,6 @@ class PretrainedWriter:
         if first and len(ids) > 1 and ids[-1] in self.ends and self.tokens(text, first=False)[-1:] != ids[-1:]:
             return ids[:-1]  # some tokenizers close what they encode
         return ids
-
-    def check(self, prompt: str) -> None:
-        unknown = self.probed.unknown_token
-        if unknown is not None and unknown in self.tokens(prompt, first=False):
-            lost = next((c for c in prompt if unknown in self.tokens(c, first=False)), prompt)
-            raise UserError(f"the tokenizer of {self.name} cannot read '{lost}' in the prompt; leave it out")
 
     def decode(self, tokens: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
@@ -186,32 +166,22 @@ def decoder_writer(trained: TrainedRun, decoder: Decoder) -> DecoderWriter:
         raise UserError(f"{trained.directory} cannot write: {error}") from error
 
 
-def prompt_tokens(
-    writer: Writer, prompt: str, *, length: int, top_k: int | None, n: int, pe: str | None = None
-) -> list[int]:
+def prompt_tokens(writer: Writer, prompt: str, length: int) -> list[int]:
     """Token ids of the prompt. UserError for an empty one, or one that the model cannot read or continue so."""
-    if top_k is not None and top_k > writer.n_vocab:
-        raise UserError(f"top_k={top_k} is above the vocabulary, {writer.n_vocab} tokens; leave it out")
-    if not isinstance(prompt, str) or not prompt.strip() or not writer.tokens(prompt, first=False):
-        raise UserError('prompt= is empty; give the beginning of a text, such as prompt="Once upon a time"')
-    writer.check(prompt)
     tokens = writer.tokens(prompt, first=True)
-    check_room(writer, len(tokens), length, pe, n=n)
+    if not prompt or not tokens:
+        raise UserError('prompt= is empty; give the beginning of a text, such as prompt="Once upon a time"')
+    check_room(writer, len(tokens), length)
     return tokens
 
 
-def check_room(writer: Writer, n_prompt: int, length: int, pe: str | None = None, *, n: int = 1) -> None:
-    """Raises UserError where the encoding has fewer positions than a text will have, or n texts do not fit into memory.
-
-    pe: its name, if known.
-    """
-    of_each = 4 * writer.n_vocab + 8 * n_prompt + GENERATOR_BYTES
-    check_fits(n * of_each, torch.device("cpu"), f"n={n}", "give fewer texts")
-    if writer.most is not None and n_prompt + length - 1 > writer.most:  # the last token is written and not read
-        what = "the encoding" if pe is None else f"pe={pe}"
+def check_room(writer: Writer, n_prompt: int, length: int) -> None:
+    """Raises UserError where the encoding has fewer positions than a text will have."""
+    n_read = n_prompt + length - 1  # the last token is written and not read
+    if writer.most is not None and n_read > writer.most:
         raise UserError(
-            f"{what} has {writer.most} positions, and a prompt of {n_prompt} tokens with length={length} needs "
-            f"{n_prompt + length - 1}; give a shorter prompt or length, or train with more positions"
+            f"{writer.name} has {writer.most} positions, and a prompt of {n_prompt} tokens with length={length} needs "
+            f"{n_read}; give a shorter prompt or length, or train with more positions"
         )
 
 
@@ -220,7 +190,7 @@ def whole_texts(
 ) -> list[str]:
     """The n texts that begin with the prompt, once all are written. UserError as `roundround generate`."""
     check_sampling(length=length, temperature=temperature, top_k=top_k, seed=seed, n=n)
-    tokens = prompt_tokens(writer, prompt, length=length, top_k=top_k, n=n)
+    tokens = prompt_tokens(writer, prompt, length)
     texts = [list(tokens) for _ in range(n)]
     try:
         writer.begin(len(tokens) + length)
@@ -284,43 +254,6 @@ def generators_of(seed: int, n: int) -> list[torch.Generator]:
     """A generator for each text, on the CPU: the first text is the same however many there are."""
     hashes = [hashlib.sha256(f"{seed} {text}".encode()).digest() for text in range(n)]
     return [torch.Generator().manual_seed(int.from_bytes(own[:4], "little")) for own in hashes]
-
-
-class WatchedHead:
-    """The weights of one attention head at each token of the first text that the model writes.
-
-    steps: for each written token its position in the text, and the weights [position] of the tokens before it, from
-    which the model made it; 0 where a window hides one. Raises UserError where the model has no such head.
-    """
-
-    def __init__(self, writer: Writer, layer: int | None, head: int) -> None:
-        normalisers = {softmax.shape.layer: softmax for softmax in writer.normalisers}
-        self.layer = next(iter(normalisers)) if layer is None else layer
-        if self.layer not in normalisers:
-            raise UserError(f"layer={layer}: {writer.name} has attention in {runs_of(list(normalisers))}")
-        self.softmax, self.head = normalisers[self.layer], head
-        n_heads = self.softmax.shape.n_heads
-        if not 0 <= head < n_heads:
-            raise UserError(f"head={head}: layer {self.layer} of {writer.name} has the heads 0 to {n_heads - 1}")
-        self.steps: list[tuple[int, Tensor]] = []
-        self._last = torch.empty(0)
-
-    def watching(self) -> AbstractContextManager[None]:
-        """Inside, the head's weights are kept in each pass of the model."""
-        return watching([self.softmax], self.take_in)
-
-    def take_in(self, softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
-        """Keep the last row of the first text; an argument of `watching`."""
-        self._last = last_row(softmax, qkv, options)[0, self.head].float().cpu()
-
-    def note(self, position: int) -> None:
-        """The token at this position has just been chosen."""
-        self.steps.append((position, F.pad(self._last, (position - len(self._last), 0))))
-
-    def weights(self, n_tokens: int) -> Tensor:
-        """[steps, n_tokens], 0 from each written token on."""
-        rows = [F.pad(weights, (0, n_tokens - position)) for position, weights in self.steps]
-        return torch.stack(rows) if rows else torch.empty(0, n_tokens)
 
 
 class TextStream:

@@ -12,10 +12,9 @@ import logging
 import os
 import random
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from itertools import groupby, islice
+from contextlib import chdir, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from itertools import islice
 from pathlib import Path
 from typing import Any, final
 
@@ -28,14 +27,13 @@ import yaml
 from lm_eval.api.registry import metric_registry
 from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
 from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks.manager import TaskManager, load_yaml
+from lm_eval.tasks.manager import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
 from roundround.asking.generation import DecoderWriter, PretrainedWriter, Writer
-from roundround.data.corpora import first_line
 from roundround.data.hub import hub_is_reachable, offline
 from roundround.data.tasks.text_task import TextTask
 from roundround.distributed.peers import Peers
@@ -43,7 +41,7 @@ from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.model.decoder import Decoder
 from roundround.pe.scaled import FollowsLength
 from roundround.support.console import print_status
-from roundround.support.errors import PeerLost, UserError, nearest, one_line
+from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import home_expanded
 from roundround.trained.export.folder import model_to_export, own_config, own_tokenizer
 from roundround.trained.export.modeling import RoundroundForCausalLM
@@ -59,12 +57,12 @@ class HarnessModel(HFLM):
 
     writer: the model with its tokenizer. first: the token before a text, which is the whole context of a text that has
     none; None where nothing stands before a text, and then its first token is not scored. one_by_one: whether texts are
-    written one by one, for encodings that read the length of a batch. longest: tokens of context; the beginning of a
+    read and written one by one, for encodings that read all of a batch. longest: tokens of context; the beginning of a
     longer text is cut off, which `n_cut` counts. batch_tokens: tokens read at once. peers: the processes that share the
     questions.
 
-    Texts that are scored together are equally long, so no logit depends on the others. Texts are written by
-    transformers' `generate`, from `model` and `tokenizer`.
+    Likelihoods are the harness' own, of the writer's log-probabilities; texts are written by transformers' `generate`,
+    from `model` and `tokenizer`.
     """
 
     def __init__(
@@ -82,11 +80,8 @@ class HarnessModel(HFLM):
         with quietly():
             size = 1 if one_by_one else max(1, batch_tokens // longest)
             super().__init__(pretrained=model, tokenizer=tokenizer, max_length=longest, batch_size=size)
-        self.writer, self.first, self.batch_tokens = writer, first, batch_tokens
-        self.peers = peers or Peers()
+        self.writer, self.first, self.peers, self.n_cut = writer, first, peers or Peers(), 0
         self._rank, self._world_size = self.peers.rank, self.peers.n
-        self.n_cut = self.n_read = 0
-        self.stderr = sys.stderr  # ours; the harness' own lines are held back
 
     @classmethod
     def of_run(cls, trained: TrainedRun, decoder: Decoder, **options: Any) -> HarnessModel:
@@ -99,8 +94,8 @@ class HarnessModel(HFLM):
         writer = DecoderWriter(name, decoder.requires_grad_(False), trained.vocabulary())
         exported = model_to_export(trained, decoder)
         model = RoundroundForCausalLM(own_config(exported), decoder)
-        one_by_one = any(isinstance(encoding, FollowsLength) for encoding in decoder.all_encodings)
-        return cls(writer, model, own_tokenizer(exported), first=writer.first, one_by_one=one_by_one, **options)
+        alone = decoder.draws_positions or any(isinstance(one, FollowsLength) for one in decoder.all_encodings)
+        return cls(writer, model, own_tokenizer(exported), first=writer.first, one_by_one=alone, **options)
 
     @classmethod
     def of_pretrained(cls, probed: ProbedHuggingFaceModel, **options: Any) -> HarnessModel:
@@ -120,7 +115,6 @@ class HarnessModel(HFLM):
     def tok_batch_encode(self, strings: Sequence[str], left_truncate_len: int, **options: Any) -> tuple[Tensor, Tensor]:
         """Questions to be answered in writing, filled up on the left; and which tokens are theirs, [B, T] each."""
         whole: list[list[Any]] = [self.tok_encode(string) or [self.first] for string in strings]
-        self.n_read += len(whole)
         self.n_cut += sum(len(tokens) > left_truncate_len for tokens in whole)
         kept = [torch.tensor(tokens[-left_truncate_len:]) for tokens in whole]
         masks = [torch.ones_like(tokens) for tokens in kept]
@@ -138,35 +132,21 @@ class HarnessModel(HFLM):
             totals[number] += log_p
         return totals
 
-    @torch.inference_mode()
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int | None], list[int]]], **options: Any
     ) -> list[tuple[float, bool]]:
         """ln p of each continuation after its context, and whether every token of it is the likeliest."""
-        texts: list[tuple[list[int], int]] = []  # with how many tokens at the end are scored
-        for _, context, continuation in requests:
-            tokens = [token for token in (*context, *continuation) if token is not None]
-            texts.append((tokens[-self.max_length - 1 :], min(len(continuation), len(tokens) - 1)))
-            if texts[-1][1] > self.max_length:
-                too_long = f"{texts[-1][1]} tokens, more than length={self.max_length}"
-                raise UserError(f"an answer has {too_long}; give a larger length")
-            self.n_cut += len(tokens) > self.max_length + 1
-        self.n_read += len(texts)
-        found = [(0.0, True)] * len(texts)  # of no token
-        scored = sorted((i for i, (_, n) in enumerate(texts) if n > 0), key=lambda i: -len(texts[i][0]))
-        for length, group in groupby(scored, key=lambda i: len(texts[i][0])):
-            alike, size = list(group), max(1, self.batch_tokens // length)
-            for some in (alike[start : start + size] for start in range(0, len(alike), size)):
-                tokens_BT = torch.tensor([texts[i][0] for i in some], device=self.device)
-                most = max(texts[i][1] for i in some)
-                with redirect_stderr(self.stderr):  # of a normaliser's warning
-                    log_p_BnV = self.writer.log_probabilities(tokens_BT[:, :-1], most)
-                log_p_Bn = log_p_BnV.gather(-1, tokens_BT[:, -most:, None])[..., 0].double().cpu()
-                likeliest_Bn = (log_p_BnV.argmax(-1) == tokens_BT[:, -most:]).cpu()
-                for row, i in enumerate(some):
-                    n = texts[i][1]
-                    found[i] = float(log_p_Bn[row, -n:].sum()), bool(likeliest_Bn[row, -n:].all())
+        self.n_cut += sum(len(context) + len(target) > self.max_length + 1 for _, context, target in requests)
+        known = [
+            (key, target[:1], target[1:]) if context == [None] else (key, context, target)
+            for key, context, target in requests
+        ]
+        found: list[tuple[float, bool]] = super()._loglikelihood_tokens(known, **options)
         return found
+
+    @torch.inference_mode()
+    def _model_call(self, inps: Tensor, **options: Any) -> Tensor:
+        return self.writer.log_probabilities(inps, inps.shape[1])
 
     def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **options: Any) -> Tensor:
         if isinstance(self.model, RoundroundForCausalLM):  # an encoding may read the length of the whole text
@@ -232,56 +212,30 @@ def has_right_answer(task: Any, doc: dict[str, Any]) -> bool:
 def opened_tasks(names: Sequence[str], folder: str | None, *, trust: bool) -> dict[str, Any]:
     """The harness' tasks and groups of these names or patterns, with their data.
 
-    folder: a folder of its yamls, whose tasks go before its own. UserError for what is not there or is broken, and for
-    what would run code, unless `trust`.
+    folder: a folder of its yamls, whose tasks go before its own, and where their files of data are. UserError for what
+    is not there or is broken, and for what would run code, unless `trust`.
     """
-    root = None if folder is None else home_expanded(folder, "tasks_path")
-    paths = [] if root is None else sorted(root.glob("**/*.yaml"))
-    if root is not None and not paths:
-        raise UserError(f"tasks_path={folder} is no folder with .yaml files")
-    for path in [] if trust else paths:
+    root = None if folder is None else home_expanded(folder, "tasks_path").absolute()
+    if root is not None and not root.is_dir():
+        raise UserError(f"tasks_path={folder} is no folder")
+    for path in [] if root is None or trust else sorted(root.glob("**/*.yaml")):
         refuse_code(path)
-    with quietly():
-        own = None if root is None else TaskManager(include_path=root, include_defaults=False)
-    manager = own
-    if manager is None or manager.all_groups or not all(manager.match_tasks([name]) for name in names):
-        print_status(f"reading the names of the tasks of lm_eval {VERSION}, which takes ten seconds")
-        with quietly():
-            manager = TaskManager(include_path=root)
-    wanted = []
-    for name in names:
-        found = manager.match_tasks([name])
-        if not found:
-            near = nearest(name, manager.all_tasks).partition(" (choices")[0]
-            raise UserError(f"tasks: lm_eval {VERSION} has no task '{name}'{near} (all of them: lm_eval ls tasks)")
-        wanted += found
-    with failing_in_one_line(names, "read"), quietly(trust=trust), nullcontext() if hub_is_reachable() else offline():
-        for name in [] if own is None else own.all_subtasks:
-            entry = manager.task_index[name]
-            entry.cfg = load_yaml(entry.yaml_path, resolve_func=trust)
-            data = entry.cfg.get("dataset_kwargs") or {}
-            if "data_files" in data:
-                data["data_files"] = with_folder(data["data_files"], entry.yaml_path.parent)
-            entry.yaml_path = None
-        loaded: dict[str, Any] = manager.load(list(dict.fromkeys(wanted)))
+    with quietly(trust=trust), nullcontext() if hub_is_reachable() else offline(), chdir(root or "."):
+        manager = None if root is None else TaskManager(include_path=root, include_defaults=False)
+        if manager is None or manager.all_groups or not all(manager.match_tasks([name]) for name in names):
+            manager = TaskManager(include_path=root)  # which takes ten seconds
+        wanted = []
+        for name in names:
+            found = manager.match_tasks([name])
+            if not found:
+                near = nearest(name, manager.all_tasks).partition(" (choices")[0]
+                raise UserError(f"tasks: lm_eval {VERSION} has no task '{name}'{near} (all of them: lm_eval ls tasks)")
+            wanted += found
+        try:
+            loaded: dict[str, Any] = manager.load(list(dict.fromkeys(wanted)))
+        except Exception as error:  # of datasets, jinja2, the harness or a task's own code
+            raise UserError(f"tasks=lm_eval:{','.join(names)} cannot be read: {one_line(error)}") from error
     return loaded
-
-
-@contextmanager
-def failing_in_one_line(names: Sequence[str], what: str) -> Iterator[None]:
-    """A UserError that names the tasks, for what datasets, jinja2, the harness or a task's own code raises inside.
-
-    what: what cannot be done with the tasks then.
-    """
-    try:
-        yield
-    except (UserError, PeerLost):
-        raise
-    except Exception as error:
-        line = one_line(Exception(first_line(error)))
-        if isinstance(error, OSError) and not hub_is_reachable():
-            line += "; the Hugging Face hub cannot be reached: its data must be in the cache, or files in tasks_path="
-        raise UserError(f"tasks=lm_eval:{','.join(names)} cannot be {what}: {line}") from error
 
 
 def refuse_code(path: Path, seen: frozenset[Path] = frozenset()) -> None:
@@ -295,34 +249,20 @@ def refuse_code(path: Path, seen: frozenset[Path] = frozenset()) -> None:
     how = "which is not run unless you trust it: read it, then give trust=true"
     try:
         config = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:  # another tag calls a Python function
-        tagged = f"; it calls a Python function, {how}" if "tag" in str(error) else ""
-        raise UserError(f"{path} cannot be read: {one_line(error)}{tagged}") from error
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}; a tag calls a Python function, {how}") from error
 
     def checked(node: dict[str, Any]) -> dict[str, Any]:  # of every mapping in the yaml
-        if node.get("trust_remote_code"):
-            raise UserError(f"{path} has trust_remote_code, for Python code that comes with a data set, {how}")
-        for metric in node.get("metric_list") or []:
-            own = metric if isinstance(metric, dict) else {"metric": metric}
-            if own.get("hf_evaluate") or str(own.get("metric")) not in metric_registry:
-                script = f"the metric '{own.get('metric')}' is none of lm_eval but a script of the library evaluate"
-                raise UserError(f"{path}: {script}, {how}")
+        metrics = [m if isinstance(m, dict) else {"metric": m} for m in node.get("metric_list") or []]
+        foreign = any(m.get("hf_evaluate") or str(m.get("metric")) not in metric_registry for m in metrics)
+        if foreign or node.get("trust_remote_code"):
+            raise UserError(f"{path}: its data or a metric is a Python script, {how}")
         return node
 
     json.loads(json.dumps(config, default=str), object_hook=checked)
     included = config.get("include") if isinstance(config, dict) else None
     for name in included if isinstance(included, list) else [included] if included else []:
         refuse_code(path.parent / str(name), seen | {path})
-
-
-def with_folder(files: Any, folder: Path) -> Any:
-    """Files of data where they are: in the working directory, where the harness reads them, else beside the yaml."""
-    if isinstance(files, dict):
-        return {split: with_folder(some, folder) for split, some in files.items()}
-    if isinstance(files, list):
-        return [with_folder(one, folder) for one in files]
-    beside = (folder / str(files)).resolve()
-    return str(beside) if beside.is_file() and not Path(files).is_file() else files
 
 
 @contextmanager
@@ -336,8 +276,7 @@ def quietly(*, trust: bool = False) -> Iterator[None]:
     safe.filters.update(own.filters)
     logging.getLogger("lm_eval").setLevel(logging.CRITICAL)
     os.environ.setdefault("DISABLE_MULTIPROC", "1")  # a thousand draws need no processes
-    with open(os.devnull, "w") as nowhere, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"(lm_eval|datasets|evaluate)\b")
+    with open(os.devnull, "w") as nowhere:
         bars = sys.stderr if sys.stderr.isatty() else nowhere
         lm_eval.utils.env = own if trust else safe
         try:

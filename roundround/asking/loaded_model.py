@@ -81,8 +81,6 @@ def vocabulary_of_run(tokenizer: Any) -> Vocabulary:
 @contextmanager
 def in_evaluation_mode(model: object) -> Iterator[None]:
     """Inside, no part of the model is in training mode; afterwards the same parts are again."""
-    if isinstance(model, nn.Module) and any(weight.is_meta for weight in model.parameters()):
-        raise UserError("the model is on the device meta, which holds no weights; load it with its weights")
     training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
     for module in training:
         module.training = False
@@ -157,8 +155,6 @@ def makers_of(
 
     numbers: of the options that are named, each of one of them. UserError for others.
     """
-    if softmax is None and pe is None:
-        raise UserError("rr.patch needs softmax=... or pe=...")
     families: dict[str, tuple[Any, type[nn.Module]]] = {
         "softmax": (softmax, AttentionSoftmax),
         "pe": (pe, PositionalEncoding),
@@ -171,10 +167,7 @@ def makers_of(
         own = {name: value for name, value in numbers.items() if name in known.get(group, ())}
         makers[group] = named(group, of, family, **own) if group in known else of and partial(made, of, family)
     for name in numbers:
-        n_having = sum(name in names for names in known.values())
-        if n_having != 1:
-            what = "several options named have" if n_having else "no option named has"
-            raise UserError(
-                f"{what} a parameter '{name}'{nearest(name, [key for names in known.values() for key in names])}"
-            )
+        if sum(name in names for names in known.values()) != 1:
+            near = nearest(name, [key for names in known.values() for key in names])
+            raise UserError(f"'{name}' must be a parameter of one of the options named{near}")
     return makers["softmax"], makers["pe"]

@@ -26,7 +26,7 @@ from roundround.data.batches import DocumentWindows, EvaluationWindows, Tokens, 
 from roundround.data.corpora import Corpus
 from roundround.data.prepared import TokenData
 from roundround.data.shards import Mix
-from roundround.data.tasks.base import FIRST, SPECIAL, Examples, Task
+from roundround.data.tasks.base import Examples, Task
 from roundround.data.tokenising import Encoder
 from roundround.data.tokenizers import Vocabulary, check_known, content_hash, unknown_token
 from roundround.distributed.peers import Peers
@@ -205,8 +205,6 @@ def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> To
         n_tokens += len(found[-1]["held_out"])
         if most is not None and n_tokens > most:
             break
-    if not found:
-        raise UserError("there is no text to read; give at least one")
     ids, n_bytes = (np.concatenate([arrays[name] for arrays in found]) for name in ("held_out", "held_out_bytes"))
     check_known(ids, unknown_token(vocabulary.tokenizer, vocabulary.end_of_document), "the texts")
     return TokenData(
@@ -336,14 +334,11 @@ def prompt_for(prompt: str | None, probed: ProbedModel, trained: TrainedRun | No
 
 
 def check_symbols(prompt: str, vocabulary: Vocabulary) -> None:
-    """Raises UserError for a word that a task's vocabulary lacks; a vocabulary of text can write every word."""
+    """Raises UserError for a word that a task's vocabulary lacks."""
     known = vocabulary.tokenizer.get_vocab()
-    if any(known.get(name) != number for number, name in enumerate(SPECIAL)):
-        return
     unknown = next((word for word in prompt.split() if word not in known), None)
     if unknown is not None:
-        some = ", ".join(sorted(known, key=known.__getitem__)[FIRST:][:8])
-        raise UserError(f"the task has no symbol '{unknown}', which the prompt has (it has {some}, ...)")
+        raise UserError(f"the task has no symbol '{unknown}', which the prompt has")
 
 
 def examples_of(task: Task, length: int | None) -> Iterator[list[int]]:

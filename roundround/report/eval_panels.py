@@ -9,14 +9,13 @@ tests/asking/test_harness.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import rich.table
 
-from roundround.report.drawing.tables import Record, Table, fixed, in_words, number, shown, tables_of, text_of
+from roundround.report.drawing.tables import Cell, Record, Table, fixed, in_words, number, shown, tables_of, text_of
 from roundround.report.page.view import RunFiles, Section, View
 from roundround.support.panels import Curve, Drawing, Mark, Panel, numbers
 
@@ -31,7 +30,6 @@ PARTS = {"depth": "depth (0: the beginning)", "distance": "distance (tokens)"}  
 OF_A_PART = {"first_position", "layer", "task", "phenomenon", *PARTS}  # fields of a record that is not of everything
 THREE_DECIMALS = {*WITH_INTERVAL, "accuracy", "accuracy_change"}  # other numbers have four
 FEW = 100  # examples: a share near one half is known to 10 %
-LONG = 20  # rows of a table that a page folds
 MOST_HEADS = 16  # of a layer, each with a line of its own
 MOST_LAYERS = 8
 TOKENS = "context length (tokens)"
@@ -44,26 +42,28 @@ Rows = Mapping[Any, Mapping[Any, Record]]
 class ResultKind:
     """A kind of result: along what its numbers stand, and how a terminal, a figure and a page show them.
 
-    along: the field of a record. columns: headings in a terminal by metric; `counts`: by the field that has a count.
-    first: the heading of the first column. figure: the name of the file. title: of the panels on a page.
+    along: the field of a record. headline: the metric that the manifest has. logged: metrics of metrics.jsonl.
+    columns: headings of the table by metric; `counts`: by the field that has a count; first: of the first column.
+    figure: the name of the file. title: of the panels on a page. scope: over what the numbers were taken.
     """
 
     along: str = "length"
+    headline: str
+    logged: Collection[str]
     first: str = "length"
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str]
     counts: Mapping[str, str] = field(default_factory=dict)
-    figure: str = ""
-    title: str = ""
-    panels: Callable[[Sequence[Record], Lengths], list[Panel]] = lambda records, trained: []
-    tables: Callable[[list[Record]], list[Table]] = tables_of
+    figure: str
+    title: str
+    panels: Callable[[Sequence[Record], Lengths], list[Panel]]
     scope: Callable[[Sequence[Record], Lengths], list[str]]
 
     def drawing(self, records: Sequence[Record], trained: Lengths, title: str = "", note: str = "") -> Drawing:
         """The panels, in which curves of one name look alike."""
         return Drawing(self.figure, title, self.panels(records, trained), note=note)
 
-    def table(self, records: Sequence[Record], trained: Lengths, title: str) -> rich.table.Table:
-        """For a terminal: a row for each value of `along`; lengths of training have a star."""
+    def table(self, records: Sequence[Record], trained: Lengths, title: str) -> Table:
+        """A row for each value of `along`; lengths of training have a star."""
         rows = at_each(records, self.along)
         columns = {name: words for name, words in self.columns.items() if any(name in row for row in rows.values())}
 
@@ -74,11 +74,9 @@ class ResultKind:
 
 
 def kind_of(records: Sequence[Record]) -> ResultKind:
-    """The kind that the records of a run are of."""
+    """The kind that the records of a run are of, unless they are the harness'."""
     if any("prefix" in record and record["metric"] == "accuracy" for record in records):
         return PAIRS
-    if any("lm_eval" in record for record in records):
-        return HARNESS
     return TASK if any(record["metric"] == "exact_match" for record in records) else TEXT
 
 
@@ -115,16 +113,17 @@ def grid(
     counts: Mapping[str, str],
     name: Callable[[Any], str] = str,
     cell: Callable[[Record], str] = in_brackets,
-) -> rich.table.Table:
-    """A table for a terminal: a row and its name for each of `rows`, and a cell for each column that it has.
+) -> Table:
+    """A row and its name for each of `rows`, and a cell for each column that it has.
 
     counts: headings by the field of a record that has a count, the same in the whole row.
     """
-    made = rich.table.Table(first, *counts.values(), *columns.values(), title=title)
+    found = []
     for value, row in rows.items():
-        beside = [f"{next(iter(row.values()))[key]:,}" for key in counts]
-        made.add_row(name(value), *beside, *(cell(row[key]) if key in row else "" for key in columns))
-    return made
+        beside = [next(iter(row.values()))[key] for key in counts]
+        cells = [Cell(cell(row[key]), number(row[key]["value"])) if key in row else "" for key in columns]
+        found.append([Cell(name(value), number(value)), *beside, *cells])
+    return Table(title, [first, *counts.values(), *columns.values()], found, names=1)
 
 
 # -- panels
@@ -256,12 +255,12 @@ def chance(start: float, end: float) -> Curve:
 
 
 def dispersion(records: Sequence[Record], x_label: str) -> list[Panel]:
-    """Each measure of dispersion against the length, a line for each head or layer."""
+    """Each measure of dispersion against the length, a line for each layer, of many layers for some."""
     panels = []
     for metric, label in DISPERSION.items():
         layers = by_layer(records, metric, "length")
         drawn = sorted(layers.items())[:: -(-len(layers) // MOST_LAYERS)] if layers else []
-        curves = [curve for style, (layer, heads) in enumerate(drawn) for curve in curves_of(layer, heads, style)]
+        curves = [mean_of(f"layer {layer}", heads, style) for style, (layer, heads) in enumerate(drawn)]
         ticks = sorted({length for heads in layers.values() for length in heads})
         most = 1.0 if metric == "largest_weight" else None
         panels.append(Panel(x_label, label, curves, "x", label.capitalize(), possible=(0.0, most), x_ticks=ticks))
@@ -278,16 +277,6 @@ def by_layer(records: Sequence[Record], metric: str, x: str) -> dict[int, dict[f
     return found
 
 
-def curves_of(layer: int, by_x: dict[float, list[float]], style: int) -> list[Curve]:
-    """A line for each head of a layer; their mean where there are many."""
-    items = sorted(by_x.items())
-    n_heads = min(len(values) for _, values in items)
-    if n_heads > MOST_HEADS:
-        return [mean_of(f"layer {layer}", by_x, style)]
-    x = [place for place, _ in items]
-    return [Curve(f"layer {layer}", x, [values[head] for _, values in items], style=style) for head in range(n_heads)]
-
-
 def mean_of(name: str, by_x: dict[float, list[float]], style: int) -> Curve:
     """The mean over heads at each x, with the lowest and the highest as a band."""
     items = sorted(by_x.items())
@@ -300,43 +289,19 @@ def mean_of(name: str, by_x: dict[float, list[float]], style: int) -> Curve:
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
-    """The panels of the records, then the records as tables."""
+    """The panels and the table of the records, then all records."""
+    if any("lm_eval" in record for record in records):
+        return View([Section("Results", tables=[table_of_harness(records)])], scope_of_harness(records))
     trained = None if files.run.measured is None else files.run.measured.train_lengths
     kind = kind_of(records)
-    note = "A line for each head, or for the mean of a layer's heads where there are many; of many layers some."
-    tables = kind.tables(records)
-    for table in tables[1:]:
-        table.folded = len(table.rows) > LONG
+    note = "A line is the mean over a layer's heads, the band their lowest and highest."
+    tables = [kind.table(records, trained, kind.title), *tables_of(records, folded=True)]
     sections = [
         Section(kind.title, panels=kind.drawing(records, trained).panels),
         Section("Dispersion", panels=dispersion(records, TOKENS if kind is TEXT else "length"), note=note),
         Section("Results", tables=tables),
     ]
     return View(sections, kind.scope(records, trained))
-
-
-def is_answer(record: Record) -> bool:
-    """Whether this is a number of all examples of a length of a task."""
-    return record["metric"] in ANSWERS and not OF_A_PART & record.keys()
-
-
-def tables_of_task(records: list[Record]) -> list[Table]:
-    """A row for each length: the shares that are right with their intervals, and the loss; then all other records."""
-    by_length = at_each(filter(is_answer, records), "length")
-    metrics = [metric for metric in ANSWERS if any(metric in row for row in by_length.values())]
-    columns = {"length": "length", "context": "tokens", "distinct": "distinct examples"}
-    fields = [
-        (metric, key) for metric in metrics for key in ("value", "low", "high")[: 1 + 2 * (metric in WITH_INTERVAL)]
-    ]
-    rows = []
-    for row in by_length.values():
-        one = next(iter(row.values()))
-        values = [row.get(metric, {}).get(key) for metric, key in fields]
-        rows.append([*(one.get(name) for name in columns), *values])
-    headings = [*columns.values(), *(metric if key == "value" else key for metric, key in fields)]
-    note = "low, high: 95 % interval over distinct examples"
-    others = [record for record in records if not is_answer(record)]
-    return [Table("right answers by length", headings, rows, note=note), *tables_of(others)]
 
 
 def scope_of_text(records: Sequence[Record], trained: Lengths) -> list[str]:
@@ -350,29 +315,31 @@ def scope_of_text(records: Sequence[Record], trained: Lengths) -> list[str]:
         f"Documents are joined by {one['joining_token']}, which is no target." if one.get("joining_token") else "",
         "Documents in a window do not see each other." if one.get("separate_documents") else "",
         f"Text that spells a special token is {spelled}." if spelled else "",
+        f"The model was trained on contexts of {trained[1]:,} tokens (*)." if trained else "",
     ]
-    lengths_of: dict[Any, set[int]] = {}
+    lengths_of: dict[Any, dict[str, None]] = {}
     for found in records:
         if isinstance(found.get("length"), int):
-            lengths_of.setdefault(found.get("first_token"), set()).add(found["length"])
+            lengths_of.setdefault(found.get("first_token"), {})[f"{found['length']:,}"] = None
     for first, lengths in lengths_of.items():
-        where = "" if len(lengths_of) == 1 else f" at {', '.join(f'{length:,}' for length in sorted(lengths))}"
-        lines.append(f"Windows begin {'with ' + str(first) if first is not None else 'anywhere in the text'}{where}.")
+        begin = "anywhere in the text" if first is None else f"with {first}"
+        lines.append(f"Windows begin {begin} at {', '.join(lengths)}.")
     return list(filter(None, lines))
 
 
 def scope_of_task(records: Sequence[Record], trained: Lengths) -> list[str]:
     """How many examples there were, and which lengths training had."""
-    records = [r for r in records if is_answer(r)]
+    records = [r for r in records if r["metric"] in ANSWERS and not OF_A_PART & r.keys()]
     counts = sorted({f"{count:,.0f}" for r in records if (count := number(r.get("examples"))) is not None})
     low, high = trained or (0, 0)
     few = [n for r in records if (n := number(r.get("distinct"))) is not None and n < (number(r.get("examples")) or 0)]
     lines = [
-        f"Test examples: {', '.join(counts)} at each length." if counts else "",
+        f"Test examples: {', '.join(counts)} at each length; intervals of 95 %." if counts else "",
         f"Some were drawn again, and count once in the intervals: {min(few):,.0f} are distinct at least."
         if few
         else "",
-        f"Training had lengths {low:,} to {high:,}." if trained else "",
+        "Scored by what the model writes." if any(r.get("by") == "generation" for r in records) else "",
+        f"Training had lengths {low:,} to {high:,} (*)." if trained else "",
     ]
     return list(filter(None, lines))
 
@@ -392,56 +359,38 @@ def label(record: Record) -> str:
     return "_".join(filter(None, (record["task"], record["metric"], record.get("filter"))))
 
 
-def rows_of_harness(records: Sequence[Record]) -> list[list[Any]]:
-    """Task, version, shots, metric, value, low, high and examples of each record."""
-    made = []
+def table_of_harness(records: Sequence[Record], title: str = "tasks of lm_eval") -> Table:
+    """A row for each number."""
+    rows = []
     for r in records:
         n, of = r.get("examples"), r.get("of")
         counted = f"{n:,}" if n is not None else ""
         counted += f" of {of:,}" if of not in (None, n) else ""
         counted += " (few)" if n is not None and n < FEW else ""
+        between = "" if r.get("low") is None else f" [{shown(r['low'])}, {shown(r['high'])}]"
+        value = Cell(f"{shown(r['value'])}{between}", number(r["value"]))
         metric = " ".join(filter(None, (r["metric"], r.get("filter"))))
-        place = [r.get(name) for name in ("task", "version", "shots")]
-        made.append([*place, metric, r["value"], r.get("low"), r.get("high"), counted])
-    return made
+        rows.append([r["task"], text_of(r.get("version")), r.get("shots"), metric, value, Cell(counted, n)])
+    return Table(title, ["task", "version", "shots", "metric", "value", "examples"], rows)
 
 
-def table_of_harness(records: Sequence[Record], title: str) -> rich.table.Table:
-    """For a terminal: a row for each number."""
-    made = rich.table.Table("task", "version", "shots", "metric", "value", "examples", title=title)
-    for task, version, shots, metric, value, low, high, n in rows_of_harness(records):
-        between = "" if low is None else f" [{shown(low)}, {shown(high)}]"
-        made.add_row(str(task), text_of(version), shown(shots), metric, f"{shown(value)}{between}", n)
-    return made
-
-
-def tables_of_harness(records: list[Record]) -> list[Table]:
-    columns = ["task", "version", "shots", "metric", "value", "low", "high", "examples"]
-    note = "low, high: 95 % by the harness' standard error"
-    return [Table("tasks of lm_eval", columns, rows_of_harness(records), note=note)]
-
-
-def scope_of_harness(
-    records: Sequence[Record], trained: Lengths = None, *, n_cut: int | None = None, n_read: int | None = None
-) -> list[str]:
-    """Over what the numbers were taken, in lines. n_cut: texts of `n_read` that were longer than the context."""
+def scope_of_harness(records: Sequence[Record]) -> list[str]:
+    """Over what the numbers were taken, in lines."""
     one = records[0] if records else {}
     versions = ", ".join(f"{r['task']} {text_of(r.get('version'))}" for r in {r["task"]: r for r in records}.values())
     begin = "nothing in front" if one.get("first_token") is None else f"{one['first_token']} in front"
-    texts = f"; of {n_cut:,} of {n_read:,} texts the beginning was cut off" if n_cut else "; no text was cut"
-    few = any((r.get("examples") or FEW) < FEW for r in records)
-    lines = [
+    return [
         f"lm_eval {one.get('lm_eval')}, task versions: {versions}",
-        f"a context of at most {one.get('length'):,} tokens, {begin}{'' if n_read is None else texts}",
+        f"a context of at most {one.get('length'):,} tokens, {begin}",
         "intervals of 95 % by the harness' standard error over examples; none where all of them are alike",
-        f"(few): less than {FEW} examples, which tell little" if few else "",
     ]
-    return list(filter(None, lines))
 
 
 # -- the kinds
 
 TEXT = ResultKind(
+    headline="perplexity",
+    logged=("perplexity", "nats_per_token", "nats_per_byte", "perplexity_with_joints", "share_of_loss_at_joints"),
     first="context",
     columns={
         "perplexity": "perplexity",
@@ -455,6 +404,8 @@ TEXT = ResultKind(
     scope=scope_of_text,
 )
 TASK = ResultKind(
+    headline="exact_match",
+    logged=ANSWERS,
     columns={
         "exact_match": "exact match",
         "output_match": "output match",
@@ -466,11 +417,12 @@ TASK = ResultKind(
     figure="accuracy",
     title="Right answers",
     panels=of_task,
-    tables=tables_of_task,
     scope=scope_of_task,
 )
 PAIRS = ResultKind(
     along="prefix",
+    headline="accuracy",
+    logged=("accuracy",),
     first="prefix",
     columns={"accuracy": "accuracy", "accuracy_change": "change from the first"},
     figure="accuracy",
@@ -478,4 +430,3 @@ PAIRS = ResultKind(
     panels=of_pairs,
     scope=scope_of_pairs,
 )
-HARNESS = ResultKind(tables=tables_of_harness, scope=scope_of_harness)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.table import Table
-from torch import Tensor
 
 from roundround.analysis.intervals import error_widths, half_width, wilson
 from roundround.asking.reader import Reader
-from roundround.model.decoder import Decoder
 from roundround.model.scoring import AnswerScores, PositionLoss
 from roundround.probing.ablation import bins, n_targets
 from roundround.probing.dispersion import MEASURES, Dispersion
 from roundround.report.drawing.figures import save_drawing
 from roundround.report.drawing.tables import Record, number
 from roundround.report.eval_panels import DISPERSION, MOST_LAYERS
-from roundround.support.console import print_status, print_table
+from roundround.support.console import print_table
 from roundround.support.files import write_json
 from roundround.support.panels import Curve, Drawing, Mark, Panel
 from roundround.verbs.eval import EvalConfig
@@ -80,60 +77,6 @@ def first_words(reader: Reader, first_tokens: Mapping[int, int | None]) -> dict[
     """The token in front of the windows of each length, as it is written."""
     written = reader.data.tokenizer.id_to_token
     return {length: None if token is None else written(token) for length, token in first_tokens.items()}
-
-
-def scope_of_text(
-    losses: Mapping[int, PositionLoss], first_tokens: Mapping[int, int | None], reader: Reader
-) -> list[str]:
-    """What the numbers were taken over, and how the text was read, in lines.
-
-    first_tokens: of each length, the token in front of every window.
-    """
-    longest, data = max(losses), reader.data
-    loss, n, n_others = losses[longest], data.n_held_out_documents, data.n_train_documents
-    targets = f"{loss.n_targets:,} targets ({reader.scored_bytes(first_tokens[longest]):,} bytes)"
-    every = f"the same {targets} at each length" if len(losses) > 1 else targets
-    part = "" if reader.n_tokens == len(data.held_out) else "the beginning of "
-    documents = f"{n:,} held-out documents of {n + n_others:,}" if n_others else f"{n:,} documents"
-    apart = "documents in a window do not see each other, and positions begin at 0 in each"
-    if reader.one_by_one:
-        apart = "documents are read one by one, each from its beginning"
-    seen = apart if reader.separate_documents else data.about_documents("held_out", longest)
-    tokens = [] if isinstance(reader.model, Decoder) else about_tokens(first_tokens, reader)
-    return [f"{every}: {part}{documents}", *about_joints(loss, longest, reader), *filter(None, [seen]), *tokens]
-
-
-def about_joints(loss: PositionLoss, length: int, reader: Reader) -> list[str]:
-    """The loss at tokens that join documents, and a line if it is more than a model that knows joints would have."""
-    if not loss.n_joints:
-        return []
-    each, mean, joint = loss.joint_sum / loss.n_joints, loss.token_loss(), reader.data.joining_token
-    apart = "; data=... data.separate_documents=true scores documents one by one"
-    lines = [
-        f"documents are joined by {joint}, which is no target: its {loss.n_joints:,} places cost "
-        f"{each:.2f} nats each at {length:,}, {loss.share_at_joints():.1%} of the loss with them",
-        f"a joint costs {each / mean:.1f} times as much as a target, more than {STRANGE_JOINT}: the model may have "
-        f"been trained on single documents{'' if isinstance(reader.model, Decoder) else apart}",
-    ]
-    return lines if each > STRANGE_JOINT * mean else lines[:1]
-
-
-def about_tokens(first_tokens: Mapping[int, int | None], reader: Reader) -> list[str]:
-    """What stands in front of the windows of a pretrained model, and how it reads text that spells a special token."""
-    lengths_of: dict[str | None, list[str]] = {}
-    for length, word in first_words(reader, first_tokens).items():
-        lengths_of.setdefault(word, []).append(f"{length:,}")
-    begin = [f"{word or 'nothing'} in front at {', '.join(lengths)}" for word, lengths in lengths_of.items()]
-    unscored = "; the first token of a document is no target" if reader.one_by_one and None in lengths_of else ""
-    spelled = (
-        "plain characters"
-        if reader.reading()["special_tokens"] == "plain"
-        else "that token, as tokenizer(text) reads it (model.special_tokens=plain: characters)"
-    )
-    return [
-        f"windows have {' and '.join(begin)}{unscored}",
-        f"text that spells a special token is {spelled}",
-    ]
 
 
 # -- a task
@@ -202,25 +145,13 @@ def records_of_task(
 # -- minimal pairs
 
 
-@dataclass(frozen=True, eq=False)
-class PairScores:
-    """Log-probabilities in nats of the right and the wrong sentence of each pair, [N, 2], by phenomenon."""
+PairScores = Mapping[str, NDArray[np.float64]]  # nats of the right and the wrong sentence of each pair [N, 2]
 
-    by_phenomenon: Mapping[str, NDArray[np.float64]]
 
-    @property
-    def n(self) -> int:
-        return sum(map(len, self.by_phenomenon.values()))
-
-    def right(self, phenomenon: str) -> NDArray[np.bool_]:
-        """Whether the wrong sentence is not the likelier one, [N]; equal sentences count as right, as in lm-eval."""
-        scores_N2 = self.by_phenomenon[phenomenon]
-        found: NDArray[np.bool_] = scores_N2[:, 0] >= scores_N2[:, 1]
-        return found
-
-    def shares(self) -> NDArray[np.float64]:
-        """The accuracy of each phenomenon, [P]."""
-        return np.array([self.right(name).mean() for name in self.by_phenomenon])
+def right_of(scores_N2: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether the wrong sentence is not the likelier one, [N]; equal sentences count as right, as in lm-eval."""
+    right_N: NDArray[np.bool_] = scores_N2[:, 0] >= scores_N2[:, 1]
+    return right_N
 
 
 def of_mean(shares_P: NDArray[np.float64]) -> dict[str, float]:
@@ -237,16 +168,17 @@ def records_of_pairs(by_prefix: Mapping[int, PairScores], common: Mapping[str, A
     Intervals are of 95 %: Wilson's over the pairs of a phenomenon, and `of_mean` over all.
     """
     found: list[Record] = []
-    first = by_prefix[min(by_prefix)]
+    shares = {n: np.array([right_of(own).mean() for own in scores.values()]) for n, scores in by_prefix.items()}
+    first = min(by_prefix)
     for prefix, scores in by_prefix.items():
-        over_all = {**common, "prefix": prefix, "phenomena": len(scores.by_phenomenon), "pairs": scores.n}
-        mean = {name: min(1.0, max(0.0, value)) for name, value in of_mean(scores.shares()).items()}
+        over_all = {**common, "prefix": prefix, "phenomena": len(scores), "pairs": sum(map(len, scores.values()))}
+        mean = {name: min(1.0, max(0.0, value)) for name, value in of_mean(shares[prefix]).items()}
         found.append({"metric": "accuracy", **over_all, **mean})
-        if scores is not first:
-            found.append({"metric": "accuracy_change", **over_all, **of_mean(scores.shares() - first.shares())})
+        if prefix != first:
+            found.append({"metric": "accuracy_change", **over_all, **of_mean(shares[prefix] - shares[first])})
     for prefix, scores in by_prefix.items():
-        for name in scores.by_phenomenon:
-            right_N = scores.right(name)
+        for name, own in scores.items():
+            right_N = right_of(own)
             low, high = wilson(int(right_N.sum()), len(right_N))
             place = {"prefix": prefix, "phenomenon": name, "pairs": len(right_N)}
             value = float(right_N.mean())
@@ -307,14 +239,14 @@ def by_visible_keys(by_length: Mapping[int, Dispersion]) -> dict[str, Any]:
     layers: which of the model's layers these are.
     """
 
-    def numbers_of(x_N: Tensor) -> list[float | None]:
-        return [None if math.isnan(x) else x for x in x_N.tolist()]
-
     found = {}
     for length, dispersion in by_length.items():
-        measures = {
-            name: [[numbers_of(x_N) for x_N in x_HN] for x_HN in dispersion.means_LHN(name)] for name in MEASURES
-        }
+        measures = {}
+        for name in MEASURES:
+            means_LHN = dispersion.means_LHN(name).cpu().numpy()
+            shown_LHN = means_LHN.astype(object)
+            shown_LHN[np.isnan(means_LHN)] = None
+            measures[name] = shown_LHN.tolist()
         n_rows = dispersion.n_rows_LN.long().tolist()
         about = {"layers": list(dispersion.layers), "largest_n": dispersion.largest_n, "rows": n_rows}
         found[str(length)] = about | measures
@@ -329,7 +261,9 @@ def leave_dispersion(
     title: str,
     contexts: Mapping[int, int] | None = None,
 ) -> None:
-    """Save dispersion by the number of visible keys, draw the longest context and print the table."""
+    """Save dispersion by the number of visible keys, draw the longest context and print the table, if any."""
+    if not by_length:
+        return
     write_json(directory / "dispersion.json", by_visible_keys(by_length))
     longest = max(by_length)
     context = longest if contexts is None else contexts[longest]
@@ -337,9 +271,6 @@ def leave_dispersion(
     save_drawing(drawing, directory / "figures", config.figures)
     table = table_of_dispersion(by_length, name="context" if contexts is None else "length")
     print_table(table, on_output=config.table == "stdout")
-    line = warning(by_length[longest], context)
-    if line is not None:
-        print_status(line)
 
 
 def table_of_dispersion(by_length: Mapping[int, Dispersion], *, name: str) -> Table:
@@ -360,20 +291,6 @@ def table_of_dispersion(by_length: Mapping[int, Dispersion], *, name: str) -> Ta
             cells = [low if low == high else f"{low}-{high}" for low, high in ends]
             shown.add_row("" if place else f"{length:,}", str(layer), *cells)
     return shown
-
-
-def warning(dispersion: Dispersion, context: int) -> str | None:
-    """A line if most rows of a context lie outside the polynomial's active range; else None."""
-    weights_L = dispersion.n_rows_LN.sum(-1)
-    inside = float((dispersion.means_LH("in_active_range").mean(-1) * weights_L).sum() / weights_L.sum())
-    if inside >= 0.5:
-        return None
-    reach = dispersion.active_range()
-    where = "it never exceeds 1" if reach is None else f"it exceeds 1 only from {reach[0]:.2f} to {reach[1]:.2f} nats"
-    return (
-        f"at context {context:,}, {1 - inside:.0%} of the rows have an entropy at which the adaptive temperature's "
-        f"polynomial does nothing ({where}); softmax.coefficients=[...] takes one of your own"
-    )
 
 
 def drawing_of_dispersion(dispersion: Dispersion, *, context: int, title: str) -> Drawing:

@@ -12,25 +12,19 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import rich.table
 from numpy.typing import NDArray
-from rich import box
 from scipy import stats
 
 from roundround.analysis.intervals import half_width, paired_p
 from roundround.analysis.past_run import is_number
-from roundround.config.verb import FigureStyle
 from roundround.papers.max_retrieval import PAPER, SECOND_HAND, SLOPE, SPREAD
-from roundround.report.drawing.figures import HEAT, colour_map, finish, save, styled, subplots, tick_words
 from roundround.report.drawing.tables import Record, Table, number, shown_p, tables_of
-from roundround.report.page.view import RunFiles, Section, View, scaled
+from roundround.report.page.view import RunFiles, Section, View, images_of
 from roundround.report.train_panels import logged
-from roundround.support.markdown import markdown_table
-from roundround.support.panels import Curve, Drawing, Mark, Panel
+from roundround.support.panels import Curve, Drawing, HeatMap, Mark, Panel
 
 Array = NDArray[np.float64]
 
@@ -40,6 +34,7 @@ BASELINE, ADAPTIVE = "softmax", "adaptive_temperature"
 OF_HEADS = ("logit_slope", "class_offset_spread")
 FROM_PAPER = ("baseline_from_paper", "gains_from_paper")
 BY_WEIGHT = "heaviest_class_is_right"
+ROUNDED = {"true": "weights, items and every result in between", "factors": "the factors of matrix products"}
 EQUAL = 5e-4  # of accuracy, which is printed in tenths of a per cent, and of the other measures' size
 
 
@@ -168,12 +163,12 @@ def distance(values: Array) -> Distance:
     return Distance(of(everyone), float(interval.low), float(interval.high))
 
 
-def rows(measured: Measured) -> list[list[str]]:
-    """The table as text: the paper's two rows, then each normaliser's mean, interval and p-values.
+def table(measured: Measured) -> Table:
+    """The paper's two rows, then each normaliser's mean accuracy in per cent, interval and p-values.
 
     Normalisers that are the same in every measure share a row: they are one result.
     """
-    found = [["items", *(f"{n:,}" for n in measured.sizes)]]
+    found = []
     for place, label in enumerate(("paper: softmax", "paper: adaptive")):
         marks = {n: MARK if n in SECOND_HAND else "" for n in PAPER}  # in front, so that points stay aligned
         cells = [f"{marks[n]}{PAPER[n][place]:.1f}" if n in PAPER else "" for n in measured.sizes]
@@ -187,62 +182,28 @@ def rows(measured: Measured) -> list[list[str]]:
             found.append(["", *(f"±{x:.1f}" for x in half_width(accuracy))])
             if name != BASELINE:
                 found.append(["  p", *map(shown_p, *paired_p(accuracy, baseline))])
-    return found
+    return Table("accuracy in per cent", ["items", *(f"{n:,}" for n in measured.sizes)], found, names=1)
 
 
-def table(measured: Measured, *, title: str) -> rich.table.Table:
-    """`rows`, for a terminal."""
-    head, *others = rows(measured)
-    shown = rich.table.Table(head[0], title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in head[1:]:
-        shown.add_column(name, justify="right")
-    for row in others:
-        shown.add_row(*row, style="dim" if row[0].startswith("paper") else None)
-    return shown
-
-
-def markdown(measured: Measured) -> str:
-    """`rows`, for a page."""
-    head, *others = rows(measured)
-    return markdown_table(head, others, right_from=1)
-
-
-def notes(measured: Measured, fit_sizes: Sequence[int]) -> list[str]:
-    """Lines below the table: how it was tested, the distance from the paper, what the fitted temperature gains."""
-    marked = " and ".join(f"{n:,}" for n in measured.sizes if n in SECOND_HAND)
-    second_hand = f"{MARK}: second-hand; the paper's numbers of {marked} items are less certain than its others"
-    seeds = f"mean of {len(measured.seeds)} seeds in per cent, ± its 95 % interval; p: paired t-test against the plain"
-    apart, by_weight = distances(measured), distances(measured, BY_WEIGHT)
+def scope(measured: Measured, config: Mapping[str, Any]) -> list[str]:
+    """Lines below the table: over what the numbers are, how they were tested, how far from the paper they are."""
+    n, marked = len(measured.seeds), " and ".join(f"{n:,}" for n in measured.sizes if n in SECOND_HAND)
+    seeds = f"Mean of {n} seeds in per cent, ± its 95 % interval; p: paired t-test against the plain softmax."
+    apart, rounded = distances(measured), ROUNDED.get(str(config.get("bfloat16")).lower())
     lines = [
-        f"{seeds} softmax" if len(measured.seeds) > 1 else "per cent, one seed; intervals and p-values need two",
-        second_hand if marked else "",
-        *(
-            f"{' = '.join(names)}: the same in every measure at every size, so one result and not {len(names)}; what a "
-            "normaliser learns is as it starts, because only the plain softmax is trained"
-            for names in measured.distinct().values()
-            if len(names) > 1
-        ),
-        f"root mean square distance from the paper's table: baseline {apart[0]} points, gains {apart[1]} points"
+        seeds if n > 1 else "Per cent, one seed; intervals and p-values need two.",
+        f"Each accuracy is over {config['test_sets']:,} sets of a size and a seed, drawn apart from training.",
+        f"{MARK}: second-hand; the paper's numbers of {marked} items are less certain than its others."
+        if marked
+        else "",
+        f"Root mean square distance from the paper's table: baseline {apart[0]} points, gains {apart[1]} points."
         if apart is not None
         else "",
-        f"were the class with the most weight the answer, without the layers that read it: baseline {by_weight[0]} "
-        f"points, gains {by_weight[1]} points"
-        if by_weight is not None
+        f"Evaluated with {rounded} rounded to bfloat16." if rounded else "",
+        "Adaptive temperatures follow the mean entropy of all sets of a seed and size, not each set's own."
+        if config.get("one_temperature")
         else "",
     ]
-    if measured.of_heads:
-        slope, spread = (measured.of_heads[name].mean() for name in OF_HEADS)
-        lines.append(
-            f"near the largest priorities the logits rise by {slope:.0f} nats a unit of priority, and the classes are "
-            f"{spread:.4f} of it apart (standard deviation); {SLOPE:g} and {SPREAD:g} give the paper's table"
-        )
-    unseen = [j for j, n in enumerate(measured.sizes) if n not in fit_sizes]
-    if "fitted" in measured.values and unseen:
-        means = {name: measured.accuracy(name)[:, unseen].mean() for name in ("fitted", ADAPTIVE, BASELINE)}
-        lines.append(
-            f"on sizes not fitted on ({', '.join(f'{measured.sizes[j]:,}' for j in unseen)}): fitted "
-            f"{means['fitted']:.1f}, published {means[ADAPTIVE]:.1f}, plain {means[BASELINE]:.1f} per cent"
-        )
     return list(filter(None, lines))
 
 
@@ -321,27 +282,18 @@ def over_items(measured: Measured, label: str, curves: Sequence[Curve], title: s
     return Panel("items", label, curves, "x", title, note, whole=True, x_ticks=measured.sizes, **options)
 
 
-def heat_maps(by_size: Mapping[int, Array], name: str, folder: Path, style: FigureStyle) -> list[Path]:
-    """A frame for each size: rows are sets, columns their items of highest priority, the highest on the right."""
-    n_columns = min(6, len(by_size))
-    n_rows = -(-len(by_size) // n_columns)
-    with styled(style) as sizes:
-        size = sizes.widths[-1], 0.8 * sizes.height * n_rows
-        figure, axes = subplots(n_rows, n_columns, figsize=size, squeeze=False)
-        for axis in axes.flat[len(by_size) :]:
-            axis.set_visible(False)
-        image: Any = None
-        for axis, (n, weights) in zip(axes.flat, by_size.items(), strict=False):
-            image = axis.imshow(weights, vmin=0, vmax=1, cmap=colour_map(HEAT), aspect="auto", interpolation="nearest")
-            axis.set_title(f"{n:,} items")
-            axis.set(xticks=[], yticks=[])
-        for row in axes:
-            row[0].set_ylabel("sets")
-        for axis in axes[-1]:
-            axis.set_xlabel("items by priority")
-        figure.colorbar(image, ax=axes, label="attention weight", shrink=0.6, format=tick_words)
-        finish(figure, sizes, f"{name}: weights of the items of highest priority", "The highest is on the right.")
-        return save(figure, folder, f"attention_{name}")
+def heat_maps(arrays: Mapping[str, Array]) -> list[Drawing]:
+    """For each normaliser a map of each size: rows are sets, columns their items of highest priority.
+
+    arrays: the weights by normaliser and size, such as softmax.16.
+    """
+    maps: dict[str, list[HeatMap]] = defaultdict(list)
+    for key in sorted(arrays, key=lambda key: int(key.rpartition(".")[2])):
+        name, _, n = key.rpartition(".")
+        title = f"{int(n):,} items"
+        maps[name].append(HeatMap(arrays[key], "items by priority", "sets", 1.0, "attention weight", title))
+    note = "Weights of the items of highest priority, the highest on the right."
+    return [Drawing(f"attention_{name}", name.replace("_", " "), panels, note=note) for name, panels in maps.items()]
 
 
 def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequence[int]) -> Drawing:
@@ -373,7 +325,7 @@ def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequenc
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
-    """Panels, the table behind the accuracies, the maps, the training loss and all records."""
+    """Panels, the table of accuracies, the maps, the training loss and all records."""
     measured = measured_of(records)
     panels = [panel for drawing in drawings(measured) for panel in drawing.panels] if measured.values else []
     lines = files.run.metrics()
@@ -381,66 +333,12 @@ def view(files: RunFiles, records: list[Record]) -> View:
     each = [logged(lines, name, "each seed", reference=True)[0] for name in names]
     loss = [*each, logged(lines, "loss", "mean over seeds", style=0)[0]]
     training = Panel("step", "loss (nats)", loss, title="Training loss", possible=(0.0, None), whole=True)
-    maps = maps_of(files)
-    data = maps.values.pop("data", None)
+    accuracies = [table(measured)] if measured.values else []
+    maps = images_of(files.run.directory, "attention_*")
     sections = [
-        Section("Accuracy and dispersion by the number of items", panels=panels, tables=[table_of(measured)]),
-        maps,
+        Section("Accuracy and dispersion by the number of items", panels=panels, tables=accuracies),
+        Section("Attention by size", figures=maps),
         Section("Training", panels=[training]),
         Section("Every number", tables=tables_of(records, folded=True)),
     ]
-    return View(sections, scope(files), data=data, scripts=("draw.js", "maps.js") if data else ())
-
-
-def table_of(measured: Measured) -> Table:
-    """Accuracy in per cent by normaliser and number of items: mean and half the interval."""
-    rows: list[list[Any]] = []
-    for name in measured.values:
-        values = measured.accuracy(name)
-        for n, mean, half in zip(measured.sizes, values.mean(0), half_width(values), strict=True):
-            sure = float(half) if math.isfinite(half) else None
-            rows.append([name, n, float(mean), sure, len(measured.seeds)])
-    return Table("accuracy in per cent", ["softmax", "n", "mean", "half of the 95 % interval", "seeds"], rows)
-
-
-def maps_of(files: RunFiles) -> Section:
-    """The attention maps: for each normaliser and size, sets by items of highest priority."""
-    maps: dict[str, dict[str, Any]] = defaultdict(dict)
-    for key, weights in files.arrays("attention.safetensors").items():
-        name, _, n = key.rpartition(".")
-        maps[name][n] = {"rows": weights.shape[0], "columns": weights.shape[1], **scaled(weights)}
-    if not maps:
-        return Section("Attention by size")
-    sizes = sorted({int(n) for by_n in maps.values() for n in by_n})
-    note = (
-        "Rows are sets, columns their items of highest priority, the highest on the right. The stronger a colour, the "
-        "larger the weight, from none to 1: a row that ends strong on the right found the largest; a row that is faint "
-        "everywhere has dispersed."
-    )
-    return Section(
-        "Attention by size",
-        part="maps.html.j2",
-        note=note,
-        values={
-            "sizes": sizes,
-            "names": sorted(maps, key=lambda name: (name != "softmax", name)),
-            "data": {"maps": dict(maps), "sizes": sizes},
-        },
-    )
-
-
-def scope(files: RunFiles) -> list[str]:
-    """Over how many sets and seeds."""
-    config = files.run.manifest["config"]
-    n_sets, rounded = config.get("test_sets"), config.get("bfloat16")
-    lines = [
-        f"Each accuracy is over {n_sets:,} sets of a size and a seed, drawn apart from training." if n_sets else "",
-        "Evaluated with the factors of matrix products rounded to bfloat16." if rounded == "factors" else "",
-        "Evaluated with weights, items and every result in between rounded to bfloat16."
-        if rounded and rounded != "factors"
-        else "",
-        "Adaptive temperatures follow the mean entropy of all sets of a seed and size."
-        if config.get("one_temperature")
-        else "",
-    ]
-    return list(filter(None, lines))
+    return View(sections, scope(measured, files.run.manifest["config"]))

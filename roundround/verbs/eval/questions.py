@@ -20,13 +20,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
-from rich.table import Table
 
 from roundround.asking.generation import (
     AnsweringPretrained,
     PretrainedWriter,
     Writer,
-    check_is_written,
     decoder_writer,
     score_written,
 )
@@ -38,7 +36,7 @@ from roundround.config.recorded import overridden
 from roundround.data.corpora import Corpus, Source
 from roundround.data.minimal_pairs import MinimalPairs, Pair
 from roundround.data.prepared import TokenData
-from roundround.data.tasks.base import IDENTIFYING, Example, Examples, Task, distinct
+from roundround.data.tasks.base import Example, Examples, Task, distinct
 from roundround.data.tasks.batches import same_length_batches
 from roundround.data.tasks.length_tests import LengthTest
 from roundround.data.tasks.text_task import TextTask
@@ -54,12 +52,22 @@ from roundround.records.opening import opened_run
 from roundround.records.run import Invocation, Run
 from roundround.report import evaluation as report
 from roundround.report.drawing.figures import save_drawing
-from roundround.report.drawing.tables import Record
-from roundround.report.eval_panels import PAIRS, TASK, TEXT, at_each, crossed, grid
+from roundround.report.drawing.tables import Record, Table
+from roundround.report.eval_panels import (
+    PAIRS,
+    TASK,
+    TEXT,
+    ResultKind,
+    at_each,
+    crossed,
+    grid,
+    label,
+    scope_of_harness,
+    table_of_harness,
+)
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
 from roundround.support.files import write_atomically, write_json
-from roundround.support.panels import Drawing
 from roundround.trained.models import TrainedRun, first_of, text_for
 from roundround.trained.patterns import chosen_parts
 from roundround.verbs.eval import EvalConfig
@@ -69,6 +77,7 @@ if TYPE_CHECKING:
 
 TO_LEAVE = ("with joints", "nats per byte")  # columns, where a terminal is narrow
 TIMES = (1, 2, 4)  # the longest length in training: where lengths are not given
+OF_TEXT = ("data", "stride", "max_tokens", "bos", "dispersion", "by")  # which mean nothing to the harness
 OF_OTHERS = ("by", "length", "stride", "max_tokens", "bos", "examples", "dispersion")  # which text and tasks take
 
 
@@ -119,8 +128,7 @@ class AskedModel:
 
     def title(self) -> str:
         """The data, the model and its attention in words."""
-        names = self.choices.get
-        return printable(f"{names('data')}, {names('model')}, pe={names('pe')}, softmax={names('softmax')}")
+        return printable(f"{self.choices.get('data')}, {self.choices.get('model')}, {chosen_parts(self.choices)}")
 
     def check_room(self, n_tokens: int, what: str) -> None:
         """UserError where the encoding has fewer positions than `n_tokens`, which `what` asks for."""
@@ -136,12 +144,35 @@ def refuse(invocation: Invocation, keys: Iterable[str], why: str) -> None:
             raise UserError(f"{key}= {why}")
 
 
-def show(run: Run, config: EvalConfig, drawing: Drawing | None, tables: Iterable[Table], lines: Iterable[str]) -> None:
-    """Draw the figure, and print tables and lines, in the process that writes."""
-    if drawing is not None:
-        save_drawing(drawing, run.directory / "figures", config.figures)
+def finish(
+    run: Run,
+    config: EvalConfig,
+    kind: ResultKind,
+    records: list[Record],
+    in_training: tuple[int, int] | None,
+    title: str,
+    note: str,
+    *more: Table,
+) -> None:
+    """Leave the numbers; draw the figure and print tables and lines in the process that writes.
+
+    more: tables before that of the kind.
+    """
+    headline = {}
+    for place, row in at_each(records, kind.along).items():
+        numbers = {name: record["value"] for name, record in row.items() if name in kind.logged}
+        run.log(place, **{kind.along: place}, **numbers)
+        headline[f"{kind.headline}_{place}"] = numbers[kind.headline]
+    run.results(records, **headline)
+    if run.writes:
+        save_drawing(kind.drawing(records, in_training, title, note), run.directory / "figures", config.figures)
+        show(config, [*more, kind.table(records, in_training, title)], kind.scope(records, in_training))
+
+
+def show(config: EvalConfig, tables: Iterable[Table], lines: Iterable[str]) -> None:
+    """Print tables and lines."""
     for table in tables:
-        print_table(table, on_output=config.table == "stdout", first_to_leave=TO_LEAVE)
+        print_table(table.rich(), on_output=config.table == "stdout", first_to_leave=TO_LEAVE)
     for line in lines:
         print_status(line)
 
@@ -155,7 +186,6 @@ def evaluate_text(
     invocation: Invocation,
     data: TokenData,
     separate_documents: bool,
-    remarks: Sequence[str],
     subject: AskedModel,
 ) -> None:
     """Measure and report in a run directory, which has what is known before the first number.
@@ -177,28 +207,16 @@ def evaluate_text(
             **subject.known(),
             **reader.reading(),
         )
-        for remark in remarks:
-            print_status(remark)
         with warnings_as_lines(FallsBack):
             losses, dispersions = measure(reader, first_tokens, dispersion=config.dispersion)
         records = report.records_of_text(reader, first_tokens, losses, dispersions, subject.common())
-        headline = {}
-        for length, row in at_each(records, "length").items():
-            numbers = {name: record["value"] for name, record in row.items() if name != "scored_targets"}
-            run.log(length, length=length, **numbers)
-            headline[f"perplexity_{length}"] = numbers["perplexity"]
-        run.results(records, **headline)
-        if not run.writes:
-            return
-        write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
-        title, trained = printable(f"{subject.choices.get('model')}, {chosen_parts(subject.choices)}"), subject.context
-        n = max(n_targets(loss) for loss in losses.values())
-        few = "" if n >= FEWEST else ", too few to tell"
-        drawing = TEXT.drawing(records, (trained, trained), title, f"{n:,} targets, the same at each length{few}.")
-        table = TEXT.table(records, (trained, trained), f"held-out text, {title}")
-        scope, *lines = report.scope_of_text(losses, first_tokens, reader)
-        show(run, config, drawing, [table], [f"{scope}; * is the training context length", *lines])
-        if dispersions:
+        title, n = subject.title(), max(n_targets(loss) for loss in losses.values())
+        note = f"{n:,} targets, the same at each length{'' if n >= FEWEST else ', too few to tell'}."
+        finish(run, config, TEXT, records, (subject.context, subject.context), title, note)
+        if run.writes:
+            if not separate_documents and (line := data.about_documents("held_out", max(losses))):
+                print_status(line)
+            write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
             report.leave_dispersion(dispersions, run.directory, config, title=title)
 
 
@@ -240,10 +258,6 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, t
     contexts = {length: task.context(length) for length in lengths}
     most = contexts[lengths[-1]] + (task.written if config.by == "generation" and isinstance(task, LengthTest) else 0)
     subject.check_room(most, f"length={lengths[-1]} ({most} tokens)")
-    if config.by == "generation":
-        examples = Examples(task, seed=subject.seed or 0, split="test", length=lengths[0])
-        for i in range(IDENTIFYING):  # by chance one of them may ask at its end alone
-            check_is_written(task, examples[i])
     tokenizer = own["tokenizer_hash"] if own else content_hash(subject.vocabulary.tokenizer)
     with opened_run(invocation, cfg) as run:
         run.note(data={"corpus_hash": task.identity(), "tokenizer_hash": tokenizer}, **subject.known())
@@ -259,33 +273,15 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, t
             place = {part: name if part == "task" else float(name)}
             records += report.records_of_task(of_part, contexts, {**common, **place})
         records += quarter_turns(task, subject, lengths, common)
-        headline = {}
-        for length, one in scores.items():
-            numbers = report.values_of_task(one)
-            run.log(length, length=length, **numbers)
-            headline[f"exact_match_{length}"] = numbers["exact_match"]
-        run.results(records, **headline)
-        if not run.writes:
-            return
-        title, n = subject.title(), scores[lengths[0]].n_examples
-        tables = [TASK.table(records, in_training, title)]
+        title, tables = subject.title(), []
         if rows := crossed(records, "exact_match", part, "length"):
-            first = "exact match" if part == "task" else f"exact match by {part}"
-            columns = {length: str(length) for length in lengths}
-            tables.append(
-                grid(
-                    title,
-                    first,
-                    rows,
-                    columns,
-                    {},
-                    lambda part: part if isinstance(part, str) else f"{part:g}",
-                    lambda r: f"{r['value']:.2f}",
-                )
-            )
-        drawing = TASK.drawing(records, in_training, title, f"{n:,} examples at each length.")
-        show(run, config, drawing, tables, [scope_of_task(config, task, subject, in_training, n_shared, n)])
-        if dispersions:
+            first, columns = f"exact match by {part}", {length: str(length) for length in lengths}
+            tables = [grid(title, first, rows, columns, {}, cell=lambda r: f"{r['value']:.2f}")]
+        note = f"{scores[lengths[0]].n_examples:,} examples at each length."
+        finish(run, config, TASK, records, in_training, title, note, *tables)
+        if run.writes:
+            if n_shared:
+                print_status(f"{n_shared:,} examples may be in training too, of a length that has too few")
             report.leave_dispersion(dispersions, run.directory, config, title=title, contexts=contexts)
 
 
@@ -302,28 +298,6 @@ def quarter_turns(task: Task, subject: AskedModel, lengths: Sequence[int], commo
     return [{"metric": "quarter_turn", **common, "length": n, "value": wavelength / 4} for n in lengths]
 
 
-def scope_of_task(
-    config: EvalConfig, task: Task, subject: AskedModel, in_training: tuple[int, int], n_shared: int, n_examples: int
-) -> str:
-    """Over what the numbers were taken."""
-    of_each = task.part() == "task" and bool(task.groups())
-    draws = subject.decoder is not None and subject.decoder.draws_positions
-    of_text = subject.trained is None or not subject.trained.learns_a_task
-    low, high = in_training
-    parts = [
-        f"{config.examples:,} test examples of each part, where there are so many, at each length"
-        if of_each
-        else f"{n_examples:,} test examples at each length",
-        "intervals of 95 %, in which equal examples count once",
-        f"checkpoint {config.checkpoint}" if subject.decoder is not None else "",
-        "scored by what the model writes, the likeliest token each time" if config.by == "generation" else "",
-        "each example is the mean of five draws of its positions" if draws and config.by != "generation" else "",
-        f"the training context is {high:,} tokens" if of_text else f"training had lengths {low} to {high}",
-        f"{n_shared:,} examples may be in training too, of a length that has too few" if n_shared else "",
-    ]
-    return "; ".join(filter(None, parts))
-
-
 def answering(config: EvalConfig, subject: AskedModel) -> Callable[[Task, list[tuple[Example, int]]], AnswerScores]:
     """The function that scores different examples, each with how often it was drawn."""
     if config.by == "generation":
@@ -332,8 +306,6 @@ def answering(config: EvalConfig, subject: AskedModel) -> Callable[[Task, list[t
             writer = decoder_writer(subject.trained, subject.decoder)
         else:
             writer = PretrainedWriter(subject.probed)
-        if writer.remark is not None:
-            print_status(writer.remark)
         return partial(score_written, writer)
     model = subject.decoder or AnsweringPretrained(subject.probed)
     return lambda _, share: score_answers(model, same_length_batches(share, config.batch_tokens), device=subject.device)
@@ -409,7 +381,7 @@ def evaluate_pairs(
     if prefixes[-1] and first is None:
         assert trained is not None
         raise UserError(f"{trained.directory} was trained on documents that do not see each other; leave prefix= out")
-    name, text = cut(subject, config, prefixes[-1]) if prefixes[-1] else ("", [])
+    text = cut(subject, config, prefixes[-1]) if prefixes[-1] else []
     is_sample = pairs.of_package or pairs.n_pairs is not None
     with opened_run(invocation, cfg) as run:
         facts = {} if subject.decoder is not None else {"model": subject.choices["model"]}
@@ -419,39 +391,16 @@ def evaluate_pairs(
             with warnings_as_lines(FallsBack):
                 before = text[len(text) - prefix :]
                 by_prefix[prefix] = scored(subject, sentences, config, invocation.peers, first=first, prefix=before)
-            run.log(prefix, prefix=prefix, accuracy=float(by_prefix[prefix].shares().mean()))
         common = {key: subject.choices.get(key) for key in ("pe", "softmax")}
         records = report.records_of_pairs(by_prefix, common | {"sample": is_sample})
-        over_all = at_each(records, "prefix")
-        run.results(records, **{f"accuracy_{prefix}": row["accuracy"]["value"] for prefix, row in over_all.items()})
-        if not run.writes:
-            return
-        write_atomically(run.directory / "pairs.csv", csv_of(by_prefix))
-        n_pairs, title = sum(map(len, asked.values())), subject.title()
-        scope = f"{'a sample of ' * is_sample}{n_pairs:,} pairs of {len(asked):,} phenomena"
+        if run.writes:
+            write_atomically(run.directory / "pairs.csv", csv_of(by_prefix))
         rows = crossed(records, "accuracy", "phenomenon", "prefix")
-        if len(prefixes) == 1:
-            phenomena = grid(title, "phenomenon", rows, {prefixes[0]: "accuracy"}, {"pairs": "pairs"})
-        else:
-            columns = {prefix: f"behind {prefix:,}" for prefix in prefixes}
-            phenomena = grid(title, "phenomenon", rows, columns, {"pairs": "pairs"}, cell=lambda r: f"{r['value']:.3f}")
-        tables = [phenomena, PAIRS.table(records, None, f"{title}; {scope}")]
-        lines = remarks(pairs, scope, name and f"one piece of {name}, cut by seed {subject.seed or 0}", first=first)
-        show(run, config, PAIRS.drawing(records, None, title, f"{scope}."), tables, lines)
-
-
-def remarks(pairs: MinimalPairs, scope: str, prefix: str, *, first: int | None) -> list[str]:
-    """Over what the numbers were taken. prefix: where it is from. first: the token before every sentence."""
-    all_of_it = "data.path=FOLDER" + (" or data.name=nyu-mll/blimp" if pairs.sample == "blimp" else "")
-    sample = f"these are of the sample in the package, which says little of one phenomenon; {all_of_it} has all"
-    lines = [
-        f"{scope}; a pair is right where its wrong sentence has no larger sum of log-probabilities; chance is 0.5",
-        "intervals of 95 %: of a phenomenon over its pairs, of all over the phenomena, each of which counts once",
-        sample if pairs.of_package else "",
-        "nothing stands before a sentence, so its first token is not counted" if first is None else "",
-        f"a prefix is {prefix}, and ends where a document does" if prefix else "",
-    ]
-    return list(filter(None, lines))
+        columns = {prefix: f"behind {prefix:,}" for prefix in prefixes}
+        phenomena = grid(subject.title(), "phenomenon", rows, columns, {"pairs": "pairs"})
+        finish(
+            run, config, PAIRS, records, None, subject.title(), f"{sum(map(len, asked.values())):,} pairs.", phenomena
+        )
 
 
 def tokens_of(asked: Mapping[str, Sequence[Pair]], before: str, vocabulary: Vocabulary) -> dict[str, list[list[int]]]:
@@ -465,26 +414,26 @@ def tokens_of(asked: Mapping[str, Sequence[Pair]], before: str, vocabulary: Voca
     return found
 
 
-def cut(subject: AskedModel, config: EvalConfig, n: int) -> tuple[str, list[int]]:
-    """The name of the text and the longest prefix, n tokens that end where a document does.
+def cut(subject: AskedModel, config: EvalConfig, n: int) -> list[int]:
+    """The longest prefix, n tokens that end where a document does.
 
     A shorter prefix is the end of a longer one, so that the tokens next to a sentence are always the same. UserError if
     there is too little text.
     """
     if subject.trained is not None:
-        name, data = "the run's held-out text", subject.trained.held_out_text()
+        data = subject.trained.held_out_text()
     else:
         assert config.model is not None, "it is no run"
         option = str(OmegaConf.select(config.model, "default_data") or "pydoc")  # what `eval` reads with the model
         corpus = build(load_option("data", option), Corpus)  # type: ignore[type-abstract]
-        name, data = f"data={option}", text_for(subject.vocabulary, corpus)
+        data = text_for(subject.vocabulary, corpus)
     ids = np.asarray(data.held_out)
     ends = np.flatnonzero(ids == data.end_of_document)
-    if not len(ends) or n > ends[-1]:
-        most = int(ends[-1]) if len(ends) else 0
-        raise UserError(f"prefix={n} is longer than {name}, which has {most:,} tokens up to the end of a document")
+    if not (ends >= n).any():
+        raise UserError(f"prefix={n} is longer than the held-out text, {len(ids):,} tokens")
     end = int(np.random.default_rng(subject.seed or 0).choice(ends[ends >= n]))
-    return name, ids[end - n : end].tolist()
+    prefix: list[int] = ids[end - n : end].tolist()
+    return prefix
 
 
 def scored(
@@ -512,21 +461,63 @@ def scored(
         found[places] = values
     ends = np.cumsum([len(own) for own in sentences.values()])[:-1]
     parts = [part.reshape(-1, 2) for part in np.split(found, ends)]
-    return report.PairScores(dict(zip(sentences, parts, strict=True)))
+    return dict(zip(sentences, parts, strict=True))
 
 
 def csv_of(by_prefix: Mapping[int, report.PairScores]) -> str:
-    """The log-probabilities in nats of both sentences of each pair behind each prefix, a row for each.
-
-    A phenomenon that a spreadsheet would compute, such as =1+1, has a ' in front.
-    """
+    """The log-probabilities in nats of both sentences of each pair behind each prefix, a row for each."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["prefix", "phenomenon", "pair", "good", "bad"])
     for prefix, scores in by_prefix.items():
-        for name, own in scores.by_phenomenon.items():
-            shown = f"'{name}" if name.startswith(("=", "+", "-", "@")) else name
+        for name, own in scores.items():
             writer.writerows(
-                [prefix, shown, i, f"{good:.6f}", f"{bad:.6f}"] for i, (good, bad) in enumerate(own.tolist())
+                [prefix, name, i, f"{good:.6f}", f"{bad:.6f}"] for i, (good, bad) in enumerate(own.tolist())
             )
     return text.getvalue()
+
+
+# -- tasks of EleutherAI's harness
+
+
+def evaluate_harness(cfg: DictConfig, config: EvalConfig, invocation: Invocation, subject: AskedModel) -> None:
+    """Ask the tasks that the config names. UserError where the harness is not installed, or has no such task."""
+    keys = overridden(invocation.overrides)
+    refuse(invocation, OF_TEXT, "is for text or a task of a run's own; tasks=lm_eval:... takes length= and examples=")
+    if "length" in keys and len(config.length) > 1:
+        raise UserError("length= is the longest context of tasks=lm_eval:..., in tokens; give one")
+    try:
+        from roundround.asking.harness import VERSION, HarnessModel, asked, opened_tasks
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"tasks=lm_eval:... needs EleutherAI's harness ({error}): pip install 'roundround[lm_eval]'"
+        ) from error
+    examples = config.examples if "examples" in keys else None
+    loaded = opened_tasks(config.tasks, config.tasks_path, trust=config.trust)
+    longest = config.length[0] if "length" in keys else subject.context
+    options: dict[str, Any] = {"longest": longest, "batch_tokens": config.batch_tokens, "peers": invocation.peers}
+    subject.check_room(longest, f"length={longest}")
+    if subject.trained is not None and subject.decoder is not None:
+        model = HarnessModel.of_run(subject.trained, subject.decoder, **options)
+    else:
+        model = HarnessModel.of_pretrained(subject.probed, **options)
+    OmegaConf.update(cfg, "length", [longest])
+    OmegaConf.update(cfg, "examples", examples)
+    begins = model.tok_encode("a")[:1] == [model.first]  # else it stands there alone where there is no context
+    tokenizer: Any = subject.vocabulary.tokenizer
+    first = tokenizer.id_to_token(model.first) if begins else None
+    with opened_run(invocation, cfg) as run:
+        versions = {name: task.VERSION for name, task in loaded["tasks"].items()}
+        run.note(lm_eval=VERSION, tasks=versions, first_token=first, **subject.known())
+        with warnings_as_lines(FallsBack):
+            found = asked(model, loaded, examples=examples, trust=config.trust)
+        common = subject.common() | {"length": longest, "first_token": first, "lm_eval": VERSION}
+        records = report.records_of_harness(found, common)
+        numbers = {label(record): record["value"] for record in records}
+        run.results(records, **numbers)
+        run.log(0, **numbers)
+        n_cut = sum(invocation.peers.gather(model.n_cut))
+        if run.writes:
+            cut = f"the beginning of {n_cut:,} texts was cut off" if n_cut else "no text was cut"
+            title = printable(f"lm_eval {VERSION}, {subject.choices.get('model')}, {chosen_parts(subject.choices)}")
+            show(config, [table_of_harness(records, title)], [*scope_of_harness(records), cut])

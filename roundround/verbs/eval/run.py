@@ -17,16 +17,16 @@ from roundround.data.corpora import Corpus, Source
 from roundround.data.prepared import TokenData
 from roundround.data.tasks.base import Task
 from roundround.distributed.device import pick_device
-from roundround.records.directories import find_run, read_manifest
+from roundround.records.directories import find_run
 from roundround.records.run import Invocation
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
 from roundround.trained.models import TrainedRun, give_default_data, opened_pretrained, text_for
 from roundround.trained.patterns import layer_lines
 from roundround.verbs.eval import EvalConfig
-from roundround.verbs.eval.harness import evaluate_harness
 from roundround.verbs.eval.questions import (
     AskedModel,
+    evaluate_harness,
     evaluate_pairs,
     evaluate_task,
     evaluate_text,
@@ -69,15 +69,7 @@ def of_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation, own_data
         raise UserError(
             "bos=true is for a pretrained model=; a run was trained on windows that begin anywhere in a text"
         )
-    try:
-        source = find_run(config.run, config.outputs, "train", done=True)
-    except UserError as error:
-        if config.run != "last":
-            raise
-        raise UserError(f"{error}, or evaluate the model in the package: roundround eval model=stories260k") from error
-    sweep = read_manifest(source)["sweep"]
-    if config.run == "last" and sweep is not None and invocation.sweep is None:
-        print_status(f"last is {source.name} of a sweep; all of its runs: run={sweep}")
+    source = find_run(config.run, config.outputs, "train", done=True)
     trained = TrainedRun(
         source,
         trust=config.trust,
@@ -126,26 +118,20 @@ def task_of(config: EvalConfig, subject: AskedModel) -> Task | None:
     return None if isinstance(source, Corpus) else in_tokens_of(subject, source)
 
 
-def text_of(config: EvalConfig, invocation: Invocation, subject: AskedModel) -> tuple[TokenData, bool, list[str]]:
-    """The held-out text, whether its documents do not see each other, and remarks on the numbers that follow."""
+def text_of(config: EvalConfig, invocation: Invocation, subject: AskedModel) -> tuple[TokenData, bool]:
+    """The held-out text, and whether its documents do not see each other."""
     trained, decoder = subject.trained, subject.decoder
     if trained is None or decoder is None:
         assert config.data is not None, "a pretrained model is given one"
         corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
-        return text_for(subject.vocabulary, corpus), corpus.separate_documents, []
+        return text_for(subject.vocabulary, corpus), corpus.separate_documents
     longest, separate = max(config.length), trained.separate_documents  # as in training, unless the words say otherwise
     subject.check_room(longest, f"length={longest}")
     if config.data is not None and "data.separate_documents" in overridden(invocation.overrides):
         separate = build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
     data = trained.held_out_text()
-    elsewhere = data.corpus_hash != trained.manifest["data"]["corpus_hash"]
-    remarks = [
-        *([] if config.pattern is None else layer_lines(decoder)),
-        "this is not the corpus that the run was trained on, as it was then: it may have seen held-out text"
-        if elsewhere
-        else "",
-        "the loss is the mean of five draws of positions, of each window or of all documents"
-        if decoder.draws_positions
-        else "",
-    ]
-    return data, separate, list(filter(None, remarks))
+    for line in [] if config.pattern is None else layer_lines(decoder):
+        print_status(line)
+    if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
+        print_status("this is not the corpus that the run was trained on, as it was then: held-out text may be known")
+    return data, separate

@@ -44,9 +44,6 @@ class GenerateConfig:
     seed: int = key(REPLICATE)
     n: int
     interactive: bool = key(WHERE)
-    show: str | None = key(MEASURED)
-    layer: int | None = key(MEASURED)
-    head: int | None = key(MEASURED)
     device: str = key(HOW)
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)
@@ -61,14 +58,7 @@ class GenerateConfig:
         check_sampling(length=self.length, temperature=self.temperature, top_k=self.top_k, seed=self.seed, n=self.n)
         if self.interactive and self.n > 1:
             raise UserError(f"interactive=true continues one text; leave out n={self.n}")
-        if self.show not in (None, "attention"):
-            raise UserError(f"show={self.show} must be attention, or null for nothing beside the text")
-        if self.show is None and (self.layer is not None or self.head is not None):
-            name = "layer" if self.layer is not None else "head"
-            raise UserError(f"{name}= says which head show=attention looks at; give show=attention too")
-        if self.run is None and self.model is None:
-            raise UserError("give run= for a model trained here or model= for a pretrained one")
-        if self.run is not None and self.model is not None:
+        if (self.run is None) == (self.model is None):
             raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
 
 

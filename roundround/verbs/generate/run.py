@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import nullcontext
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from omegaconf import DictConfig
 
 from roundround.asking.generation import (
     TextStream,
-    WatchedHead,
     Writer,
     check_room,
     generators_of,
@@ -27,11 +24,11 @@ from roundround.asking.generation import (
 from roundround.asking.reader import subject_choices
 from roundround.config.build import checked
 from roundround.config.recorded import ITS_OWN
-from roundround.distributed.device import check_fits, describe_device, pick_device
+from roundround.distributed.device import describe_device, pick_device
 from roundround.kernels.trial import FallsBack
 from roundround.records.opening import opened_run
 from roundround.records.run import Invocation, Run
-from roundround.report.generated import TEXTS, leave_attention, show_attention
+from roundround.report.generated import TEXTS
 from roundround.support.console import print_document, print_status, warnings_as_lines
 from roundround.support.errors import UserError, escaped
 from roundround.support.files import write_json
@@ -46,9 +43,7 @@ def generate(cfg: DictConfig, invocation: Invocation) -> None:
     with opened_writer(config, device) as (writer, trained):
         own = {"softmax": ITS_OWN, "pe": ITS_OWN}
         choices = {**own, **choices} if trained is None else trained.choices_with(choices)
-        options: dict[str, Any] = {"length": config.length, "top_k": config.top_k, "n": config.n}
-        tokens = prompt_tokens(writer, config.prompt, pe=choices.get("pe"), **options)
-        watched = watched_head(config, writer, len(tokens))
+        tokens = prompt_tokens(writer, config.prompt, config.length)
         with opened_run(invocation, cfg) as run:
             run.note(
                 choices=choices,
@@ -57,12 +52,8 @@ def generate(cfg: DictConfig, invocation: Invocation) -> None:
                 run=None if trained is None else str(trained.directory),
                 facts={"model": writer.name},
             )
-            if writer.remark is not None:
-                print_status(writer.remark)
             with warnings_as_lines(FallsBack):
-                session = Session(run, config, writer, tokens, watched)
-                with nullcontext() if watched is None else watched.watching():
-                    session.converse() if config.interactive else session.write()
+                Session(run, config, writer, tokens).write()
 
 
 class Session:
@@ -71,11 +62,8 @@ class Session:
     texts: the tokens of each, the prompt's first.
     """
 
-    def __init__(
-        self, run: Run, config: GenerateConfig, writer: Writer, prompt: list[int], watched: WatchedHead | None
-    ) -> None:
+    def __init__(self, run: Run, config: GenerateConfig, writer: Writer, prompt: list[int]) -> None:
         self.run, self.config, self.writer, self.n_prompt = run, config, writer, len(prompt)
-        self.watched = watched
         self.texts = [list(prompt) for _ in range(config.n)]
         self.generators = generators_of(config.seed, config.n)
         self.n_of_text = [0] * config.n  # tokens that the model has written
@@ -83,38 +71,34 @@ class Session:
         self.seconds_of_prompt = self.seconds = 0.0
 
     def write(self) -> None:
-        """All texts at once, the first streamed, the others printed after it."""
-        prompt = list(self.texts[0])
-        self.writer.begin(len(prompt) + self.config.length)
-        print_text(self.writer.decode(prompt))
+        """All texts at once, the first streamed; with `interactive` it continues what is typed until input ends."""
+        self.writer.begin(None if self.config.interactive else self.n_prompt + self.config.length)
+        print_text(self.writer.decode(self.texts[0]))
         try:
             self.extend()
+            while self.config.interactive and self.take_line():
+                self.extend()
         finally:
             self.keep()
         for number, text in enumerate(self.texts[1:], 2):
             print_text(f"\n\n--- {number} of {self.config.n}\n{self.writer.decode(text)}")
-        print_text("\n")
-        self.summarise()
+        if not self.config.interactive:
+            print_text("\n")
+        print_status(
+            f"{sum(self.n_of_text):,} tokens in {self.seconds:.1f} s, {self.speed:,.0f} a second, after "
+            f"{self.n_prompt:,} of the prompt in {self.seconds_of_prompt:.2f} s; {TEXTS} has the text"
+        )
 
-    def converse(self) -> None:
-        """Continue the text, then what the user types after it, until the input ends."""
-        self.writer.begin(None)
-        print_text(self.writer.decode(self.texts[0]))
-        try:
-            while True:
-                self.extend()
-                self.run.log(self.n_of_text[0], tokens=len(self.texts[0]))
-                print_text("\n")
-                print("> ", end="", file=sys.stderr, flush=True)
-                line = sys.stdin.readline()
-                if not line:
-                    break
-                self.writer.check(line)
-                self.texts[0] += self.writer.tokens(line.rstrip("\n"), first=False) if line.strip() else []
-                check_room(self.writer, len(self.texts[0]), self.config.length, self.run.manifest["choices"].get("pe"))
-        finally:
-            self.keep()
-        self.summarise()
+    def take_line(self) -> bool:
+        """Add a line that the user types to the text; False at the end of the input."""
+        self.run.log(self.n_of_text[0], tokens=len(self.texts[0]))
+        print_text("\n")
+        print("> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if line:
+            self.texts[0] += self.writer.tokens(line.rstrip("\n"), first=False) if line.strip() else []
+            check_room(self.writer, len(self.texts[0]), self.config.length)
+        return bool(line)
 
     def extend(self) -> None:
         """Read what has not been read, and write up to `length` tokens more."""
@@ -131,8 +115,6 @@ class Session:
                     self.texts[number].extend([] if token is None else [token])
                     self.n_of_text[number] += token is not None
                 if chosen[0] is not None:
-                    if self.watched is not None:
-                        self.watched.note(len(self.texts[0]) - 1)
                     print_text(stream.add(chosen[0]))
         except ValueError as error:
             raise UserError(str(error)) from error
@@ -140,10 +122,15 @@ class Session:
             self.seconds += time.perf_counter() - start
             self.n_read = len(self.texts[0]) - 1  # the last one is written and not read
 
+    @property
+    def speed(self) -> float:
+        """Tokens a second."""
+        return sum(self.n_of_text) / self.seconds if self.seconds else 0.0
+
     def keep(self) -> None:
         """Write what there is, if any: the texts, and the numbers of the run."""
-        ends, written, n_steps = self.writer.ends, self.n_of_text, max(self.n_of_text)
-        if not n_steps:  # a run that is refused leaves nothing
+        ends, written = self.writer.ends, self.n_of_text
+        if not any(written):  # a run that is refused leaves nothing
             return
         if self.run.writes:
             kept = [
@@ -151,38 +138,11 @@ class Session:
                 for text, n in zip(self.texts, written, strict=True)
             ]
             write_json(self.run.directory / TEXTS, {"prompt": self.config.prompt, "texts": kept})
-            if self.watched is not None:
-                leave_attention(self.run.directory, *self.seen(), layer=self.watched.layer, head=self.watched.head)
-        speed = sum(written) / self.seconds if self.seconds else 0.0
-        records = [{"metric": "tokens_per_second", "value": speed}, {"metric": "prompt_tokens", "value": self.n_prompt}]
+        self.run.log(max(written), tokens_per_second=self.speed)
+        records = [{"metric": "tokens_per_second", "value": self.speed}]
+        records.append({"metric": "prompt_tokens", "value": self.n_prompt})
         records += [{"metric": "tokens", "text": number, "value": n} for number, n in enumerate(written, 1)]
-        self.run.log(n_steps, tokens_per_second=speed)
-        self.run.results(records, tokens_per_second=speed)
-
-    def seen(self) -> tuple[list[str], list[int], NDArray[Any]]:
-        """The words of the first text, the positions of the written ones, and the watched head's weights there."""
-        assert self.watched is not None, "a head is watched"
-        words = self.writer.words(self.texts[0])
-        return words, [position for position, _ in self.watched.steps], self.watched.weights(len(words)).numpy()
-
-    def summarise(self) -> None:
-        if self.watched is not None and self.run.writes:
-            title = f"attention of layer {self.watched.layer}, head {self.watched.head}"
-            show_attention(*self.seen(), n_prompt=self.n_prompt, title=title)
-        speed = sum(self.n_of_text) / self.seconds if self.seconds else 0.0
-        print_status(
-            f"{sum(self.n_of_text):,} tokens in {self.seconds:.1f} s, {speed:,.0f} a second, after "
-            f"{self.n_prompt:,} of the prompt in {self.seconds_of_prompt:.2f} s; {TEXTS} has the text"
-        )
-
-
-def watched_head(config: GenerateConfig, writer: Writer, n_prompt: int) -> WatchedHead | None:
-    """The head of `show=attention`; None without it. UserError where there is no such head."""
-    if config.show is None:
-        return None
-    n_bytes = 4 * config.length * (n_prompt + config.length)
-    check_fits(n_bytes, torch.device("cpu"), "show=attention", f"give a length below {config.length}")
-    return WatchedHead(writer, config.layer, config.head or 0)
+        self.run.results(records, tokens_per_second=self.speed)
 
 
 def print_text(text: str) -> None:

@@ -5,7 +5,6 @@ Tested by tests/config/test_verbs.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ from roundround.config.verb import (
     Flag,
     Verb,
     at_least_one,
-    check_seed,
     key,
 )
 from roundround.support.errors import UserError, nearest
@@ -78,13 +76,6 @@ class MaxRetrievalConfig:
         self.bfloat16 = self.bfloat16.lower()  # true and false come as True and False
         if self.bfloat16 not in ("false", "true", "factors"):
             raise UserError(f"bfloat16={self.bfloat16} must be false, true or factors")
-        check_seed(self.seed)
-        check_seed(self.seed + self.seeds - 1)  # the last one
-        for name in map(str, self.normalisers):
-            if not isinstance(node := self.normalisers[name], Mapping):
-                raise UserError(f"normalisers.{name} must give values by name, _target_ first; it is {node!r}")
-        if self.max_items < self.min_items:
-            raise UserError(f"max_items={self.max_items} must be at least min_items={self.min_items}")
         for name, sizes in (("test_sizes", self.test_sizes), ("fit_sizes", self.fit_sizes)):
             if not sizes or min(sizes) < 1 or sorted(set(sizes)) != sizes:
                 raise UserError(f"{name}={sizes} must be numbers of items from 1 up, each larger than the one before")

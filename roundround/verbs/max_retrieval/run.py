@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
-from safetensors.torch import save_file
+from safetensors.numpy import save_file
 
 from roundround.config.build import build, checked
 from roundround.config.recorded import as_dict, config_of_run
 from roundround.config.verb import MEASURED
-from roundround.distributed.device import check_fits, describe_device, pick_device
+from roundround.distributed.device import describe_device, pick_device
 from roundround.distributed.peers import Peers
 from roundround.papers.max_retrieval.model import (
     FITTING,
@@ -28,8 +28,6 @@ from roundround.papers.max_retrieval.model import (
     TrainingSets,
     at_one_temperature,
     attention_by_priority,
-    bytes_of_one_set,
-    bytes_of_training,
     evaluate,
     fit_points,
     fit_quartic,
@@ -55,7 +53,6 @@ from roundround.softmax.softmax import Softmax
 from roundround.support.console import print_status, print_table
 from roundround.support.errors import Interrupted, UserError
 from roundround.support.files import usual_mode, write_atomically
-from roundround.trained.models import count_parameters
 from roundround.training.bookkeeping import Bookkeeping, Display
 from roundround.training.optim import OptimizerFactory
 from roundround.verbs import verb_named
@@ -64,7 +61,6 @@ from roundround.verbs.max_retrieval import MaxRetrievalConfig
 VERB = "max-retrieval"
 OF_EVALUATION = {"test_sets", "bfloat16", "one_temperature", "fit", "fit_sizes", "fit_inputs"}  # no training reads them
 Models = Mapping[int, MaxRetrieval | InBfloat16]  # by seed
-ROUNDED = {"true": "weights, items and every result in between", "factors": "the factors of matrix products"}
 HEAT_MAP = {"n_sets": 32, "n_items": 16}  # rows and columns of the paper's figures 2 and 6
 
 
@@ -84,7 +80,6 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
     cfg, source = config_and_source(cfg, invocation)
     config = checked(MaxRetrievalConfig, cfg)
     device = pick_device(config.device)
-    check_memory(config, device)
     seeds = list(range(config.seed, config.seed + config.seeds))
     peers = invocation.peers
     mine = seeds_of(peers.rank, peers.n, len(seeds))
@@ -147,25 +142,6 @@ def trained(directory: Path) -> Path:
     """The run that trained the models of this run: itself, or another one that it evaluated."""
     source = read_manifest(directory).get("run")
     return Path(source) if source else directory
-
-
-def check_memory(config: MaxRetrievalConfig, device: torch.device) -> None:
-    """Raises UserError for a size that does not fit in the device's memory: the seeds, a set, a block of training."""
-    n_parameters = count_parameters(lambda: build(config.model, MaxRetrieval, [config.seed]))
-    copies = 4 if config.run is None else 1  # in training the weights, their gradients and Adam's two moments
-    together = f"seeds={config.seeds} models of {n_parameters:,} parameters"
-    check_fits(4 * copies * config.seeds * n_parameters, device, together, "give fewer seeds or a smaller model.width")
-    n_classes = config.model.n_classes
-    options = {"width": config.model.width, "n_classes": n_classes, "n_softmaxes": len(config.names)}
-    sizes = {"test_sizes": config.test_sizes[-1]}
-    if "fitted" in config.names:
-        sizes["fit_sizes"] = config.fit_sizes[-1]
-    needed = {f"{name}={n}": bytes_of_one_set(n, **options) for name, n in sizes.items()}
-    if config.run is None:
-        training = bytes_of_training(config.seeds, batch_size=config.batch_size, n_max=config.max_items)
-        needed[f"max_items={config.max_items}"] = training
-    for given, n_bytes in needed.items():
-        check_fits(n_bytes, device, given, "give less")
 
 
 def train_all(
@@ -284,12 +260,9 @@ def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> Attent
     softmax: AttentionSoftmax = build(node, AttentionSoftmax, shape).eval().to(pick_device(config.device))
     if name == report.BASELINE and not isinstance(softmax, Softmax):
         raise UserError(f"normalisers.{name} is the baseline and what is trained with; give others another name")
-    if type(softmax).row_parameters is not AttentionSoftmax.row_parameters:
-        raise UserError(
-            f"normalisers.{name} reads parameters off each token, which this head does not learn; leave it out"
-        )
-    if softmax.window is not None:
-        raise UserError(f"normalisers.{name} has a window, and the items of a set have no order; leave it out")
+    if softmax.window is not None or type(softmax).row_parameters is not AttentionSoftmax.row_parameters:
+        what = "a window or parameters of each token"
+        raise UserError(f"normalisers.{name} has {what}, and the items of a set have neither; leave it out")
     return softmax
 
 
@@ -384,20 +357,12 @@ def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) ->
             interval = {"low": distance.low, "high": distance.high} if several else {}
             records.append({"metric": metric, "value": distance.value, **interval})
     run.results(records, **headline)
-    notes = report.notes(measured, config.fit_sizes)
-    if config.bfloat16 != "false":
-        notes.append(f"bfloat16={config.bfloat16}: {ROUNDED[config.bfloat16]} rounded to bfloat16, in evaluation alone")
-    if config.one_temperature:
-        notes.append(
-            f"one_temperature=true: adaptive temperatures follow the mean entropy of {config.test_sets:,} sets, those "
-            "of a seed and size, not each set's own"
-        )
     if run.writes:
-        lines = [report.markdown(measured), *(f"\n{note}\n" for note in notes)]
-        write_atomically(run.directory / "table.md", "".join(lines))
-        print_table(report.table(measured, title="max retrieval: accuracy in per cent"))
-        for note in notes:
-            print_status(note)
+        table, lines = report.table(measured), report.scope(measured, run.manifest["config"])
+        write_atomically(run.directory / "table.md", "\n\n".join([table.markdown(), *lines]) + "\n")
+        print_table(table.rich())
+        for line in lines:
+            print_status(line)
 
 
 def draw(
@@ -409,24 +374,21 @@ def draw(
     directory: Path,
 ) -> None:
     """Every figure of the run; heat maps of the first seed, plain and adaptive, also as arrays [sets, items]."""
-    folder, arrays = directory / "figures", directory / "attention.safetensors"
-    for drawing in report.drawings(measured):
-        save_drawing(drawing, folder, config.figures)
     shown = {name: softmaxes[name] for name in (report.BASELINE, report.ADAPTIVE) if name in softmaxes}
     seed, model = next(iter(models.items()))
-    frames = {}
+    arrays = {}
     for place, n in enumerate(measured.sizes):
         sets = sets_of_size(seed, n=n, n_sets=HEAT_MAP["n_sets"], n_classes=model.n_classes, stream=TEST)
         entropy = measured.values[report.BASELINE]["entropy"][0, place]
         here = at_one_temperature(shown, float(entropy)) if config.one_temperature else shown
-        frames[n] = attention_by_priority(model, here, sets, **HEAT_MAP)
-    save_file({f"{name}.{n}": alpha for n, found in frames.items() for name, alpha in found.items()}, arrays)
-    usual_mode(arrays)
-    for name in shown:
-        report.heat_maps({n: weights[name].numpy() for n, weights in frames.items()}, name, folder, config.figures)
+        for name, alpha in attention_by_priority(model, here, sets, **HEAT_MAP).items():
+            arrays[f"{name}.{n}"] = alpha.numpy()
+    save_file(arrays, directory / "attention.safetensors")
+    usual_mode(directory / "attention.safetensors")
+    drawings = [*report.drawings(measured), *report.heat_maps(arrays)]
     if points is not None:
         polynomial = softmaxes["fitted"]
         assert isinstance(polynomial, AdaptiveTemperature)
-        save_drawing(
-            report.temperature_fit(points.numpy(), polynomial.coefficients, config.fit_sizes), folder, config.figures
-        )
+        drawings.append(report.temperature_fit(points.numpy(), polynomial.coefficients, config.fit_sizes))
+    for drawing in drawings:
+        save_drawing(drawing, directory / "figures", config.figures)

@@ -39,7 +39,7 @@ from roundround.records.opening import opened_run
 from roundround.records.run import Invocation, Run
 from roundround.report import probe_results as report
 from roundround.report.drawing.figures import save_drawing
-from roundround.report.evaluation import scope_of_text
+from roundround.report.eval_panels import scope_of_text
 from roundround.report.probe_panels import kept_panels, maximum_panels
 from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import UserError
@@ -193,6 +193,7 @@ def print_scope(loss: PositionLoss, windowed: Windowed | None) -> None:
         print_status("each text by itself, up to the model's own context; every token but the first is a target")
         return
     length = windowed.length
-    for line in scope_of_text({length: loss}, {length: windowed.first_token}, windowed.reader):
+    targets = {"metric": "scored_targets", "value": loss.n_targets, **windowed.reading()}
+    for line in scope_of_text([targets], None):
         print_status(line)
     print_status(f"read as roundround eval length={length} reads text")
