@@ -18,7 +18,7 @@ BFS = {"answer": "[0]", "algo_name": "bfs"}  # without a length, as the authors'
 CLIENT = """
 import contextlib, json, sys
 from roundround.data.hub import offline
-from roundround.data.tasks.clrs_hub import ClrsTextHub
+from roundround.data.tasks.clrs_text import ClrsTextHub
 from roundround.support.errors import UserError
 settings = dict(name=sys.argv[1], split="train", revision=None, test_name=sys.argv[2], test_split="test_1+test_2",
     test_revision=None, lengths=None, train_examples=None, validation_examples=8, algorithms=["bfs", "minimum"])

@@ -22,8 +22,8 @@ from roundround.asking.generation import decoder_writer, score_written
 from roundround.data.batches import Shares
 from roundround.data.tasks.base import BOS, EOS, SEP, Example, Examples, distinct
 from roundround.data.tasks.batches import AskedBatch, TrainingExamples, padded, same_length_batches
-from roundround.data.tasks.copy import Copy
-from roundround.data.tasks.parity import Parity
+from roundround.data.tasks.copying import Copy
+from roundround.data.tasks.counting import Parity
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import AnswerScores, score_answers
 from roundround.probing.probed_model import ProbedDecoder

@@ -149,8 +149,6 @@ class TrainingExamples(Dataset[TaskBatch]):
         return len(self.shares)
 
     def __getitem__(self, index: int) -> TaskBatch:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
         if self._ahead is None or self._ahead[0] != index:
             self._ahead = index, self._worker.submit(self.micro_batch, index)
         batch = self._ahead[1].result()
