@@ -177,11 +177,6 @@ class Windows:
         return windows
 
 
-def global_batch(tokens: Tokens | Mix, *, seed: int, step: int, batch_size: int, length: int) -> Tensor:
-    """The batch of a step over all ranks: [batch_size, length + 1], int64. UserError where the corpus is too short."""
-    return Windows(tokens, seed=seed, length=length).read(np.arange(step * batch_size, (step + 1) * batch_size))
-
-
 def gather(tokens: Tokens, starts: NDArray[np.int64], n: int) -> Tensor:
     """A copy of the n tokens from each start on: [len(starts), n], int64."""
     if isinstance(tokens, TokenStream):
@@ -207,11 +202,9 @@ class Shares:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.batch_size % self.n_parts:
-            below = self.batch_size - self.batch_size % self.n_parts
-            nearest = [str(n) for n in (below, below + self.n_parts) if n > 0]
             raise UserError(
                 f"batch_size={self.batch_size} must be a multiple of {self.n_parts} = {self.world_size} ranks x "
-                f"{self.n_micro_batches} micro-batches; the nearest: {' and '.join(nearest)}"
+                f"{self.n_micro_batches} micro-batches"
             )
 
     @property
@@ -366,14 +359,10 @@ def validation_windows(tokens: Tokens, *, length: int, max_tokens: int) -> Tenso
 
 
 def check_one_window(tokens: Tokens, length: int, max_tokens: int | None) -> None:
-    """Raises UserError where the tokens are fewer than one window of `length`."""
-    if max_tokens is not None and max_tokens < length:
+    """Raises UserError where the tokens to score are fewer than one window of `length`."""
+    n_targets = len(tokens) - 1 if max_tokens is None else min(max_tokens, len(tokens) - 1)
+    if n_targets < length:
         raise UserError(
-            f"{max_tokens} tokens to score are fewer than one window of {length}; raise max_tokens (validation_tokens "
-            f"in training)"
-        )
-    if len(tokens) < length + 1:
-        raise UserError(
-            f"the text to score has {len(tokens):,} tokens, fewer than the {length + 1:,} of one longest "
-            f"window; raise data.held_out, give more text, or choose a shorter length"
+            f"{n_targets:,} tokens to score are fewer than one window of {length:,}: raise max_tokens (in training "
+            "validation_tokens) or data.held_out, give more text, or choose a shorter length"
         )

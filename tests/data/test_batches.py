@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from helpers_corpora import global_batch
 from torch.utils.data import DataLoader
 
 from roundround.data.batches import (
@@ -13,7 +14,6 @@ from roundround.data.batches import (
     Shares,
     TrainingWindows,
     evaluation_windows,
-    global_batch,
     validation_windows,
 )
 from roundround.support.errors import UserError

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from roundround.config.build import build
 from roundround.data.corpora import Corpus, Source
 from roundround.data.hub import Hub
-from roundround.data.mixture import Mixture
+from roundround.data.prepared import Mixture
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.support.errors import UserError
 

@@ -14,12 +14,11 @@ import fsspec
 import numpy as np
 import pytest
 import torch
-from helpers_corpora import Listed
+from helpers_corpora import Listed, global_batch
 
 from roundround.data import batches, tokenising
-from roundround.data.batches import Mix, Mixer, Shares, TrainingWindows, WindowSampler, global_batch
-from roundround.data.mixture import Mixture
-from roundround.data.prepared import Prepared, TokenData, make, opened, prepare
+from roundround.data.batches import Mix, Mixer, Shares, TrainingWindows, WindowSampler
+from roundround.data.prepared import Mixture, Prepared, TokenData, make, opened, prepare
 from roundround.data.shards import Store, TokenStream, open_store
 from roundround.data.tokenising import Encoder
 from roundround.data.tokenizers import BPE, Bytes, OfCorpus
@@ -163,7 +162,7 @@ def test_what_lies_at_a_place_is_never_overwritten(tmp_path: Path) -> None:
 def at_an_address(cache: Path, most_bytes: int = 10**9) -> tuple[TokenData, TokenData]:
     """A corpus prepared at an address and read from there, and the same from the cache."""
     make(Listed(TEXTS), Bytes(), open_store(ADDRESS, "to"), cache)
-    there = opened(Prepared(path=ADDRESS, cache_gb=1).entry(), cache, most_bytes)
+    there = opened(Prepared(path=ADDRESS, cache_gb=1).entry, cache, most_bytes)
     return there, prepare(Listed(TEXTS), Bytes(), cache)
 
 
@@ -180,7 +179,7 @@ def test_a_corpus_at_an_address_is_read_as_one_on_the_disk(tmp_path: Path) -> No
 def test_an_address_that_lists_no_files_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at_an_address(tmp_path)
     monkeypatch.setattr(Store, "sizes", Mock(side_effect=AssertionError))  # as of http
-    there = opened(Prepared(path=ADDRESS, cache_gb=1).entry(), tmp_path)
+    there = opened(Prepared(path=ADDRESS, cache_gb=1).entry, tmp_path)
     assert len(there.train.read(0, 99)) == 99
 
 
@@ -353,6 +352,6 @@ def test_readers_of_a_machine_share_the_copies(tmp_path: Path, monkeypatch: pyte
     fetched: list[str] = []
     real = Store.fetch
     monkeypatch.setattr(Store, "fetch", lambda place, name, to: (fetched.append(name), real(place, name, to))[1])
-    one, other = (opened(Prepared(path=ADDRESS, cache_gb=1).entry(), tmp_path) for _ in range(2))
+    one, other = (opened(Prepared(path=ADDRESS, cache_gb=1).entry, tmp_path) for _ in range(2))
     assert one.train.tolist() == other.train.tolist() == there.train.tolist()
     assert len(fetched) == len(set(fetched))
