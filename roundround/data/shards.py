@@ -133,6 +133,8 @@ def open_store(address: str, option: str) -> Store:
     if not ADDRESS.match(address):
         return Store(os.path.abspath(home_expanded(address.removeprefix("file://"), option)))
     check_no_credentials(address, option)
+    if "?" in address:
+        raise UserError(f"{option}: an address with a query would be recorded; give it without one")
     return Store(address)
 
 

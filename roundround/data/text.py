@@ -161,7 +161,7 @@ class TextFiles(Corpus):
     """Files, folders (with all below them) and globs, in the order given; within each, files by path.
 
     Nothing is left out silently: a line counts the files whose ending is not read. A file or folder that cannot be read
-    and a pipe or device with a supported ending are errors. Links are followed.
+    and a pipe or device with a supported ending are errors. Links are followed, each linked folder once.
 
     Plain text (txt, text, md) is cut into documents at `split_regex` (null: one document a file, which has to fit in
     memory). A row of jsonl, json, csv, tsv or parquet is a document: the texts of its columns, joined by a newline;
@@ -241,11 +241,17 @@ def _expand(entry: str, *, says: bool) -> list[Path]:
 
 
 def _below(folder: Path) -> list[Path]:
-    """The files below a folder by path, without hidden files and hidden folders. OSError, also where links go round."""
-    found = list[Path]()
+    """The files below a folder by path, without hidden files and hidden folders. OSError.
+
+    A folder that links reach again is read once, under the first of its names.
+    """
+    found, entered = list[Path](), set()
     for parent, below, names in os.walk(folder, onerror=_raise, followlinks=True):
-        below[:] = [name for name in below if not name.startswith(".")]
-        found += [Path(parent, name) for name in names if not name.startswith(".")]
+        real = os.path.realpath(parent)
+        below[:] = [] if real in entered else sorted(name for name in below if not name.startswith("."))
+        if real not in entered:
+            found += [Path(parent, name) for name in names if not name.startswith(".")]
+        entered.add(real)
     return sorted(found)
 
 

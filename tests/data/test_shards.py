@@ -73,10 +73,9 @@ def test_bytes_need_no_tokenizer_to_be_the_same(text: str) -> None:
     assert short.of_bytes
     for documents in ([(True, text)], [(False, text), (True, "x"), (False, "y")]):
         a, b = short(documents), long(documents)
-        assert a.counts == b.counts
-        assert {name: (v.dtype, v.tolist()) for name, v in a.arrays.items()} == {
-            name: (v.dtype, v.tolist()) for name, v in b.arrays.items()
-        }
+        assert a[1] == b[1]
+        found, expected = ({name: (v.dtype, v.tolist()) for name, v in arrays.items()} for arrays, _ in (a, b))
+        assert found == expected
 
 
 @final
@@ -137,7 +136,7 @@ def test_a_full_disk_keeps_the_whole_shards(tmp_path: Path, monkeypatch: pytest.
     to, full = Store(tmp_path / "mine"), OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", Mock(wraps=os.replace, side_effect=chain([DEFAULT] * 13, repeat(full))))
-        with pytest.raises(UserError, match=rf"no space left for tokens in {Path(to.address)}: "):
+        with pytest.raises(UserError, match=rf"{Path(to.address)}: cannot be written \(No space left"):
             make(Listed(TEXTS), Bytes(), to, tmp_path)
     assert "shard-00001.json" in to.sizes()
     assert make(Listed(TEXTS), Bytes(), to, tmp_path).meta["train"]["documents"] > 300
@@ -147,13 +146,13 @@ def test_what_lies_at_a_place_is_never_overwritten(tmp_path: Path) -> None:
     make(Listed(TEXTS), Bytes(), Store(tmp_path / "mine"), tmp_path)
     before = contents(tmp_path / "mine")
     for corpus, recipe in ((Listed(TEXTS[1:]), Bytes()), (Listed(TEXTS), BPE_RECIPE)):
-        with pytest.raises(UserError, match=r"holds another corpus, or this one in other tokens; give another to=DIR"):
+        with pytest.raises(UserError, match=r"holds other files, or another corpus; give another to=DIR"):
             make(corpus, recipe, Store(tmp_path / "mine"), tmp_path)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "aunt.txt").write_text("dear aunt")
     with pytest.raises(UserError, match=r"letters holds other files"):
         make(Listed(TEXTS), Bytes(), Store(tmp_path / "letters"), tmp_path)
-    with pytest.raises(UserError, match=r"tokens cannot be written in .*aunt.txt .*: give another to=DIR"):
+    with pytest.raises(UserError, match=r"aunt.txt.*: cannot be written .*; free space there, or choose another"):
         make(Listed(TEXTS), Bytes(), Store(tmp_path / "letters" / "aunt.txt"), tmp_path)
     assert contents(tmp_path / "mine") == before
     assert contents(tmp_path / "letters") == {"aunt.txt": b"dear aunt"}
@@ -174,13 +173,6 @@ def test_a_corpus_at_an_address_is_read_as_one_on_the_disk(tmp_path: Path) -> No
     plan = Shares(batch_size=4, n_steps=20)
     for a, b in zip(*(TrainingWindows(data.train, plan, seed=1, length=16) for data in (there, here)), strict=True):
         assert torch.equal(a, b)
-
-
-def test_an_address_that_lists_no_files_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    at_an_address(tmp_path)
-    monkeypatch.setattr(Store, "sizes", Mock(side_effect=AssertionError))  # as of http
-    there = opened(Prepared(path=ADDRESS, cache_gb=1).entry, tmp_path)
-    assert len(there.train.read(0, 99)) == 99
 
 
 def test_the_tokenizer_is_the_one_that_it_was_prepared_with(tmp_path: Path) -> None:
@@ -206,13 +198,13 @@ def test_copies_of_shards_take_no_more_of_the_disk_than_they_may(tmp_path: Path)
     ("change", "why"),
     [
         (lambda fs, path: fs.pipe_file(path, b"\1" + fs.cat_file(path)[1:]), "has other bytes than were written"),
-        (lambda fs, path: fs.rm_file(path), "it is gone"),
+        (lambda fs, path: fs.rm_file(path), "cannot be read"),
     ],
 )
 def test_a_shard_that_is_damaged_at_its_address_is_one_line(tmp_path: Path, change: Any, why: str) -> None:
     there, _ = at_an_address(tmp_path)
     change(fsspec.filesystem("memory"), "/corpora/mine/train-00001.bin")
-    with pytest.raises(UserError, match=rf"{ADDRESS}/train-00001.bin: .*{why}; roundround prepare with the same"):
+    with pytest.raises(UserError, match=rf"{ADDRESS}/train-00001.bin: .*{why}.*; roundround prepare with the same"):
         there.train.tolist()
 
 
@@ -307,33 +299,21 @@ def test_no_held_out_document_is_of_two_sources_where_documents_do_not_see_each_
 
 
 @pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ({"digits": -1, "letters": 1}, "weights.digits is -1: numbers from 0 are allowed"),
-        ({"digits": 1, "letters": float("nan")}, "weights.letters is nan"),
-        ({"digits": 0, "letters": 0}, "weights are all 0"),
-    ],
+    "weights",
+    [{"digits": -1, "letters": 1}, {"digits": 1, "letters": float("nan")}, {"digits": 0, "letters": 0}],
 )
-def test_weights_that_are_no_shares_are_refused(weights: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_weights_that_are_no_shares_are_refused(weights: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"weights are .*: numbers from 0, and one above 0, are allowed"):
         mixture(weights)
 
 
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("", "data.path is empty"),
-        *[
-            (address, f"address of {address.rpartition('://')[0].rpartition('::')[2]}:// with ")
-            for address in (
-                "s3://key:secret@bucket/x",
-                "https://host/x?X-Amz-Signature=secret",
-                "simplecache::http://user:secret@127.0.0.1:9/mine",
-                "dir::http://127.0.0.1:9/a?secret",
-            )
-        ],
-        ("http:/host/x", "data.path=http:/host/x: an address has // after its colon"),
-        ("s3://bucket/x", r"s3://bucket/x: s3:// needs .* pip install 'roundround\[s3\]'"),
+        ("s3://key:secret@bucket/x", "address of s3:// with credentials"),
+        ("simplecache::http://user:secret@127.0.0.1:9/mine", "address of http:// with credentials"),
+        ("https://host/x?X-Amz-Signature=secret", "data.path: an address with a query would be recorded"),
+        ("s3://bucket/x", r"s3://bucket/x: .* s3:// needs pip install 'roundround\[s3\]'"),
         ("nope://bucket/x", r"nope://bucket/x: cannot be reached .*Protocol not known"),
         ("http://127.0.0.1:9/x", r"http://127.0.0.1:9/x: cannot be reached"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import signal
 import subprocess
@@ -85,13 +84,6 @@ def test_the_second_time_nothing_is_read(tmp_path: Path) -> None:
     assert second.tokenizer.decode(second.tokenizer.encode(text).ids) == text
 
 
-def test_other_corpora_and_tokenizers_have_entries_of_their_own(tmp_path: Path) -> None:
-    for corpus in (Listed(TEXTS), Listed(TEXTS[1:]), Listed(TEXTS, held_out=0.2)):
-        for recipe in (Bytes(), BPE(vocab_size=300, max_train_bytes=1000)):
-            prepare(corpus, recipe, tmp_path)
-    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 6
-
-
 @pytest.mark.parametrize(("size", "dtype"), [(2**16, "uint16"), (2**16 + 1, "uint32")])
 def test_ids_take_two_bytes_as_long_as_they_fit(tmp_path: Path, size: int, dtype: str) -> None:
     data = prepare(Listed(TEXTS), Wide(size), tmp_path)
@@ -120,9 +112,7 @@ def test_a_saved_tokenizer_gives_the_same_tokens_and_hash(tmp_path: Path) -> Non
         ("meta.json", lambda path: path.write_text("{")),
     ],
 )
-def test_a_damaged_entry_is_made_again_with_one_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, damage: Callable[[Path], object]
-) -> None:
+def test_a_damaged_entry_is_made_again(tmp_path: Path, name: str, damage: Callable[[Path], object]) -> None:
     before = prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist()
     damage(entry(tmp_path) / name)
     corpus = Listed(TEXTS)
@@ -130,7 +120,6 @@ def test_a_damaged_entry_is_made_again_with_one_line(
     assert after.train.tolist() == before
     assert (after.n_vocab, after.end_of_document, after.train.dtype) == (257, 256, np.uint16)
     assert corpus.n_reads == 1
-    assert ["are damaged" in record.message for record in caplog.records if record.levelno == logging.WARNING] == [True]
     assert names(tmp_path) <= {"", ".lock"}
 
 
@@ -159,7 +148,7 @@ def test_a_full_disk_names_the_way_out(tmp_path: Path, monkeypatch: pytest.Monke
             patch.setattr(os, "replace", full)
         else:
             patch.setattr(Path, "mkdir", full)
-        with pytest.raises(UserError, match=rf"no space left for tokens in {tmp_path}.*: .*ROUNDROUND_CACHE=FOLDER"):
+        with pytest.raises(UserError, match=rf"{tmp_path}.*: cannot be written \(No space left .*ROUNDROUND_CACHE=DIR"):
             prepare(Listed(TEXTS), Bytes(), tmp_path)
     assert len(prepare(Listed(TEXTS), Bytes(), tmp_path).train) > 0
 
@@ -182,7 +171,7 @@ def test_who_only_evaluates_needs_no_training_documents(tmp_path: Path) -> None:
     for fraction in (0.999, 1):
         data = prepare(Listed(["only one"], held_out=fraction), Bytes(), tmp_path, needs=["held_out"])
         assert (len(data.train), data.held_out.tolist()) == (0, [*b"only one", 256])
-    with pytest.raises(UserError, match=r"data.held_out=1 holds every document out and leaves none to train on"):
+    with pytest.raises(UserError, match=r"none to train on at data.held_out=1"):
         prepare(Listed(TEXTS, held_out=1), Bytes(), tmp_path)
 
 
