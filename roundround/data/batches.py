@@ -111,7 +111,6 @@ class Mixer:
 
     BLOCK = 1000
     GOLDEN = 0.6180339887498949
-    AT_ONCE = 1 << 16  # blocks that are counted together
 
     def __init__(self, shares: Sequence[float], *, seed: int) -> None:
         wanted = np.asarray(shares) * self.BLOCK
@@ -119,17 +118,13 @@ class Mixer:
         ends = np.cumsum(np.maximum(0, wanted - self.whole))
         ends[-1] = self.BLOCK - self.whole.sum()  # a whole number, whatever the rounding of the sum
         self._ends = np.concatenate([[0], ends])
-        self._before = 0, np.zeros(len(wanted), np.int64)  # a block, and the number of items of each source before it
 
     def items(self, items: Items) -> tuple[NDArray[np.int64], Items]:
         """(the source, the number within the source) of each item."""
         sources, numbers = np.empty_like(items), np.empty_like(items)
         for block in np.unique(items // self.BLOCK).tolist():
             rows = np.flatnonzero(items // self.BLOCK == block)
-            known, before = self._before if self._before[0] <= block else (0, np.zeros_like(self.whole))
-            for first in range(known, block, self.AT_ONCE):
-                before = before + self._counts(first, min(first + self.AT_ONCE, block))
-            self._before = block, before
+            before = self._counts(0, block)
             drawn_from = np.repeat(np.arange(len(self.whole)), self._counts(block, block + 1))
             order = np.random.default_rng([self.seed, block, 0, 2]).permutation(drawn_from)
             offsets = items[rows] % self.BLOCK

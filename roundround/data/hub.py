@@ -96,22 +96,22 @@ class HubRows:
                 f"({first_line(error)}): check {self.key}name and {self.key}revision, or log in"
             ) from None
 
-    def open(self, columns: Sequence[str], *, copy_serves: bool = True) -> Any:
+    def open(self, columns: Sequence[str]) -> Any:
         """The `Dataset`, or `IterableDataset` when streaming. UserError where config, split or a column is wrong.
 
-        copy_serves: whether a cached copy may replace streamed rows where there is no network.
+        Without a network a cached copy serves, except when streaming, which shuffles otherwise.
         """
         import datasets
 
         commit, reachable = self.commit, hub_is_reachable()
         if not sys.stderr.isatty():
             datasets.disable_progress_bars()
-        if not reachable and not copy_serves:
+        if self.streaming and not reachable:
             raise self._unreachable()
         try:
             with nullcontext() if reachable else offline():
                 rows: Any = datasets.load_dataset(
-                    self.name, self.config, split=self.split, revision=commit, streaming=self.streaming and reachable
+                    self.name, self.config, split=self.split, revision=commit, streaming=self.streaming
                 )
         except Exception as error:  # the libraries' errors differ between versions; the first line says what is wrong
             raise (
@@ -182,8 +182,7 @@ class Hub(Corpus):
         )
 
     def texts(self) -> Iterator[str]:
-        shuffled_stream = self.streaming and self.shuffle_seed is not None  # a cached copy has another order
-        stored = self._hub.open(self.column, copy_serves=not shuffled_stream)
+        stored = self._hub.open(self.column)
         if self.shuffle_seed is not None:
             stored = stored.shuffle(seed=self.shuffle_seed)
         rows = (

@@ -248,9 +248,6 @@ class TokenStream:
         for begin in range(0, len(self), BLOCK):
             yield self.read(begin, min(begin + BLOCK, len(self)))
 
-    def tolist(self) -> list[int]:
-        return [value for block in self.blocks() for value in block.tolist()]
-
     def sum(self) -> int:
         return sum(int(block.sum(dtype=np.int64)) for block in self.blocks())
 

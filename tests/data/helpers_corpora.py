@@ -10,7 +10,7 @@ from torch import Tensor
 
 from roundround.data.batches import Tokens, Windows
 from roundround.data.corpora import Corpus, fingerprint
-from roundround.data.shards import Mix
+from roundround.data.shards import Mix, TokenStream
 
 
 @final
@@ -34,3 +34,7 @@ class Listed(Corpus):
 def global_batch(tokens: Tokens | Mix, *, seed: int, step: int, batch_size: int, length: int) -> Tensor:
     """[batch_size, length + 1], int64."""
     return Windows(tokens, seed=seed, length=length).read(np.arange(step * batch_size, (step + 1) * batch_size))
+
+
+def listed(tokens: TokenStream) -> list[int]:
+    return [int(value) for value in np.asarray(tokens)]

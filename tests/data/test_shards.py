@@ -14,7 +14,7 @@ import fsspec
 import numpy as np
 import pytest
 import torch
-from helpers_corpora import Listed, global_batch
+from helpers_corpora import Listed, global_batch, listed
 
 from roundround.data import batches, tokenising
 from roundround.data.batches import Mix, Mixer, Shares, TrainingWindows, WindowSampler
@@ -60,7 +60,7 @@ def test_shards_end_to_end_are_the_corpus_that_one_shard_holds(tmp_path: Path, m
     one = prepare(Listed(TEXTS), Bytes(), tmp_path / "one")
     assert len(one.train.segments) == 1 < len(many.train.segments)
     for name in ("train", "held_out", "held_out_bytes"):
-        assert getattr(many, name).tolist() == getattr(one, name).tolist()
+        assert listed(getattr(many, name)) == listed(getattr(one, name))
     kept = {"seed": 3, "step": 5, "batch_size": 7, "length": 16}
     assert torch.equal(global_batch(many.train, **kept), global_batch(np.asarray(one.train), **kept))
 
@@ -169,7 +169,7 @@ def test_a_corpus_at_an_address_is_read_as_one_on_the_disk(tmp_path: Path) -> No
     there, here = at_an_address(tmp_path)
     assert there.corpus_hash == here.corpus_hash
     for name in ("train", "held_out", "held_out_bytes"):
-        assert getattr(there, name).tolist() == getattr(here, name).tolist()
+        assert listed(getattr(there, name)) == listed(getattr(here, name))
     plan = Shares(batch_size=4, n_steps=20)
     for a, b in zip(*(TrainingWindows(data.train, plan, seed=1, length=16) for data in (there, here)), strict=True):
         assert torch.equal(a, b)
@@ -189,9 +189,9 @@ def test_the_tokenizer_is_the_one_that_it_was_prepared_with(tmp_path: Path) -> N
 def test_copies_of_shards_take_no_more_of_the_disk_than_they_may(tmp_path: Path) -> None:
     there, here = at_an_address(tmp_path, most_bytes=20_000)
     assert len(there.train) * 2 > 40_000
-    assert there.train.tolist() == here.train.tolist()
+    assert listed(there.train) == listed(here.train)
     assert sum(path.stat().st_size for path in (tmp_path / "shards").glob("*.bin")) <= 20_000
-    assert there.train.tolist() == here.train.tolist()
+    assert listed(there.train) == listed(here.train)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_shard_that_is_damaged_at_its_address_is_one_line(tmp_path: Path, chan
     there, _ = at_an_address(tmp_path)
     change(fsspec.filesystem("memory"), "/corpora/mine/train-00001.bin")
     with pytest.raises(UserError, match=rf"{ADDRESS}/train-00001.bin: .*{why}.*; roundround prepare with the same"):
-        there.train.tolist()
+        listed(there.train)
 
 
 SIZES = [700, 90, 1300, 17, 512, 640, 333]
@@ -286,7 +286,7 @@ def test_a_mixture_trains_and_is_measured_in_its_shares(tmp_path: Path) -> None:
     letters = int(((tokens >= ord("a")) & (tokens < 256)).sum()) / len(tokens)
     assert 0.2 < letters < 0.28
     assert data.n_held_out_bytes == int(np.asarray(data.held_out_bytes).sum())
-    text = data.tokenizer.decode(data.held_out[1:100].tolist(), skip_special_tokens=True)
+    text = data.tokenizer.decode(listed(data.held_out[1:100]), skip_special_tokens=True)
     assert data.bytes_of_targets(99) == len(text)
 
 
@@ -333,5 +333,5 @@ def test_readers_of_a_machine_share_the_copies(tmp_path: Path, monkeypatch: pyte
     real = Store.fetch
     monkeypatch.setattr(Store, "fetch", lambda place, name, to: (fetched.append(name), real(place, name, to))[1])
     one, other = (opened(Prepared(path=ADDRESS, cache_gb=1).entry, tmp_path) for _ in range(2))
-    assert one.train.tolist() == other.train.tolist() == there.train.tolist()
+    assert listed(one.train) == listed(other.train) == listed(there.train)
     assert len(fetched) == len(set(fetched))

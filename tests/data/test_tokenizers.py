@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import STORIES
-from helpers_corpora import Listed
+from helpers_corpora import Listed, listed
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
@@ -107,7 +107,7 @@ def test_the_cache_keeps_text_with_special_tokens_read_apart_from_plain_text(tmp
         assert ({0, 1, 2} <= set(expected)) == reads
         for _ in ("tokenised", "from the cache"):
             data = prepare(corpus, recipe, tmp_path, needs=["held_out"])
-            assert data.held_out.tolist() == 2 * [*expected, 1]
+            assert listed(data.held_out) == 2 * [*expected, 1]
             assert data.tokenizer.encode_special_tokens == (not reads)
             is_joint = (np.asarray(data.held_out) == 1) & (np.asarray(data.held_out_bytes) == 0)
             assert is_joint.sum() == 2, "a joint that the text spells stands for bytes"

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from helpers_corpora import Listed
+from helpers_corpora import Listed, listed
 
 from roundround.data.corpora import fingerprint, is_held_out
 from roundround.data.prepared import prepare
@@ -57,8 +57,8 @@ def test_every_token_of_every_document_is_in_its_split_in_order(tmp_path: Path) 
     expected: dict[bool, list[int]] = {True: [], False: []}
     for text in TEXTS:
         expected[is_held_out(text, 0.1)] += [*text.encode(), 256]
-    assert data.train.tolist() == expected[False]
-    assert data.held_out.tolist() == expected[True]
+    assert listed(data.train) == expected[False]
+    assert listed(data.held_out) == expected[True]
     assert (data.train.dtype, data.n_vocab, data.end_of_document) == (np.uint16, 257, 256)
     assert data.n_held_out_documents == sum(is_held_out(text, 0.1) for text in TEXTS)
     assert data.n_train_documents + data.n_held_out_documents == len(TEXTS)
@@ -88,7 +88,7 @@ def test_the_second_time_nothing_is_read(tmp_path: Path) -> None:
 def test_ids_take_two_bytes_as_long_as_they_fit(tmp_path: Path, size: int, dtype: str) -> None:
     data = prepare(Listed(TEXTS), Wide(size), tmp_path)
     assert data.train.dtype == dtype
-    assert data.train[:2].tolist() == [0, size - 1]
+    assert listed(data.train[:2]) == [0, size - 1]
     assert (data.n_vocab, data.end_of_document) == (size, size - 1)
 
 
@@ -113,11 +113,11 @@ def test_a_saved_tokenizer_gives_the_same_tokens_and_hash(tmp_path: Path) -> Non
     ],
 )
 def test_a_damaged_entry_is_made_again(tmp_path: Path, name: str, damage: Callable[[Path], object]) -> None:
-    before = prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist()
+    before = listed(prepare(Listed(TEXTS), Bytes(), tmp_path).train)
     damage(entry(tmp_path) / name)
     corpus = Listed(TEXTS)
     after = prepare(corpus, Bytes(), tmp_path)
-    assert after.train.tolist() == before
+    assert listed(after.train) == before
     assert (after.n_vocab, after.end_of_document, after.train.dtype) == (257, 256, np.uint16)
     assert corpus.n_reads == 1
     assert names(tmp_path) <= {"", ".lock"}
@@ -170,7 +170,7 @@ def test_a_corpus_too_small_to_split_is_told(tmp_path: Path, texts: list[str], h
 def test_who_only_evaluates_needs_no_training_documents(tmp_path: Path) -> None:
     for fraction in (0.999, 1):
         data = prepare(Listed(["only one"], held_out=fraction), Bytes(), tmp_path, needs=["held_out"])
-        assert (len(data.train), data.held_out.tolist()) == (0, [*b"only one", 256])
+        assert (len(data.train), listed(data.held_out)) == (0, [*b"only one", 256])
     with pytest.raises(UserError, match=r"none to train on at data.held_out=1"):
         prepare(Listed(TEXTS, held_out=1), Bytes(), tmp_path)
 
@@ -185,7 +185,7 @@ def test_a_file_of_the_corpus_that_cannot_be_read_is_not_taken_for_the_cache(tmp
 def test_bytes_of_a_stretch_of_tokens_are_those_of_its_text(tmp_path: Path, recipe: TokenizerRecipe) -> None:
     data = prepare(Listed(TEXTS, held_out=0.5), recipe, tmp_path)
     for n in range(1, len(data.held_out), 7):
-        text = data.tokenizer.decode(data.held_out[1 : n + 1].tolist(), skip_special_tokens=True)
+        text = data.tokenizer.decode(listed(data.held_out[1 : n + 1]), skip_special_tokens=True)
         if "\N{REPLACEMENT CHARACTER}" not in text:  # which a cut character would leave
             assert data.bytes_of_targets(n) == len(text.encode())
     held_out = [text for text in TEXTS if is_held_out(text, 0.5)]

@@ -173,7 +173,5 @@ class TrainingExamples(Dataset[TaskBatch]):
         if self.sampler.n is None:
             return self.examples[i]
         if i not in self._kept:
-            tokens, scored, answers, output_at = self.examples[i]
-            answers = None if answers is None else answers.astype(np.uint32)
-            self._kept[i] = Example(tokens.astype(np.uint32), scored, answers, output_at)  # half the memory
+            self._kept[i] = self.examples[i]
         return self._kept[i]
