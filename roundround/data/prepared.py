@@ -41,6 +41,8 @@ from roundround.data.tokenising import (
 from roundround.data.tokenizers import AlreadyOpen, OfCorpus, TokenizerRecipe, check_known, unknown_token
 from roundround.support.errors import UserError
 
+__all__ = ["TokenData", "default_cache_dir", "make", "opened", "prepare"]
+
 CYCLE = 1 << 16  # held-out tokens in which every source has its share
 MOST_HELD_OUT = 1 << 24  # tokens
 SAMPLE = 2**20  # tokens from the beginning of a split, among which unknown tokens are counted
@@ -279,7 +281,7 @@ def _mixed(mixture: Mixture, recipe: TokenizerRecipe, cache_dir: Path, needs: Se
     first, streams = parts[0], [(part.held_out, part.held_out_bytes) for part in parts]
     held_out, held_out_bytes = mixture.held_out_streams(streams, first.end_of_document)  # type: ignore[arg-type]  # no array
     return TokenData(
-        train=Mix(tuple(part.train for part in parts), tuple(mixture.shares), tuple(mixture.sources)),  # type: ignore[arg-type]
+        train=Mix(tuple(part.train for part in parts), tuple(mixture.shares), tuple(mixture.sources)),  # type: ignore[misc]  # no Mix
         held_out=held_out,
         held_out_bytes=held_out_bytes,
         n_train_documents=sum(part.n_train_documents for part in parts),

@@ -126,7 +126,7 @@ def _table(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     with text_file(path) as file:
         quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if is_csv else csv.QUOTE_NONE
         reader = csv.reader(file, delimiter="," if is_csv else "\t", quoting=quoting, strict=True)
-        rows = filter(None, reader)
+        rows: Iterator[list[str]] = filter(None, reader)
         try:
             header = next(rows, [])
             if all(name.isdecimal() for name in columns):

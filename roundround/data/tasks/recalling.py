@@ -119,7 +119,7 @@ class MQMTAR(Task):
         train_examples: int | None,
         validation_examples: int,
     ) -> None:
-        self.n_words = n_letters ** min(key_tokens, value_tokens)
+        self.n_words: int = n_letters ** min(key_tokens, value_tokens)
         check_range("n_queries", n_queries, 1, self.n_words, because="the words that n_letters makes")
         self.n_letters, self.key_tokens, self.value_tokens = n_letters, key_tokens, value_tokens
         self.pairs_share, self.n_queries = pairs_share, n_queries
