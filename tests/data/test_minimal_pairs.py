@@ -109,19 +109,6 @@ def test_a_broken_line_is_named_with_its_file(tmp_path: Path, name: str, text: s
     assert message in str(told.value)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"path": ["nowhere"]}, "no file, folder or glob match at 'nowhere'"),
-        ({"phenomena": ["causativ"]}, "there is no 'causativ'; did you mean 'causative'?"),
-    ],
-)
-def test_what_is_not_there_is_named(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as told:
-        pairs(**given).by_phenomenon()
-    assert message in str(told.value)
-
-
 @pytest.mark.slow  # a process that imports datasets, and a server
 def test_the_hub_has_a_configuration_for_each_phenomenon(tmp_path: Path) -> None:
     readme = "---\nconfigs:\n- config_name: causative\n  data_files: causative.jsonl\n---\n"

@@ -13,7 +13,6 @@ import pytest
 
 from roundround.data import local_texts
 from roundround.data.local_texts import PyDoc
-from roundround.support.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +53,6 @@ def test_the_identity_does_not_parse_and_follows_every_byte(tmp_path: Path, monk
     assert PyDoc(held_out=0.2).identity() != before
     (tmp_path / "module.py").write_text('"two"\nx = = 1')
     assert PyDoc(held_out=0.1).identity() != before
-
-
-def test_no_sources_is_one_line_that_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_texts.sysconfig, "get_path", lambda _: str(tmp_path))
-    with pytest.raises(UserError, match=f"{tmp_path}; use data=text"):
-        PyDoc(held_out=0.1).identity()
 
 
 def test_importing_the_data_package_loads_no_heavy_library() -> None:

@@ -325,13 +325,3 @@ def test_an_address_that_leads_nowhere_is_one_line(address: str, message: str) -
         open_store(address, "data.path").read_text("meta.json")
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_readers_of_a_machine_share_the_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    there, _ = at_an_address(tmp_path)
-    fetched: list[str] = []
-    real = Store.fetch
-    monkeypatch.setattr(Store, "fetch", lambda place, name, to: (fetched.append(name), real(place, name, to))[1])
-    one, other = (opened(Prepared(path=ADDRESS, cache_gb=1).entry, tmp_path) for _ in range(2))
-    assert listed(one.train) == listed(other.train) == listed(there.train)
-    assert len(fetched) == len(set(fetched))

@@ -4,43 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from helpers_corpora import Listed, listed
 
-from roundround.data.corpora import fingerprint, is_held_out
+from roundround.data.corpora import is_held_out
 from roundround.data.prepared import prepare
 from roundround.data.tokenising import bytes_of_tokens
-from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes, TokenizerRecipe, Vocabulary, open_vocabulary
+from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes, TokenizerRecipe
 from roundround.support.errors import UserError
 
 TEXTS = [f"the text of document {n}, h\u00e9 <|endoftext|>" for n in range(300)]
-
-
-@final
-class Wide(TokenizerRecipe):
-    """A vocabulary of any size, of which a text uses one token."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def identity(self) -> str:
-        return fingerprint(wide=self.size)
-
-    def build(self, texts: object) -> Vocabulary:
-        from tokenizers import Tokenizer, models
-
-        vocabulary = {f"w{n}": n for n in range(self.size)}
-        return open_vocabulary(Tokenizer(models.WordLevel(vocabulary, unk_token="w0")), self.size - 1)
 
 
 def entry(cache: Path) -> Path:
@@ -84,14 +65,6 @@ def test_the_second_time_nothing_is_read(tmp_path: Path) -> None:
     assert second.tokenizer.decode(second.tokenizer.encode(text).ids) == text
 
 
-@pytest.mark.parametrize(("size", "dtype"), [(2**16, "uint16"), (2**16 + 1, "uint32")])
-def test_ids_take_two_bytes_as_long_as_they_fit(tmp_path: Path, size: int, dtype: str) -> None:
-    data = prepare(Listed(TEXTS), Wide(size), tmp_path)
-    assert data.train.dtype == dtype
-    assert listed(data.train[:2]) == [0, size - 1]
-    assert (data.n_vocab, data.end_of_document) == (size, size - 1)
-
-
 def test_a_saved_tokenizer_gives_the_same_tokens_and_hash(tmp_path: Path) -> None:
     data = prepare(Listed(TEXTS), BPE(vocab_size=300, max_train_bytes=1000), tmp_path)
     data.tokenizer.save(str(tmp_path / "kept.json"))
@@ -121,12 +94,6 @@ def test_a_damaged_entry_is_made_again(tmp_path: Path, name: str, damage: Callab
     assert (after.n_vocab, after.end_of_document, after.train.dtype) == (257, 256, np.uint16)
     assert corpus.n_reads == 1
     assert names(tmp_path) <= {"", ".lock"}
-
-
-def test_a_failing_corpus_stands_in_nobodys_way(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="line 3"):
-        prepare(Listed(TEXTS, error=UserError("a.jsonl, line 3: broken")), Bytes(), tmp_path)
-    assert len(prepare(Listed(TEXTS), Bytes(), tmp_path).train) > 0
 
 
 @pytest.mark.parametrize("call", ["write", "flush", "replace", "mkdir"])
@@ -236,31 +203,12 @@ def slowly(folder: Path, pause: float) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", SLOW, str(folder), str(pause)], stdout=subprocess.PIPE, text=True)
 
 
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 20
-    while not any(found.stat().st_size for found in Path("/").glob(str(path)[1:])):  # created, and then written
-        assert time.monotonic() < deadline, f"{path} never came"
-        time.sleep(0.01)
-
-
 def test_three_processes_at_once_do_the_work_once(tmp_path: Path) -> None:
     processes = [slowly(tmp_path, 0.02) for _ in range(3)]
     outputs = {process.communicate(timeout=60)[0] for process in processes}
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert len(outputs) == 1
     assert (tmp_path / "reads").read_text() == "x"
-
-
-def test_a_killed_process_blocks_nobody_and_is_cleaned_up_after(tmp_path: Path) -> None:
-    process = slowly(tmp_path, 10)
-    wait_for(tmp_path / "reads")
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=20)
-    assert not (entry(tmp_path / "cache") / "meta.json").exists()
-    after = slowly(tmp_path, 0)
-    assert after.communicate(timeout=20)[0]
-    assert (tmp_path / "reads").read_text() == "xx"
-    assert names(tmp_path / "cache") <= {"", ".lock"}
 
 
 @pytest.mark.parametrize(("chosen", "after"), [(None, "false"), ("true", "true"), ("0", "0")])

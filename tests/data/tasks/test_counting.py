@@ -49,11 +49,6 @@ def test_the_longer_number_has_the_length_and_the_shorter_any_and_either_is_firs
     assert chisquare([sizes[4] + sizes[3], sizes[-4] + sizes[-3]]).pvalue > 1e-3
 
 
-def test_single_digits_may_be_zero() -> None:
-    found = [between(words, "<bos>", "<sep>") for words in texts(build("addition"), 200, length=1, split="train")]
-    assert {a for a, _, _ in found} == {b for _, _, b in found} == set("0123456789")
-
-
 # -- parity, n_back
 
 
@@ -86,13 +81,6 @@ def test_n_back_is_solved_by_the_symbols(steps: int) -> None:
     # looks at the symbols alone, which stand at every other place
     found = mistakes(task, lambda before: ([*"." * steps, *before[1::2]])[-1 - steps], steps + 1, steps + 2, 20, 64)
     assert found == []
-
-
-def test_every_answer_is_scored_and_the_first_ones_are_none() -> None:
-    for words, example in zip(texts(build("n_back"), 5, length=9), drawn(build("n_back"), 5, length=9), strict=True):
-        assert example.scored.nonzero()[0].tolist() == [*range(2, 19, 2)]
-        assert words[2:6:2] == [".", "."]
-        assert "." not in words[6:]
 
 
 # -- local_count
@@ -158,16 +146,3 @@ def test_instructions_are_drawn_with_their_probabilities() -> None:
     for name, p in (("w", 0.1), ("r", 0.1), ("i", 0.8)):
         n = len(drawn_ones)
         assert abs(drawn_ones.count(name) / n - p) < 4 * np.sqrt(p * (1 - p) / n)
-
-
-def test_the_bit_before_a_read_says_nothing() -> None:
-    same = []
-    for words in texts(build("flip_flop"), 60, length=128):
-        places = [place for place in range(3, len(words), 2) if words[place] == "r" and words[place - 2] == "i"]
-        same += [words[place - 1] == words[place + 1] for place in places]
-    assert abs(np.mean(same) - 0.5) < 2 / np.sqrt(len(same))
-
-
-def test_without_reads_only_the_last_one_is_asked() -> None:
-    task = build("flip_flop", p_read=0)
-    assert {int(example.scored.sum()) for example in drawn(task, 10, length=64)} == {1}

@@ -13,7 +13,6 @@ import pytest
 from helpers_tasks import answered, between, build, drawn, mistakes, spelled, texts
 from scipy.stats import chisquare
 
-from roundround.data.tasks.batches import padded
 from roundround.support.errors import UserError
 
 FILLER = "the grass is green . the sky is blue . the sun is yellow . here we go . there and back again ."
@@ -43,14 +42,6 @@ def test_no_value_stands_behind_the_pairs_unless_it_is_asked_for() -> None:
     for example, kept in zip(within, drawn(build("mqar"), 40, length=64), strict=True):
         if example.tokens[:8].tolist() == kept.tokens[:8].tolist():  # of the same split by both hashes
             assert example.targets.tolist() == kept.targets.tolist()
-
-
-def test_a_batch_gives_the_model_no_value_and_asks_for_it() -> None:
-    [example] = drawn(build("mqar"), 1, length=64)
-    batch = padded([example])
-    asked = example.scored[1:].nonzero()[0]
-    assert batch.targets[0, asked].tolist() == example.targets[asked + 1].tolist()
-    assert (batch.tokens[0, 8:] >= example.tokens[1:8:2].min()).sum() == 0, "ids of values are the largest"
 
 
 def test_each_key_is_asked_for_once_and_the_rest_is_filler() -> None:
@@ -208,15 +199,6 @@ def test_passkey_is_solved_by_its_sentence() -> None:
     assert mistakes(build("passkey", n_digits=1), of_the_sentence, 27, 64) == []
 
 
-def test_the_smallest_is_the_number_and_the_question() -> None:
-    for words in texts(build("passkey", n_digits=2), 5, length=30):
-        key = " ".join(words[-2:])
-        assert " ".join(words) == (
-            f"<bos> the pass key is {key} . remember it . {key} is the pass key . "
-            f"what is the pass key ? the pass key is {key}"
-        )
-
-
 def test_filler_stands_before_and_after_and_begins_anew_after_the_number() -> None:
     filler = FILLER.split() * 3
     places = set()
@@ -243,12 +225,6 @@ def test_the_trigger_stands_at_any_place_but_the_last_two_and_at_the_end() -> No
         assert words.count("=>") == 2
         places.append(words.index("=>") - 1)
     assert chisquare(np.bincount(places, minlength=6)).pvalue > 1e-3
-
-
-def test_the_answer_is_any_symbol_and_alone_is_scored() -> None:
-    answers = [int(words[-1]) for words in texts(build("induction"), 600, length=8)]
-    assert chisquare(np.bincount(answers, minlength=15)).pvalue > 1e-3
-    assert {int(example.scored.sum()) for example in drawn(build("induction"), 20, length=8)} == {1}
 
 
 def items(words: list[str]) -> list[tuple[int, str]]:
@@ -279,7 +255,3 @@ def test_the_largest_priority_its_place_and_its_class_are_drawn_evenly() -> None
     assert chisquare(np.bincount(largest, minlength=9)[1:]).pvalue > 1e-3
     names = [int(one[place][1][1:]) for one, place in zip(found, best, strict=True)]
     assert chisquare(np.bincount(names, minlength=5)).pvalue > 1e-3
-
-
-def test_the_class_alone_is_scored() -> None:
-    assert {int(example.scored.sum()) for example in drawn(build("max"), 20, length=8)} == {1}
