@@ -8,11 +8,12 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 
 from roundround.kernels.variants import FinalVariants
 from roundround.support.errors import UserError
+
+MORE_SPACE = "free space there, or choose another folder with to=DIR, or for the cache with ROUNDROUND_CACHE=DIR"
 
 
 class Source(FinalVariants, ABC):
@@ -78,7 +79,7 @@ def fingerprint(**fields: object) -> str:
 
 
 @contextmanager
-def reading(what: object, *, done: str = "read", remedy: str = "repair it, or choose other text") -> Iterator[None]:
+def reading(what: object, remedy: str = "repair it, or choose other text", *, done: str = "read") -> Iterator[None]:
     """Turns an OSError into a UserError that names the file or folder and says what helps."""
     try:
         yield
@@ -86,12 +87,6 @@ def reading(what: object, *, done: str = "read", remedy: str = "repair it, or ch
         path = what if error.filename is None else os.fsdecode(error.filename)
         reason = error.strerror or first_line(error)
         raise UserError(f"{path}: cannot be {done} ({reason}); {remedy}") from error
-
-
-def writing(folder: Path | str) -> AbstractContextManager[None]:
-    """The same where tokens are written."""
-    remedy = "free space there, or choose another folder with to=DIR, or for the cache with ROUNDROUND_CACHE=DIR"
-    return reading(folder, done="written", remedy=remedy)
 
 
 def first_line(error: Exception) -> str:

@@ -24,7 +24,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import DTypeLike, NDArray
 
-from roundround.data.corpora import first_line, reading, writing
+from roundround.data.corpora import MORE_SPACE, first_line, reading
 from roundround.support.errors import UserError, check_no_credentials
 from roundround.support.files import ADDRESS, home_expanded, sha256, write_atomically
 
@@ -184,16 +184,16 @@ class Shards:
 
     def _open(self, file: ShardFile) -> OpenFile:
         if file.store.path is not None:
-            with reading(file.store.path, remedy=AGAIN):
+            with reading(file.store.path, AGAIN):
                 return OpenFile(file.store.path / file.name)
         path = self.folder / f"{file.sha256}.bin"
-        with writing(self.folder):
+        with reading(self.folder, MORE_SPACE, done="written"):
             self.folder.mkdir(parents=True, exist_ok=True)
             with FileLock(self.folder / "lock"):
                 if not path.exists():
                     temporary = path.with_suffix(".tmp")
                     where = f"{file.store.address}/{file.name}"
-                    with reading(where, remedy=AGAIN):
+                    with reading(where, AGAIN):
                         file.store.fetch(file.name, temporary)
                     if sha256(temporary) != file.sha256:
                         raise UserError(f"{where}: it has other bytes than were written; {AGAIN}")

@@ -34,7 +34,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from roundround.data.corpora import Corpus, fingerprint, reading, writing
+from roundround.data.corpora import MORE_SPACE, Corpus, fingerprint, reading
 from roundround.data.shards import ShardFile, Store
 from roundround.data.tokenizers import (
     Bytes,
@@ -148,7 +148,7 @@ def make(
     if entry is None:
         in_cache = cache_dir / f"{fingerprint(address=store.address)[:32]}.lock"
         path = in_cache if store.path is None else store.path / ".lock"
-        with writing(path.parent):
+        with reading(path.parent, MORE_SPACE, done="written"):
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = FileLock(path).acquire()  # which the system releases when its process ends
         with lock:  # perhaps after another process of this machine has prepared the corpus
@@ -168,7 +168,7 @@ def _build(
     sizes = store.sizes()
     log.info("tokenising the corpus once; kept in %s", store.address)
     whole: dict[int, dict[str, Any]] = {}
-    with writing(store.address), store.scratch(cache_dir) as scratch:
+    with reading(store.address, MORE_SPACE, done="written"), store.scratch(cache_dir) as scratch:
         about, vocabulary = _begin(corpus, wanted, recipe, store)
 
         def missing() -> Iterator[Numbered]:
