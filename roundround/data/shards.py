@@ -130,6 +130,8 @@ def open_store(address: str, option: str) -> Store:
 
     A key of s3:// may hold an @, as may a path of this machine.
     """
+    if not address.strip():
+        raise UserError(f"{option} is empty; give a folder or an address such as s3://BUCKET/FOLDER")
     if not ADDRESS.match(address):
         return Store(os.path.abspath(home_expanded(address.removeprefix("file://"), option)))
     check_no_credentials(address, option)

@@ -310,6 +310,7 @@ def test_weights_that_are_no_shares_are_refused(weights: dict[str, float]) -> No
 @pytest.mark.parametrize(
     ("address", "message"),
     [
+        ("", "data.path is empty"),
         ("s3://key:secret@bucket/x", "address of s3:// with credentials"),
         ("simplecache::http://user:secret@127.0.0.1:9/mine", "address of http:// with credentials"),
         ("https://host/x?X-Amz-Signature=secret", "data.path: an address with a query would be recorded"),
