@@ -15,13 +15,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 from train_throughput import read, timed
 
 from roundround.config.build import build
-from roundround.data.batches import global_batch
+from roundround.data.batches import Windows
 from roundround.data.corpora import Corpus
 from roundround.data.prepared import TokenData, prepare
 from roundround.data.tokenizers import TokenizerRecipe
@@ -64,9 +65,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as folder:
         data, model = stories(Path(folder)), read("model", options.size)
-        tokens = global_batch(data.train, seed=0, step=0, batch_size=options.batch, length=model.train_length).to(
-            device
-        )
+        tokens = Windows(data.train, seed=0, length=model.train_length).read(np.arange(options.batch)).to(device)
     ends_BT = tokens[:, :-1] == data.end_of_document
     lengths = documents_of(ends_BT, lambda pos_1T: pos_1T).offsets.diff()
     print(

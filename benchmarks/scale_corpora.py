@@ -101,7 +101,7 @@ def reader(path: Path, n_steps: int) -> None:
     model = read("model", "small")
     with tempfile.TemporaryDirectory() as name:
         make(corpus_of(path), Bytes(), open_store("memory://benchmark", "to"), Path(name))
-        data = opened(Prepared(path="memory://benchmark", cache_gb=1).entry(), Path(name))
+        data = opened(Prepared(path="memory://benchmark", cache_gb=1).entry, Path(name))
         plan = Shares(batch_size=BATCH["small"], n_steps=n_steps)
         windows = TrainingWindows(data.train, plan, seed=0, length=int(model.train_length))
         seconds = [seconds_of(lambda n=n: windows[n]) for n in range(n_steps)]

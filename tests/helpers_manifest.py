@@ -9,7 +9,7 @@ CONFIG: dict[str, Any] = {
     "model": {"_target_": "roundround.model.decoder.Decoder", "kind": "architecture", "train_length": 16},
     "pe": {"_target_": "roundround.pe.p_rope.PRoPE", "p": 0.75},
     "softmax": {"_target_": "roundround.softmax.softmax.Softmax"},
-    "data": {"_target_": "roundround.data.pydoc.PyDoc"},
+    "data": {"_target_": "roundround.data.local_texts.PyDoc"},
     "tokenizer": {"_target_": "roundround.data.tokenizers.Bytes"},
 }
 DATA = {

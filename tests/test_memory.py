@@ -114,7 +114,7 @@ def test_validation_examples_that_fit_nowhere_are_refused_before_they_are_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device, "memory", lambda device: 10**6)
-    copy = {"_target_": "roundround.data.tasks.copy.Copy", "n_symbols": 10, "train_examples": None}
+    copy = {"_target_": "roundround.data.tasks.copying.Copy", "n_symbols": 10, "train_examples": None}
     copy |= {"train_lengths": [1, 20], "validation_examples": 512}
     node = OmegaConf.create({"model": {"train_length": 8}, "init": None, "tokenizer": None, "data": copy})
     decide_by_data(node, [], Start({}))

@@ -201,7 +201,7 @@ def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> To
     """Texts as one stream to be scored, as `prepare` makes it but in memory; read until there are `most` targets."""
     encode, found, n_tokens = Encoder(vocabulary), [], 0
     for text in texts:
-        found.append(encode([(True, text)]).arrays)
+        found.append(encode([(True, text)])[0])
         n_tokens += len(found[-1]["held_out"])
         if most is not None and n_tokens > most:
             break

@@ -111,7 +111,6 @@ class Mixer:
 
     BLOCK = 1000
     GOLDEN = 0.6180339887498949
-    AT_ONCE = 1 << 16  # blocks that are counted together
 
     def __init__(self, shares: Sequence[float], *, seed: int) -> None:
         wanted = np.asarray(shares) * self.BLOCK
@@ -119,17 +118,13 @@ class Mixer:
         ends = np.cumsum(np.maximum(0, wanted - self.whole))
         ends[-1] = self.BLOCK - self.whole.sum()  # a whole number, whatever the rounding of the sum
         self._ends = np.concatenate([[0], ends])
-        self._before = 0, np.zeros(len(wanted), np.int64)  # a block, and the number of items of each source before it
 
     def items(self, items: Items) -> tuple[NDArray[np.int64], Items]:
         """(the source, the number within the source) of each item."""
         sources, numbers = np.empty_like(items), np.empty_like(items)
         for block in np.unique(items // self.BLOCK).tolist():
             rows = np.flatnonzero(items // self.BLOCK == block)
-            known, before = self._before if self._before[0] <= block else (0, np.zeros_like(self.whole))
-            for first in range(known, block, self.AT_ONCE):
-                before = before + self._counts(first, min(first + self.AT_ONCE, block))
-            self._before = block, before
+            before = self._counts(0, block)
             drawn_from = np.repeat(np.arange(len(self.whole)), self._counts(block, block + 1))
             order = np.random.default_rng([self.seed, block, 0, 2]).permutation(drawn_from)
             offsets = items[rows] % self.BLOCK
@@ -177,11 +172,6 @@ class Windows:
         return windows
 
 
-def global_batch(tokens: Tokens | Mix, *, seed: int, step: int, batch_size: int, length: int) -> Tensor:
-    """The batch of a step over all ranks: [batch_size, length + 1], int64. UserError where the corpus is too short."""
-    return Windows(tokens, seed=seed, length=length).read(np.arange(step * batch_size, (step + 1) * batch_size))
-
-
 def gather(tokens: Tokens, starts: NDArray[np.int64], n: int) -> Tensor:
     """A copy of the n tokens from each start on: [len(starts), n], int64."""
     if isinstance(tokens, TokenStream):
@@ -207,11 +197,9 @@ class Shares:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.batch_size % self.n_parts:
-            below = self.batch_size - self.batch_size % self.n_parts
-            nearest = [str(n) for n in (below, below + self.n_parts) if n > 0]
             raise UserError(
                 f"batch_size={self.batch_size} must be a multiple of {self.n_parts} = {self.world_size} ranks x "
-                f"{self.n_micro_batches} micro-batches; the nearest: {' and '.join(nearest)}"
+                f"{self.n_micro_batches} micro-batches"
             )
 
     @property
@@ -366,14 +354,10 @@ def validation_windows(tokens: Tokens, *, length: int, max_tokens: int) -> Tenso
 
 
 def check_one_window(tokens: Tokens, length: int, max_tokens: int | None) -> None:
-    """Raises UserError where the tokens are fewer than one window of `length`."""
-    if max_tokens is not None and max_tokens < length:
+    """Raises UserError where the tokens to score are fewer than one window of `length`."""
+    n_targets = len(tokens) - 1 if max_tokens is None else min(max_tokens, len(tokens) - 1)
+    if n_targets < length:
         raise UserError(
-            f"{max_tokens} tokens to score are fewer than one window of {length}; raise max_tokens (validation_tokens "
-            f"in training)"
-        )
-    if len(tokens) < length + 1:
-        raise UserError(
-            f"the text to score has {len(tokens):,} tokens, fewer than the {length + 1:,} of one longest "
-            f"window; raise data.held_out, give more text, or choose a shorter length"
+            f"{n_targets:,} tokens to score are fewer than one window of {length:,}: raise max_tokens (in training "
+            "validation_tokens) or data.held_out, give more text, or choose a shorter length"
         )

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from roundround.kernels.variants import FinalVariants
 from roundround.support.errors import UserError
 
+MORE_SPACE = "free space there, or choose another folder with to=DIR, or for the cache with ROUNDROUND_CACHE=DIR"
+
 
 class Source(FinalVariants, ABC):
     """What a node `data` describes: the sequences that a decoder learns from, of a corpus or a task."""
@@ -33,10 +35,8 @@ class Corpus(Source):
 
     def __init__(self, *, held_out: float | None, separate_documents: bool = False) -> None:
         """held_out: None where that is decided elsewhere."""
-        if held_out is not None and not 0 < held_out <= 1:
-            raise ValueError(
-                f"held_out is {held_out}: a fraction of the documents above 0 and up to 1 (all, to evaluate) is allowed"
-            )
+        if not 0 <= (held_out or 0) <= 1:
+            raise ValueError(f"held_out is {held_out}: a fraction of the documents, up to 1 (all, to evaluate)")
         self.held_out, self.separate_documents = held_out, separate_documents
 
     @abstractmethod
@@ -44,11 +44,15 @@ class Corpus(Source):
         """The documents' texts, in a fixed order. UserError where they cannot be read."""
 
     def documents(self) -> Iterator[tuple[bool, str]]:
-        """(is held out, text) of every document that has a visible character, in a fixed order."""
-        for raw in self.texts():
-            text = well_formed(raw)
-            if text and not text.isspace():
-                yield is_held_out(text, self.held_out or 0.0), text
+        """(is held out, text) of every document that has a visible character, in a fixed order.
+
+        UserError where a file cannot be read, which is so no error of the disk that tokens are written to.
+        """
+        with reading("the corpus"):
+            for raw in self.texts():
+                text = well_formed(raw)
+                if text and not text.isspace():
+                    yield is_held_out(text, self.held_out or 0.0), text
 
     def training_texts(self) -> Iterator[str]:
         """The texts that are not held out."""
@@ -75,14 +79,14 @@ def fingerprint(**fields: object) -> str:
 
 
 @contextmanager
-def reading(what: object) -> Iterator[None]:
-    """Turns an OSError of reading a corpus into a UserError that names the file or folder."""
+def reading(what: object, remedy: str = "repair it, or choose other text", *, done: str = "read") -> Iterator[None]:
+    """Turns an OSError into a UserError that names the file or folder and says what helps."""
     try:
         yield
     except OSError as error:
         path = what if error.filename is None else os.fsdecode(error.filename)
         reason = error.strerror or first_line(error)
-        raise UserError(f"{path}: cannot be read ({reason}); repair it, or choose other text") from error
+        raise UserError(f"{path}: cannot be {done} ({reason}); {remedy}") from error
 
 
 def first_line(error: Exception) -> str:

@@ -11,7 +11,8 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -45,18 +46,6 @@ def is_cached(name: str) -> bool:
     return any(folder.glob("snapshots/*/*.safetensors"))
 
 
-def cached_commit(name: str, revision: str | None) -> str | None:
-    """The commit of a data set that the local cache has for a branch or tag, else its newest; or None."""
-    from huggingface_hub import constants
-
-    folder = Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}"
-    reference = folder / "refs" / (revision or "main")
-    if reference.is_file():
-        return reference.read_text().strip()
-    snapshots = sorted(folder.glob("snapshots/*"), key=lambda path: path.stat().st_mtime)
-    return snapshots[-1].name if snapshots and revision is None else None
-
-
 @contextmanager
 def offline() -> Iterator[None]:
     """Inside, data sets come from the local cache at once, as under HF_HUB_OFFLINE=1."""
@@ -75,41 +64,54 @@ def offline() -> Iterator[None]:
 class HubRows:
     """One split of a data set. streaming: read without keeping a copy.
 
-    name_key, revision_key: the config keys of name and revision. without_network: what to use instead.
+    key: what stands before name and revision in the config. without_network: what to use instead.
     """
 
     name: str
-    config: str | None
     split: str
     revision: str | None
-    streaming: bool
-    name_key: str = "data.name"
-    revision_key: str = "data.revision"
     without_network: str
-    _commit: str | None = field(default=None, init=False)
+    config: str | None = None
+    streaming: bool = False
+    key: str = "data."
 
+    @cached_property
     def commit(self) -> str:
-        """The commit that `revision` stands for, from the hub or else from the local cache. UserError."""
-        if self._commit is None:
-            self._commit = self._resolve()
-        return self._commit
+        """The commit that `revision` stands for, from the hub or else the newest in the local cache. UserError."""
+        from huggingface_hub import HfApi, constants, errors
 
-    def open(self, columns: Sequence[str], *, copy_serves: bool = True) -> Any:
+        if self.revision is not None and COMMIT.fullmatch(self.revision):
+            return self.revision
+        if not hub_is_reachable():
+            folder = Path(constants.HF_HUB_CACHE) / f"datasets--{self.name.replace('/', '--')}"
+            cached = sorted(folder.glob("snapshots/*"), key=lambda path: path.stat().st_mtime)
+            if self.revision is not None or not cached:
+                raise self._unreachable()
+            return cached[-1].name
+        try:
+            return str(HfApi().dataset_info(self.name, revision=self.revision).sha)
+        except (errors.HfHubHTTPError, errors.HFValidationError) as error:
+            raise UserError(
+                f"no data set '{self.name}' on the Hugging Face hub with revision {self.revision}, or it is private "
+                f"({first_line(error)}): check {self.key}name and {self.key}revision, or log in"
+            ) from None
+
+    def open(self, columns: Sequence[str]) -> Any:
         """The `Dataset`, or `IterableDataset` when streaming. UserError where config, split or a column is wrong.
 
-        copy_serves: whether a cached copy may replace streamed rows where there is no network.
+        Without a network a cached copy serves, except when streaming, which shuffles otherwise.
         """
         import datasets
 
-        commit, reachable = self.commit(), hub_is_reachable()
+        commit, reachable = self.commit, hub_is_reachable()
         if not sys.stderr.isatty():
             datasets.disable_progress_bars()
-        if not reachable and not copy_serves:
+        if self.streaming and not reachable:
             raise self._unreachable()
         try:
             with nullcontext() if reachable else offline():
                 rows: Any = datasets.load_dataset(
-                    self.name, self.config, split=self.split, revision=commit, streaming=self.streaming and reachable
+                    self.name, self.config, split=self.split, revision=commit, streaming=self.streaming
                 )
         except Exception as error:  # the libraries' errors differ between versions; the first line says what is wrong
             raise (
@@ -118,32 +120,10 @@ class HubRows:
         if not reachable:  # the folder of a cached copy is named after its commit
             cached = {Path(file["filename"]).parent.name for file in rows.cache_files}
             if cached != {commit}:
-                found = f"set {self.revision_key}={cached.pop()}"
+                found = f"set {self.key}revision={cached.pop()}"
                 raise UserError(f"data set '{self.name}': the cached copy is of another commit; {found}")
         check_columns(f"data set '{self.name}'", rows.column_names or list(next(iter(rows))), columns)
         return rows
-
-    def _resolve(self) -> str:
-        from huggingface_hub import HfApi, errors
-
-        if self.revision is not None and COMMIT.fullmatch(self.revision):
-            return self.revision
-        if not hub_is_reachable():
-            cached = cached_commit(self.name, self.revision)
-            if cached is None:
-                raise self._unreachable()
-            return cached
-        try:
-            return str(HfApi().dataset_info(self.name, revision=self.revision).sha)
-        except errors.RevisionNotFoundError:
-            raise UserError(
-                f"data set '{self.name}' has no revision '{self.revision}'; set {self.revision_key}"
-            ) from None
-        except (errors.HfHubHTTPError, errors.HFValidationError) as error:
-            raise UserError(
-                f"no data set '{self.name}' on the Hugging Face hub, or it is private ({first_line(error)}): check "
-                f"{self.name_key}, or log in"
-            ) from None
 
     def _unreachable(self) -> UserError:
         return UserError(
@@ -179,10 +159,6 @@ class Hub(Corpus):
         separate_documents: bool = False,
     ) -> None:
         super().__init__(held_out=held_out, separate_documents=separate_documents)
-        if not column:
-            raise ValueError("column is []: at least one column's name is needed")
-        if max_documents is not None and max_documents < 2:
-            raise ValueError(f"max_documents is {max_documents}: a whole number from 2, or null for all, is allowed")
         if document_start is not None and shuffle_seed is not None:
             raise ValueError(f"shuffle_seed is {shuffle_seed}: null is needed where document_start joins rows in order")
         self.name, self.config, self.split, self.column, self.revision = name, config, split, column, revision
@@ -202,12 +178,11 @@ class Hub(Corpus):
         order = None if self.shuffle_seed is None else [self.shuffle_seed, self.streaming]
         options = [self.config, self.split, self.column, self.document_start, self.max_documents, order]
         return fingerprint(
-            corpus="hub", held_out=self.held_out, name=self.name, commit=self._hub.commit(), options=options
+            corpus="hub", held_out=self.held_out, name=self.name, commit=self._hub.commit, options=options
         )
 
     def texts(self) -> Iterator[str]:
-        shuffled_stream = self.streaming and self.shuffle_seed is not None  # a cached copy has another order
-        stored = self._hub.open(self.column, copy_serves=not shuffled_stream)
+        stored = self._hub.open(self.column)
         if self.shuffle_seed is not None:
             stored = stored.shuffle(seed=self.shuffle_seed)
         rows = (

@@ -51,10 +51,6 @@ class MinimalPairs(Source):
     ) -> None:
         if (path is not None and name is not None) or (revision is not None and name is None):
             raise ValueError("path is for files, name and revision are for a data set of the hub; give one of the two")
-        if pairs is not None and pairs < 1:
-            raise ValueError(f"pairs is {pairs}: a whole number from 1, or null for all, is allowed")
-        if phenomena is not None and not phenomena:
-            raise ValueError("phenomena is []: at least one, or null for all, is allowed")
         self.path, self.name, self.revision, self.sample = path, name, revision, sample
         self.phenomena, self.n_pairs, self.before = phenomena, pairs, before
 
@@ -73,7 +69,7 @@ class MinimalPairs(Source):
             with reading("the pairs"):
                 origin: object = [[file.suffix.lower(), sha256(file)] for file in self.files()]
         else:
-            origin = [self.name, self.hub_rows(next(iter(self.sampled()))).commit()]
+            origin = [self.name, self.hub_rows(next(iter(self.sampled()))).commit]
         return fingerprint(corpus="pairs", origin=origin, options=[self.phenomena, self.n_pairs, self.before])
 
     def by_phenomenon(self) -> dict[str, list[Pair]]:
@@ -96,13 +92,16 @@ class MinimalPairs(Source):
             if file.suffix.lower() in TABLES:
                 yield from (pair_of(row, where) for where, row in rows_of(file, COLUMNS))
             else:
-                yield from pairs_of_lines(file)
+                with text_file(file) as found:
+                    sentences = [line.rstrip("\n") for line in found]
+                if len(sentences) % 2:
+                    raise UserError(f"{file}, line {len(sentences)}: a wrong sentence without the right one behind it")
+                for n in range(0, len(sentences), 2):
+                    row = {PHENOMENON: file.stem, BAD: sentences[n], GOOD: sentences[n + 1]}
+                    yield pair_of(row, f"{file}, lines {n + 1} and {n + 2}")
 
     def of_hub(self) -> Iterator[Pair]:
-        names = self.sampled()
-        for phenomenon in names if self.phenomena is None else dict.fromkeys(self.phenomena):
-            if phenomenon not in names:
-                raise UserError(f"data.phenomena: there is no '{phenomenon}'{nearest(phenomenon, names)}")
+        for phenomenon in self.sampled() if self.phenomena is None else dict.fromkeys(self.phenomena):
             for number, row in enumerate(self.hub_rows(phenomenon).open(COLUMNS), 1):
                 yield pair_of(row, f"data set '{self.name}', {phenomenon}, row {number}")
 
@@ -128,14 +127,3 @@ def pair_of(row: Mapping[str, Any], where: str) -> Pair:
     if not all(isinstance(text, str) and text.strip() for text in texts):
         raise UserError(f"{where}: each row needs a text in {', '.join(COLUMNS)}")
     return Pair(*map(well_formed, texts))
-
-
-def pairs_of_lines(file: Path) -> Iterator[Pair]:
-    """The pairs of a file in which every two lines are a wrong sentence and then the right one. UserError."""
-    with text_file(file) as found:
-        sentences = [line.rstrip("\n") for line in found]
-    if len(sentences) % 2:
-        raise UserError(f"{file}, line {len(sentences)}: a wrong sentence without the right one, which must follow it")
-    for number in range(0, len(sentences), 2):
-        bad, good = sentences[number : number + 2]
-        yield pair_of({PHENOMENON: file.stem, GOOD: good, BAD: bad}, f"{file}, lines {number + 1} and {number + 2}")

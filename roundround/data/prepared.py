@@ -1,20 +1,21 @@
-"""A corpus in tokens, as training and evaluation read it: prepared before, made now, or a mixture.
+"""A corpus in tokens, as training and evaluation read it: prepared before, made now, or several with their shares.
 
-Tested by tests/data/test_tokens.py, test_shards.py and tests/training/test_prepared_runs.py.
+Tested by tests/data/test_tokens.py, test_shards.py, test_data_yaml.py and tests/training/test_prepared_runs.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import final
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from roundround.data.corpora import Corpus, reading
-from roundround.data.mixture import Mixture
+from roundround.data.corpora import Corpus, fingerprint
 from roundround.data.shards import (
     CACHE_BYTES,
     GROUP,
@@ -24,6 +25,7 @@ from roundround.data.shards import (
     Shards,
     TokenStream,
     default_cache_dir,
+    joined,
     open_store,
 )
 from roundround.data.tokenising import (
@@ -39,6 +41,13 @@ from roundround.data.tokenising import (
 from roundround.data.tokenizers import AlreadyOpen, OfCorpus, TokenizerRecipe, check_known, unknown_token
 from roundround.support.errors import UserError
 
+__all__ = ["TokenData", "default_cache_dir", "make", "opened", "prepare"]
+
+CYCLE = 1 << 16  # held-out tokens in which every source has its share
+MOST_HELD_OUT = 1 << 24  # tokens
+SAMPLE = 2**20  # tokens from the beginning of a split, among which unknown tokens are counted
+MUCH_SHORTER = 0.25  # documents of this share of the context: three quarters of what a token could see is unrelated
+
 
 @final
 class Prepared(Corpus):
@@ -50,24 +59,30 @@ class Prepared(Corpus):
 
     def __init__(self, *, path: str, cache_gb: float, separate_documents: bool = False) -> None:
         super().__init__(held_out=None, separate_documents=separate_documents)
-        if not 0 < cache_gb < 1e6:
-            raise ValueError(f"cache_gb is {cache_gb}: a number of GB above 0 is allowed")
         self.path, self.cache_bytes = path, int(cache_gb * 1e9)
-        self._entry: Entry | None = None
 
+    @cached_property
     def entry(self) -> Entry:
         """The prepared corpus at `path`. UserError where it is not whole."""
-        if self._entry is None:
-            self._entry = read_entry(open_store(self.path, "data.path"))
-        return self._entry
+        return read_entry(open_store(self.path, "data.path"))
 
     def identity(self) -> str:
-        return str(self.entry().meta["corpus_hash"])
+        return str(self.entry.meta["corpus_hash"])
+
+    def check_tokenizer(self, recipe: TokenizerRecipe) -> None:
+        """UserError where the recipe gives another tokenizer than the one that the corpus was prepared with."""
+        known = self.entry.meta["tokenizer"], self.entry.meta["tokenizer_content"]
+        if not isinstance(recipe, OfCorpus) and recipe.identity() not in known:
+            raise UserError(
+                f"{self.path} was prepared with another tokenizer than the one asked for; leave tokenizer= out, or "
+                "prepare the corpus with that one (of a pretrained model: with model.special_tokens=plain, as it was "
+                "prepared)"
+            )
 
     def texts(self) -> Iterator[str]:
         """The held-out documents, decoded from their tokens."""
-        vocabulary, document = self.entry().vocabulary, list[int]()
-        held_out = opened(self.entry(), default_cache_dir(), self.cache_bytes).held_out
+        vocabulary, document = self.entry.vocabulary, list[int]()
+        held_out = opened(self.entry, default_cache_dir(), self.cache_bytes).held_out
         assert isinstance(held_out, TokenStream)
         for token in (token for block in held_out.blocks() for token in block.tolist()):
             if token != vocabulary.end_of_document:
@@ -80,10 +95,77 @@ class Prepared(Corpus):
         return ((True, text) for text in self.texts())
 
 
-__all__ = ["TokenData", "default_cache_dir", "make", "opened", "prepare"]
+@final
+class Mixture(Corpus):
+    """Windows of several corpora: in every aligned 1,000 each has the share of its weight, to within one window.
 
-SAMPLE = 2**20  # tokens from the beginning of a split, among which unknown tokens are counted
-MUCH_SHORTER = 0.25  # documents of this share of the context: three quarters of what a token could see is unrelated
+    A window comes from one source. There is one tokenizer; where it is learnt, it learns from all sources in their
+    shares. Held-out text is in the same shares: `CYCLE` tokens at a time, as long as every source has some, and up to
+    `MOST_HELD_OUT` tokens.
+    """
+
+    def __init__(
+        self, *, weights: dict[str, float], sources: Mapping[str, Corpus], separate_documents: bool = False
+    ) -> None:
+        super().__init__(held_out=None, separate_documents=separate_documents)
+        if not sources or weights.keys() != sources.keys():
+            raise ValueError(
+                f"weights are for {sorted(weights)} and sources are {sorted(sources)}: give each source a weight"
+            )
+        if not all(0 <= weight < math.inf for weight in weights.values()) or not any(weights.values()):
+            raise ValueError(f"weights are {weights}: numbers from 0, and one above 0, are allowed")
+        if any(source.separate_documents for source in sources.values()):
+            raise ValueError("sources cannot keep documents apart by themselves: give data.separate_documents=true")
+        total = sum(weights.values())
+        self.sources = {name: source for name, source in sources.items() if weights[name] > 0}
+        self.shares = [weights[name] / total for name in self.sources]
+
+    def identity(self) -> str:
+        sources = [[share, source.identity()] for share, source in zip(self.shares, self.sources.values(), strict=True)]
+        return fingerprint(corpus="mixture", sources=sources)
+
+    def texts(self) -> Iterator[str]:
+        return (text for _, text in self.documents())
+
+    def documents(self) -> Iterator[tuple[bool, str]]:
+        """The next document comes from the source with the fewest bytes for its share, until a source has no more."""
+        iterators = [source.documents() for source in self.sources.values()]
+        given = [0.0] * len(iterators)
+        while True:
+            number = min(range(len(given)), key=given.__getitem__)
+            document = next(iterators[number], None)
+            if document is None:
+                return
+            yield document
+            given[number] += len(document[1].encode()) / self.shares[number]
+
+    def held_out_streams(
+        self, parts: Sequence[tuple[TokenStream, TokenStream]], end: int
+    ) -> tuple[TokenStream, TokenStream]:
+        """The held-out tokens and bytes of all sources in their shares. parts: (tokens, bytes) of each source.
+
+        end: the token that ends a document; where documents are separate, each piece ends with it.
+        """
+        ends = [round(sum(self.shares[: n + 1]) * CYCLE) for n in range(len(parts))]
+        sizes = [last - first for first, last in zip([0, *ends], ends, strict=False)]
+        cycles = min(
+            MOST_HELD_OUT // CYCLE, *(len(ids) // size for (ids, _), size in zip(parts, sizes, strict=True) if size)
+        )
+        if cycles == 0:  # one cycle, smaller
+            scale = min(len(ids) / size for (ids, _), size in zip(parts, sizes, strict=True) if size)
+            sizes, cycles = [int(size * scale) for size in sizes], 1
+        pieces = [
+            (number, slice(cycle * size, (cycle + 1) * size))
+            for cycle in range(cycles)
+            for number, size in enumerate(sizes)
+        ]
+        if self.separate_documents:
+            for place, (number, piece) in enumerate(pieces):
+                (found,) = np.nonzero(np.asarray(parts[number][0][piece]) == end)
+                if len(found):
+                    pieces[place] = number, slice(piece.start, piece.start + int(found[-1]) + 1)
+        ids, n_bytes = ([parts[number][which][piece] for number, piece in pieces] for which in (0, 1))
+        return joined(ids), joined(n_bytes)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -142,31 +224,17 @@ def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, need
     if isinstance(corpus, Mixture):
         return _mixed(corpus, tokenizer, cache_dir, needs)
     if isinstance(corpus, Prepared):
-        entry = corpus.entry()
-        known = (entry.meta["tokenizer"], entry.meta["tokenizer_content"])
-        if not isinstance(tokenizer, OfCorpus) and tokenizer.identity() not in known:
-            raise UserError(
-                f"{entry.store.address} was prepared with another tokenizer than the one asked for; leave tokenizer= "
-                "out, or prepare the corpus with that one (of a pretrained model: with model.special_tokens=plain, as "
-                "it was prepared)"
-            )
-        ready = opened(entry, cache_dir, corpus.cache_bytes)
+        corpus.check_tokenizer(tokenizer)
+        ready = opened(corpus.entry, cache_dir, corpus.cache_bytes)
     else:
-        if corpus.held_out == 1 and "train" in needs:
-            raise UserError(
-                "data.held_out=1 holds every document out and leaves none to train on; give a smaller fraction"
-            )
         ready = opened(make(corpus, tokenizer, None, cache_dir), cache_dir)
     counts = {"train": ready.n_train_documents, "held_out": ready.n_held_out_documents}
     for split in needs:
         if counts[split] == 0:
-            purpose = {"train": "train on", "held_out": "hold out"}[split]
-            if isinstance(corpus, Prepared):
-                raise UserError(f"{corpus.path} was prepared with no document to {purpose}; prepare it again")
             raise UserError(
-                f"the corpus has {sum(counts.values())} documents and none to {purpose} at data.held_out="
-                f"{corpus.held_out}; change that fraction, or cut the text into more documents (data=text: "
-                "data.split_regex)"
+                f"the corpus has {sum(counts.values())} documents and none to "
+                f"{'train on' if split == 'train' else 'hold out'} at data.held_out={corpus.held_out}; change that "
+                "fraction, or cut the text into more documents (data=text: data.split_regex)"
             )
     some = ready.held_out if isinstance(ready.train, Mix) or "train" not in needs else ready.train
     check_known(np.asarray(some[:SAMPLE]), unknown_token(ready.tokenizer, ready.end_of_document), "the corpus")
@@ -201,25 +269,19 @@ def shared_tokenizer(mixture: Mixture, recipe: TokenizerRecipe) -> TokenizerReci
     """One tokenizer for all sources: that of the prepared sources, else learnt from all sources in their shares."""
     for corpus in mixture.sources.values():
         if isinstance(corpus, Prepared):
-            entry = corpus.entry()
-            own = AlreadyOpen(entry.vocabulary)
-            if not isinstance(recipe, OfCorpus) and recipe.identity() not in (entry.meta["tokenizer"], own.identity()):
-                raise UserError(f"{corpus.path} was prepared with another tokenizer; leave tokenizer= out")
-            return own
-    with reading("the corpus"):
-        return AlreadyOpen(recipe.build(mixture.training_texts()))
+            corpus.check_tokenizer(recipe)
+            return AlreadyOpen(corpus.entry.vocabulary)
+    return AlreadyOpen(recipe.build(mixture.training_texts()))
 
 
 def _mixed(mixture: Mixture, recipe: TokenizerRecipe, cache_dir: Path, needs: Sequence[str]) -> TokenData:
     """The sources of a mixture, tokenised with one tokenizer."""
     tokenizer = shared_tokenizer(mixture, recipe)
     parts = [prepare(corpus, tokenizer, cache_dir, needs=needs) for corpus in mixture.sources.values()]
-    first, trains = parts[0], [part.train for part in parts]
-    streams = [(part.held_out, part.held_out_bytes) for part in parts]
+    first, streams = parts[0], [(part.held_out, part.held_out_bytes) for part in parts]
     held_out, held_out_bytes = mixture.held_out_streams(streams, first.end_of_document)  # type: ignore[arg-type]  # no array
-    assert all(isinstance(train, TokenStream) for train in trains), "a mixture holds no mixtures"
     return TokenData(
-        train=Mix(tuple(trains), tuple(mixture.shares), tuple(mixture.sources)),  # type: ignore[arg-type]
+        train=Mix(tuple(part.train for part in parts), tuple(mixture.shares), tuple(mixture.sources)),  # type: ignore[misc]  # no Mix
         held_out=held_out,
         held_out_bytes=held_out_bytes,
         n_train_documents=sum(part.n_train_documents for part in parts),

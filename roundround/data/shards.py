@@ -24,18 +24,15 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import DTypeLike, NDArray
 
-from roundround.data.corpora import first_line
+from roundround.data.corpora import MORE_SPACE, first_line, reading
 from roundround.support.errors import UserError, check_no_credentials
-from roundround.support.files import ADDRESS, home_expanded, is_full, read_text, sha256, write_atomically
+from roundround.support.files import ADDRESS, home_expanded, sha256, write_atomically
 
 Array = NDArray[np.unsignedinteger[Any]]
-EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # protocol: the extra of this package that reads it
-VARIABLES = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, or a profile of the service"
-MOVE = "ROUNDROUND_CACHE=FOLDER moves the cache"
-OTHER = "give another to=DIR"
 GROUP = 16  # shards whose windows are shuffled together: up to 700 MiB of text, and a GiB where there are more
 CACHE_BYTES = 20 * 10**9  # of copies of shards from addresses, where no corpus says otherwise
 MOST_OPEN = 64  # files
+AGAIN = "roundround prepare with the same data= and to= makes it again"
 BLOCK = 1 << 20  # values
 
 
@@ -47,31 +44,16 @@ def default_cache_dir() -> Path:
     return (Path(shared) if shared else home_expanded("~/.cache", "ROUNDROUND_CACHE is not set")) / "roundround"
 
 
-@contextmanager
-def writing(folder: Path | str, way_out: str) -> Iterator[None]:
-    """Turns an OSError of writing tokens into a UserError that names the folder and what the user can do.
-
-    A file of the corpus that cannot be read has to be a UserError already (`corpora.reading`).
-    """
-    try:
-        yield
-    except OSError as error:
-        if is_full(error):
-            raise UserError(f"no space left for tokens in {folder}: free some, or {way_out}") from error
-        reason = error.strerror or first_line(error)
-        raise UserError(f"tokens cannot be written in {folder} ({reason}): {way_out}") from error
-
-
 @final
 class Store:
     """A folder of files with plain names, of this machine or behind an address. A file appears when it is whole.
 
-    path: None behind an address. way_out: what helps where the folder cannot be written.
-    UserError, with the reason, where an address is not reached; FileNotFoundError where a file is not there.
+    path: None behind an address. UserError, with the reason, where an address is not reached; FileNotFoundError where a
+    file is not there.
     """
 
-    def __init__(self, address: str | Path, *, way_out: str = OTHER) -> None:
-        self.address, self.way_out = str(address).rstrip("/") or "/", way_out
+    def __init__(self, address: str | Path) -> None:
+        self.address = str(address).rstrip("/") or "/"
         self.path = None if ADDRESS.match(self.address) else Path(self.address)
         if self.path is None:
             with self._reaching():
@@ -83,7 +65,7 @@ class Store:
     def read_text(self, name: str) -> str:
         """A small file."""
         if self.path is not None:
-            return read_text(self.path / name)
+            return (self.path / name).read_text(encoding="utf-8")
         with self._reaching():
             content: bytes = self._fs.cat_file(f"{self._root}/{name}")
         return content.decode()
@@ -118,10 +100,6 @@ class Store:
         except OSError:  # reported where something is written
             return {}
 
-    def below(self, name: str) -> Store:
-        """The folder of this name in it."""
-        return Store(f"{self.address}/{name}", way_out=self.way_out)
-
     @contextmanager
     def scratch(self, cache_dir: Path) -> Iterator[Path]:
         """A folder of this machine for files that `put` takes."""
@@ -141,36 +119,24 @@ class Store:
         except FileNotFoundError:
             raise
         except Exception as error:
-            name, line, protocol = type(error).__name__, first_line(error), self.address.partition("://")[0]
-            reason = f"cannot be reached ({name}: {line}); check the address and the network"
-            if isinstance(error, ImportError):
-                extra = f": pip install 'roundround[{EXTRAS[protocol]}]'" if protocol in EXTRAS else f" ({line})"
-                reason = f"{protocol}:// needs a package that is not installed{extra}"
-            elif isinstance(error, PermissionError) or "redential" in name or "redential" in str(error):
-                reason = f"not allowed there, or no credentials ({name}: {line}); they come from {VARIABLES}"
-            raise UserError(f"{self.address}: {reason}") from None
+            raise UserError(
+                f"{self.address}: cannot be reached ({type(error).__name__}: {first_line(error)}); check the address "
+                "and the credentials; s3:// needs pip install 'roundround[s3]', gs:// 'roundround[gcs]'"
+            ) from None
 
 
 def open_store(address: str, option: str) -> Store:
-    """The folder or address that an option names. UserError for an address with credentials, a query or a fragment.
+    """The folder or address that an option names. UserError for an address with credentials.
 
     A key of s3:// may hold an @, as may a path of this machine.
     """
     if not address.strip():
         raise UserError(f"{option} is empty; give a folder or an address such as s3://BUCKET/FOLDER")
     if not ADDRESS.match(address):
-        path = home_expanded(address.removeprefix("file://"), option)
-        return Store(os.path.abspath(path), way_out=f"give another {option}=DIR")
-    if "://" not in address:
-        raise UserError(f"{option}={address}: an address has // after its colon; a path of this machine begins with ./")
+        return Store(os.path.abspath(home_expanded(address.removeprefix("file://"), option)))
     check_no_credentials(address, option)
-    for part in address.split("::"):
-        scheme, _, rest = part.partition("://")
-        if scheme != "file" and ("?" in rest or (scheme.lower() in ("http", "https") and "#" in rest)):
-            raise UserError(
-                f"{option}: an address of {scheme}:// with a query or a fragment in it would be recorded; "
-                f"give it without them: credentials come from {VARIABLES}"
-            )
+    if "?" in address:
+        raise UserError(f"{option}: an address with a query would be recorded; give it without one")
     return Store(address)
 
 
@@ -187,11 +153,6 @@ class ShardFile:
     @property
     def n_bytes(self) -> int:
         return self.n_values * self.dtype.itemsize
-
-    def lost(self, why: str) -> UserError:
-        """The error of a shard that cannot be read from where it lies."""
-        again = "roundround prepare with the same data= and to= makes it again"
-        return UserError(f"{self.store.address}/{self.name}: {why}; {again}")
 
 
 class OpenFile:
@@ -221,29 +182,23 @@ class Shards:
     def read(self, file: ShardFile, begin: int, end: int) -> Array:
         """Values begin..end of a shard. UserError where it is lost."""
         size = file.dtype.itemsize
-        content = self._opened(file).read((end - begin) * size, begin * size)
-        if len(content) != (end - begin) * size:
-            raise file.lost("it was cut")
-        return np.frombuffer(content, file.dtype)
+        return np.frombuffer(self._opened(file).read((end - begin) * size, begin * size), file.dtype)
 
     def _open(self, file: ShardFile) -> OpenFile:
         if file.store.path is not None:
-            try:
+            with reading(file.store.path, AGAIN):
                 return OpenFile(file.store.path / file.name)
-            except OSError as error:
-                raise file.lost(error.strerror or "it cannot be read") from error
         path = self.folder / f"{file.sha256}.bin"
-        with writing(self.folder, f"lower data.cache_gb, or {MOVE}"):
+        with reading(self.folder, MORE_SPACE, done="written"):
             self.folder.mkdir(parents=True, exist_ok=True)
             with FileLock(self.folder / "lock"):
                 if not path.exists():
                     temporary = path.with_suffix(".tmp")
-                    try:
+                    where = f"{file.store.address}/{file.name}"
+                    with reading(where, AGAIN):
                         file.store.fetch(file.name, temporary)
-                    except FileNotFoundError as error:
-                        raise file.lost("it is gone") from error
                     if sha256(temporary) != file.sha256:
-                        raise file.lost("it has other bytes than were written")
+                        raise UserError(f"{where}: it has other bytes than were written; {AGAIN}")
                     os.replace(temporary, path)
                 os.utime(path)
                 opened = OpenFile(path)
@@ -279,8 +234,7 @@ class TokenStream:
 
     def __getitem__(self, piece: slice) -> TokenStream:
         begin, end, step = piece.indices(len(self))
-        if step != 1:
-            raise ValueError(f"step is {step}: 1 is allowed")
+        assert step == 1, "a stream has no gaps"
         return TokenStream(list(self._pieces(begin, end)), self.dtype, self._shards)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
@@ -295,9 +249,6 @@ class TokenStream:
         """All values, some at a time."""
         for begin in range(0, len(self), BLOCK):
             yield self.read(begin, min(begin + BLOCK, len(self)))
-
-    def tolist(self) -> list[int]:
-        return [value for block in self.blocks() for value in block.tolist()]
 
     def sum(self) -> int:
         return sum(int(block.sum(dtype=np.int64)) for block in self.blocks())

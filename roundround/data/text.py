@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import glob
 import itertools
+import json
 import math
 import os
 import re
@@ -24,16 +25,15 @@ from typing import Any, Literal, TextIO, final
 from roundround.data.corpora import Corpus, compiled, fingerprint, first_line, reading
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
-from roundround.support.files import check_is_file, home_expanded, parse_json, sha256
+from roundround.support.files import check_is_file, home_expanded, sha256
 
 BLOCK = 1 << 22  # characters
 MARGIN = 1 << 16  # characters
 ROWS_AT_ONCE = 256  # of parquet
 LONGEST_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
 SHOWN = 40  # characters of a column's name in an error: without a header the "names" are the first row
-PLAIN = (".txt", ".text", ".md")
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
-ENDINGS = (*PLAIN, *TABLES)
+ENDINGS = (".txt", ".text", ".md", *TABLES)
 Row = tuple[str, Mapping[str, Any]]  # where it stands, for errors; its values by column
 
 
@@ -49,64 +49,48 @@ def text_file(path: Path) -> Iterator[TextIO]:
 
 
 def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: int) -> Iterator[str]:
-    """What lies between the separators, as `re.split` would cut the joined chunks, groups aside.
+    """What lies between the separators, as `re.split` would cut the joined chunks, groups and empty texts aside.
 
     A separator is accepted only when `margin` characters after it have been read, so that unread text cannot change it.
     The result is exact if no look-ahead, look-behind or run of the pattern reaches further. Memory: the longest
     document, a chunk and the margin.
     """
     text, begin = "", 0  # begin: of the document
-    scan, used = 0, -1  # how far the text is searched; an empty separator that was used
     for chunk in itertools.chain(chunks, [None]):
         text += chunk or ""
-        certain, whole = len(text) - (margin if chunk is not None else 0), []
-        while True:
-            matches = separator.finditer(text, scan)  # the empty match that was used already is passed over
-            found = next((match for match in matches if match.span() != (used, used)), None)
-            if found is None or found.end() > certain:
+        certain = len(text) - (margin if chunk is not None else 0)
+        for match in separator.finditer(text, begin):
+            if match.end() > certain:
                 break
-            whole.append(text[begin : found.start()])
-            begin = scan = found.end()
-            used = scan if found.start() == scan else -1
-        yield from whole
-        scan = max(scan, min(certain, found.start() if found else certain))
+            yield text[begin : match.start()]
+            begin = match.end()
         cut = max(0, begin - margin)  # the text kept in front is for look-behind
-        text, begin, scan, used = text[cut:], begin - cut, scan - cut, used - cut
+        text, begin = text[cut:], begin - cut
     yield text[begin:]
 
 
 def join_columns(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> str:
     """The texts of the columns joined by a newline, without null values."""
-    check_columns(where, list(row), columns)
-    parts = []
     for name in columns:
-        value = row[name]
-        if isinstance(value, str):
-            parts.append(value)
-        elif value is not None:
-            raise UserError(f"{where}: column '{name}' holds {type(value).__name__}, not text; choose with data.column")
-    return "\n".join(parts)
+        if not isinstance(row[name], str | None):
+            found = type(row[name]).__name__
+            raise UserError(f"{where}: column '{name}' holds {found}, not text; choose with data.column")
+    return "\n".join(row[name] for name in columns if row[name] is not None)
 
 
 def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) -> None:
-    """UserError, with the columns that exist, where one is missing."""
+    """UserError, with the columns that exist, where one is missing or twice there."""
     for name in columns:
-        if list(present).count(name) > 1:
-            raise UserError(f"{where}: the column '{name}' is there twice; name each column once")
-        if name not in present:
-            names = ", ".join(column if len(column) <= SHOWN else f"{column[:SHOWN]}..." for column in present)
-            numbers = "; where the first line is no header, data.column=0" if where.endswith(("csv", "tsv")) else ""
-            raise UserError(f"{where}: no column '{name}'; choose with data.column (there are: {names}{numbers})")
+        if present.count(name) != 1:
+            names = ", ".join(column[:SHOWN] for column in present)
+            raise UserError(f"{where}: no column '{name}', or two; choose with data.column (there are: {names})")
 
 
 def rows_of(path: Path, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Iterator[Row]:
     """The rows of a table, which have these columns and perhaps others, the optional ones where they are there."""
-    ending = path.suffix.lower()
-    if ending not in TABLES:
-        raise UserError(f"{path}: no table with the columns {', '.join(columns)} ({', '.join(TABLES)})")
-    if ending == ".parquet":
+    if path.suffix.lower() == ".parquet":
         return _parquet_rows(path, columns, optional)
-    return _json_rows(path, columns) if ending in (".json", ".jsonl") else _table(path, columns)
+    return _json_rows(path, columns) if path.suffix.lower() in (".json", ".jsonl") else _table(path, columns)
 
 
 def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
@@ -121,16 +105,14 @@ def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
         else:
             rows = ((where, _json(where, line)) for where, line in itertools.chain([(where, first)], numbered))
         for where, row in rows:
-            if not isinstance(row, dict):
-                raise UserError(f"{where}: {type(row).__name__}, where an object with named columns is expected")
-            check_columns(where, list(row), columns)
+            check_columns(where, list(row) if isinstance(row, dict) else [], columns)
             yield where, row
 
 
 def _json(where: str, text: str) -> Any:
     try:
-        return parse_json(text)
-    except ValueError as error:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: not valid JSON ({error})") from None
 
 
@@ -139,23 +121,21 @@ def _table(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
     csv as in RFC 4180: quotes may hold line ends and commas. In tsv a quote is an ordinary character.
     """
-    is_csv, header = path.suffix.lower() == ".csv", list[str]()
+    is_csv = path.suffix.lower() == ".csv"
     csv.field_size_limit(LONGEST_FIELD)
     with text_file(path) as file:
         quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if is_csv else csv.QUOTE_NONE
         reader = csv.reader(file, delimiter="," if is_csv else "\t", quoting=quoting, strict=True)
+        rows: Iterator[list[str]] = filter(None, reader)
         try:
-            for fields in filter(None, reader):
-                where = f"{path}, line {reader.line_num}"
-                if not header:
-                    by_place = all(name.isdecimal() for name in columns)
-                    header = [str(place) for place in range(len(fields))] if by_place else fields
-                    check_columns(str(path), header, columns)
-                    if not by_place:
-                        continue
+            header = next(rows, [])
+            if all(name.isdecimal() for name in columns):
+                rows, header = itertools.chain([header], rows), [str(place) for place in range(len(header))]
+            check_columns(str(path), header, columns)
+            for fields in rows:
                 if len(fields) != len(header):
-                    raise UserError(f"{where}: {len(fields)} fields, where the first row has {len(header)}")
-                yield where, dict(zip(header, fields, strict=True))
+                    raise csv.Error(f"{len(fields)} fields, where the first row has {len(header)}")
+                yield f"{path}, line {reader.line_num}", dict(zip(header, fields, strict=True))
         except csv.Error as error:
             raise UserError(f"{path}, line {reader.line_num}: not a valid table ({error})") from None
 
@@ -171,8 +151,7 @@ def _parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str]) -
             wanted = [*columns, *(name for name in optional if name in names)]
             numbers = itertools.count(1)
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted):
-                for row in batch.to_pylist():
-                    yield f"{path}, row {next(numbers)}", row
+                yield from ((f"{path}, row {next(numbers)}", row) for row in batch.to_pylist())
     except pyarrow.ArrowException as error:
         raise UserError(f"{path}: not a readable parquet file ({first_line(error)})") from None
 
@@ -204,14 +183,8 @@ class TextFiles(Corpus):
         separate_documents: bool = False,
     ) -> None:
         super().__init__(held_out=held_out, separate_documents=separate_documents)
-        if not path or not all(entry.strip() for entry in path):
+        if not all(path) or not path:
             raise ValueError("path is empty, or an entry of it; give files, folders or globs: data.path=a.txt,folder")
-        if not column:
-            raise ValueError("column is []: at least one column's name is needed")
-        if max_chars is not None and max_chars < 1:
-            raise ValueError(f"max_chars is {max_chars}: a whole number from 1, or null for all, is allowed")
-        if keep_chars is not None and not (len(keep_chars) == 2 and 0 <= keep_chars[0] <= keep_chars[1]):
-            raise ValueError(f"keep_chars is {keep_chars}: [fewest, most] characters, such as [300,1500], is allowed")
         self.path, self.column, self.split_regex, self.max_chars = path, column, split_regex, max_chars
         self.keep_chars = keep_chars
         self._separator = compiled("split_regex", split_regex)
@@ -251,21 +224,15 @@ class TextFiles(Corpus):
 
 
 def _expand(entry: str, *, says: bool) -> list[Path]:
-    """The files of one entry of `path`; an entry that is a file must not be empty. OSError."""
+    """The files of one entry of `path`. OSError."""
     path = home_expanded(entry, "data.path")
-    if not path.is_dir() and os.path.lexists(path):
-        if path.suffix.lower() not in ENDINGS:
-            raise UserError(f"{path}: ending '{path.suffix}' is not supported (supported: {', '.join(ENDINGS)})")
-        if check_is_file(path).st_size == 0:
-            raise UserError(f"{path} is empty; name a file with text in data.path")
-        return [path]
-    matches = [path] if path.is_dir() else [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
-    if not matches:
-        raise UserError(f"data.path: no file, folder or glob match at '{entry}'")
+    globbed = (Path(match) for match in sorted(glob.glob(str(path), recursive=True)))
+    matches = [path] if os.path.lexists(path) else list(globbed)
     files = [file for match in matches for file in (_below(match) if match.is_dir() else [match])]
     usable = [file for file in files if file.suffix.lower() in ENDINGS and check_is_file(file).st_size > 0]
     if not usable:
-        raise UserError(f"data.path: nothing to read in '{entry}' (supported, where not empty: {', '.join(ENDINGS)})")
+        what = "nothing to read in" if files else "no file, folder or glob match at"
+        raise UserError(f"data.path: {what} '{entry}' (supported, where not empty: {', '.join(ENDINGS)})")
     left_out = Counter(file.suffix or file.name for file in files if file.suffix.lower() not in ENDINGS)
     if says and left_out:
         endings = ", ".join(f"{ending} ({n:,})" for ending, n in left_out.most_common())

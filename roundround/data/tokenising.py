@@ -17,45 +17,42 @@ import hashlib
 import json
 import logging
 import os
-import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from multiprocessing import get_context, parent_process
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from roundround.data.corpora import Corpus, fingerprint, reading
-from roundround.data.shards import MOVE, ShardFile, Store, writing
+from roundround.data.corpora import MORE_SPACE, Corpus, fingerprint, reading
+from roundround.data.shards import ShardFile, Store
 from roundround.data.tokenizers import (
     Bytes,
     TokenizerRecipe,
     Vocabulary,
-    check_end,
     content_hash,
     content_identity,
     open_vocabulary,
 )
 from roundround.distributed.interruption import interrupts_blocked
-from roundround.support.errors import Failed, UserError, one_line
+from roundround.support.errors import UserError, one_line
 
 log = logging.getLogger(__name__)
 
 Document = tuple[bool, str]  # is held out, text
 Numbered = tuple[int, list[Document]]  # a batch, and the shard that it lies in
 Ids = NDArray[np.unsignedinteger[Any]]
-Item = TypeVar("Item")
+Encoded = tuple[dict[str, NDArray[Any]], dict[str, dict[str, int]]]  # arrays by the names of FILES; counts by split
 
 FORMAT = 4  # of the files; raised with any change, so that older entries are not read as new ones
 BATCH_CHARACTERS = 1 << 18
@@ -66,10 +63,7 @@ FILES = (*SPLITS, "held_out_bytes")
 COUNTS = ("documents", "tokens", "bytes")
 BYTES = np.dtype("uint32")  # of text that a token stands for; the token of an unknown word can stand for many
 BEGUN, META, TOKENIZER = "begun.json", "meta.json", "tokenizer.json"
-OURS = re.compile(
-    r"((train|held_out|held_out_bytes)-\d{5,}\.bin|shard-\d{5,}\.json|(begun|meta|tokenizer|stamps)\.json)(\.tmp)?"
-    r"|\.lock|\..+\.json\.[a-z0-9_]{8}"
-)
+RECORD = "shard-{:05d}.json"  # the file that says that a shard is whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,15 +73,6 @@ class Entry:
     store: Store
     meta: dict[str, Any]
     vocabulary: Vocabulary
-
-
-def file_name(array: str, number: int) -> str:
-    return f"{array}-{number:05d}.bin"
-
-
-def record_name(number: int) -> str:
-    """The file that says that a shard is whole."""
-    return f"shard-{number:05d}.json"
 
 
 def dtype_of_ids(n_vocab: int) -> np.dtype[Any]:
@@ -102,7 +87,7 @@ def shard_files(
     return [
         ShardFile(
             store=store,
-            name=file_name(array, number),
+            name=f"{array}-{number:05d}.bin",
             n_values=record[array.removesuffix("_bytes")]["tokens"],
             dtype=dtype_of_ids(about["n_vocab"]) if array in SPLITS else BYTES,
             sha256=record["sha256"][array],
@@ -133,9 +118,8 @@ def read_entry(store: Store) -> Entry:
 
 def _read_vocabulary(store: Store, about: dict[str, Any]) -> Vocabulary:
     """The tokenizer that lies there, as begun.json or meta.json describes it."""
-    tokenizer, end = Tokenizer.from_str(store.read_text(TOKENIZER)), about["end_of_document"]
-    check_end(tokenizer, end)
-    return open_vocabulary(tokenizer, end, reads_special_tokens=about.get("reads_special_tokens", False))
+    tokenizer, reads = Tokenizer.from_str(store.read_text(TOKENIZER)), about.get("reads_special_tokens", False)
+    return open_vocabulary(tokenizer, about["end_of_document"], reads_special_tokens=reads)
 
 
 def make(
@@ -149,54 +133,27 @@ def make(
     with reading("the corpus"):
         wanted = {"format": FORMAT, "corpus_hash": corpus.identity(), "tokenizer": recipe.identity()}
     name = fingerprint(format=FORMAT, corpus=wanted["corpus_hash"], tokenizer=wanted["tokenizer"])[:32]
-    store = to or Store(cache_dir / name, way_out=MOVE)
+    store = to or Store(cache_dir / name)
 
     def whole() -> Entry | None:
-        names = store.sizes()
-        if to is not None:
-            _refuse_others(to, names, wanted)
+        names = [name for name in store.sizes() if not name.startswith(".")]
+        about = json.loads(store.read_text(BEGUN)) if BEGUN in names else {}
+        if names and not wanted.items() <= about.items():
+            raise UserError(f"to={store.address} holds other files, or another corpus; give another to=DIR")
         with suppress(UserError):
-            return read_entry(store) if META in names else None
+            return read_entry(store)
         return None
 
     entry = whole()
     if entry is None:
-        with claimed(store, cache_dir):  # perhaps after another process has prepared another corpus there
+        in_cache = cache_dir / f"{fingerprint(address=store.address)[:32]}.lock"
+        path = in_cache if store.path is None else store.path / ".lock"
+        with reading(path.parent, MORE_SPACE, done="written"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(path).acquire()  # which the system releases when its process ends
+        with lock:  # perhaps after another process of this machine has prepared the corpus
             entry = whole() or _build(corpus, wanted, recipe, store, cache_dir, n_processes)
     return entry
-
-
-def _refuse_others(to: Store, names: Iterable[str], wanted: dict[str, Any]) -> None:
-    """UserError where `to` holds files of the user, or another corpus."""
-    finished = {name for name in names if not name.startswith(".") and not name.endswith(".tmp")}
-    if not all(map(OURS.fullmatch, names)) or (finished and not {BEGUN, META} & finished):
-        raise UserError(f"to={to.address} holds other files; {to.way_out}, or an empty one")
-    if any(name == META or name.startswith("shard-") for name in finished):
-        about = json.loads(to.read_text(BEGUN if BEGUN in finished else META))
-        if any(about[key] != wanted[key] for key in ("corpus_hash", "tokenizer")):
-            raise UserError(f"to={to.address} holds another corpus, or this one in other tokens; {to.way_out}")
-
-
-@contextmanager
-def claimed(store: Store, cache_dir: Path) -> Iterator[None]:
-    """Inside, no other process of this machine prepares a corpus there.
-
-    The system releases the lock when its process ends. Its file is in the folder `to`, else in the cache.
-    """
-    in_cache = store.path is None or store.path.parent == cache_dir
-    path = cache_dir / f"{fingerprint(address=store.address)[:32]}.lock" if in_cache else Path(store.address, ".lock")
-    with writing(path.parent, store.way_out):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            log.info("another process is tokenising this corpus; waiting for %s", store.address)
-            lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _build(
@@ -209,19 +166,16 @@ def _build(
 ) -> Entry:
     """Tokenises the shards that are not there yet. Whole shards stay, whatever stops it."""
     sizes = store.sizes()
-    if META in sizes:
-        log.warning("the tokens in %s are damaged and are made again", store.address)
-    kept = "cached" if store.way_out == MOVE else "kept"
-    log.info("tokenising the corpus once; %s in %s", kept, store.address)
+    log.info("tokenising the corpus once; kept in %s", store.address)
     whole: dict[int, dict[str, Any]] = {}
-    with writing(store.address, store.way_out), store.scratch(cache_dir) as scratch:
+    with reading(store.address, MORE_SPACE, done="written"), store.scratch(cache_dir) as scratch:
         about, vocabulary = _begin(corpus, wanted, recipe, store)
 
         def missing() -> Iterator[Numbered]:
             """The batches of shards that are not whole; the records of whole shards go to `whole`."""
-            for number, batches in groupby(_batches(_read(corpus.documents())), key=itemgetter(0)):
-                if record_name(number) in sizes:
-                    record = json.loads(store.read_text(record_name(number)))
+            for number, batches in groupby(_batches(corpus.documents()), key=itemgetter(0)):
+                if RECORD.format(number) in sizes:
+                    record = json.loads(store.read_text(RECORD.format(number)))
                     files = shard_files(store, about, number, record)
                     if all(sizes.get(file.name) == file.n_bytes for file in files):
                         whole[number] = record
@@ -249,8 +203,7 @@ def _begin(
         about = json.loads(store.read_text(BEGUN))
         if wanted.items() <= about.items():
             return about, _read_vocabulary(store, about)
-    with tokenizer_threads(True):
-        vocabulary = recipe.build(_read(corpus.training_texts()))
+    vocabulary = recipe.build(corpus.training_texts())
     about = wanted | {
         "n_vocab": vocabulary.size,
         "end_of_document": vocabulary.end_of_document,
@@ -261,12 +214,6 @@ def _begin(
     store.write_text(BEGUN, json.dumps(about, indent=1))  # first: by it a folder is known as ours
     store.write_text(TOKENIZER, vocabulary.tokenizer.to_str())
     return about, vocabulary
-
-
-def _read(documents: Iterable[Item]) -> Iterator[Item]:
-    """The same; UserError, not the OSError of a full disk, where a file of the corpus cannot be read."""
-    with reading("the corpus"):
-        yield from documents
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[Numbered]:
@@ -294,34 +241,26 @@ def _summed(shards: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
 def _write_shard(parts: Iterable[Encoded], number: int, store: Store, scratch: Path) -> dict[str, Any]:
     """Writes the arrays of a shard and then its record, which it returns."""
     digests, counts = {name: hashlib.sha256() for name in FILES}, []
-    paths = {name: scratch / f"{file_name(name, number)}.tmp" for name in FILES}
+    paths = {name: scratch / f"{name}-{number:05d}.bin.tmp" for name in FILES}
     with ExitStack() as stack:
         files = {name: stack.enter_context(path.open("wb")) for name, path in paths.items()}
-        for part in parts:
+        for arrays, counted in parts:
             for name, file in files.items():
-                content = part.arrays[name].tobytes()
+                content = arrays[name].tobytes()
                 file.write(content)
                 digests[name].update(content)
-            counts.append(part.counts)
+            counts.append(counted)
         for file in files.values():
             file.flush()
             os.fsync(file.fileno())
     record: dict[str, Any] = _summed(counts)
-    for name, path in paths.items():
+    for path in paths.values():
         if path.stat().st_size:
-            store.put(path, file_name(name, number))
+            store.put(path, path.stem)
         path.unlink(missing_ok=True)
     record["sha256"] = {name: digest.hexdigest() for name, digest in digests.items()}
-    store.write_text(record_name(number), json.dumps(record, indent=1))
+    store.write_text(RECORD.format(number), json.dumps(record, indent=1))
     return record
-
-
-@dataclass(frozen=True, eq=False)
-class Encoded:
-    """The arrays of some documents, by the names of `FILES`, and the counts of each split."""
-
-    arrays: dict[str, NDArray[Any]]
-    counts: dict[str, dict[str, int]]
 
 
 class Encoder:
@@ -353,7 +292,7 @@ class Encoder:
             }
             for split, texts in zip(SPLITS, (train, held_out), strict=True)
         }
-        return Encoded(arrays, counts)
+        return arrays, counts
 
     def _ids(self, texts: list[str]) -> Iterator[Sequence[int] | NDArray[np.uint8]]:
         if self.of_bytes:  # a byte is its own id: this is a hundred times as fast
@@ -395,12 +334,14 @@ def encoding(
     """A function that encodes numbered batches, in the same order.
 
     n_processes: 1 for this process with one thread; more for as many other processes of one thread each; None for this
-    process and the threads of the tokenizer. `Failed` where the system ends one of them.
+    process and the threads of the tokenizer, which are not used afterwards: forks would warn about them.
     """
+    if n_processes is not None:
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if n_processes is None or n_processes == 1:
-        with tokenizer_threads(n_processes is None):
-            encoder = Encoder(vocabulary)
-            yield lambda batches: ((number, encoder(batch)) for number, batch in batches)
+        encoder = Encoder(vocabulary)
+        yield lambda batches: ((number, encoder(batch)) for number, batch in batches)
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         return
     start = (vocabulary.tokenizer.to_str(), vocabulary.end_of_document, vocabulary.reads_special_tokens)
     pool = ProcessPoolExecutor(n_processes, get_context("spawn"), initializer=_start, initargs=start)
@@ -408,8 +349,6 @@ def encoding(
         with interrupts_blocked():  # Ctrl-C reaches all processes of a terminal: this one ends the others
             pool.submit(os.getpid)
         yield lambda batches: _in_order(pool, batches, 2 * n_processes)
-    except BrokenProcessPool as error:
-        raise Failed("a process that tokenises was ended by the system (is the memory full?); start again") from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -446,14 +385,3 @@ def _end_with_the_first() -> None:
 
 def _encode(batch: list[Document]) -> Encoded:
     return _encoder[0](batch)
-
-
-@contextmanager
-def tokenizer_threads(wanted: bool) -> Iterator[None]:
-    """Inside, the tokenizer uses threads or not; afterwards never, unless the user chose: forks warn about them."""
-    before = os.environ.get("TOKENIZERS_PARALLELISM")
-    os.environ["TOKENIZERS_PARALLELISM"] = (before or "true") if wanted else "false"
-    try:
-        yield
-    finally:
-        os.environ["TOKENIZERS_PARALLELISM"] = before or "false"

@@ -31,7 +31,6 @@ from roundround.support.packaged import model_path
 END_OF_DOCUMENT = "<|endoftext|>"
 N_BYTES = 256
 MANY_UNKNOWN = 0.01  # share of tokens
-LARGEST_VOCABULARY = 2**20  # tokens; the largest in use have 250 thousand to a million
 
 
 @dataclass(frozen=True)
@@ -104,10 +103,10 @@ class BPE(TokenizerRecipe):
     """
 
     def __init__(self, *, vocab_size: int, max_train_bytes: int) -> None:
-        if not N_BYTES < vocab_size <= LARGEST_VOCABULARY:  # the trainer takes memory for all of them first
-            raise ValueError(f"vocab_size is {vocab_size}: {N_BYTES + 1} to {LARGEST_VOCABULARY:,} is allowed")
-        if max_train_bytes < 1:
-            raise ValueError(f"max_train_bytes is {max_train_bytes}: a whole number from 1 is allowed")
+        if vocab_size <= N_BYTES:
+            raise ValueError(
+                f"vocab_size is {vocab_size}: numbers from {N_BYTES + 1} are allowed, a token for each byte"
+            )
         self.vocab_size, self.max_train_bytes = vocab_size, max_train_bytes
 
     def identity(self) -> str:
@@ -136,8 +135,6 @@ class HuggingFace(TokenizerRecipe):
     """
 
     def __init__(self, *, name: str) -> None:
-        if not name.strip():
-            raise ValueError(f"name is '{name}'; give a model on the hub or a folder")
         self.name = name
 
     def identity(self) -> str:
@@ -157,24 +154,17 @@ class HuggingFace(TokenizerRecipe):
         folder = home_expanded(model_path(self.name), "tokenizer.name")
         is_folder = os.path.isdir(folder)  # False as well for a name too long for a path
         name = str(folder) if is_folder else self.name
-        try:
-            return AutoTokenizer.from_pretrained(name, local_files_only=True, trust_remote_code=False)
-        except Exception as error:  # not cached, or broken: transformers raises OSError, ValueError, KeyError, ...
-            if is_folder:
-                raise UserError(
-                    f"no tokenizer in the folder {folder} ({first_line(error)}); set tokenizer.name"
-                ) from None
-        if not hub_is_reachable():
-            raise UserError(
-                f"tokenizer '{self.name}' is no folder and not cached here, and the Hugging Face hub cannot be "
-                f"reached; set tokenizer.name to a folder, or use tokenizer=bpe or tokenizer=bytes"
-            )
-        try:
-            return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        except Exception as error:
-            raise UserError(
-                f"tokenizer '{self.name}' cannot be loaded ({first_line(error)}); set tokenizer.name"
-            ) from None
+        for only_here in (True, False):
+            try:
+                return AutoTokenizer.from_pretrained(name, local_files_only=only_here, trust_remote_code=False)
+            except Exception as error:  # not cached, or broken: transformers raises OSError, ValueError, KeyError, ...
+                reason = first_line(error)
+                if is_folder or not hub_is_reachable():
+                    break
+        raise UserError(
+            f"tokenizer '{self.name}' cannot be loaded ({reason}); set tokenizer.name to a folder or to a model of the "
+            "Hugging Face hub, if that can be reached, or use tokenizer=bpe or tokenizer=bytes"
+        )
 
 
 @final
@@ -199,9 +189,7 @@ class AlreadyOpen(TokenizerRecipe):
     def from_file(cls, path: Path, end_of_document: int) -> AlreadyOpen:
         """The tokenizer.json of a run, with the id of its end-of-document token. UserError if broken."""
         try:
-            tokenizer = Tokenizer.from_str(read_text(path))
-            check_end(tokenizer, end_of_document)
-            return cls(open_vocabulary(tokenizer, end_of_document))
+            return cls(open_vocabulary(Tokenizer.from_str(read_text(path)), end_of_document))
         except Exception as error:  # OSError, ValueError, or the library's plain Exception where it is no tokenizer
             raise UserError(f"{path}: not a readable tokenizer ({first_line(error)})") from None
 
@@ -247,31 +235,19 @@ def vocabulary_of(
 
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise UserError(f"tokenizer '{name}' has no fast form (tokenizer.json); choose another tokenizer.name")
-    end = tokenizer.eos_token_id if end_of_document is None else end_of_document
-    if end is None:
-        raise UserError(f"tokenizer '{name}' has no end-of-sequence token; choose another tokenizer.name")
-    try:
-        check_end(tokenizer.backend_tokenizer, end)
-    except ValueError as error:
-        raise UserError(f"tokenizer '{name}': {error}; choose another tokenizer.name") from None
-    return open_vocabulary(
-        Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()), end, reads_special_tokens=reads_special_tokens
-    )
-
-
-def check_end(tokenizer: Tokenizer, end_of_document: int) -> None:
-    """ValueError where the vocabulary has no token that could end a document."""
-    if tokenizer.id_to_token(end_of_document) is None:
-        raise ValueError(f"it has no token {end_of_document}, which is to end a document")
+    end, own = tokenizer.eos_token_id if end_of_document is None else end_of_document, tokenizer.backend_tokenizer
+    if end is None or own.id_to_token(end) is None:
+        raise UserError(
+            f"tokenizer '{name}' has no token that ends a text (it says {end}); choose another tokenizer.name"
+        )
+    return open_vocabulary(Tokenizer.from_str(own.to_str()), end, reads_special_tokens=reads_special_tokens)
 
 
 def open_vocabulary(tokenizer: Tokenizer, end_of_document: int, *, reads_special_tokens: bool = False) -> Vocabulary:
     """The vocabulary without truncation and padding; special tokens in a text are read or not."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    tokenizer.encode_special_tokens = (
-        not reads_special_tokens
-    )  # tokenizer.json does not have it, so it is set at each loading
+    tokenizer.encode_special_tokens = not reads_special_tokens  # which tokenizer.json does not say
     return Vocabulary(tokenizer, end_of_document, reads_special_tokens=reads_special_tokens)
 
 

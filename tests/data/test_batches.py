@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from helpers_corpora import global_batch
 from torch.utils.data import DataLoader
 
 from roundround.data.batches import (
@@ -13,7 +14,6 @@ from roundround.data.batches import (
     Shares,
     TrainingWindows,
     evaluation_windows,
-    global_batch,
     validation_windows,
 )
 from roundround.support.errors import UserError
@@ -49,18 +49,6 @@ def test_batches_walk_one_permutation_after_another() -> None:
         expected = [list(range(start, start + LENGTH + 1)) for start in starts[step * BATCH : (step + 1) * BATCH]]
         assert batch.tolist() == expected
         assert batch.dtype == torch.int64
-
-
-def test_an_epoch_scores_no_target_twice() -> None:
-    n_windows = len(TOKENS) // LENGTH - 1
-    batch = global_batch(TOKENS, seed=3, step=0, batch_size=n_windows, length=LENGTH)
-    assert len(set(batch[:, 1:].flatten().tolist())) == n_windows * LENGTH
-
-
-def test_epochs_start_at_different_offsets() -> None:
-    n_windows = len(TOKENS) // LENGTH - 1
-    batches = [global_batch(TOKENS, seed=3, step=e, batch_size=n_windows, length=LENGTH) for e in range(8)]
-    assert len({int(batch[0, 0]) % LENGTH for batch in batches}) > 3
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -112,7 +100,6 @@ def test_fewer_tokens_than_a_window_are_counted_in_the_error() -> None:
     [
         ({"world_size": 5}, "batch_size=12 must be a multiple of 5 = 5 ranks x 1 micro-batches"),
         ({"world_size": 2, "n_micro_batches": 4}, "batch_size=12 must be a multiple of 8 = 2 ranks x 4"),
-        ({"batch_size": 0}, "batch_size=0"),
     ],
 )
 def test_numbers_that_do_not_go_together_are_named(changes: dict[str, int], message: str) -> None:

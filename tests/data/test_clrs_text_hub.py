@@ -18,7 +18,7 @@ BFS = {"answer": "[0]", "algo_name": "bfs"}  # without a length, as the authors'
 CLIENT = """
 import contextlib, json, sys
 from roundround.data.hub import offline
-from roundround.data.tasks.clrs_hub import ClrsTextHub
+from roundround.data.tasks.clrs_text import ClrsTextHub
 from roundround.support.errors import UserError
 settings = dict(name=sys.argv[1], split="train", revision=None, test_name=sys.argv[2], test_split="test_1+test_2",
     test_revision=None, lengths=None, train_examples=None, validation_examples=8, algorithms=["bfs", "minimum"])
@@ -65,7 +65,8 @@ def test_the_two_sets_of_the_hub_and_what_is_wrong_with_others(tmp_path: Path) -
     assert tested == sorted(row["question"] + row["answer"] for row in wanted if row["length"] == 4)
     assert n_for_training == 300
     assert "no data set 'nobody/none' on the Hugging Face hub" in errors[0]
-    assert "has no revision 'absent'; set data.test_revision" in errors[1]
+    assert "with revision absent" in errors[1]
+    assert "data.test_revision" in errors[1]
     assert "no column 'length'; data.lengths=null" in errors[2]
     assert errors[3][2] == identity  # the copy that the first left
     assert "cannot be reached" in errors[4]

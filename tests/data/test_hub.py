@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from hub_server import COMMIT, NAME, STORY_ROWS, hub
 
-from roundround.data import hub as data_hub
 from roundround.data.hub import Hub, join_rows
 
 TITLE = r"^ = [^=].* = $"
@@ -124,11 +123,11 @@ def test_shuffling_is_a_permutation_fixed_by_its_seed(online: tuple[str, dict[st
     [
         ("no name", r"no data set 'nobody/none' on the Hugging Face hub.*check data.name"),
         ("bad name", r"no data set 'a b' on the Hugging Face hub"),
-        ("no revision", r"has no revision 'absent'; set data.revision"),
+        ("no revision", r"no data set .* with revision absent.*check data.name and data.revision"),
         ("no split", r"data set 'someone/stories': Unknown split \"tset\". Should be one of \['train'\]"),
         ("no config", r"'absent' not found. Available: \['default'\]"),
-        ("no column", r"no column 'txt'; choose with data.column \(there are: text, n\)"),
-        ("no column streamed", r"no column 'txt'; choose with data.column \(there are: text, n\)"),
+        ("no column", r"no column 'txt', or two; choose with data.column \(there are: text, n\)"),
+        ("no column streamed", r"no column 'txt', or two; choose with data.column \(there are: text, n\)"),
         ("numbers", r"column 'n' holds int, not text"),
     ],
 )
@@ -152,7 +151,7 @@ def test_with_the_hub_gone_the_cached_copy_serves_and_the_rest_fails_in_seconds(
     )
     assert time.monotonic() - started < 20  # the libraries alone retry for 23 s for each
     assert rows == answers["rows"]
-    assert streamed == answers["streamed"]
+    assert "cannot be reached" in streamed
     assert re.search(f"cached copy is of another commit; set data.revision={COMMIT}", other)
     assert re.search(r"'nobody/none': .* cannot be reached .*data=pydoc, or data=text data.path=FILE", absent)
 
@@ -166,20 +165,3 @@ def test_rows_before_the_first_beginning_are_a_document() -> None:
 def test_a_commit_needs_no_network_and_is_part_of_the_identity() -> None:
     one, same, other = (Hub(**SETTINGS | {"revision": letter * 40}).identity() for letter in "aab")
     assert one == same != other
-
-
-def test_a_branch_is_looked_up_in_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    folder = tmp_path / "datasets--someone--stories"
-    for age, name in enumerate(["newest", "older"]):
-        (folder / "snapshots" / name).mkdir(parents=True)
-        os.utime(folder / "snapshots" / name, (10 - age, 10 - age))
-    assert data_hub.cached_commit(NAME, None) == "newest"
-    assert data_hub.cached_commit(NAME, "branch") is None
-    (folder / "refs").mkdir()
-    (folder / "refs" / "branch").write_text("older\n")
-    (folder / "refs" / "main").write_text("older")
-    assert data_hub.cached_commit(NAME, "branch") == data_hub.cached_commit(NAME, None) == "older"
-    assert data_hub.cached_commit("no/one", None) is None

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from roundround.data import pydoc
-from roundround.data.pydoc import PyDoc
-from roundround.support.errors import UserError
+from roundround.data import local_texts
+from roundround.data.local_texts import PyDoc
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +21,8 @@ def corpus() -> PyDoc:
 
 
 def test_it_holds_a_topic_and_the_docstrings_python_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    some = [source for source in pydoc._sources() if source[0][0] in "st"]  # not the whole library
-    monkeypatch.setattr(pydoc, "_sources", lambda: some)
+    some = [source for source in local_texts._sources() if source[0][0] in "st"]  # not the whole library
+    monkeypatch.setattr(local_texts, "_sources", lambda: some)
     texts = list(PyDoc(held_out=0.1).texts())
     assert any(text.startswith('The "assert" statement') for text in texts)
     (module,) = (text for text in texts if text.startswith(inspect.getdoc(textwrap) or "-"))
@@ -35,12 +34,12 @@ def test_docstrings_come_in_source_order(corpus: PyDoc) -> None:
     source = (
         'class A:\n "a"\n def f():\n  "f"\n  class B: "b"\nif 1:\n def g(): "g"\ntry: pass\nexcept E:\n def h(): "h"\n'
     )
-    found = [ast.get_docstring(node) for node in pydoc._definitions(ast.parse(source))]
+    found = [ast.get_docstring(node) for node in local_texts._definitions(ast.parse(source))]
     assert found == ["a", "f", "b", "g", "h"]
 
 
 def test_tests_and_installed_packages_are_left_out() -> None:
-    names = [name for name, _ in pydoc._sources()]
+    names = [name for name, _ in local_texts._sources()]
     assert "argparse.py" in names
     assert names == sorted(names)
     assert not [name for name in names if {"test", "site-packages", "lib2to3", "_vendor"} & set(name.split("/"))]
@@ -48,7 +47,7 @@ def test_tests_and_installed_packages_are_left_out() -> None:
 
 def test_the_identity_does_not_parse_and_follows_every_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "module.py").write_text('"one"\nx = = 1')  # not parseable: identity must not mind
-    monkeypatch.setattr(pydoc.sysconfig, "get_path", lambda _: str(tmp_path))
+    monkeypatch.setattr(local_texts.sysconfig, "get_path", lambda _: str(tmp_path))
     before = PyDoc(held_out=0.1).identity()
     assert PyDoc(held_out=0.1).identity() == before
     assert PyDoc(held_out=0.2).identity() != before
@@ -56,16 +55,11 @@ def test_the_identity_does_not_parse_and_follows_every_byte(tmp_path: Path, monk
     assert PyDoc(held_out=0.1).identity() != before
 
 
-def test_no_sources_is_one_line_that_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pydoc.sysconfig, "get_path", lambda _: str(tmp_path))
-    with pytest.raises(UserError, match=f"{tmp_path}; use data=text"):
-        PyDoc(held_out=0.1).identity()
-
-
 def test_importing_the_data_package_loads_no_heavy_library() -> None:
     code = (
-        "import sys, roundround.data.pydoc, roundround.data.text, roundround.data.hub, roundround.data.tokenizers, "
-        "roundround.data.prepared; print({'torch', 'transformers', 'datasets'} & set(sys.modules))"
+        "import sys, roundround.data.local_texts, roundround.data.text, roundround.data.hub, "
+        "roundround.data.tokenizers, roundround.data.prepared; "
+        "print({'torch', 'transformers', 'datasets'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -14,12 +14,11 @@ import fsspec
 import numpy as np
 import pytest
 import torch
-from helpers_corpora import Listed
+from helpers_corpora import Listed, global_batch, listed
 
 from roundround.data import batches, tokenising
-from roundround.data.batches import Mix, Mixer, Shares, TrainingWindows, WindowSampler, global_batch
-from roundround.data.mixture import Mixture
-from roundround.data.prepared import Prepared, TokenData, make, opened, prepare
+from roundround.data.batches import Mix, Mixer, Shares, TrainingWindows, WindowSampler
+from roundround.data.prepared import Mixture, Prepared, TokenData, make, opened, prepare
 from roundround.data.shards import Store, TokenStream, open_store
 from roundround.data.tokenising import Encoder
 from roundround.data.tokenizers import BPE, Bytes, OfCorpus
@@ -61,7 +60,7 @@ def test_shards_end_to_end_are_the_corpus_that_one_shard_holds(tmp_path: Path, m
     one = prepare(Listed(TEXTS), Bytes(), tmp_path / "one")
     assert len(one.train.segments) == 1 < len(many.train.segments)
     for name in ("train", "held_out", "held_out_bytes"):
-        assert getattr(many, name).tolist() == getattr(one, name).tolist()
+        assert listed(getattr(many, name)) == listed(getattr(one, name))
     kept = {"seed": 3, "step": 5, "batch_size": 7, "length": 16}
     assert torch.equal(global_batch(many.train, **kept), global_batch(np.asarray(one.train), **kept))
 
@@ -74,10 +73,9 @@ def test_bytes_need_no_tokenizer_to_be_the_same(text: str) -> None:
     assert short.of_bytes
     for documents in ([(True, text)], [(False, text), (True, "x"), (False, "y")]):
         a, b = short(documents), long(documents)
-        assert a.counts == b.counts
-        assert {name: (v.dtype, v.tolist()) for name, v in a.arrays.items()} == {
-            name: (v.dtype, v.tolist()) for name, v in b.arrays.items()
-        }
+        assert a[1] == b[1]
+        found, expected = ({name: (v.dtype, v.tolist()) for name, v in arrays.items()} for arrays, _ in (a, b))
+        assert found == expected
 
 
 @final
@@ -138,7 +136,7 @@ def test_a_full_disk_keeps_the_whole_shards(tmp_path: Path, monkeypatch: pytest.
     to, full = Store(tmp_path / "mine"), OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", Mock(wraps=os.replace, side_effect=chain([DEFAULT] * 13, repeat(full))))
-        with pytest.raises(UserError, match=rf"no space left for tokens in {Path(to.address)}: "):
+        with pytest.raises(UserError, match=rf"{Path(to.address)}: cannot be written \(No space left"):
             make(Listed(TEXTS), Bytes(), to, tmp_path)
     assert "shard-00001.json" in to.sizes()
     assert make(Listed(TEXTS), Bytes(), to, tmp_path).meta["train"]["documents"] > 300
@@ -148,13 +146,13 @@ def test_what_lies_at_a_place_is_never_overwritten(tmp_path: Path) -> None:
     make(Listed(TEXTS), Bytes(), Store(tmp_path / "mine"), tmp_path)
     before = contents(tmp_path / "mine")
     for corpus, recipe in ((Listed(TEXTS[1:]), Bytes()), (Listed(TEXTS), BPE_RECIPE)):
-        with pytest.raises(UserError, match=r"holds another corpus, or this one in other tokens; give another to=DIR"):
+        with pytest.raises(UserError, match=r"holds other files, or another corpus; give another to=DIR"):
             make(corpus, recipe, Store(tmp_path / "mine"), tmp_path)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "aunt.txt").write_text("dear aunt")
     with pytest.raises(UserError, match=r"letters holds other files"):
         make(Listed(TEXTS), Bytes(), Store(tmp_path / "letters"), tmp_path)
-    with pytest.raises(UserError, match=r"tokens cannot be written in .*aunt.txt .*: give another to=DIR"):
+    with pytest.raises(UserError, match=r"aunt.txt.*: cannot be written .*; free space there, or choose another"):
         make(Listed(TEXTS), Bytes(), Store(tmp_path / "letters" / "aunt.txt"), tmp_path)
     assert contents(tmp_path / "mine") == before
     assert contents(tmp_path / "letters") == {"aunt.txt": b"dear aunt"}
@@ -163,7 +161,7 @@ def test_what_lies_at_a_place_is_never_overwritten(tmp_path: Path) -> None:
 def at_an_address(cache: Path, most_bytes: int = 10**9) -> tuple[TokenData, TokenData]:
     """A corpus prepared at an address and read from there, and the same from the cache."""
     make(Listed(TEXTS), Bytes(), open_store(ADDRESS, "to"), cache)
-    there = opened(Prepared(path=ADDRESS, cache_gb=1).entry(), cache, most_bytes)
+    there = opened(Prepared(path=ADDRESS, cache_gb=1).entry, cache, most_bytes)
     return there, prepare(Listed(TEXTS), Bytes(), cache)
 
 
@@ -171,17 +169,10 @@ def test_a_corpus_at_an_address_is_read_as_one_on_the_disk(tmp_path: Path) -> No
     there, here = at_an_address(tmp_path)
     assert there.corpus_hash == here.corpus_hash
     for name in ("train", "held_out", "held_out_bytes"):
-        assert getattr(there, name).tolist() == getattr(here, name).tolist()
+        assert listed(getattr(there, name)) == listed(getattr(here, name))
     plan = Shares(batch_size=4, n_steps=20)
     for a, b in zip(*(TrainingWindows(data.train, plan, seed=1, length=16) for data in (there, here)), strict=True):
         assert torch.equal(a, b)
-
-
-def test_an_address_that_lists_no_files_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    at_an_address(tmp_path)
-    monkeypatch.setattr(Store, "sizes", Mock(side_effect=AssertionError))  # as of http
-    there = opened(Prepared(path=ADDRESS, cache_gb=1).entry(), tmp_path)
-    assert len(there.train.read(0, 99)) == 99
 
 
 def test_the_tokenizer_is_the_one_that_it_was_prepared_with(tmp_path: Path) -> None:
@@ -198,23 +189,23 @@ def test_the_tokenizer_is_the_one_that_it_was_prepared_with(tmp_path: Path) -> N
 def test_copies_of_shards_take_no_more_of_the_disk_than_they_may(tmp_path: Path) -> None:
     there, here = at_an_address(tmp_path, most_bytes=20_000)
     assert len(there.train) * 2 > 40_000
-    assert there.train.tolist() == here.train.tolist()
+    assert listed(there.train) == listed(here.train)
     assert sum(path.stat().st_size for path in (tmp_path / "shards").glob("*.bin")) <= 20_000
-    assert there.train.tolist() == here.train.tolist()
+    assert listed(there.train) == listed(here.train)
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         (lambda fs, path: fs.pipe_file(path, b"\1" + fs.cat_file(path)[1:]), "has other bytes than were written"),
-        (lambda fs, path: fs.rm_file(path), "it is gone"),
+        (lambda fs, path: fs.rm_file(path), "cannot be read"),
     ],
 )
 def test_a_shard_that_is_damaged_at_its_address_is_one_line(tmp_path: Path, change: Any, why: str) -> None:
     there, _ = at_an_address(tmp_path)
     change(fsspec.filesystem("memory"), "/corpora/mine/train-00001.bin")
-    with pytest.raises(UserError, match=rf"{ADDRESS}/train-00001.bin: .*{why}; roundround prepare with the same"):
-        there.train.tolist()
+    with pytest.raises(UserError, match=rf"{ADDRESS}/train-00001.bin: .*{why}.*; roundround prepare with the same"):
+        listed(there.train)
 
 
 SIZES = [700, 90, 1300, 17, 512, 640, 333]
@@ -295,7 +286,7 @@ def test_a_mixture_trains_and_is_measured_in_its_shares(tmp_path: Path) -> None:
     letters = int(((tokens >= ord("a")) & (tokens < 256)).sum()) / len(tokens)
     assert 0.2 < letters < 0.28
     assert data.n_held_out_bytes == int(np.asarray(data.held_out_bytes).sum())
-    text = data.tokenizer.decode(data.held_out[1:100].tolist(), skip_special_tokens=True)
+    text = data.tokenizer.decode(listed(data.held_out[1:100]), skip_special_tokens=True)
     assert data.bytes_of_targets(99) == len(text)
 
 
@@ -308,15 +299,11 @@ def test_no_held_out_document_is_of_two_sources_where_documents_do_not_see_each_
 
 
 @pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ({"digits": -1, "letters": 1}, "weights.digits is -1: numbers from 0 are allowed"),
-        ({"digits": 1, "letters": float("nan")}, "weights.letters is nan"),
-        ({"digits": 0, "letters": 0}, "weights are all 0"),
-    ],
+    "weights",
+    [{"digits": -1, "letters": 1}, {"digits": 1, "letters": float("nan")}, {"digits": 0, "letters": 0}],
 )
-def test_weights_that_are_no_shares_are_refused(weights: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_weights_that_are_no_shares_are_refused(weights: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"weights are .*: numbers from 0, and one above 0, are allowed"):
         mixture(weights)
 
 
@@ -324,17 +311,10 @@ def test_weights_that_are_no_shares_are_refused(weights: dict[str, float], messa
     ("address", "message"),
     [
         ("", "data.path is empty"),
-        *[
-            (address, f"address of {address.rpartition('://')[0].rpartition('::')[2]}:// with ")
-            for address in (
-                "s3://key:secret@bucket/x",
-                "https://host/x?X-Amz-Signature=secret",
-                "simplecache::http://user:secret@127.0.0.1:9/mine",
-                "dir::http://127.0.0.1:9/a?secret",
-            )
-        ],
-        ("http:/host/x", "data.path=http:/host/x: an address has // after its colon"),
-        ("s3://bucket/x", r"s3://bucket/x: s3:// needs .* pip install 'roundround\[s3\]'"),
+        ("s3://key:secret@bucket/x", "address of s3:// with credentials"),
+        ("simplecache::http://user:secret@127.0.0.1:9/mine", "address of http:// with credentials"),
+        ("https://host/x?X-Amz-Signature=secret", "data.path: an address with a query would be recorded"),
+        ("s3://bucket/x", r"s3://bucket/x: .* s3:// needs pip install 'roundround\[s3\]'"),
         ("nope://bucket/x", r"nope://bucket/x: cannot be reached .*Protocol not known"),
         ("http://127.0.0.1:9/x", r"http://127.0.0.1:9/x: cannot be reached"),
     ],
@@ -346,13 +326,3 @@ def test_an_address_that_leads_nowhere_is_one_line(address: str, message: str) -
         open_store(address, "data.path").read_text("meta.json")
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_readers_of_a_machine_share_the_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    there, _ = at_an_address(tmp_path)
-    fetched: list[str] = []
-    real = Store.fetch
-    monkeypatch.setattr(Store, "fetch", lambda place, name, to: (fetched.append(name), real(place, name, to))[1])
-    one, other = (opened(Prepared(path=ADDRESS, cache_gb=1).entry(), tmp_path) for _ in range(2))
-    assert one.train.tolist() == other.train.tolist() == there.train.tolist()
-    assert len(fetched) == len(set(fetched))

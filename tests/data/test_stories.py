@@ -6,7 +6,7 @@ import importlib.util
 
 from conftest import ROOT, STORIES
 
-from roundround.data.stories import Stories
+from roundround.data.local_texts import Stories
 
 
 def test_the_model_writes_the_first_story_again() -> None:

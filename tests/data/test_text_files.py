@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,7 @@ def test_a_tsv_without_a_header_counts_its_columns(tmp_path: Path) -> None:
 
 
 def test_a_tsv_without_a_header_says_so_when_asked_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"claims.tsv: no column 'text'.*data.column \(there are: Claim: .{33}\.\.\.,"):
+    with pytest.raises(UserError, match=r"claims.tsv: no column 'text'.*data.column \(there are: Claim: .{33},"):
         texts(write(tmp_path / "claims.tsv", QUESTIONS))
 
 
@@ -131,24 +130,14 @@ def test_the_identity_follows_every_byte_and_option_but_no_name(tmp_path: Path) 
     [
         ("a.jsonl", '{"text": "a"}\n{"text": "b"\n', r"a.jsonl, line 2: not valid JSON \(Expecting"),
         ("a.json", '[{"text": "a"},\n {"text" "b"}]', r"a.json, line 1: not valid JSON \(Expecting .* line 2"),
-        ("a.jsonl", '{"text": "a"}\n["b"]\n', r"a.jsonl, line 2: list, where an object"),
         ("a.jsonl", '{"text": "a"}\n{"tex": "b", "n": 1}\n', r"a.jsonl, line 2: no column 'text'.*: tex, n\)"),
         ("a.jsonl", '{"text": ["a"]}\n', r"a.jsonl, line 1: column 'text' holds list, not text"),
         ("a.jsonl", b'{"text": "caf\xe9"}\n', r"a.jsonl: not UTF-8 \(0xe9\)"),
-        (
-            "a.jsonl",
-            '{"text": "a"}\n{"text": ' + "[" * 100_000,
-            r"a.jsonl, line 2: not valid JSON \(it is nested too deeply",
-        ),
-        ("a.json", "[" * 100_000, r"a.json, line 1: not valid JSON \(it is nested too deeply"),
-        ("a.csv", "text,n\na,1\nb,2,3\n", r"a.csv, line 3: 3 fields, where the first row has 2"),
-        ("a.csv", "text,n,text\na,1,b\n", r"a.csv: the column 'text' is there twice"),
-        ("a.csv", "txt\na\n", r"a.csv: no column 'text'.*: txt; where"),
+        ("a.csv", "text,n\na,1\nb,2,3\n", r"a.csv, line 3: .*3 fields, where the first row has 2"),
+        ("a.csv", "text,n,text\na,1,b\n", r"a.csv: no column 'text', or two;"),
         ("a.parquet", b"PAR1 nonsense", r"a.parquet: not a readable parquet file \(Parquet magic bytes"),
         ("a.txt", b"ok\xff", r"a.txt: not UTF-8 \(0xff\)"),
-        ("a.txt", "little end".encode("utf-16"), r"a.txt: not UTF-8"),
-        ("a.txt", "", r"a.txt is empty"),
-        ("a.pdf", "x", r"a.pdf: ending '.pdf' is not supported \(supported: .txt, .text, .md, .jsonl"),
+        ("a.pdf", "x", r"nothing to read in '.*a.pdf' \(supported, where not empty: .txt, .text, .md, .jsonl"),
     ],
 )
 def test_broken_files_are_named_in_one_line(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
@@ -170,16 +159,11 @@ def test_nothing_to_read_is_told_by_where_it_was_looked_for(tmp_path: Path) -> N
     write(tmp_path / "folder" / "a.pdf", "x")
     with pytest.raises(UserError, match=r"no file, folder or glob match at '.*absent.txt'"):
         texts(tmp_path / "absent.txt")
-    with pytest.raises(UserError, match=r"match at '.*\*.txt'"):
-        texts(tmp_path / "*.txt")
     with pytest.raises(UserError, match=r"nothing to read in '.*folder' \(supported"):
         texts(tmp_path / "folder")
-    write(tmp_path / "empty" / "a.txt", "")
-    with pytest.raises(UserError, match=r"nothing to read in '.*empty'"):
-        texts(tmp_path / "empty")
 
 
-@pytest.mark.parametrize("path", [[], [""], [" "], ["a.txt", ""]])
+@pytest.mark.parametrize("path", [[], [""], ["a.txt", ""]])
 def test_an_empty_path_is_not_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: list[str]
 ) -> None:
@@ -189,18 +173,9 @@ def test_an_empty_path_is_not_the_current_folder(
         texts(*path)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda path: path.symlink_to("gone"),
-        os.mkfifo,
-    ],
-)
-def test_what_is_no_file_is_named_and_never_waited_for_nor_left_out(
-    tmp_path: Path, make: Callable[[Path], None]
-) -> None:
+def test_what_is_no_file_is_named_and_never_waited_for_nor_left_out(tmp_path: Path) -> None:
     write(tmp_path / "folder" / "sub" / "a.txt", "a text")
-    make(tmp_path / "folder" / "sub" / "b.txt")
+    os.mkfifo(tmp_path / "folder" / "sub" / "b.txt")
     for path in ("folder/sub/b.txt", "folder", "folder/**/*.txt"):
         with pytest.raises(UserError, match=r"sub/b.txt.*cannot be read"):
             corpus(tmp_path / path).identity()
@@ -215,10 +190,6 @@ def test_linked_folders_are_read_once_whatever_they_lead_to(tmp_path: Path) -> N
     assert texts(tmp_path / "corpus") == ["a", "b"]
 
 
-def test_wrong_options_are_named(tmp_path: Path) -> None:
+def test_a_wrong_regular_expression_is_named() -> None:
     with pytest.raises(UserError, match=r"data.split_regex '\(' is not a regular expression: missing \)"):
         corpus("a.txt", split_regex="(")
-    with pytest.raises(ValueError, match="max_chars is 0"):
-        corpus("a.txt", max_chars=0)
-    with pytest.raises(ValueError, match=r"column is \[\]"):
-        corpus("a.txt", column=[])

@@ -39,7 +39,7 @@ OF_EVAL = [
 ]  # fmt: skip
 OF_PROBE = ["prompt=maximum ablate=lowest:0.5", "texts=foo", "length=1", "ablate=foo", "data=copy", "model=tiny"]
 OF_MAXKEY = ["test_sizes=[0]", "evaluate=nope", "min_items=0", "--temp nope", "seeds=0", "bfloat16=2", "run=nope"]
-OF_A_TASK = ["data.train_lengths=[4,2]", "data.n_symbols=1", "tokenizer=bytes", "data.path=x", "init=stories260k"]
+OF_A_TASK = ["data.train_lengths=[4,2]", "tokenizer=bytes", "data.path=x", "init=stories260k"]
 OF_BENCH = ["set=v9", "size=huge", "nope.json", "baseline=", "pe=prope"]
 PAPERS = {"theory": ["rope.nope", "pe=rope", "device=nope"], "reproduce": ["rope.nope", "pe=rope", "model=tiny"]}
 PREPARE = ["prepare", "data=text", f"data.path={PLAIN_TEXT}", "tokenizer=bytes", "logger=none"]

@@ -81,7 +81,7 @@ def test_a_mixture_of_ones_own_is_a_yaml(roundround: Command, corpus: Path, tmp_
     (folder / "mine.yaml").write_text(
         "# roundround train data=mine\n# Fables and Python.\n"
         "defaults: [text@sources.fables, text@sources.again, _self_]\n"
-        "_target_: roundround.data.mixture.Mixture\nweights: {fables: 3, again: 1}\n"
+        "_target_: roundround.data.prepared.Mixture\nweights: {fables: 3, again: 1}\n"
         f"sources: {{fables: {{path: [{corpus}], held_out: 0.3}}, again: {{path: [{corpus}], held_out: 0.5}}}}\n"
     )
     own = ["data=mine", "--config-dir", str(tmp_path / "conf")]

@@ -149,8 +149,6 @@ class TrainingExamples(Dataset[TaskBatch]):
         return len(self.shares)
 
     def __getitem__(self, index: int) -> TaskBatch:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
         if self._ahead is None or self._ahead[0] != index:
             self._ahead = index, self._worker.submit(self.micro_batch, index)
         batch = self._ahead[1].result()
@@ -175,7 +173,5 @@ class TrainingExamples(Dataset[TaskBatch]):
         if self.sampler.n is None:
             return self.examples[i]
         if i not in self._kept:
-            tokens, scored, answers, output_at = self.examples[i]
-            answers = None if answers is None else answers.astype(np.uint32)
-            self._kept[i] = Example(tokens.astype(np.uint32), scored, answers, output_at)  # half the memory
+            self._kept[i] = self.examples[i]
         return self._kept[i]

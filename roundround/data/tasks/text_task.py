@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self, final
 
 import numpy as np
@@ -18,7 +18,6 @@ from roundround.data.tasks.base import Example, FixedSet, Task
 from roundround.data.tokenizers import Vocabulary, check_known, unknown_token
 
 TEXTS_TO_LEARN_FROM = 4096  # by a tokenizer that learns
-BESIDE = 4  # more tokens than the text has: beginning, end, and the space that SentencePiece puts before each part
 
 
 class Text(NamedTuple):
@@ -51,10 +50,6 @@ class TextTask(Task):
     @abstractmethod
     def text(self, rng: np.random.Generator, length: int) -> Text:
         """One prompt of this length with its answer, drawn from `rng` alone."""
-
-    @abstractmethod
-    def longest_texts(self, length: int) -> tuple[Iterable[Text], float]:
-        """Some of the longest texts up to this length, and the factor by which others may be longer."""
 
     @abstractmethod
     def origin(self) -> object:
@@ -110,16 +105,6 @@ class TextTask(Task):
         encode = self.vocabulary().encode
         whole = encode(prompt + answer)
         return whole[len(own) :] if whole[: len(own)] == own else encode(answer)
-
-    def context(self, length: int) -> int:
-        """Tokens of the longest example up to this length; without a vocabulary its bytes, which are at least as many.
-
-        Where texts are drawn, this is the longest of some texts times a factor, because others may be longer.
-        """
-        texts, factor = self.longest_texts(length)
-        if self._vocabulary is None:
-            return round(factor * max(len("".join(text).encode()) + BESIDE for text in texts))
-        return round(factor * max(len(self.tokenised(text).tokens) for text in texts))
 
     def check_is_read(self) -> None:
         """UserError where the tokenizer cannot read most of a training example."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from roundround.config.verb import HOW, PAIRS, TASKS, TRAIN, WHERE, Verb, at_least_one, key
-from roundround.support.errors import UserError
 
 if TYPE_CHECKING:
     from roundround.config.verb import Node
@@ -28,8 +27,6 @@ class PrepareConfig:
 
     def check(self) -> None:
         at_least_one(n_processes=self.n_processes)
-        if self.to is not None and not self.to.strip():
-            raise UserError("to= is empty; give a folder or an address, or leave it out for the token cache")
 
 
 VERB = Verb(
@@ -40,7 +37,7 @@ VERB = Verb(
     help="Tokenise a corpus once, in parallel, into shards.",
     config=PrepareConfig,
     refuses={
-        "data": (*TASKS, *PAIRS, "roundround.data.prepared."),
+        "data": (*TASKS, *PAIRS, "roundround.data.prepared.Prepared"),
         "tokenizer": ("roundround.data.tokenizers.OfCorpus",),
     },
     title="Prepare",

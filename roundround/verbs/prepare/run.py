@@ -12,11 +12,9 @@ from typing import Any
 from omegaconf import DictConfig
 
 from roundround.config.build import build, checked
-from roundround.data.corpora import Corpus, Source
-from roundround.data.mixture import Mixture
-from roundround.data.prepared import Prepared, default_cache_dir, make, shared_tokenizer
+from roundround.data.corpora import Corpus
+from roundround.data.prepared import Mixture, Prepared, default_cache_dir, make, shared_tokenizer
 from roundround.data.shards import Store, open_store
-from roundround.data.tasks.base import Task
 from roundround.data.tokenising import COUNTS, SPLITS, Entry
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.records.opening import opened_run
@@ -57,14 +55,8 @@ def prepare(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def corpus_of(config: PrepareConfig) -> Corpus:
-    """The corpus. UserError where there is nothing to tokenise."""
-    source = build(config.data, Source)  # type: ignore[type-abstract]
-    if not isinstance(source, Corpus):
-        task = isinstance(source, Task)
-        what = (
-            "a task, whose examples are made while it trains" if task else "minimal pairs, which eval reads as they are"
-        )
-        raise UserError(f"data= is {what}; prepare is for text")
+    """The corpus. UserError where there is nothing to tokenise, or for an option of those who read the tokens."""
+    source = build(config.data, Corpus)  # type: ignore[type-abstract]
     if isinstance(source, Prepared):
         raise UserError(f"{source.path} is prepared already; train data=prepared data.path={source.path} reads it")
     if source.separate_documents:
@@ -77,10 +69,9 @@ def prepared(corpus: Corpus, recipe: TokenizerRecipe, to: Store | None, n_proces
     cache_dir = default_cache_dir()
     if not isinstance(corpus, Mixture):
         return [make(corpus, recipe, to, cache_dir, n_processes=n_processes)]
-    tokenizer = shared_tokenizer(corpus, recipe)
-    return [
-        source.entry()
-        if isinstance(source, Prepared)
-        else make(source, tokenizer, None if to is None else to.below(name), cache_dir, n_processes=n_processes)
-        for name, source in corpus.sources.items()
-    ]
+    tokenizer, entries = shared_tokenizer(corpus, recipe), []
+    for name, source in corpus.sources.items():
+        below = None if to is None else Store(f"{to.address}/{name}")
+        own = source.entry if isinstance(source, Prepared) else None
+        entries.append(own or make(source, tokenizer, below, cache_dir, n_processes=n_processes))
+    return entries

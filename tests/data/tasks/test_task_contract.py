@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,11 +26,6 @@ every_packaged = pytest.mark.parametrize("name", PACKAGED)
 
 
 # -- form
-
-
-@every_packaged
-def test_it_has_a_solver_in_a_test_of_its_own(name: str) -> None:
-    assert "mistakes(" in (Path(__file__).parent / f"test_task_{name}.py").read_text()
 
 
 @every_packaged
@@ -178,10 +172,8 @@ def test_padding_changes_nothing_but_the_width(name: str) -> None:
 @every_task
 def test_lengths_below_the_smallest_are_refused_and_the_smallest_is_named(name: str) -> None:
     smallest = build(name).shortest
-    with pytest.raises(
-        UserError, match=rf"train_lengths is \[{smallest - 1}, 900\]: .*, from {smallest} to 1,048,576,"
-    ):
+    with pytest.raises(UserError, match=rf"train_lengths is \[{smallest - 1}, 900\]: .*, from {smallest} on"):
         build(name, train_lengths=[smallest - 1, 900])
-    with pytest.raises(UserError, match=rf"length={smallest - 1} is shorter than .* smallest length, {smallest}$"):
+    with pytest.raises(UserError, match=rf"length={smallest - 1}: this task has lengths from {smallest} to"):
         build(name).check_length(smallest - 1, "length")
     build(name, train_lengths=[smallest, smallest]).check_length(smallest, "length")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import final
 
 import numpy as np
@@ -30,9 +29,6 @@ class Digits(TextTask):
 
     def stored_texts(self, *, seed: int, split: str, length: int | None) -> FixedSet[Text] | None:
         return None if self.n_stored is None else FixedSet(self.n_stored, lambda i: Text(f"{split} {i}", "!"))
-
-    def longest_texts(self, length: int) -> tuple[Iterator[Text], float]:
-        return iter([Text("7" * length + ":\n", "7" * length + "\n")]), 1.0
 
     def origin(self) -> object:
         return None
@@ -75,12 +71,6 @@ def test_where_a_token_would_span_prompt_and_answer_the_prompt_stays_as_it_is_al
     assert len(merging.encode("xabx")) == 3
     assert [merging.decode([token]) for token in tokens.tolist()[1:-1]] == ["x", "a", "b", "x"]
     assert scored.tolist() == [False, False, False, True, True, True]
-
-
-def test_the_context_in_bytes_bounds_that_in_tokens(sentencepiece: Vocabulary) -> None:
-    task = Digits()
-    in_tokens = [task.with_vocabulary(v).context(8) for v in (sentencepiece, Bytes().build([]))]
-    assert max(in_tokens) <= task.context(8) <= max(in_tokens) + 2
 
 
 def test_batches_and_a_learnt_tokenizer_come_from_the_same_texts() -> None:

@@ -1,10 +1,10 @@
-"""CLRS-Text: a model writes the steps and results of thirty textbook algorithms. Examples are rows of files.
+"""CLRS-Text: a model writes the steps and results of thirty textbook algorithms, read from files or the hub.
 
 Markeeva et al. 2024, arXiv:2406.04229; the lengths are from its script generate_clrs_text.py.
 
 Shapes: N rows.
 
-Tested by tests/data/tasks/test_clrs_text.py.
+Tested by tests/data/tasks/test_clrs_text.py and tests/data/test_clrs_text_hub.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundround.data.corpora import reading, well_formed
-from roundround.data.tasks.base import LONGEST, FixedSet, Task
+from roundround.data.hub import HubRows
+from roundround.data.tasks.base import FixedSet, Task
 from roundround.data.tasks.batches import ExampleSampler
 from roundround.data.tasks.text_task import Text, TextTask
 from roundround.data.text import TextFiles, rows_of
@@ -63,6 +64,7 @@ LONGEST_TRAINED = {
     "task_scheduling": 31,
     "topological_sort": 23,
 }
+BESIDE = 4  # more tokens than the text has: beginning, end, and the space that SentencePiece puts before each part
 MEASURED = 64  # rows with the most bytes; the longest in tokens are among them
 SHARES = 64  # of all rows, by the hash of the text
 OF_ONE_SET = {"validation": range(8), "test": range(8, 16), "train": range(16, SHARES)}
@@ -71,7 +73,7 @@ OF_TRAINING_SET = {"validation": range(1), "train": range(1, SHARES)}  # where t
 Numbers = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Rows:
     """Texts by number. For each, [N]: its algorithm's number in LONGEST_TRAINED, its length, hash and bytes."""
 
@@ -87,7 +89,7 @@ class Rows:
         return np.isin(self.algorithm, [list(LONGEST_TRAINED).index(name) for name in algorithms])
 
 
-class StoredClrsText(TextTask):
+class ClrsText(TextTask):
     """Runs an algorithm step by step: the name and the input, then the trace and the output, as text.
 
     insertion_sort: key: [.2 .1], initial_trace: [.2 .1] trace | pred: -> [.2 .1] | [.1 .2]; length is the input's items
@@ -113,12 +115,8 @@ class StoredClrsText(TextTask):
     ) -> None:
         self.algorithms = list(LONGEST_TRAINED) if algorithms is None else sorted(set(algorithms))
         self.lengths = None if lengths is None else sorted(set(lengths))
-        if not self.algorithms:
-            raise ValueError("algorithms is []: at least one name, or null for all thirty, is needed")
         if unknown := [name for name in self.algorithms if name not in LONGEST_TRAINED]:
             raise ValueError(f"algorithms has '{unknown[0]}'{nearest(unknown[0], LONGEST_TRAINED)}")
-        if self.lengths is not None and not (self.lengths and 1 <= self.lengths[0] <= self.lengths[-1] <= LONGEST):
-            raise ValueError(f"lengths is {self.lengths}: some from 1 to {LONGEST:,}, or null, are allowed")
         every = [length for _, length in self.pairs()]
         super().__init__(
             train_lengths=[min(every), max(every)],
@@ -148,7 +146,8 @@ class StoredClrsText(TextTask):
 
     def pairs(self) -> list[tuple[str, int]]:
         """The pairs of an algorithm and a length in training: the lengths asked for, or else the paper's."""
-        return [(name, n) for name in self.algorithms for n in self.lengths or lengths_in_training(name)]
+        pairs = [(name, n) for name in self.algorithms for n in self.lengths or TRAINED]
+        return [(name, n) for name, n in pairs if self.lengths or n <= LONGEST_TRAINED[name]]
 
     def output_at(self, answer: str) -> int:
         return answer.rfind(" | ") + 3 if " | " in answer else 0  # segments_intersect has no trace
@@ -182,17 +181,16 @@ class StoredClrsText(TextTask):
             chosen &= np.isin(rows.length, wanted)
         numbers = chosen.nonzero()[0]
         if not len(numbers):
-            raise self._nothing(rows, split, wanted)
+            raise self.missing(rows, split, wanted)
         order = ExampleSampler(len(numbers), seed=seed)
         return FixedSet(len(numbers), lambda i: rows.at(int(numbers[order.numbers(i, 1)[0]])))
 
-    def _nothing(self, rows: Rows, split: str, wanted: Sequence[int] | None) -> UserError:
-        """The error that says what is not there, and what is."""
+    def missing(self, rows: Rows, purpose: str, lengths: Sequence[int] | None) -> UserError:
+        """The error that says which rows are not there, and which lengths are."""
         there = np.unique(rows.length[rows.of(self.algorithms)]).tolist()
-        names = ", ".join(self.algorithms) if len(self.algorithms) < 4 else f"any of {len(self.algorithms)} algorithms"
-        of_length = "" if wanted is None else f" of length {', '.join(map(str, wanted))}"
         found = f"no column '{LENGTH}'; data.lengths=null takes all rows" if UNKNOWN in there else f"lengths: {there}"
-        return UserError(f"{rows.where}: no row of {names}{of_length} for {split} (there: {found})")
+        wanted = f"{', '.join(self.algorithms)} of {'any length' if lengths is None else f'length {lengths}'}"
+        return UserError(f"{rows.where}: no row of {wanted} for {purpose} (there: {found})")
 
     def text(self, rng: np.random.Generator, length: int) -> Text:
         texts = self.stored_texts(seed=0, split="train", length=length)
@@ -204,25 +202,24 @@ class StoredClrsText(TextTask):
 
     def check_length(self, length: int, what: str) -> None:
         if length not in self.test_lengths():
-            raise self._nothing(self.set_of("test"), f"{what}={length}", [length])
+            raise self.missing(self.set_of("test"), f"{what}={length}", [length])
 
-    def longest_texts(self, length: int) -> tuple[list[Text], float]:
+    def context(self, length: int) -> int:
+        """Tokens of the longest example up to this length; without a vocabulary its bytes, which are not fewer."""
         train, found = self.set_of("train"), list[Text]()
         for rows in [train] if self.set_of("test") is train else [train, self.set_of("test")]:
             numbers = (rows.of(self.algorithms) & (rows.length <= length)).nonzero()[0]
             longest = numbers[np.argsort(-rows.n_bytes[numbers], kind="stable")[:MEASURED]]
             found += [rows.at(int(number)) for number in longest]
         if not found:
-            raise self._nothing(train, "training", None)
-        return found, 1.0
-
-
-def lengths_in_training(algorithm: str) -> list[int]:
-    return [length for length in TRAINED if length <= LONGEST_TRAINED[algorithm]]
+            raise self.missing(train, "training", None)
+        if self._vocabulary is None:
+            return max(len("".join(text).encode()) + BESIDE for text in found)
+        return max(len(self.tokenised(text).tokens) for text in found)
 
 
 def table(where: str, rows: Iterable[Mapping[str, Any]], at: Callable[[int], Text]) -> Rows:
-    """The rows, read once. UserError for an algorithm that is not of CLRS-Text, or where there is no row."""
+    """The rows, read once. UserError for an algorithm that is not of CLRS-Text."""
     numbers = {name: number for number, name in enumerate(LONGEST_TRAINED)}
     columns: list[tuple[int, int, int, int]] = []
     for row in rows:
@@ -232,10 +229,7 @@ def table(where: str, rows: Iterable[Mapping[str, Any]], at: Callable[[int], Tex
         text = "".join(text_of(row)).encode()
         identity = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest())  # a number that int64 has
         columns.append((numbers[name], int(row.get(LENGTH, UNKNOWN)), identity, len(text)))  # a csv has text
-    if not columns:
-        raise UserError(f"{where}: there is no row")
-    algorithm, length_N, hash_N, n_bytes = np.array(columns, dtype=np.int64).T
-    return Rows(where=where, at=at, algorithm=algorithm, length=length_N, hash=hash_N, n_bytes=n_bytes)
+    return Rows(where, at, *np.array(columns, dtype=np.int64).reshape(-1, 4).T)
 
 
 def text_of(row: Mapping[str, Any]) -> Text:
@@ -244,7 +238,7 @@ def text_of(row: Mapping[str, Any]) -> Text:
 
 
 @final
-class ClrsTextFiles(StoredClrsText):
+class ClrsTextFiles(ClrsText):
     """Rows of jsonl, json, csv, tsv and parquet files with the columns of the authors' data sets, held in memory.
 
     path: files, folders and globs. test_path: the same for the test, where it has files of its own.
@@ -285,12 +279,61 @@ class ClrsTextFiles(StoredClrsText):
     def read(self, which: str) -> Rows | None:
         if which not in self.files:
             return None
-        paths, texts = self.files[which].files(), list[Text]()
+        paths = self.files[which].files()
+        rows = [row for path in paths for _, row in rows_of(path, COLUMNS, optional=[LENGTH])]
+        return table(", ".join(map(str, paths)), rows, lambda i: text_of(rows[i]))
 
-        def rows() -> Iterator[Mapping[str, Any]]:
-            for path in paths:
-                for _, row in rows_of(path, COLUMNS, optional=[LENGTH]):
-                    texts.append(text_of(row))
-                    yield row
 
-        return table(", ".join(map(str, paths)), rows(), texts.__getitem__)
+@final
+class ClrsTextHub(ClrsText):
+    """The data sets that the authors used for training and for the test, or others with the same columns.
+
+    split, test_split: in the notation of `datasets`, such as train or test_1+test_2. revision, test_revision (null: the
+    newest) are resolved to commits, which are part of the identity.
+
+    Markeeva et al. 2024, arXiv:2406.04229.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        split: str,
+        revision: str | None,
+        test_name: str,
+        test_split: str,
+        test_revision: str | None,
+        algorithms: list[str] | None,
+        lengths: list[int] | None,
+        train_examples: int | None,
+        validation_examples: int,
+    ) -> None:
+        super().__init__(
+            algorithms=algorithms,
+            lengths=lengths,
+            train_examples=train_examples,
+            validation_examples=validation_examples,
+        )
+        wanted = {
+            "train": (name, split, revision, "data."),
+            "test": (test_name, test_split, test_revision, "data.test_"),
+        }
+        self.hub = {
+            which: HubRows(
+                name=name,
+                split=split,
+                revision=revision,
+                key=key,
+                without_network="data=clrs_text_files data.path=FILE",
+            )
+            for which, (name, split, revision, key) in wanted.items()
+        }
+
+    def origin(self) -> dict[str, object]:
+        commits = {which: [rows.name, rows.split, rows.commit] for which, rows in self.hub.items()}
+        return {"hub": commits, "pairs": self.pairs()}
+
+    def read(self, which: str) -> Rows:
+        rows = self.hub[which].open(COLUMNS)
+        names = [name for name in (*COLUMNS, LENGTH) if name in rows.column_names]
+        return table(f"data set '{self.hub[which].name}'", rows.select_columns(names), lambda i: text_of(rows[i]))

@@ -1,8 +1,12 @@
-"""English that ships with every CPython: the language reference's topics and the standard library's docstrings."""
+"""Texts that are on every machine: Python's own English, and two texts of the package.
+
+Tested by tests/data/test_pydoc.py and test_stories.py.
+"""
 
 from __future__ import annotations
 
 import ast
+import bz2
 import hashlib
 import os
 import sysconfig
@@ -13,10 +17,14 @@ from typing import final
 
 from roundround.data.corpora import Corpus, fingerprint
 from roundround.support.errors import UserError
+from roundround.support.files import sha256
+from roundround.support.packaged import PRETRAINED
 
 # Test suites, vendored packages, and what some distributions leave out; names that end in -packages are skipped too.
 SKIPPED = {"test", "tests", "idle_test", "idlelib", "turtledemo", "lib2to3", "ensurepip", "_vendor", "__pycache__"}
 TOPICS = "pydoc_data"
+STORIES = PRETRAINED / "stories260k" / "stories.txt"
+KING_JAMES = Path(__file__).with_name("king_james.txt.bz2")
 
 
 @final
@@ -75,3 +83,28 @@ def _sources() -> list[tuple[str, Path]]:
     if not found:
         raise UserError(f"data=pydoc: no standard library source in {root}; use data=text data.path=FILE instead")
     return sorted((path.relative_to(root).as_posix(), path) for path in found)
+
+
+@final
+class Stories(Corpus):
+    """18 kB of stories that model=stories260k wrote: its perplexity on them is its own entropy, not its quality."""
+
+    def identity(self) -> str:
+        return fingerprint(corpus="stories", held_out=self.held_out, contents=sha256(STORIES))
+
+    def texts(self) -> Iterator[str]:
+        return iter(STORIES.read_text(encoding="utf-8").strip().split("\n\n"))
+
+
+@final
+class KingJames(Corpus):
+    """The King James Bible of 1611, 4.1 MB of English in the public domain: a chapter is a document, a verse a line.
+
+    The text is from Debian's package bible-kjv-text, without the numbers of the verses.
+    """
+
+    def identity(self) -> str:
+        return fingerprint(corpus="king_james", held_out=self.held_out, contents=sha256(KING_JAMES))
+
+    def texts(self) -> Iterator[str]:
+        return iter(bz2.decompress(KING_JAMES.read_bytes()).decode().strip().split("\n\n"))
