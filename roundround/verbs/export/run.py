@@ -25,7 +25,7 @@ from roundround.records.opening import opened_run
 from roundround.records.run import Invocation, Run
 from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import UserError
-from roundround.support.files import home_expanded
+from roundround.support.files import folder_in_one_step, home_expanded
 from roundround.trained.export.card import Card, card_of
 from roundround.trained.export.folder import (
     MODELING,
@@ -33,7 +33,6 @@ from roundround.trained.export.folder import (
     agreement,
     check_free,
     model_to_export,
-    new_folder,
     question_of,
     stock_class,
     write_folder,
@@ -98,7 +97,8 @@ def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: 
     """Write beside the destination, compare logits, move into place, and print what was done."""
     stock, pe, parts = stock_class(model), run.manifest["choices"].get("pe"), chosen_parts(run.manifest["choices"])
     kind = f"a stock {stock}" if stock else f"a model with its own {MODELING}.py (trust_remote_code=True)"
-    with new_folder(destination) as folder:
+    folder = destination.with_name(f".{destination.name}.{os.getpid()}")
+    with folder_in_one_step(destination, folder):  # in whose place an empty folder may be
         print_status(f"{parts}: {kind}, {n_parameters(model.decoder):,} parameters, step {card.step}")
         write_folder(model, folder, card)
         found = agreement(model, folder, windows)
