@@ -53,7 +53,7 @@ def exported(decoder: Decoder, parts: dict[str, dict], folder: Path) -> torch.nn
     data = {"training_tokens": 0, "corpus_hash": "0" * 64, "n_vocab": N_VOCAB}
     config = {"pe": {"_target_": "a.A"}, "softmax": {"_target_": "b.B"}}
     manifest = {"roundround": "", "seed": 0, "command": "", "choices": {}, "config": config, "data": data}
-    write_folder(model, folder, Card(name="small", manifest=manifest, checkpoint="best", step=0, measured={}))
+    write_folder(model, folder, Card(name="small", manifest=manifest, checkpoint="best", state={"step": 0}))
     loaded = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
     loaded.generation_config.eos_token_id = loaded.generation_config.pad_token_id = None
     return loaded

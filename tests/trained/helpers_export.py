@@ -34,7 +34,8 @@ MANIFEST = {
     "config": {"pe": {"_target_": "a.A"}, "softmax": {"_target_": "b.B", "k": 3}},
     "data": {"training_tokens": 100, "corpus_hash": "0" * 64, "n_vocab": 257},
 }
-CARD = Card(name="small", manifest=MANIFEST, checkpoint="best", step=7, measured={"nats_per_token": 2.5257})
+STATE = {"step": 7, "best": {"step": 7, "nats_per_token": 2.5257}}
+CARD = Card(name="small", manifest=MANIFEST, checkpoint="best", state=STATE)
 
 CHILD = """
 import json, sys

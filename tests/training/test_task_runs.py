@@ -417,7 +417,7 @@ def test_an_exported_model_writes_what_greedy_decoding_here_does(rotated: Path, 
     assert "perplexity" not in card
     assert re.search(r'tokenizer\("<bos> \d \d <sep>", return_tensors="pt"\)', card)
     assert re.search(r"max_new_tokens=3\)\[0\]\)\)  # right: \d \d <eos>", card)
-    assert "| task | copy (n_symbols=8, train_lengths=[2, 2], validation_examples=64) |" in card
+    assert "| task | `copy (n_symbols=8, train_lengths=[2, 2], validation_examples=64)` |" in card
     assert "| lengths in training | 2 to 2 |" in card
     (last,) = [line for line in metrics_of(rotated) if line["step"] == 120 and "held_out_exact_match" in line]
     assert f"| exact match on validation examples | {last['held_out_exact_match']:.3f} (token accuracy" in card

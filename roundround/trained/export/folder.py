@@ -38,7 +38,7 @@ from roundround.records.directories import EXPORTED
 from roundround.support.errors import UserError
 from roundround.support.files import folder_in_one_step, usual_mode, write_atomically
 from roundround.trained.export import check, modeling
-from roundround.trained.export.card import Card, Question, card_of, model_card
+from roundround.trained.export.card import Card, Question, model_card
 from roundround.trained.export.modeling import RoundroundConfig, RoundroundForCausalLM
 from roundround.trained.export.sources import source_files
 from roundround.trained.export.stock import stock_config, stock_weights, weights_by_llama_name
@@ -102,6 +102,12 @@ def model_to_export(trained: TrainedRun, decoder: Decoder) -> ModelToExport:
         end_of_document=vocabulary.end_of_document,
         separate_documents=trained.separate_documents,
     )
+
+
+def card_of(trained: TrainedRun, name: str, checkpoint: str) -> Card:
+    """What the model card says of a run and a checkpoint of it."""
+    state, question = checkpoints.read_state(checkpoints.find(trained.directory, checkpoint)), question_of(trained)
+    return Card(name=name, manifest=trained.manifest, checkpoint=checkpoint, state=state, question=question)
 
 
 def question_of(trained: TrainedRun) -> Question | None:
@@ -216,8 +222,7 @@ def export_best(directory: Path, n_parameters: int) -> Path:
     shutil.rmtree(final, ignore_errors=True)
     folder = final.with_name(f".{EXPORTED}")
     with folder_in_one_step(final, folder):
-        card = card_of(trained.manifest, directory.name, "best", state, question_of(trained))
-        write_folder(model_to_export(trained, trained.decoder("best")), folder, card)
+        write_folder(model_to_export(trained, trained.decoder("best")), folder, card_of(trained, directory.name, "best"))
     return final
 
 

@@ -19,21 +19,20 @@ from roundround.data.tasks.batches import padded
 from roundround.distributed.device import describe_device
 from roundround.kernels.trial import FallsBack
 from roundround.model.decoder import n_parameters
-from roundround.records import checkpoints
 from roundround.records.directories import find_run
 from roundround.records.opening import opened_run
 from roundround.records.run import Invocation, Run
 from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import UserError
 from roundround.support.files import folder_in_one_step, home_expanded
-from roundround.trained.export.card import Card, card_of
+from roundround.trained.export.card import Card
 from roundround.trained.export.folder import (
     MODELING,
     ModelToExport,
     agreement,
+    card_of,
     check_free,
     model_to_export,
-    question_of,
     stock_class,
     write_folder,
 )
@@ -67,8 +66,7 @@ def export(cfg: DictConfig, invocation: Invocation) -> None:
         except NoStockClass as error:
             raise UserError(f"stock=true: {error}; leave it out for a folder with code of its own") from error
     windows = held_out_windows(trained)
-    state = checkpoints.read_state(checkpoints.find(trained.directory, config.checkpoint))
-    card = card_of(trained.manifest, destination.name, config.checkpoint, state, question_of(trained))
+    card = card_of(trained, destination.name, config.checkpoint)
     with opened_run(invocation, cfg) as run:
         run.note(
             choices=trained.manifest.get("choices", {}),
@@ -99,7 +97,7 @@ def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: 
     kind = f"a stock {stock}" if stock else f"a model with its own {MODELING}.py (trust_remote_code=True)"
     folder = destination.with_name(f".{destination.name}.{os.getpid()}")
     with folder_in_one_step(destination, folder):  # in whose place an empty folder may be
-        print_status(f"{parts}: {kind}, {n_parameters(model.decoder):,} parameters, step {card.step}")
+        print_status(f"{parts}: {kind}, {n_parameters(model.decoder):,} parameters, step {card.state['step']}")
         write_folder(model, folder, card)
         found = agreement(model, folder, windows)
     print_status(
