@@ -27,7 +27,6 @@ from roundround.trained.export.folder import (
     ModelToExport,
     NotTheSame,
     agreement,
-    stock_class,
     write_folder,
 )
 from roundround.trained.export.stock import stock_config
@@ -325,7 +324,8 @@ def test_frequencies_of_the_exported_configuration_are_ours_to_the_last_bit(head
     ],
 )
 def test_what_llama_refuses_or_computes_otherwise_is_not_stock(pe: Any, softmax: Any, model: dict[str, int]) -> None:
-    assert not stock_class(trained(pe, softmax, **model))
+    model_to_export = trained(pe, softmax, **model)
+    assert stock_config(model_to_export.decoder, model_to_export.sizes) is None
 
 
 # -- the check sees what is wrong

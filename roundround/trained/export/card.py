@@ -55,7 +55,7 @@ def model_card(card: Card, decoder: Decoder, *, stock: str | None, needs: list[s
     beside torch and transformers that this code imports.
     """
     choices = card.manifest.get("choices", {})
-    names = [name for name in (str(choices.get("pe")), str(choices.get("softmax"))) if name.isidentifier()]
+    names = [name for part in ("pe", "softmax") if (name := str(choices.get(part) or "")).isidentifier()]
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts(card, decoder).items())
     required = f"\nBeside torch and transformers it needs: pip install {' '.join(needs)}." if needs else ""
     return f"""---

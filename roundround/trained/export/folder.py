@@ -141,12 +141,6 @@ def check_free(destination: Path) -> None:
         raise UserError(f"to={destination} cannot be written: {error.strerror}") from error
 
 
-def stock_class(trained: ModelToExport) -> str | None:
-    """The class of transformers that computes this decoder, None where none does."""
-    config = stock_config(trained.decoder, trained.sizes)
-    return None if config is None else str(config.architectures[0])
-
-
 def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
     """All files of an exported model. UserError where a source that it needs cannot be found."""
     config = stock_config(trained.decoder, trained.sizes)
@@ -255,7 +249,8 @@ def agreement(trained: ModelToExport, folder: Path, tokens_BT: Tensor) -> Agreem
     n_rows = max(1, min(length, LOGITS_COMPARED // (n_windows * n_vocab)))
     rows = torch.linspace(0, length - 1, n_rows).round().long()  # as many as fit, spread evenly
     text = trained.tokenizer.decode(tokens_BT[0].tolist())
-    facts, theirs = answer_of(folder, tokens_BT, rows, text, code="stock" if stock_class(trained) else "trust")
+    code = "trust" if (folder / f"{MODELING}.py").exists() else "stock"
+    facts, theirs = answer_of(folder, tokens_BT, rows, text, code=code)
     ids = trained.tokenizer.encode(text, add_special_tokens=False).ids
     ends = facts["first_token"], facts["end_of_document"]
     if facts["ids"] != ids or ends != (trained.first_token, trained.end_of_document):

@@ -33,10 +33,9 @@ from roundround.trained.export.folder import (
     card_of,
     check_free,
     model_to_export,
-    stock_class,
     write_folder,
 )
-from roundround.trained.export.stock import NoStockClass, fitting_config
+from roundround.trained.export.stock import NoStockClass, fitting_config, stock_config
 from roundround.trained.models import TrainedRun
 from roundround.trained.patterns import chosen_parts
 from roundround.verbs.export import ExportConfig
@@ -93,8 +92,9 @@ def held_out_windows(trained: TrainedRun) -> Tensor:
 
 def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: Path, card: Card) -> None:
     """Write beside the destination, compare logits, move into place, and print what was done."""
-    stock, pe, parts = stock_class(model), run.manifest["choices"].get("pe"), chosen_parts(run.manifest["choices"])
-    kind = f"a stock {stock}" if stock else f"a model with its own {MODELING}.py (trust_remote_code=True)"
+    stock, choices = stock_config(model.decoder, model.sizes), run.manifest["choices"]
+    pe, parts = choices.get("pe"), chosen_parts(choices)
+    kind = f"a stock {stock.architectures[0]}" if stock else f"a model with its own {MODELING}.py (trust_remote_code=True)"
     folder = destination.with_name(f".{destination.name}.{os.getpid()}")
     with folder_in_one_step(destination, folder):  # in whose place an empty folder may be
         print_status(f"{parts}: {kind}, {n_parameters(model.decoder):,} parameters, step {card.state['step']}")
@@ -109,6 +109,6 @@ def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: 
             f"pe={pe} draws positions in eval and probe; the exported model has its tokens at consecutive positions"
         )
     print_status(f"exported to {destination}")
-    common = {"pe": pe, "softmax": run.manifest["choices"].get("softmax"), "seed": run.manifest["seed"]}
+    common = {"pe": pe, "softmax": choices.get("softmax"), "seed": run.manifest["seed"]}
     values = {"largest_difference": found.difference, "largest_logit": found.largest}
     run.results([{"metric": name, **common, "value": value} for name, value in values.items()], **values)
