@@ -257,8 +257,7 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[TrainConfig
 
 def from_llama(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]) -> Start:
     """`starting_point` of a new run that begins with the weights of a Llama-type checkpoint: it completes `cfg`."""
-    from roundround.hf.checkpoint import read_checkpoint  # transformers takes seconds to import
-    from roundround.hf.config_nodes import target
+    from roundround.hf.checkpoint import read_checkpoint, target  # transformers takes seconds to import
 
     checkpoint = read_checkpoint(cfg.init)
     refuse_own_model(overrides)

@@ -15,7 +15,7 @@ from typing import Any, cast
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from roundround.hf.config_nodes import FAMILIES, GEGLU, SWIGLU, Family
+from roundround.hf.checkpoint import FAMILIES, GEGLU, SWIGLU, Family
 from roundround.model.attention import Attention
 from roundround.model.decoder import Decoder
 from roundround.model.qk_norm import RMSQueryKeyNorm
