@@ -34,9 +34,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from roundround.model.decoder import Decoder, belongs_to_a_variant
+from roundround.model.decoder import Decoder, belongs_to_a_variant, fill
 from roundround.model.qk_norm import RMSQueryKeyNorm
-from roundround.model.shards import fill
 from roundround.pe.linear import LinearRoPE
 from roundround.pe.llama3 import Llama3RoPE
 from roundround.pe.longrope import LongRoPE

@@ -30,8 +30,7 @@ from roundround.data.tasks.batches import TaskData
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
 from roundround.distributed.device import check_fits
-from roundround.model.decoder import Decoder, belongs_to_a_variant
-from roundround.model.shards import fill, is_sharded
+from roundround.model.decoder import Decoder, belongs_to_a_variant, fill, is_sharded
 from roundround.records import checkpoints
 from roundround.records.directories import ONE_RUN, find_run, read_manifest
 from roundround.records.run import Invocation

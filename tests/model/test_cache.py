@@ -233,10 +233,6 @@ def test_what_a_cache_cannot_do_is_refused() -> None:
         model.hidden(tokens(), step=3, cache=model.empty_cache())
     with pytest.raises(ValueError, match="give no step= or ends_BT="):
         model.hidden(tokens(), ends_BT=tokens() == 0, cache=model.empty_cache())
-    cache = model.empty_cache()
-    model.hidden(tokens(2), cache=cache)
-    with pytest.raises(ValueError, match="the cache holds 2 texts, and the tokens are of 1"):
-        model.hidden(tokens(1), cache=cache)
     kind = LayerKind(make_encoding=Summed, make_softmax=Softmax)
     sizes = {"tied_embeddings": True, "geglu": False, "scaled_embeddings": False, "norm_eps": 1e-5, "head_dim": None}
     summed = Decoder(n_vocab=N_VOCAB, kinds=[kind], **(SMALL | sizes))

@@ -21,7 +21,7 @@ from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import PATCHED, MakeSoftmax, attention_layers, install, shape_of
 from roundround.hf.patching.frequencies import RotaryTable, Rotation, rotate_layers, tables_of_layers
 from roundround.kernels.keys import AttentionShape
-from roundround.model.attention import Attention
+from roundround.model.block import Attention
 from roundround.model.decoder import Decoder, encodings_of
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE

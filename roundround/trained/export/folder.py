@@ -43,7 +43,7 @@ from roundround.trained.export.modeling import RoundroundConfig, RoundroundForCa
 from roundround.trained.export.sources import source_files
 from roundround.trained.export.stock import stock_config, stock_weights, weights_by_llama_name
 from roundround.trained.models import OF_THE_BUILDER, TrainedRun
-from roundround.trained.patterns import FAMILIES, SIZES, KindConfig, parts_of, split_pattern
+from roundround.trained.patterns import FAMILIES, SIZES, KindConfig, kinds_by_name, parts_of
 
 TO_READ = 4  # the length of the example in the card, where training had it
 COPIES = 3  # of the weights at once: read, in the decoder, to be written
@@ -75,7 +75,7 @@ def exported_kinds(
 ) -> tuple[list[dict[str, Any]], dict[str, type]]:
     """The kinds of layers of a run, as `ModelToExport` has them, and their classes."""
     found, classes = [], {}
-    for name, kind in (split_pattern(pattern)[0] if pattern else {"layer": KindConfig()}).items():
+    for name, kind in (kinds_by_name(pattern) if pattern else {"layer": KindConfig()}).items():
         made = {}
         for part, family in FAMILIES.items():
             node = getattr(kind, part) or parts.get(part)

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from roundround.hf.checkpoint import FAMILIES, GEGLU, SWIGLU, Family
-from roundround.model.attention import Attention
+from roundround.model.block import Attention
 from roundround.model.decoder import Decoder
 from roundround.model.qk_norm import RMSQueryKeyNorm
 from roundround.pe.nope import NoPE
