@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,7 +103,7 @@ class LlamaCheckpoint:
         wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
         if wrong:
             shapes = f"{given.get(wrong[0])} in the files, {own.get(wrong[0])} by config.json"
-            raise UserError(f"{self.folder}: the weights are not the decoder's: {some_of(wrong)} ({wrong[0]}: {shapes})")
+            raise UserError(f"{self.folder}: weights are not the decoder's: {some_of(wrong)} ({wrong[0]}: {shapes})")
 
 
 def checkpoint_folder(reference: object) -> Path:
@@ -131,8 +131,8 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
     raw = read_json(folder / "config.json")
     family = FAMILIES.get(raw.get("model_type"))
     if family is None:
-        known = ", ".join(FAMILIES)
-        raise UserError(f"{folder}: model_type is {raw.get('model_type')}, and the decoder can start from {known} alone")
+        kind, known = raw.get("model_type"), ", ".join(FAMILIES)
+        raise UserError(f"{folder}: model_type is {kind}, and the decoder can start from {known} alone")
     files = weight_files(folder)
     try:
         with quiet():
@@ -169,7 +169,7 @@ def stored_weights(files: Sequence[Path], *, one_less: bool) -> dict[str, Stored
                     header = opened.get_slice(name)
                     shape, dtype = tuple(header.get_shape()), header.get_dtype()
                     if dtype not in FLOATS:
-                        raise UserError(f"{name} is of {dtype}, and weights are of {', '.join(FLOATS)}; dequantise them")
+                        raise UserError(f"{name} is of {dtype}, and weights are of {', '.join(FLOATS)}: dequantise")
                     plus_one = one_less and name.endswith("norm.weight")
                     own_name = re.sub(
                         r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name.removeprefix("model.")

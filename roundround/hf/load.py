@@ -154,8 +154,8 @@ class Pretrained:
             ),
             (
                 isinstance(error, hub.GatedRepoError) or "gated repo" in text or "401 Client Error" in text,
-                "it is gated, or does not exist: accept its licence on the hub and set HF_TOKEN, or give a local folder "
-                "with model.path=DIR",
+                "it is gated, or does not exist: accept its licence on the hub and set HF_TOKEN, or give a local "
+                "folder with model.path=DIR",
             ),
             (
                 not self.is_folder and not hub_is_reachable(),
@@ -165,8 +165,8 @@ class Pretrained:
             ),
             (
                 "no file named" in text or isinstance(error, hub.RepositoryNotFoundError),
-                f"no such model, or no safetensors weights ({text[:160]}); model.pickled=true reads pickled ones, which "
-                "can run code",
+                f"no such model, or no safetensors weights ({text[:160]}); model.pickled=true reads pickled ones, "
+                "which can run code",
             ),
         ]
         return f"{self.path}: " + next((line for applies, line in explanations if applies), text[:240])

@@ -19,9 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from roundround.kernels.documents import documents_of
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.kernels.precision import at_least_float32
-from roundround.model.block import Attention, Block, mlp_of
+from roundround.model.block import Attention, Block, LayerKind, mlp_of, shape_of
 from roundround.model.cache import Cache, LayerCache
-from roundround.model.kinds import LayerKind, shape_of
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 
@@ -289,6 +288,17 @@ class Decoder(nn.Module):
         rows = zip(torch.split(x_BTD.flatten(0, 1), n_rows), torch.split(targets_BT.flatten(), n_rows), strict=True)
         losses = [F.cross_entropy(at_least_float32(self.unembed(x)), target, reduction="none") for x, target in rows]
         return torch.cat(losses).view_as(targets_BT)
+
+    def marked(self, tokens_BT: Tensor, targets_BT: Tensor, scored_BT: Tensor, step: Any) -> tuple[Tensor, Tensor]:
+        """For each scored target the loss in nats, and whether it has the largest logit; 0 and False elsewhere."""
+        n_rows = max(1, LOGITS_AT_ONCE // 8 // self.embed_tokens.num_embeddings)
+        x_SD, nats, right = self.hidden(tokens_BT, step=step)[scored_BT], [], []
+        for x_RD, targets_R in zip(torch.split(x_SD, n_rows), torch.split(targets_BT[scored_BT], n_rows), strict=True):
+            logits_RV = at_least_float32(self.unembed(x_RD))
+            nats.append(F.cross_entropy(logits_RV, targets_R, reduction="none"))
+            right.append(logits_RV.argmax(-1) == targets_R)
+        nats_BT = nats[0].new_zeros(scored_BT.shape).masked_scatter(scored_BT, torch.cat(nats))
+        return nats_BT, torch.zeros_like(scored_BT).masked_scatter(scored_BT, torch.cat(right))
 
     def initialise(self, initializer_range: float, generator: torch.Generator) -> None:
         """Normal weights; the matrices that write to the residual stream are smaller by sqrt(2 n_layers), as in GPT-2.

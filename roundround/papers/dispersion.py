@@ -17,8 +17,8 @@ from torch import Tensor
 from roundround.kernels.blocks import logits_of_rows, query_blocks, rows_between
 from roundround.kernels.keys import Keys
 from roundround.kernels.row_measures import entropy_bound, entropy_of_weights, extreme_logits, largest_weight_bound
+from roundround.model.block import LayerKind
 from roundround.model.decoder import Decoder
-from roundround.model.kinds import LayerKind
 from roundround.papers.claim import CheckedNumber, Finding, at_least, at_most, near
 from roundround.papers.constructions import random_vector, weights_at
 from roundround.pe.p_rope import PRoPE

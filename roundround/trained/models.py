@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=nn.Module)
 OF_THE_BUILDER = {"n_vocab", "kinds", "shard_layer"}  # arguments of the decoder that stand in no config
-PARTS_WITH_PARAMETERS = {"pe": "encodings.", "softmax": ".softmax."}  # how their parameters are named
+# how the parameters of parts are named
+MARKS = {"pe": "encodings.", "softmax": ".softmax.", "qk_norm": ".qk_norm.", "gate": ".gate."}
 
 
 def build_decoder(
@@ -116,18 +117,18 @@ class TrainedRun:
         if self.manifest["data"] is None:
             raise UserError(f"{directory} stopped before its model was built; there is nothing to evaluate")
         self.config = own_config(self.manifest, directory, trust=trust, pe=pe, softmax=softmax, data=data)
-        self.replaced = {name for name, node in (("pe", pe), ("softmax", softmax)) if node is not None}
+        replaced = {name for name, node in (("pe", pe), ("softmax", softmax)) if node is not None}
         own_pattern = self.config.get("pattern")
         if pattern is not None:
             self.config.pattern = pattern if whole_pattern else replaced_in_pattern(own_pattern, pattern)
-            self.replaced |= {*PARTS_WITH_PARAMETERS, "pattern"}
+            replaced |= {"pe", "softmax", "pattern"}
         else:
             kinds = kinds_by_name(own_pattern) if own_pattern else {}
-            for why in (why_unread(part, kinds, "the run's pattern") for part in self.replaced):
+            for why in (why_unread(part, kinds, "the run's pattern") for part in replaced):
                 if why:
                     raise UserError(why)
         give_theta(self.config, flat(self.manifest["config"]).get("pe.theta"))
-        given = self.replaced | ({"data"} if data is not None else set())
+        given = replaced | ({"data"} if data is not None else set())
         own = {name: self.manifest["config"].get(name, {}) for name in REBUILT if name not in given}
         tell_changes(directory, self.manifest, own)
 
@@ -143,21 +144,13 @@ class TrainedRun:
             return decoder_of_config(own, self.manifest["data"]["n_vocab"])
 
         plan = planned(make)  # before a wrong size takes the memory
-        if "pattern" in self.replaced:
-            for part in ("qk_norm", "gate"):
-                if {n for n in plan.state_dict() if f".{part}." in n} != {n for n in weights if f".{part}." in n}:
-                    raise UserError(f"pattern: its {part} is another than the run was trained with; train with it")
-        for part in self.replaced - {"pattern"}:
-            mark = PARTS_WITH_PARAMETERS[part]
-            needed = {name for name in plan.state_dict() if mark in name}
-            if needed and needed == {
-                name for name in weights if mark in name
-            }:  # of kinds of layers that are not replaced
-                continue
-            weights = {name: value for name, value in weights.items() if mark not in name}
-            if needed:
-                names = ", ".join(sorted(needed))
-                raise UserError(f"{part} has parameters that the checkpoint lacks: {names}; train with it")
+        for part, mark in MARKS.items():
+            needed, there = ({name for name in names if mark in name} for names in (plan.state_dict(), weights))
+            if needed != there and (needed or part in ("qk_norm", "gate")):
+                names = ", ".join(sorted(needed ^ there))
+                raise UserError(f"{part} has parameters that the checkpoint lacks: {names}, or the other way round")
+            if not needed:
+                weights = {name: value for name, value in weights.items() if mark not in name}
         checkpoints.check_weights(plan, weights, folder)
         decoder = make()
         checkpoints.load_into(decoder, weights, folder)

@@ -11,10 +11,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from roundround.config.build import checked, maker, plain
 from roundround.config.recorded import overridden
-from roundround.model.block import Attention
+from roundround.model.block import Attention, LayerKind, order_of_layers
 from roundround.model.decoder import Decoder
 from roundround.model.gate import OutputGate
-from roundround.model.kinds import LayerKind, order_of_layers
 from roundround.model.qk_norm import QueryKeyNorm
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax

@@ -17,8 +17,8 @@ from roundround.hf.checkpoint import read_checkpoint
 from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import attention_layers, installed
 from roundround.kernels.keys import AttentionShape
+from roundround.model.block import LayerKind
 from roundround.model.decoder import Decoder
-from roundround.model.kinds import LayerKind
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rope import RoPE

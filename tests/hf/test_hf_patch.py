@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 import roundround as rr
 from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import installed
+from roundround.model.block import LayerKind
 from roundround.model.decoder import Decoder
-from roundround.model.kinds import LayerKind
 from roundround.pe.rotary import RotaryEncoding, ladder, rotation
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.softmax.softmax import Softmax
@@ -319,8 +319,8 @@ class Letters:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("gemma2", {"softmax": "entmax15"}, "has a SoftCap at 2 in its attention; Entmax15 drops it"),
-        ("gpt_oss", {"softmax": "adaptive_temperature"}, "has a Sink in its attention; AdaptiveTemperature drops it"),
+        ("gemma2", {"softmax": "entmax15"}, "has a SoftCap at 2 in its softmax; Entmax15 drops it"),
+        ("gpt_oss", {"softmax": "adaptive_temperature"}, "has a Sink in its softmax; AdaptiveTemperature drops it"),
         ("gpt_oss", {"softmax": "sink", "init_logit": 2.0}, "learned its sinks, which softmax=sink keeps"),
         ("llama", {"pe": "alibi"}, "ALiBi is no RoPE"),
         ("llama", {"pe": "xpos"}, "XPos is no RoPE"),

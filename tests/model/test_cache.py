@@ -18,8 +18,8 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from roundround.config.options import conf_dir, load_option
+from roundround.model.block import LayerKind
 from roundround.model.decoder import Decoder
-from roundround.model.kinds import LayerKind
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.softmax import Softmax
 from roundround.trained.models import build_decoder

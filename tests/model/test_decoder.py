@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from roundround.config.options import load_option
+from roundround.model.block import LayerKind
 from roundround.model.decoder import Decoder, n_parameters
-from roundround.model.kinds import LayerKind
 from roundround.pe.nope import NoPE
 from roundround.softmax.softmax import Softmax
 from roundround.trained.models import build_decoder

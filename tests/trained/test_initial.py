@@ -303,7 +303,7 @@ def refused(done: Done, said: str) -> None:
     ("changes", "said"),
     [
         ({"model_type": "gpt2"}, "model_type is gpt2, and the decoder can start from llama, gemma, "),
-        ({"attention_bias": True}, "the weights are not the decoder's: layers.0.self_attn.k_proj.bias"),
+        ({"attention_bias": True}, "weights are not the decoder's: layers.0.self_attn.k_proj.bias"),
         ({"mlp_bias": True}, "mlp_bias is true"),
         ({"hidden_act": "relu"}, "hidden_act is relu, and the decoder has silu and gelu_pytorch_tanh"),
         (

@@ -11,8 +11,8 @@ from conftest import Done, assert_refused, saved_weights, typed
 from helpers_patterns import config_of, decoder_of
 
 from roundround.command_line.catalogue import options
+from roundround.model.block import order_of_layers
 from roundround.model.decoder import Decoder
-from roundround.model.kinds import order_of_layers
 from roundround.trained.patterns import layer_lines
 from roundround.trained.start import same_part
 
@@ -161,7 +161,10 @@ def test_a_kind_that_leaves_pe_open_rotates_by_its_own_base(words: list[str], ba
 WRONG = [
     ("pattern=local_global pe.theta=500 pattern.global.theta=300", "pattern.global.theta=300, and its encoding has"),
     ("pattern=gemma4 pattern.local.windw=3", "no config key 'pattern.local.windw'; did you mean 'window'?"),
-    ("pattern=gemma4 pattern.order=[local,globl]", "pattern: order and last name ['globl']; the kinds are local, global"),
+    (
+        "pattern=gemma4 pattern.order=[local,globl]",
+        "order and last name ['globl']; the kinds are local, global",
+    ),
     ("pattern=gemma3 pattern.whole=true", "its order of 6 layers does not divide n_layers=4"),
     ("pattern=gemma3", "no layer of n_layers=4 is of the kind global; its order has 6 layers"),
     ("pattern=gemma4 pe=nope", "pe= is read by no layer: every kind of pattern=gemma4 names its own; give pe@pattern"),
@@ -291,7 +294,7 @@ UNREPLACED = [  # by what an evaluation of a run with a pattern is asked for
     ("qk_norm@pattern.local.qk_norm=rms", "pattern.local.qk_norm is what the run was trained with"),
     ("pe@pattern.global.pe=kerple", "pe has parameters that the checkpoint lacks"),
     ("pe@pattern.global.pe=yrn", "did you mean 'yarn'?"),
-    ("pattern=beam pattern.order=[local,local,local,global]", "its qk_norm is another than the run was trained with"),
+    ("pattern=beam pattern.order=[local,local,local,global]", "qk_norm has parameters that the"),
     ("pattern=bem", "did you mean 'beam'?"),
     ("pattern=gemma3", "no layer of n_layers=4 is of the kind global"),
 ]

@@ -183,7 +183,7 @@ def replacement(layer: Any, *, make_softmax: MakeSoftmax) -> AttentionSoftmax:
     keeps = isinstance(softmax, type(own)) and not (isinstance(softmax, SoftCap) and softmax.cap != own.cap)
     if isinstance(own, SoftCap | Sink) and not keeps:
         cap = f" at {own.cap:g}" if isinstance(own, SoftCap) else ""
-        raise UserError(f"this model has a {type(own).__name__}{cap} in its attention; {type(softmax).__name__} drops it")
+        raise UserError(f"the model has a {type(own).__name__}{cap} in its softmax; {type(softmax).__name__} drops it")
     if isinstance(own, Sink) and isinstance(softmax, Sink):
         if softmax.logit.any():
             raise UserError("this model has learned its sinks, which softmax=sink keeps; leave out softmax.init_logit")

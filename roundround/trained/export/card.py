@@ -20,32 +20,17 @@ AS_IN_HTML = str.maketrans({"`": "&#96;", "|": "&#124;", "<": "&lt;", ">": "&gt;
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """An example of the task that a run learns: what it is asked, the right answer, and its number of tokens.
-
-    train_lengths: the shortest and the longest length in training. of_text: it is text, not the task's words.
-    """
-
-    prompt: str
-    answer: str
-    n_tokens: int
-    train_lengths: tuple[int, int]
-    of_text: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Card:
-    """What the card says that the decoder does not know.
-
-    manifest: the run's run.json. checkpoint: its name. state: its state.json. question: of a run that learns a task,
-    None where it is text.
-    """
+    """What the card says that the decoder does not know: the run's run.json, and the checkpoint's name and state."""
 
     name: str
     manifest: dict[str, Any]
     checkpoint: str
     state: dict[str, Any]
-    question: Question | None = None
+
+    @property
+    def of_a_task(self) -> bool:
+        return "train_examples" in self.manifest["data"]
 
 
 def model_card(card: Card, decoder: Decoder, *, stock: str | None, needs: list[str]) -> str:
@@ -57,6 +42,8 @@ def model_card(card: Card, decoder: Decoder, *, stock: str | None, needs: list[s
     choices = card.manifest.get("choices", {})
     names = [name for part in ("pe", "softmax") if (name := str(choices.get(part) or "")).isidentifier()]
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts(card, decoder).items())
+    trust = "" if stock else ", trust_remote_code=True"
+    prompt = "a question of the task" if card.of_a_task else "Once upon a time"
     required = f"\nBeside torch and transformers it needs: pip install {' '.join(needs)}." if needs else ""
     return f"""---
 library_name: transformers
@@ -71,7 +58,16 @@ A small language model trained with roundround: a Llama-type decoder with {code(
 positional encoding and {code(f"softmax={choices.get('softmax')}")} in its attention.
 
 {STOCK.format(stock) if stock else OWN_CODE + required}
-{usage(card.question, stock=stock is not None)}
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(folder{trust})
+model = AutoModelForCausalLM.from_pretrained(folder{trust})
+tokens = tokenizer("{prompt}", return_tensors="pt")
+print(tokenizer.decode(model.generate(**tokens, max_new_tokens=50)[0]))
+```
+
 {about_texts(card, stock=stock is not None)}
 
 | | |
@@ -91,9 +87,8 @@ OWN_CODE = (
 def about_texts(card: Card, *, stock: bool) -> str:
     """How a text is written."""
     alone = "The tokenizer adds no token by itself."
-    if card.question is not None:
-        start = "the token that ends a document, or its own first one" if card.question.of_text else "its `bos` token"
-        return f"{alone} The model answers questions of one task. In training each question stood behind {start}."
+    if card.of_a_task:
+        return f"{alone} The model answers questions of one task. In training each stood behind the `bos` token."
     if not card.manifest["data"].get("separate_documents"):
         return (
             f"{alone} Documents were joined by one end-of-document token, which is both `bos`\n"
@@ -110,43 +105,22 @@ def about_texts(card: Card, *, stock: bool) -> str:
     ) + (packed if stock else "")
 
 
-def usage(question: Question | None, *, stock: bool) -> str:
-    """A first program with the model."""
-    trust = "" if stock else ", trust_remote_code=True"
-    asked = question or Question(prompt="Once upon a time", answer="", n_tokens=50, train_lengths=(1, 1))
-    answer = f"  # right: {escaped(asked.answer)}" if question else ""
-    # the tokenizer does not put the first token before a question of text
-    given = "torch.tensor([[tokenizer.bos_token_id, *tokens.input_ids[0]]])" if asked.of_text else "**tokens"
-    return f"""
-```python
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained(folder{trust})
-model = AutoModelForCausalLM.from_pretrained(folder{trust})
-tokens = tokenizer({json.dumps(asked.prompt)}, return_tensors="pt")
-print(tokenizer.decode(model.generate({given}, max_new_tokens={asked.n_tokens})[0])){answer}
-```
-"""
-
-
 def facts(card: Card, decoder: Decoder) -> dict[str, str]:
     """The rows of the card's table; what was measured is of the checkpoint's own step."""
     manifest, shape, state = card.manifest, decoder.encoding.shape, card.state
     data, choices, config = manifest["data"], manifest.get("choices", {}), manifest["config"]
     known = [state[name] for name in ("best", "validated") if name in state]
     found = next((measured for measured in known if measured["step"] == state["step"]), None)
-    if card.question is None:
+    if not card.of_a_task:
         numbers, what = "{perplexity:.3f} ({nats_per_token:.4f} nats per token)", "held-out perplexity"
         found = found and {**found, "perplexity": perplexity(found["nats_per_token"])}
         learnt = {"data": f"{code(str(choices.get('data')))}, {data['training_tokens']:,} training tokens"}
     else:
-        numbers = "{exact_match:.3f} (token accuracy {token_accuracy:.3f}, loss {nats_per_token:.4f} nats per scored token)"
-        what, (shortest, longest) = "exact match on validation examples", card.question.train_lengths
-        learnt = {
-            "task": code(with_arguments(choices.get("data"), config["data"])),
-            "lengths in training": f"{shortest:,} to {longest:,}",
-        }
+        numbers = (
+            "{exact_match:.3f} (token accuracy {token_accuracy:.3f}, loss {nats_per_token:.4f} nats per scored token)"
+        )
+        what = "exact match on validation examples"
+        learnt = {"task": code(with_arguments(choices.get("data"), config["data"]))}
     drawn = "; measured at drawn positions, here at consecutive positions" if decoder.draws_positions else ""
     return {
         "parameters": f"{n_parameters(decoder):,}",

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import DictConfig
 from safetensors import safe_open
@@ -28,7 +27,6 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from roundround.config.build import checked_values, target_class
-from roundround.data.tasks.base import Examples
 from roundround.data.tasks.text_task import TextTask, beginning
 from roundround.distributed.device import check_fits
 from roundround.hf.private import packages_needed
@@ -38,14 +36,13 @@ from roundround.records.directories import EXPORTED
 from roundround.support.errors import UserError
 from roundround.support.files import folder_in_one_step, usual_mode, write_atomically
 from roundround.trained.export import check, modeling
-from roundround.trained.export.card import Card, Question, model_card
+from roundround.trained.export.card import Card, model_card
 from roundround.trained.export.modeling import RoundroundConfig, RoundroundForCausalLM
 from roundround.trained.export.sources import source_files
 from roundround.trained.export.stock import stock_config, stock_weights, weights_by_llama_name
 from roundround.trained.models import OF_THE_BUILDER, TrainedRun
 from roundround.trained.patterns import FAMILIES, SIZES, KindConfig, kinds_by_name, parts_of
 
-TO_READ = 4  # the length of the example in the card, where training had it
 COPIES = 3  # of the weights at once: read, in the decoder, to be written
 MAKERS = {"pe": "make_encoding", "softmax": "make_softmax", "qk_norm": "make_qk_norm", "gate": "make_gate"}
 MODELING = "modeling_roundround"  # .py
@@ -106,27 +103,8 @@ def model_to_export(trained: TrainedRun, decoder: Decoder) -> ModelToExport:
 
 def card_of(trained: TrainedRun, name: str, checkpoint: str) -> Card:
     """What the model card says of a run and a checkpoint of it."""
-    state, question = checkpoints.read_state(checkpoints.find(trained.directory, checkpoint)), question_of(trained)
-    return Card(name=name, manifest=trained.manifest, checkpoint=checkpoint, state=state, question=question)
-
-
-def question_of(trained: TrainedRun) -> Question | None:
-    """A short example of the task that the run learns, up to the first scored token; None where it is text."""
-    task = trained.task()
-    if task is None:
-        return None
-    shortest, longest = task.train_lengths
-    length = min(longest, max(shortest, TO_READ))
-    example = Examples(task, seed=trained.config.seed, split="test", length=length)[0]
-    tokens, targets, scored = example.tokens, example.targets, example.scored
-    first = int(scored.argmax())
-    n_tokens = int(np.append(scored[first:], False).argmin())  # tokens that are written without another question
-    text, of_text = trained.vocabulary().tokenizer, isinstance(task, TextTask)
-    prompt, answer = (
-        text.decode(part.tolist(), skip_special_tokens=of_text)
-        for part in (tokens[:first], targets[first : first + n_tokens])
-    )
-    return Question(prompt=prompt, answer=answer, n_tokens=n_tokens, train_lengths=task.train_lengths, of_text=of_text)
+    state = checkpoints.read_state(checkpoints.find(trained.directory, checkpoint))
+    return Card(name=name, manifest=trained.manifest, checkpoint=checkpoint, state=state)
 
 
 def check_free(destination: Path) -> None:
@@ -212,11 +190,12 @@ def export_best(directory: Path, n_parameters: int) -> Path:
     what = f"exporting {n_parameters:,} parameters"
     check_fits(4 * COPIES * n_parameters, torch.device("cpu"), what, "export on a larger machine")
     trained, final = TrainedRun(directory, trust=True), directory / EXPORTED  # its classes have just been used
-    state = checkpoints.read_state(checkpoints.find(directory, "best"))
     shutil.rmtree(final, ignore_errors=True)
     folder = final.with_name(f".{EXPORTED}")
     with folder_in_one_step(final, folder):
-        write_folder(model_to_export(trained, trained.decoder("best")), folder, card_of(trained, directory.name, "best"))
+        write_folder(
+            model_to_export(trained, trained.decoder("best")), folder, card_of(trained, directory.name, "best")
+        )
     return final
 
 

@@ -24,9 +24,9 @@ from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTra
 from transformers.cache_utils import CacheLayerMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from roundround.model.block import LayerKind
 from roundround.model.cache import Cache
 from roundround.model.decoder import Decoder
-from roundround.model.kinds import LayerKind
 
 PARTS: dict[str, type] = {}  # of which layers are made, by their names
 
@@ -46,15 +46,6 @@ class RoundroundConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers 
     kinds: list[dict[str, Any]] = field(default_factory=list)  # of layers: sizes, and each part's class and arguments
     order: list[int] = field(default_factory=list)  # the kind of each layer
     use_cache: bool = True
-
-
-def layer_kinds(config: RoundroundConfig) -> list[LayerKind]:
-    """The kind of each layer."""
-    kinds = []
-    for node in config.kinds:
-        parts = {name: partial(PARTS[part["class"]], **part["arguments"]) for name, part in node["parts"].items()}
-        kinds.append(LayerKind(name=node["name"], **node["sizes"], **parts))
-    return [kinds[kind] for kind in config.order]
 
 
 class KeptLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -109,7 +100,12 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
 
     def __init__(self, config: RoundroundConfig, decoder: Decoder | None = None) -> None:
         super().__init__(config)
-        self.model = decoder or Decoder(n_vocab=config.vocab_size, kinds=layer_kinds(config), **config.arguments)
+        kinds = []
+        for node in config.kinds if decoder is None else []:
+            parts = {name: partial(PARTS[part["class"]], **part["arguments"]) for name, part in node["parts"].items()}
+            kinds.append(LayerKind(name=node["name"], **node["sizes"], **parts))
+        order = [kinds[kind] for kind in config.order] if kinds else []
+        self.model = decoder or Decoder(n_vocab=config.vocab_size, kinds=order, **config.arguments)
         has_bias = bool(config.arguments.get("other_biases")) and not config.tie_word_embeddings
         own_head = None if decoder is None else decoder.lm_head
         self.lm_head = own_head or nn.Linear(config.hidden_size, config.vocab_size, bias=has_bias)

@@ -124,7 +124,8 @@ def check_parts(decoder: Decoder, attentions: Sequence[Attention], sizes: Mappin
         for norm in norms
     )
     normalised = {
-        "none" if norm is None else "across heads" if getattr(norm, "across_heads", False) else "heads" for norm in norms
+        "none" if norm is None else "across heads" if getattr(norm, "across_heads", False) else "heads"
+        for norm in norms
     }
     refuse(
         None,

@@ -94,7 +94,8 @@ def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: 
     """Write beside the destination, compare logits, move into place, and print what was done."""
     stock, choices = stock_config(model.decoder, model.sizes), run.manifest["choices"]
     pe, parts = choices.get("pe"), chosen_parts(choices)
-    kind = f"a stock {stock.architectures[0]}" if stock else f"a model with its own {MODELING}.py (trust_remote_code=True)"
+    own = f"a model with its own {MODELING}.py (trust_remote_code=True)"
+    kind = f"a stock {stock.architectures[0]}" if stock else own
     folder = destination.with_name(f".{destination.name}.{os.getpid()}")
     with folder_in_one_step(destination, folder):  # in whose place an empty folder may be
         print_status(f"{parts}: {kind}, {n_parameters(model.decoder):,} parameters, step {card.state['step']}")
