@@ -38,7 +38,6 @@ from roundround.support.errors import UserError
 from roundround.support.files import home_expanded
 from roundround.support.packaged import model_path
 
-SPECIAL_TOKENS = ("read", "plain")
 LOGITS_AT_ONCE = 2**27  # half a GiB of float32
 DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -70,7 +69,7 @@ class Pretrained:
     ) -> None:
         if path is None:
             raise ValueError("path has no value; give model.path=DIR, or the name of a model on the hub")
-        for name, value, allowed in (("dtype", dtype, DTYPES), ("special_tokens", special_tokens, SPECIAL_TOKENS)):
+        for name, value, allowed in (("dtype", dtype, DTYPES), ("special_tokens", special_tokens, ("read", "plain"))):
             if value not in allowed:
                 raise ValueError(f"{name}={value} must be one of {', '.join(allowed)}")
         path = model_path(path)
@@ -234,8 +233,9 @@ class ProbedHuggingFaceModel(ProbedModel):
 
     def vocabulary(self) -> Vocabulary:
         """Its tokenizer, with the token that joins documents: the one before every text, else the end of a sequence."""
-        reads = self.reads_special_tokens
-        return vocabulary_of(self.tokenizer, self.name, self.first_token, reads_special_tokens=reads)
+        return vocabulary_of(
+            self.tokenizer, self.name, self.first_token, reads_special_tokens=self.reads_special_tokens
+        )
 
     def words(self, tokens: Sequence[int]) -> list[str]:
         return [self.tokenizer.decode([token]) for token in tokens]

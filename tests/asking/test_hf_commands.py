@@ -66,32 +66,6 @@ def test_text_that_the_tokenizer_cannot_read_is_refused_by_every_verb(
     assert (done.code, "the tokenizer cannot read" in done.err.splitlines()[-1]) == (2, True), done
 
 
-def test_a_run_that_learned_a_task_is_no_beginning_for_a_text(roundround: Callable[..., Done], corpus: Path) -> None:
-    sizes = ["model.d_model=16", "model.n_layers=1", "model.n_heads=2", "model.n_key_heads=1", "model.d_mlp=16"]
-    task = ["data=copy", "data.train_lengths=[2,4]", "trainer.max_steps=1", "logger=none", "trainer.accelerator=cpu"]
-    first = roundround("train", *task, *sizes)
-    assert first.code == 0, first.err
-    words = ["data=text", f"data.path={corpus}", "trainer.max_steps=1", "validation_tokens=256", "logger=none"]
-    done = roundround("train", f"init=run:{first.directory}", *words)
-    assert (done.code, "the tokenizer cannot read" in done.err.splitlines()[-1]) == (2, True), done
-
-
-@pytest.mark.parametrize("verb", ["eval", "probe", "generate", "theory rope.equation_3"])
-def test_a_checkpoint_of_a_pretrained_model_is_refused(
-    roundround: Callable[..., Done], folder: Path, verb: str
-) -> None:
-    words = [*verb.split(), "model=hf", f"model.path={folder}", "checkpoint=last"]
-    assert_refused(roundround(*words), "checkpoint= is of a run, and a pretrained model has none")
-
-
-def test_the_domains_and_ones_own_text(probe: Callable[..., Done], corpus: Path) -> None:
-    assert probe("texts=sums", "rows=false", "entropy=false").manifest["facts"]["texts"] == 5
-    own = probe(f"text={corpus}", "max_documents=3", "prompt=Well, it's so.", "rows=false")
-    assert own.manifest["facts"]["texts"] == 3
-    windows = probe(f"text={corpus}", "length=32", "max_tokens=200", "rows=false")
-    assert windows.manifest["facts"]["tokens"] in (7 * 32, 7 * 33)  # the last is moved back; after <s> or not
-
-
 def test_an_ablation_tells_perplexity_and_patterns(probe: Callable[..., Done]) -> None:
     done = probe("ablate=lowest:0.25,highest:0.25")
     assert done.code == 0, done.err
@@ -162,19 +136,6 @@ def test_a_curve_starts_at_the_model_and_ends_without_rope(probe: Callable[..., 
     assert len(whole) == 1 + 2 * 8
     assert whole["lowest:1"] == pytest.approx(whole["highest:1"], rel=1e-6)
     assert (done.directory / "figures" / "ablation.svg").exists()
-
-
-def test_a_question_about_the_maximum(probe: Callable[..., Done]) -> None:
-    done = probe("prompt=maximum")
-    assert done.code == 0, done.err
-    assert sorted({r["n"] for r in done.results}) == [1, 2, 4, 8, 16, 32]  # what fits 256 bytes
-    assert (done.directory / "figures" / "maximum.svg").exists()
-
-
-def test_another_normaliser_is_probed_too(probe: Callable[..., Done]) -> None:
-    plain, sharp = probe("rows=false"), probe("rows=false", "softmax=temperature", "softmax.temperature=0.1")
-    entropies = [sum(r["value"] for r in done.results if r["metric"] == "entropy") for done in (plain, sharp)]
-    assert entropies[1] < entropies[0] / 2
 
 
 def test_a_run_is_probed(roundround: Callable[..., Done], train: Callable[..., Done]) -> None:
@@ -264,31 +225,6 @@ def test_a_model_that_is_not_there(roundround: Callable[..., Done], args: list[s
     assert_refused(roundround("probe", "logger=none", *args), message)
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["ablate=lowest:1.5"], "is no band of frequencies"),
-        (["ablate=lowest:0.6,highest:0.6"], "overlap"),
-        (["ablate=curve,lowest:0.2"], "stands alone"),
-        (["pe=alibi"], "ALiBi is no RoPE"),
-        (["length=100000"], "choose a shorter length"),
-        (["prompt="], "prompt has 1 tokens"),
-        (["prompt=maximum", "ablate=curve"], "two different probes"),
-        (["texts=code", "data=pydoc"], "give one of them"),
-        (["ablate=lowest:0.3,highest:0.65"], "they take"),
-        (["device=cuda:99"], "cannot be used"),
-    ],
-)
-def test_a_wrong_option(probe: Callable[..., Done], args: list[str], message: str) -> None:
-    assert_refused(probe(*args), message)
-
-
-def test_a_short_text_is_refused(probe: Callable[..., Done], here: Path) -> None:
-    (here / "short.txt").write_text("ab")
-    assert_refused(probe("text=short.txt"), "rows=false")
-    assert probe("text=short.txt", "rows=false").code == 0
-
-
 # -- a trained model
 
 
@@ -333,7 +269,3 @@ def test_the_default_model_stands_aside_for_a_run(train: Callable[..., Done], ro
     assert done.code == 0, done.err
     assert done.manifest["config"]["model"] is None
     assert {(r["model"], r["run"]) for r in done.results} == {("tiny", str(trained.directory))}
-
-
-def test_a_machine_without_runs_is_told_what_can_be_evaluated(roundround: Callable[..., Done]) -> None:
-    assert_refused(roundround("eval", "logger=none"), "roundround train", "roundround eval model=stories260k")

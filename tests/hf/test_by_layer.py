@@ -9,12 +9,11 @@ from typing import Any, ClassVar, final
 import pytest
 import torch
 from conftest import STORIES
-from helpers_hf import FAMILIES, frequency_tables, some_tokens, tiny
+from helpers_hf import FAMILIES, some_tokens, tiny
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import roundround as rr
 from roundround.hf.checkpoint import read_checkpoint
-from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import attention_layers, installed
 from roundround.kernels.keys import AttentionShape
 from roundround.model.block import LayerKind
@@ -113,28 +112,6 @@ def test_a_cache_changes_nothing() -> None:
             assert torch.equal(with_cache, model.generate(tokens, use_cache=False, **options))
 
 
-def test_bases_may_differ_by_layer() -> None:
-    model, tables = tiny("llama"), []
-    with (
-        pytest.warns(UserWarning, match="other frequencies"),
-        rr.patch(model, pe=lambda shape: RoPE(shape, theta=(1e4, 1e6)[shape.layer % 2])),
-    ):
-        tables = [float(table[1]) for table in frequency_tables(model)]
-    assert tables == pytest.approx([1e4 ** (-1 / 8), 1e6 ** (-1 / 8)])
-    assert len(frequency_tables(model)) == 1
-
-
-def test_frequencies_set_to_zero_are_zero_in_every_layer() -> None:
-    model = tiny("llama")
-    with rr.patch(model, pe="nope"):
-        expected = logits(model)
-    with rr.patch(model, pe=every_other):
-        probed = ProbedHuggingFaceModel("patterned", model, None)
-        with probed.with_frequencies([0 * table for table in probed.tables()]):
-            torch.testing.assert_close(logits(model), expected, rtol=1e-4, atol=1e-4)
-        assert (logits(model) - expected).abs().max() > 0.1
-
-
 def test_a_decoders_layers_are_probed_with_frequencies_of_their_own() -> None:
     decoder = Decoder(
         d_model=32, n_layers=2, n_heads=2, n_key_heads=1, head_dim=16, d_mlp=32, train_length=32, n_vocab=97,
@@ -180,20 +157,3 @@ def test_a_layer_that_is_not_handed_its_cosines_is_refused() -> None:
     layer = model.model.layers[1].self_attn
     with rr.patch(model, pe=every_other), pytest.raises(UserError, match="not handed its cosines from outside"):
         layer(torch.zeros(1, 3, 48), position_embeddings=(torch.ones(1, 3, 16), torch.zeros(1, 3, 16)))
-
-
-class Learned(RotaryEncoding):
-    """RoPE with learned factors."""
-
-    def __init__(self, shape: AttentionShape) -> None:
-        super().__init__(shape, theta=None)
-        self.factor_P = torch.nn.Parameter(torch.ones(shape.head_dim // 2))
-
-    def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> torch.Tensor:
-        head_dim = self.shape.head_dim
-        return self.factor_P.to(dtype) * ladder(head_dim // 2, head_dim, self.theta, dtype, device)
-
-
-def test_learned_frequencies_are_refused() -> None:
-    with pytest.raises(UserError, match="Learned is no RoPE"):
-        rr.patch(tiny("llama"), pe=Learned)

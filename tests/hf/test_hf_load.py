@@ -99,14 +99,6 @@ def test_a_model_larger_than_the_memory_is_refused_unless_it_stays_on_disk(
         source(folder, offload=True).load(torch.device("meta"))
 
 
-def test_long_texts_do_not_ride_with_the_self_test() -> None:
-    model, sizes = tiny("llama"), []
-    with installed(model) as normalisers:
-        normalisers[0].register_forward_pre_hook(lambda module, args: sizes.append(tuple(args[0].shape[:3:2])))
-        observe(ProbedHuggingFaceModel("tiny", model, None), [some_tokens(300).tolist()], rows=False, entropy=False)
-    assert sizes == [(3, 16), (1, 300)]
-
-
 def test_a_run_is_loaded_with_its_tokenizer(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
     done = train("pe=rope")
     model, tokenizer = rr.load(done.directory)
@@ -133,23 +125,3 @@ def test_the_loss_over_a_large_vocabulary_is_that_of_float64() -> None:
     exact = logits.logsumexp(-1) - logits.gather(-1, tokens_BT[:, 1:, None])[..., 0]
     allowed = rounding(n_vocab) + rounding(size=float(exact.max()))  # of the logarithm of a sum, and of the loss itself
     torch.testing.assert_close(losses.double(), exact, rtol=0, atol=allowed)
-
-
-@pytest.mark.parametrize(
-    ("kept", "computed", "line"),
-    [
-        (torch.float16, torch.float32, "weights kept in float16 are computed in float32; model.dtype="),
-        (torch.bfloat16, torch.bfloat16, "weights kept in bfloat16 are computed in bfloat16; model.dtype="),
-        (torch.float32, torch.float32, ""),
-    ],
-)
-def test_auto_says_which_half_precision_it_computes_in(
-    tmp_path: Path, kept: torch.dtype, computed: torch.dtype, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = saved("llama", tmp_path)
-    tiny("llama").to(kept).save_pretrained(folder)
-    model, _ = source(folder, offload=False).load(torch.device("cpu"))
-    assert model.dtype == computed
-    said = capsys.readouterr().err
-    assert line in said
-    assert bool(said) == bool(line)

@@ -88,12 +88,6 @@ def test_a_cache_changes_no_logit(pe: str, softmax: str) -> None:
     assert_alike(in_pieces(model, tokens(), PIECES, valid_BT), expected, valid_BT)
 
 
-@pytest.mark.parametrize("pe", ENCODINGS)
-def test_token_by_token_is_at_once(pe: str) -> None:
-    model, tokens_BT = decoder(pe), tokens(n_tokens=20)
-    assert_alike(in_pieces(model, tokens_BT, [1] * 20), at_once(model, tokens_BT))
-
-
 SEEN = {
     "five": {"window": 5},
     "itself": {"window": 1},
@@ -148,13 +142,6 @@ def test_what_follows_the_length_follows_that_of_the_whole_text(pe: str) -> None
     assert_alike(in_pieces(model, tokens(), PIECES, length=sum(PIECES)), at_once(model, tokens()))
 
 
-@pytest.mark.parametrize("pe", ["ntk_dynamic", "longrope"])
-def test_a_text_that_outgrows_its_frequencies_is_refused(pe: str) -> None:
-    model = decoder(pe, train_length=16)
-    with pytest.raises(ValueError, match="follow the text's length, and 17 tokens exceed 16"):
-        in_pieces(model, tokens(), (16, 1))
-
-
 def test_xpos_has_one_reference_for_all_calls() -> None:
     """Where a call begins moves no logit: its exponents do not count from the middle of the call."""
     model, tokens_BT = decoder("xpos"), tokens(n_tokens=40)
@@ -206,18 +193,6 @@ def test_gradients_reach_what_the_cache_holds() -> None:
     grads = torch.autograd.grad(torch.cat(parts, 1).square().sum(), [*model.parameters()])
     for found, expected in zip(grads, at_once_grads, strict=True):
         assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
-
-
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-@pytest.mark.parametrize("softmax", ["softmax", "sink", "entmax15"])
-def test_a_key_that_broke_breaks_what_sees_it(softmax: str, bad: float) -> None:
-    """As without a cache: no token that looks at logits that are no numbers gets a plausible output."""
-    model, tokens_BT = decoder("nope", softmax, n_layers=1), tokens(n_tokens=9)
-    with torch.no_grad():
-        model.embed_tokens.weight[tokens_BT[0, 3]] = bad
-        whole, parts = at_once(model, tokens_BT), in_pieces(model, tokens_BT, [5, 1, 1, 2])
-    assert torch.equal(whole.isnan(), parts.isnan())
-    assert whole.isnan()[0, 3:].all()
 
 
 class Summed(PositionalEncoding):

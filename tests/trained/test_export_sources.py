@@ -24,7 +24,7 @@ from roundround.support.imports import import_statements
 from roundround.trained.export import sources
 from roundround.trained.export.folder import MODELING
 from roundround.trained.export.modeling import RoundroundForCausalLM
-from roundround.trained.export.sources import flat_file_names, source_files
+from roundround.trained.export.sources import source_files
 
 MAIN = RoundroundForCausalLM.__module__
 HALF = '''"""Half."""
@@ -98,8 +98,6 @@ def sources_of(encoding: type, normaliser: type = Softmax) -> dict[str, str]:
     return source_files(MAIN, {of.__name__: of for of in (encoding, normaliser)}, main_file=MODELING)
 
 
-
-
 # -- which modules travel
 
 
@@ -130,20 +128,6 @@ def test_transformers_finds_every_file_of_every_variant(
 
 
 # -- what they are called
-
-
-def test_no_two_files_share_a_name() -> None:
-    names = ["roundround.pe.rope", "pe_rope", "pe.rope", "Pe.Rope", "own", "modeling", MODELING]
-    assert flat_file_names(names, {"main": MODELING}) == {
-        "main": MODELING,
-        "roundround.pe.rope": "pe_rope",
-        "Pe.Rope": "Pe_Rope_",  # a Mac's file system does not tell it from pe_rope
-        "modeling": "modeling",
-        MODELING: f"{MODELING}_",
-        "own": "own",
-        "pe.rope": "pe_rope__",
-        "pe_rope": "pe_rope___",
-    }
 
 
 # -- which lines change

@@ -43,7 +43,6 @@ from roundround.trained.export.stock import stock_config, stock_weights, weights
 from roundround.trained.models import OF_THE_BUILDER, TrainedRun
 from roundround.trained.patterns import FAMILIES, SIZES, KindConfig, kinds_by_name, parts_of
 
-COPIES = 3  # of the weights at once: read, in the decoder, to be written
 MAKERS = {"pe": "make_encoding", "softmax": "make_softmax", "qk_norm": "make_qk_norm", "gate": "make_gate"}
 MODELING = "modeling_roundround"  # .py
 
@@ -188,7 +187,8 @@ def export_best(directory: Path, n_parameters: int) -> Path:
     Raises UserError where one machine does not hold the model, or where a class of it has no source file.
     """
     what = f"exporting {n_parameters:,} parameters"
-    check_fits(4 * COPIES * n_parameters, torch.device("cpu"), what, "export on a larger machine")
+    # three copies of the weights at once: read, in the decoder, to be written
+    check_fits(3 * 4 * n_parameters, torch.device("cpu"), what, "export on a larger machine")
     trained, final = TrainedRun(directory, trust=True), directory / EXPORTED  # its classes have just been used
     shutil.rmtree(final, ignore_errors=True)
     folder = final.with_name(f".{EXPORTED}")

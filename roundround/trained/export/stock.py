@@ -27,15 +27,15 @@ from roundround.pe.rope import RoPE
 from roundround.pe.rope_random import RoPERandom
 from roundround.softmax.softmax import Softmax
 from roundround.softmax.temperature import Temperature
+from roundround.support.errors import UserError
 
-ANY_THETA = 10_000.0  # no pair rotates, so any will do
 BEYOND = ("other_biases", "embedding_norm", "logit_cap")  # options of the decoder that none of the classes has
 NO_LAYERS = 4096  # tokens of a window where no layer has one
 Rope = dict[str, Any]
 
 
-class NoStockClass(ValueError):
-    """Why no class of transformers computes a decoder."""
+class NoStockClass(UserError):
+    """Why no class of transformers computes a decoder; only `stock=true` asks for one."""
 
 
 def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConfig | None:
@@ -177,7 +177,8 @@ def rope_of(decoder: Decoder, layer: int) -> Rope:
     encoding = decoder.all_encodings[decoder.encoding_of_layer[layer]]
     match encoding:
         case NoPE() if encoding.shape.head_dim % 2 == 0:
-            return {"rope_type": "proportional", "partial_rotary_factor": 0.0, "rope_theta": ANY_THETA}
+            # no pair rotates, so any theta will do
+            return {"rope_type": "proportional", "partial_rotary_factor": 0.0, "rope_theta": 10_000.0}
         case RoPE() if encoding.log_factor_P is not None:  # learned frequencies
             pass
         case RoPE() | RoPERandom():  # tokens stand at consecutive positions there; the export says so

@@ -35,7 +35,7 @@ from roundround.trained.export.folder import (
     model_to_export,
     write_folder,
 )
-from roundround.trained.export.stock import NoStockClass, fitting_config, stock_config
+from roundround.trained.export.stock import fitting_config, stock_config
 from roundround.trained.models import TrainedRun
 from roundround.trained.patterns import chosen_parts
 from roundround.verbs.export import ExportConfig
@@ -60,10 +60,7 @@ def export(cfg: DictConfig, invocation: Invocation) -> None:
         raise UserError(f"{source} is not finished ({status}); resume it with: roundround train resume={source}")
     model = model_to_export(trained, trained.decoder(config.checkpoint))
     if config.stock:
-        try:
-            fitting_config(model.decoder, model.sizes)
-        except NoStockClass as error:
-            raise UserError(f"stock=true: {error}; leave it out for a folder with code of its own") from error
+        fitting_config(model.decoder, model.sizes)  # refuses it where there is none
     windows = held_out_windows(trained)
     card = card_of(trained, destination.name, config.checkpoint)
     with opened_run(invocation, cfg) as run:
