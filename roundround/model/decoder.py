@@ -240,7 +240,8 @@ class Decoder(nn.Module):
         Raises ValueError where an encoding has no cache.
         """
         base = PositionalEncoding
-        for own in map(type, self.all_encodings):
+        for encoding in self.all_encodings:
+            own = type(encoding)
             if own.prepare_layer is not base.prepare_layer and own.continued is base.continued:
                 raise ValueError(
                     f"{own.__name__} reads the input of a layer (prepare_layer) and does not say what of it a cache "

@@ -226,9 +226,9 @@ class Answering(Protocol):
 @torch.no_grad()
 def score_answers(model: Answering, batches: Iterable[Batch], *, device: torch.device) -> AnswerScores:
     """What the model answers to examples, all of whose tokens before a target are the right ones."""
-    scores, was_training = AnswerScores(), isinstance(model, Decoder) and model.training
-    if isinstance(model, Decoder):
-        model.eval()
+    scores, module = AnswerScores(), model if isinstance(model, Decoder) else nn.Module()
+    was_training = module.training
+    module.eval()
     for tokens_BT, targets_BT, scored_BT, output_BT, times_B in batches:
         inputs_BT, scored_BT, output_BT = tokens_BT.to(device), scored_BT.to(device), output_BT.to(device)
         has_output_B = output_BT.any(-1)
@@ -241,6 +241,5 @@ def score_answers(model: Answering, batches: Iterable[Batch], *, device: torch.d
             found["nats"].append(nats_BT.cpu().double().sum(-1))
         means = {name: torch.stack(draws).cpu().double().mean(0) for name, draws in found.items()}
         scores.add(times_B, with_output=has_output_B, targets=scored_BT.sum(-1), **means)
-    if was_training:
-        model.train()
+    module.train(was_training)
     return scores

@@ -284,10 +284,9 @@ class ModelKeys(Keys):
         return self
 
     def __getitem__(self, index: Any) -> ModelKeys:
-        whole = slice(None)
-        of_keys = index[3] if isinstance(index, tuple) and len(index) == 4 else None
-        known = isinstance(of_keys, slice) and index[:2] == (whole, whole) and isinstance(index[2], slice)
-        if not known or range(self.n_keys)[of_keys] != range(self.n_keys):
+        every, whole = range(self.n_keys), slice(None)
+        known = isinstance(index, tuple) and len(index) == 4 and index[:2] == (whole, whole)
+        if not known or not all(isinstance(part, slice) for part in index[2:]) or every[index[3]] != every:
             raise UserError(f"the model cuts its attention mask as [{index}], which roundround does not know")
         return replace(self, q_pos_BQ=self.q_pos_BQ[:, index[2]])
 

@@ -102,7 +102,9 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         super().__init__(config)
         kinds = []
         for node in config.kinds if decoder is None else []:
-            parts = {name: partial(PARTS[part["class"]], **part["arguments"]) for name, part in node["parts"].items()}
+            parts: dict[str, Any] = {
+                name: partial(PARTS[part["class"]], **part["arguments"]) for name, part in node["parts"].items()
+            }
             kinds.append(LayerKind(name=node["name"], **node["sizes"], **parts))
         order = [kinds[kind] for kind in config.order] if kinds else []
         self.model = decoder or Decoder(n_vocab=config.vocab_size, kinds=order, **config.arguments)

@@ -92,9 +92,7 @@ class Sources:
         lines = self.text(name).encode().splitlines(keepends=True)
         for node, origin, names, modules in sorted(self.own_imports(name), key=lambda item: -item[0].lineno):
             self.by_name |= {f"{origin}.{alias.name}" for alias in modules}
-            flat = [
-                ast.alias(files[f"{origin}.{alias.name}"], alias.asname or alias.name) for alias in modules
-            ]
+            flat = [ast.alias(files[f"{origin}.{alias.name}"], alias.asname or alias.name) for alias in modules]
             new = [ast.ImportFrom(files[origin], names, 1)] if names else []
             new += [ast.ImportFrom(None, flat, 1)] if flat else []
             first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1

@@ -134,8 +134,7 @@ def check_parts(decoder: Decoder, attentions: Sequence[Attention], sizes: Mappin
         (any(attention.gate is not None for attention in attentions), "a gate behind its attention"),
         (
             any(
-                (own.shape.n_key_heads, own.shape.head_dim) != (shape.n_key_heads, shape.head_dim)
-                for own in attentions
+                (own.shape.n_key_heads, own.shape.head_dim) != (shape.n_key_heads, shape.head_dim) for own in attentions
             ),
             "heads of another number or size in some of its layers",
         ),

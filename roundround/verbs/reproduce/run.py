@@ -137,7 +137,7 @@ def check_used(config: ReproduceConfig, figures: Mapping[str, Figure]) -> None:
             raise UserError(f"model= is for figures of a pretrained model, which {', '.join(figures)} is not")
         from roundround.hf.load import Pretrained  # transformers takes seconds, and the list needs none of it
 
-        build(config.model, Pretrained).check_there()
+        build(config.model, Pretrained)
     if config.data is not None and not any(figure.trains for figure in figures.values()):
         raise UserError(f"data= is for rope.table2, which trains; {', '.join(figures)} reads no text of yours")
 
