@@ -32,10 +32,8 @@ from roundround.data.tasks.base import Examples, Task
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import Bytes
 from roundround.model.decoder import Decoder
-from roundround.pe.base import PositionalEncoding
-from roundround.softmax.base import AttentionSoftmax
 from roundround.trained.export.card import Card
-from roundround.trained.export.folder import ModelToExport, write_folder
+from roundround.trained.export.folder import ModelToExport, exported_kinds, write_folder
 from roundround.trained.models import OF_THE_BUILDER, build_decoder
 
 N_VOCAB = 4096
@@ -55,7 +53,7 @@ def exported(decoder: Decoder, parts: dict[str, dict], folder: Path) -> torch.nn
     data = {"training_tokens": 0, "corpus_hash": "0" * 64, "n_vocab": N_VOCAB}
     config = {"pe": {"_target_": "a.A"}, "softmax": {"_target_": "b.B"}}
     manifest = {"roundround": "", "seed": 0, "command": "", "choices": {}, "config": config, "data": data}
-    write_folder(model, folder, Card(name="small", manifest=manifest, checkpoint="best", step=0, measured={}))
+    write_folder(model, folder, Card(name="small", manifest=manifest, checkpoint="best", state={"step": 0}))
     loaded = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
     loaded.generation_config.eos_token_id = loaded.generation_config.pad_token_id = None
     return loaded
@@ -131,11 +129,8 @@ def main() -> None:
     model, pe = load_option("model", asked.model), load_option("pe", asked.pe)
     softmax = load_option("softmax", asked.softmax)
     decoder = build_decoder(model, pe, softmax, N_VOCAB).eval()
-    parts = {
-        "sizes": checked_values(model, Decoder, OF_THE_BUILDER),
-        "encoding": checked_values(pe, PositionalEncoding, []),
-        "normaliser": checked_values(softmax, AttentionSoftmax, []),
-    }
+    kinds, classes = exported_kinds(pe=pe, softmax=softmax)
+    parts = {"sizes": checked_values(model, Decoder, OF_THE_BUILDER), "kinds": kinds, "classes": classes}
     tokens_1T = torch.randint(N_VOCAB, (1, asked.context))
     writer = DecoderWriter("small", decoder, Bytes().build([]), None)
     writer.ends = set()

@@ -21,7 +21,7 @@ from transformers import AttentionMaskInterface, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, RotaryEmbeddingConfigMixin
 
 from roundround.config.build import build
-from roundround.hf.config_nodes import SCALED, encoding_node
+from roundround.hf.checkpoint import SCALED, encoding_node
 from roundround.hf.patching.attention import (
     NAME,
     ModelKeys,

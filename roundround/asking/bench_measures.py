@@ -25,11 +25,9 @@ from roundround.kernels.trial import FallsBack
 from roundround.model.cache import Cache
 from roundround.model.decoder import Decoder
 from roundround.probing.rows import PLACES, places_of_heads
-from roundround.records import checkpoints
 from roundround.support.console import warnings_as_lines
 from roundround.support.errors import one_line
-from roundround.trained.export.card import card_of
-from roundround.trained.export.folder import agreement, model_to_export, question_of, write_folder
+from roundround.trained.export.folder import agreement, card_of, model_to_export, write_folder
 from roundround.trained.models import TrainedRun, build_decoder, decoder_of_config
 
 TEXT = 96  # tokens of the texts that promises are checked on
@@ -115,11 +113,10 @@ def padded(decoder: Decoder, tokens_BT: Tensor) -> Tensor:
 def exported(trained: TrainedRun, tokens_BT: Tensor) -> float:
     """How far the logits of the exported folder, loaded in a process without roundround, are from the run's."""
     model = model_to_export(trained, trained.decoder("best"))
-    state = checkpoints.read_state(checkpoints.find(trained.directory, "best"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name, "model")
         folder.mkdir()
-        write_folder(model, folder, card_of(trained.manifest, "model", "best", state, question_of(trained)))
+        write_folder(model, folder, card_of(trained, "model", "best"))
         found = agreement(model, folder, tokens_BT)
     return found.difference / found.largest
 

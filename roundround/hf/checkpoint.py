@@ -1,38 +1,59 @@
-"""A checkpoint of Hugging Face's in a folder, from which a training run may start: one that `config_nodes.py` knows.
+"""A checkpoint of Hugging Face's in a folder, from which a training run may start: its weights and its configuration.
 
-Only safetensors are read, a pickled file is refused, and nothing runs code from the folder. `stock.py` is the other
-direction: a decoder as a model of transformers. Below stand the files of a checkpoint, and what their headers say.
+The configuration becomes nodes of a run's config: the decoder that computes what the model does. There are Llama, Gemma
+(the first), Qwen 3, SmolLM3, OLMo 3, Gemma 3 and Gemma 4's text models. Gemma's is Llama with GeGLU, embeddings times
+sqrt(D), and norms whose weights are written one less; the others have patterns of layers. Only safetensors are read,
+and nothing runs code from the folder. `stock.py` is the other direction: a decoder as a model of transformers.
 
-Tested by tests/trained/test_initial.py, tests/trained/test_export_folder.py, tests/hf/test_hf_load.py and
-tests/asking/test_hf_commands.py.
+Tested by tests/trained/test_initial.py, tests/trained/test_pattern_models.py and tests/hf/test_hf_load.py.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
+from transformers import (
+    Gemma3TextConfig,
+    Gemma4TextConfig,
+    GemmaConfig,
+    LlamaConfig,
+    Olmo3Config,
+    PreTrainedConfig,
+    Qwen3Config,
+    SmolLM3Config,
+)
 from transformers.utils import logging
 
-from roundround.hf.config_nodes import FAMILIES, DecoderNodes, decoder_nodes
-from roundround.model.decoder import Decoder, belongs_to_a_variant
-from roundround.model.shards import fill
+from roundround.model.decoder import Decoder, belongs_to_a_variant, fill
+from roundround.model.qk_norm import RMSQueryKeyNorm
+from roundround.pe.linear import LinearRoPE
+from roundround.pe.llama3 import Llama3RoPE
+from roundround.pe.longrope import LongRoPE
+from roundround.pe.nope import NoPE
+from roundround.pe.ntk_dynamic import DynamicNTK
+from roundround.pe.p_rope import PRoPE, kept_pairs
+from roundround.pe.partial_rope import PartialRoPE
+from roundround.pe.rope import RoPE
+from roundround.pe.yarn import YaRN
 from roundround.support.errors import UserError, one_line
 from roundround.support.files import home_expanded, parse_json, read_text, sha256
 from roundround.support.packaged import PREFIX as PACKAGED
 from roundround.support.packaged import packaged_models
 
 PREFIX = "hf:"
+FLOATS = ("F64", "F32", "BF16", "F16")  # as safetensors calls them
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+MASKS = ("attn.bias", "attention.bias", "masked_bias")
 
 
 @dataclass(frozen=True)
@@ -77,17 +98,12 @@ class LlamaCheckpoint:
     def check(self, decoder: Decoder) -> None:
         """Raises UserError where names or shapes are not the decoder's."""
         state = decoder.state_dict()
-        own = {name for name in state if belongs_to_a_variant(name)}
-        self.refuse("lacks", sorted(state.keys() - own - self.weights.keys()))
-        self.refuse("has what the decoder has no place for:", sorted(self.weights.keys() - state.keys()))
-        for name, weight in self.weights.items():
-            if weight.shape != state[name].shape:
-                shapes = f"{list(weight.shape)} where config.json asks for {list(state[name].shape)}"
-                raise UserError(f"{self.folder}: {name} is {shapes}")
-
-    def refuse(self, what: str, names: list[str]) -> None:
-        if names:
-            raise UserError(f"{self.folder} {what} {some_of(names)}")
+        own = {name: list(value.shape) for name, value in state.items() if not belongs_to_a_variant(name)}
+        given = {name: list(weight.shape) for name, weight in self.weights.items()}
+        wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
+        if wrong:
+            shapes = f"{given.get(wrong[0])} in the files, {own.get(wrong[0])} by config.json"
+            raise UserError(f"{self.folder}: weights are not the decoder's: {some_of(wrong)} ({wrong[0]}: {shapes})")
 
 
 def checkpoint_folder(reference: object) -> Path:
@@ -112,27 +128,18 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
     Raises UserError where there is none, or one that the decoder cannot represent.
     """
     folder, travels = checkpoint_folder(reference), not reference.startswith(PREFIX)
-    if not folder.is_dir():
-        raise UserError(f"init={reference}: there is no such folder")
-    path = folder / "config.json"
-    raw = read_json(path)
-    kind = raw.get("model_type") if isinstance(raw, dict) else None
-    if kind not in FAMILIES:
-        raise UserError(f"{path}: model_type is {kind}, and the decoder can start from {', '.join(FAMILIES)} alone")
-    if "quantization_config" in raw:
-        raise UserError(f"{path}: the weights are quantised, and the decoder's are not")
-    if not (folder / "tokenizer.json").is_file():
-        raise UserError(f"{folder} has no tokenizer.json, and the vocabulary is the checkpoint's")
+    raw = read_json(folder / "config.json")
+    family = FAMILIES.get(raw.get("model_type"))
+    if family is None:
+        kind, known = raw.get("model_type"), ", ".join(FAMILIES)
+        raise UserError(f"{folder}: model_type is {kind}, and the decoder can start from {known} alone")
     files = weight_files(folder)
-    count_numbers(files)  # a damaged file is named here
-    check_config(raw, path)
     try:
         with quiet():
-            config = FAMILIES[kind].config(**raw)
-        nodes = decoder_nodes(config)
-    except Exception as error:  # transformers has many ways to refuse a value
-        raise UserError(f"{path}: {one_line(error)}") from error
-    weights = stored_weights(files, one_less=FAMILIES[kind].one_less)
+            nodes = decoder_nodes(family.config(**raw))
+        weights = stored_weights(files, one_less=family.one_less)
+    except Exception as error:  # transformers and safetensors have many ways to refuse a value
+        raise UserError(f"{folder}: {one_line(error)}") from error
     head, embedding = weights.get("lm_head.weight"), weights.get("embed_tokens.weight")
     if nodes.model["tied_embeddings"] and head is not None:  # transformers keeps one that differs, tied or not
         nodes.model["tied_embeddings"] = embedding is not None and torch.equal(head[...], embedding[...])
@@ -162,10 +169,7 @@ def stored_weights(files: Sequence[Path], *, one_less: bool) -> dict[str, Stored
                     header = opened.get_slice(name)
                     shape, dtype = tuple(header.get_shape()), header.get_dtype()
                     if dtype not in FLOATS:
-                        raise UserError(
-                            f"{file}: {name} is of {dtype}, and weights are of {', '.join(FLOATS)}; "
-                            "dequantise them and save them again"
-                        )
+                        raise UserError(f"{name} is of {dtype}, and weights are of {', '.join(FLOATS)}: dequantise")
                     plus_one = one_less and name.endswith("norm.weight")
                     own_name = re.sub(
                         r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name.removeprefix("model.")
@@ -174,23 +178,12 @@ def stored_weights(files: Sequence[Path], *, one_less: bool) -> dict[str, Stored
     return found
 
 
-# -- the files of a checkpoint
-
-
-FLOATS = ("F64", "F32", "BF16", "F16")  # as safetensors calls them
-PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-MASKS = ("attn.bias", "attention.bias", "masked_bias")
-
-
 def read_json(path: Path) -> Any:
     """A json file of a checkpoint. UserError where it is none."""
-    if not path.exists():
-        raise UserError(f"{path.parent} has no {path.name}; it is no checkpoint of Hugging Face's")
     try:
         return parse_json(read_text(path))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+        raise UserError(f"{path} of a checkpoint of Hugging Face's cannot be read: {one_line(error)}") from error
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -199,22 +192,7 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS]
     if (folder / INDEX).is_file():
         return [folder / Path(name).name for name in sorted(set(read_json(folder / INDEX)["weight_map"].values()))]
-    pickled = sorted(path.name for pattern in PICKLED for path in folder.glob(pattern))
-    if pickled:
-        raise UserError(f"{folder} has pickled weights alone ({pickled[0]}), which are never read; save safetensors")
-    raise UserError(f"{folder} has no {WEIGHTS}")
-
-
-def count_numbers(files: Sequence[Path]) -> int:
-    """How many numbers the files hold; no weights are read. UserError for a damaged file."""
-    n = 0
-    for file in files:
-        try:
-            with safe_open(file, "pt") as opened:
-                n += sum(math.prod(opened.get_slice(name).get_shape()) for name in opened.keys())  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"{file} is damaged, cut short or not there: {one_line(error)}") from error
-    return n
+    raise UserError(f"{folder} has no {WEIGHTS}; pickled weights are never read, save safetensors")
 
 
 def causal_masks(files: Sequence[Path]) -> set[str]:
@@ -225,22 +203,9 @@ def causal_masks(files: Sequence[Path]) -> set[str]:
     found = set()
     for file in files:
         with safe_open(file, "pt") as opened:
-            for name in filter(lambda name: name.endswith(MASKS), opened.keys()):
-                shape = opened.get_slice(name).get_shape()
-                if len(shape) == 0 or shape[-1:] == shape[-2:-1]:
-                    found.add(name)
+            shapes = {name: opened.get_slice(name).get_shape() for name in opened.keys() if name.endswith(MASKS)}  # noqa: SIM118
+            found |= {name for name, shape in shapes.items() if len(shape) == 0 or shape[-1:] == shape[-2:-1]}
     return found
-
-
-def check_config(config: Any, path: Path) -> None:
-    """UserError where config.json gives two bases of its RoPE: transformers takes the first."""
-    parts = [config, *config.values()] if isinstance(config, dict) else []
-    for part in parts:  # the decoder of a model that also sees or hears is in a part of its own
-        rope, theta = (part.get("rope_parameters"), part.get("rope_theta")) if isinstance(part, dict) else (None, None)
-        if theta is not None and isinstance(rope, dict) and rope.get("rope_theta", theta) != theta:
-            raise UserError(
-                f"{path}: rope_theta is {theta}, and {rope['rope_theta']} in rope_parameters; leave one of them"
-            )
 
 
 @contextmanager
@@ -259,3 +224,203 @@ def quiet() -> Iterator[None]:
 def some_of(names: Sequence[str]) -> str:
     """The first three names and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+# -- its configuration as nodes of a config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Models of one config class of transformers, and what their layers have.
+
+    export: the class of transformers as which a decoder may be exported. norms: where they stand. normalised: what
+    queries and keys are normalised over. one_less: norms keep what is added to one. windows: whether layers may have
+    one; by_kind: whether these layers may then rotate otherwise. even_heads: head_dim is the width over the heads.
+    """
+
+    config: type[PreTrainedConfig]
+    export: str | None = None
+    norms: str = "before"
+    normalised: str = "none"
+    one_less: bool = False
+    windows: bool = False
+    by_kind: bool = False
+    even_heads: bool = False
+
+
+FAMILIES = {  # by the model_type of config.json
+    "llama": Family(config=LlamaConfig, export="LlamaForCausalLM"),
+    "gemma": Family(config=GemmaConfig, one_less=True),
+    "qwen3": Family(config=Qwen3Config, export="Qwen3ForCausalLM", normalised="heads", windows=True),
+    "smollm3": Family(config=SmolLM3Config, export="SmolLM3ForCausalLM", even_heads=True),
+    "olmo3": Family(
+        config=Olmo3Config,
+        export="Olmo3ForCausalLM",
+        norms="after",
+        normalised="across heads",
+        windows=True,
+        by_kind=True,
+        even_heads=True,
+    ),
+    "gemma3_text": Family(
+        config=Gemma3TextConfig,
+        export="Gemma3ForCausalLM",
+        norms="both",
+        normalised="heads",
+        one_less=True,
+        windows=True,
+        by_kind=True,
+    ),
+    "gemma4_text": Family(config=Gemma4TextConfig, norms="both", normalised="heads", windows=True, by_kind=True),
+}
+SWIGLU, GEGLU = "silu", "gelu_pytorch_tanh"
+KINDS = {"sliding_attention": "local", "full_attention": "global"}
+# parts of these models that the decoder has not, and the value with which they do nothing
+WITHOUT = {
+    "mlp_bias": False,
+    "use_bidirectional_attention": None,
+    "final_logit_softcapping": None,
+    "attn_logit_softcapping": None,
+    "hidden_size_per_layer_input": 0,
+    "attention_k_eq_v": False,
+    "num_kv_shared_layers": 0,
+    "enable_moe_block": False,
+    "use_double_wide_mlp": False,
+    "attention_dropout": 0.0,
+}
+
+Node = dict[str, Any]  # a class and its arguments, as they stand in a config
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderNodes:
+    """The nodes that a configuration stands for, and the size of its vocabulary. others: `pattern`, `qk_norm`."""
+
+    model: Node
+    pe: Node | None
+    n_vocab: int
+    others: dict[str, Node] = field(default_factory=dict)
+
+
+def decoder_nodes(config: PreTrainedConfig) -> DecoderNodes:
+    """The decoder that computes what this configuration does. UserError naming what it cannot represent."""
+    kind, family = config.model_type, FAMILIES[config.model_type]
+    for name, nothing in WITHOUT.items():
+        if (value := getattr(config, name, nothing)) not in (nothing, None, False):
+            raise UserError(f"{name} is {str(value).lower()}, and the decoder has no such part")
+    activation = config.hidden_activation if kind.endswith("_text") else config.hidden_act
+    if activation not in (SWIGLU, GEGLU):
+        raise UserError(f"hidden_act is {activation}, and the decoder has {SWIGLU} and {GEGLU}")
+    model = {
+        "kind": "architecture",
+        "_target_": target(Decoder),
+        "d_model": config.hidden_size,
+        "n_layers": config.num_hidden_layers,
+        "n_heads": config.num_attention_heads,
+        "n_key_heads": own_config(config, 0).num_key_value_heads,
+        "head_dim": head_dim_of(config, 0),
+        "d_mlp": config.intermediate_size,
+        "train_length": config.max_position_embeddings,
+        "tied_embeddings": config.tie_word_embeddings,
+        "geglu": activation == GEGLU,
+        "scaled_embeddings": kind.startswith("gemma"),
+        "norm_eps": config.rms_norm_eps,
+        "initializer_range": config.initializer_range,
+        "norms": family.norms,
+        "attention_bias": bool(config.attention_bias),
+    }
+    others: dict[str, Node] = {}
+    if family.normalised != "none":
+        others["qk_norm"] = {
+            "_target_": target(RMSQueryKeyNorm),
+            "gain": True,
+            "after_rotation": False,
+            "across_heads": family.normalised == "across heads",
+            "values": kind == "gemma4_text",
+            "eps": config.rms_norm_eps,
+        }
+    layers = [layer_kind(config, layer) for layer in range(config.num_hidden_layers)]
+    kinds = dict(layers)
+    if len(kinds) == 1:
+        [only] = kinds.values()
+        if set(only) == {"pe"}:
+            return DecoderNodes(model=model, pe=only["pe"], n_vocab=config.vocab_size, others=others)
+    pattern = {"order": [name for name, _ in layers], "last": None, "whole": False, **kinds}
+    return DecoderNodes(model=model, pe=None, n_vocab=config.vocab_size, others={**others, "pattern": pattern})
+
+
+def layer_kind(config: PreTrainedConfig, layer: int) -> tuple[str, Node]:
+    """The name of a layer's kind, and what the kind does otherwise than the whole model."""
+    layer_type = (getattr(config, "layer_types", None) or ["full_attention"] * (layer + 1))[layer]
+    name = KINDS[layer_type]
+    head_dim = head_dim_of(config, layer)
+    rope = config.rope_parameters.get(layer_type, config.rope_parameters)
+    node: Node = {"pe": encoding_node(rope, head_dim, config.max_position_embeddings)}
+    if config.model_type == "smollm3" and not config.no_rope_layers[layer]:  # 1 where RoPE is used
+        name, node["pe"] = f"{name}_nope" if name == "local" else "nope", {"_target_": target(NoPE)}
+    if layer_type == "sliding_attention" and config.sliding_window:
+        node["window"] = config.sliding_window
+    if config.model_type == "gemma3_text" and config.query_pre_attn_scalar != head_dim:
+        node["logit_scale"] = config.query_pre_attn_scalar**-0.5
+    if config.model_type == "gemma4_text":
+        node |= {"head_dim": head_dim, "n_key_heads": own_config(config, layer).num_key_value_heads, "logit_scale": 1.0}
+    return name, node
+
+
+def own_config(config: PreTrainedConfig, layer: int) -> Any:
+    """The configuration of a layer, where its sizes may be others than the model's."""
+    return config.per_layer_config[layer] if config.model_type == "gemma4_text" else config
+
+
+def head_dim_of(config: PreTrainedConfig, layer: int) -> int:
+    own = getattr(own_config(config, layer), "head_dim", None)
+    return int(config.hidden_size // config.num_attention_heads if own is None else own)
+
+
+def encoding_node(rope: Mapping[str, Any], head_dim: int, longest: int) -> Node:
+    """The encoding of `rope_parameters`; `longest` is the model's max_position_embeddings. UserError for another."""
+    kind, theta = rope.get("rope_type", "default"), float(rope["rope_theta"])
+    p = float(rope.get("partial_rotary_factor", 1.0))
+    if kind == "default" or (kind == "proportional" and rope.get("factor", 1.0) == 1.0):
+        n_kept = kept_pairs(p, head_dim)
+        if n_kept == 0 and kind == "proportional":
+            return {"_target_": target(NoPE)}
+        if n_kept == head_dim // 2:
+            return {"_target_": target(RoPE), "theta": theta}
+        return {"_target_": target(PartialRoPE if kind == "default" else PRoPE), "p": p, "theta": theta}
+    if kind not in SCALED or p != 1:
+        raise UserError(f"the decoder has no RoPE with rope_type={kind}, factor={rope.get('factor')} and p={p:g}")
+    of, names = SCALED[kind]
+    original = rope.get("original_max_position_embeddings") or longest
+    return {
+        "_target_": target(of),
+        "theta": theta,
+        "original_length": original,
+        "length": longest,
+        "factor": rope.get("factor") or longest / original,
+        **{name: rope.get(name, default) for name, default in names.items()},
+    }
+
+
+SCALED: dict[str, tuple[type, dict[str, Any]]] = {  # rope_type -> its class, and its numbers with their defaults
+    "linear": (LinearRoPE, {}),
+    "dynamic": (DynamicNTK, {}),
+    "yarn": (
+        YaRN,
+        {
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": True,
+            "attention_factor": None,
+            "mscale": None,
+            "mscale_all_dim": None,
+        },
+    ),
+    "llama3": (Llama3RoPE, {"low_freq_factor": 1.0, "high_freq_factor": 4.0}),
+    "longrope": (LongRoPE, {"short_factor": None, "long_factor": None, "attention_factor": None}),
+}
+
+
+def target(of: type) -> str:
+    """A class by the name that a config gives it."""
+    return f"{of.__module__}.{of.__qualname__}"

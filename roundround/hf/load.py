@@ -8,8 +8,6 @@ Tested by tests/hf/test_hf_load.py.
 from __future__ import annotations
 
 import logging
-import tempfile
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,28 +15,15 @@ from typing import Any, final
 
 import torch
 from huggingface_hub import errors as hub
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import cached_file
 from transformers.utils.logging import disable_progress_bar
 
-from roundround.data.corpora import first_line
 from roundround.data.hub import hub_is_reachable
 from roundround.data.tokenizers import Vocabulary, vocabulary_of
 from roundround.distributed.device import check_fits
-from roundround.hf.checkpoint import (
-    INDEX,
-    PICKLED,
-    WEIGHTS,
-    causal_masks,
-    check_config,
-    count_numbers,
-    quiet,
-    read_json,
-    some_of,
-    weight_files,
-)
+from roundround.hf.checkpoint import INDEX, WEIGHTS, causal_masks, quiet, some_of, weight_files
 from roundround.hf.patching.attention import normalisers_of, text_decoder
 from roundround.hf.patching.frequencies import (
     Rotation,
@@ -53,7 +38,6 @@ from roundround.support.errors import UserError
 from roundround.support.files import home_expanded
 from roundround.support.packaged import model_path
 
-SPECIAL_TOKENS = ("read", "plain")
 LOGITS_AT_ONCE = 2**27  # half a GiB of float32
 DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -85,10 +69,9 @@ class Pretrained:
     ) -> None:
         if path is None:
             raise ValueError("path has no value; give model.path=DIR, or the name of a model on the hub")
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype={dtype} must be one of {', '.join(DTYPES)}")
-        if special_tokens not in SPECIAL_TOKENS:
-            raise ValueError(f"special_tokens={special_tokens} must be one of {', '.join(SPECIAL_TOKENS)}")
+        for name, value, allowed in (("dtype", dtype, DTYPES), ("special_tokens", special_tokens, ("read", "plain"))):
+            if value not in allowed:
+                raise ValueError(f"{name}={value} must be one of {', '.join(allowed)}")
         path = model_path(path)
         folder = home_expanded(path, "the model")
         self.is_folder = folder.is_dir()
@@ -99,37 +82,34 @@ class Pretrained:
 
     def load(self, device: torch.device) -> tuple[PreTrainedModel, Any]:
         """The model, ready to evaluate, and its tokenizer. Raises UserError."""
-        self.check_there()
         if self.offload and device.type != "cpu":
             raise UserError(f"model.offload=true runs on the CPU, not on {device}; give device=cpu")
         disable_progress_bar()
-        # safetensors stay where they are; other weights that are offloaded would be copied here
-        scratch = tempfile.TemporaryDirectory(prefix="roundround-offload-") if self.offload else None
         with quiet():
-            model, tokenizer = self.read(scratch.name if scratch else "", device)
-        if scratch is not None:
-            weakref.finalize(model, scratch.cleanup)
+            model, tokenizer = self.read(device)
         model.eval().requires_grad_(False)
-        name = str(model.dtype).removeprefix("torch.")
+        kept = str(model.dtype).removeprefix("torch.")
         if self.dtype == "auto" and model.dtype == torch.float16 and device.type == "cpu" and not self.offload:
-            print_status(f"{name} weights are computed in float32 on the CPU; model.dtype=float16 keeps them")
             model = model.float()
-        elif self.dtype == "auto" and model.dtype != torch.float32:
-            print_status(f"computing in {name}, as the weights are kept; model.dtype=float32 rounds less")
+        if self.dtype == "auto" and kept != "float32":
+            name = str(model.dtype).removeprefix("torch.")
+            print_status(f"weights kept in {kept} are computed in {name}; model.dtype={', '.join(DTYPES)} is another")
         return (model if self.offload else model.to(device)), tokenizer
 
-    def read(self, scratch: str, device: torch.device) -> tuple[PreTrainedModel, Any]:
+    def read(self, device: torch.device) -> tuple[PreTrainedModel, Any]:
         """Model and tokenizer; UserError for whatever the libraries raise."""
         try:
-            self.check_sizes(device)
-            placed: dict[str, Any] = {"dtype": DTYPES[self.dtype], "use_safetensors": None if self.pickled else True}
+            files = self.safetensors()
+            if not self.offload:
+                instead = "give model.offload=true, which leaves the weights on disk"
+                check_fits(sum(file.stat().st_size for file in files), device, self.path, instead)
+            options: dict[str, Any] = {"dtype": DTYPES[self.dtype], "use_safetensors": None if self.pickled else True}
             if self.offload:
-                placed |= {"device_map": {"": "disk"}, "offload_folder": scratch}
-                logging.getLogger("accelerate.big_modeling").setLevel(
-                    logging.ERROR
-                )  # it would report what the user asked for
+                options["device_map"] = {"": "disk"}
+                # it would report what the user asked for
+                logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)
             model, found = AutoModelForCausalLM.from_pretrained(
-                self.path, output_loading_info=True, **self.options(), **placed
+                self.path, output_loading_info=True, **self.options(), **options
             )
             tokenizer = AutoTokenizer.from_pretrained(self.path, **self.options())
         except UserError:
@@ -137,29 +117,15 @@ class Pretrained:
         except Exception as error:  # OSError, ValueError, SafetensorError, UnpicklingError, a config's own, ...
             raise UserError(self.explained(error)) from error
         if found["missing_keys"]:
-            names = sorted(found["missing_keys"])
-            raise UserError(
-                f"{self.path} lacks {len(names)} of its weights, such as {names[0]}; the checkpoint is not whole"
-            )
+            raise UserError(f"{self.path} lacks weights of its model: {some_of(sorted(found['missing_keys']))}")
         unexpected = set(found["unexpected_keys"])  # transformers has left out some old tables, such as inv_freq
         names = sorted(unexpected - causal_masks(self.safetensors())) if unexpected else []
         if names:
             raise UserError(
-                f"{self.path} has {len(names)} weights that {type(model).__name__} has no place for: {some_of(names)}; "
+                f"{self.path} has weights that {type(model).__name__} has no place for: {some_of(names)}; "
                 "to leave them out on purpose load the model in Python and give it to rr.probe"
             )
         return model, tokenizer
-
-    def check_sizes(self, device: torch.device) -> None:
-        """UserError where config.json contradicts itself, or the weights are more than the device holds."""
-        path, files = self.config_file(), self.safetensors()
-        n_elements = count_numbers(files)
-        check_config(read_json(path), path)
-        if files and not self.offload:
-            size = DTYPES[self.dtype]
-            of_files = sum(file.stat().st_size for file in files)
-            n_bytes = n_elements * size.itemsize if isinstance(size, torch.dtype) else of_files
-            check_fits(n_bytes, device, self.path, "give model.offload=true, which leaves the weights on disk")
 
     def config_file(self) -> Path:
         return Path(str(cached_file(self.path, "config.json", **self.options())))
@@ -176,56 +142,33 @@ class Pretrained:
             "local_files_only": self.is_folder or not hub_is_reachable(),
         }
 
-    def check_there(self) -> None:
-        """UserError for a folder that holds no model, or only pickled weights."""
-        folder = Path(self.path)
-        if not self.is_folder:
-            return
-        if not (folder / "config.json").is_file():
-            raise UserError(f"model.path={folder} is no model: there is no config.json in the folder")
-        pickled = any(path for pattern in PICKLED for path in folder.glob(pattern))
-        if pickled and not self.pickled and not any(folder.glob("*.safetensors")):
-            raise UserError(
-                f"model.path={folder} has pickled weights only, which can run code as they are read; convert them to "
-                "safetensors, or give model.pickled=true if you trust them"
-            )
-
     def explained(self, error: Exception) -> str:
         """One line for what the libraries raise: what is wrong, and what to do."""
         text = " ".join(str(error).split())
-        not_found = "does not appear to have a file named" in text or isinstance(error, hub.RepositoryNotFoundError)
         explanations = [
             (
                 "trust_remote_code" in text,
-                f"{self.path} comes with Python code of its own, which is not run unless you trust it: read it, then "
-                "give model.trust_remote_code=true",
-            ),
-            (
-                "ignore_mismatched_sizes" in text,
-                f"the weights of {self.path} have other sizes than its config.json says",
-            ),
-            (
-                isinstance(error, SafetensorError),
-                f"the weights of {self.path} cannot be read ({first_line(error)}); the file is damaged or cut short",
+                "it comes with Python code of its own, which is not run unless you trust it: read it, then give "
+                "model.trust_remote_code=true",
             ),
             (
                 isinstance(error, hub.GatedRepoError) or "gated repo" in text or "401 Client Error" in text,
-                f"{self.path} is gated, or does not exist: accept its licence on the hub and set HF_TOKEN, or give a "
-                "local folder with model.path=DIR",
+                "it is gated, or does not exist: accept its licence on the hub and set HF_TOKEN, or give a local "
+                "folder with model.path=DIR",
             ),
             (
                 not self.is_folder and not hub_is_reachable(),
-                f"{self.path} is not cached here and the Hugging Face hub cannot be reached; give a local folder with "
+                "it is not cached here and the Hugging Face hub cannot be reached; give a local folder with "
                 "model.path=DIR, or fill the cache (HF_HOME) where there is a network; a gated model also needs its "
                 "licence accepted on the hub, and HF_TOKEN",
             ),
-            (not_found, f"{self.path} has no such model or no safetensors weights ({text[:160]})"),
             (
-                "Unrecognized configuration class" in text,
-                f"{self.path} is no decoder that transformers knows ({text.partition('for this kind')[0][:120]})",
+                "no file named" in text or isinstance(error, hub.RepositoryNotFoundError),
+                f"no such model, or no safetensors weights ({text[:160]}); model.pickled=true reads pickled ones, "
+                "which can run code",
             ),
         ]
-        return next((line for applies, line in explanations if applies), f"{self.path} cannot be loaded: {text[:240]}")
+        return f"{self.path}: " + next((line for applies, line in explanations if applies), text[:240])
 
 
 @final
@@ -290,27 +233,23 @@ class ProbedHuggingFaceModel(ProbedModel):
 
     def vocabulary(self) -> Vocabulary:
         """Its tokenizer, with the token that joins documents: the one before every text, else the end of a sequence."""
-        reads = self.reads_special_tokens
-        return vocabulary_of(self.tokenizer, self.name, self.first_token, reads_special_tokens=reads)
+        return vocabulary_of(
+            self.tokenizer, self.name, self.first_token, reads_special_tokens=self.reads_special_tokens
+        )
 
     def words(self, tokens: Sequence[int]) -> list[str]:
         return [self.tokenizer.decode([token]) for token in tokens]
 
     def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
-        hidden_BTD: Tensor | None = getattr(self.decoded(tokens_BT, pos_BT), "last_hidden_state", None)
-        if hidden_BTD is None:
-            raise UserError(f"{type(self.pretrained).__name__} has no text decoder of a known form inside")
+        hidden_BTD: Tensor = self.decoded(tokens_BT, pos_BT).last_hidden_state
         return hidden_BTD
 
     def decoded(self, tokens_BT: Tensor, pos_BT: Tensor) -> Any:
-        """What the decoder returns for tokens at these positions; UserError where it cannot take our mask."""
+        """What the decoder returns for tokens at these positions."""
         try:
             return self.decoder(input_ids=tokens_BT, position_ids=pos_BT.expand_as(tokens_BT), use_cache=False)
-        except IndexError as error:
-            if rotary_tables(self.pretrained):
-                raise  # else positions are learned, in a table
-            most = getattr(self.pretrained.config.get_text_config(), "max_position_embeddings", "fewer")
-            raise UserError(f"{self.name} has {most} positions, and {tokens_BT.shape[1]:,} tokens are read") from error
+        except IndexError as error:  # of a table of learned positions
+            raise UserError(f"{self.name} has too few positions for {tokens_BT.shape[1]:,} tokens: {error}") from error
 
     def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
         return torch.cat([nats_of(logits, targets_BT[:, rows]) for rows, logits in self.logits(tokens_BT)], 1)

@@ -1,19 +1,90 @@
-"""One layer of the decoder: attention, then an MLP, each with an RMSNorm and a residual; shapes as there.
+"""One layer of the decoder: attention, then an MLP, each with an RMSNorm and a residual; and the kinds of layers.
 
-Tested by tests/model/test_decoder.py.
+Attention never asks which encoding or normaliser it has.
+Shapes: B batch, T tokens, H heads, G key heads, C head channels, D model width.
+
+Tested by tests/model/test_decoder.py and tests/trained/test_patterns.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.kernels.keys import Keys
-from roundround.model.attention import Attention
+from roundround.kernels.keys import AttentionShape, Keys
 from roundround.model.cache import LayerCache
+from roundround.model.gate import OutputGate
+from roundround.model.qk_norm import QueryKeyNorm
 from roundround.pe.base import PositionalEncoding
+from roundround.softmax.base import AttentionSoftmax
+
+
+class Attention(nn.Module):
+    """Grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245); Hugging Face's names.
+
+    qk_norm: normalises queries and keys; gate: changes what attention gives before `o_proj`. None: there is none.
+    bias: of the four projections.
+    """
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        softmax: AttentionSoftmax,
+        *,
+        qk_norm: QueryKeyNorm | None = None,
+        gate: OutputGate | None = None,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        self.shape = shape
+        self.softmax = softmax
+        self.q_proj = nn.Linear(shape.d_model, shape.n_heads * shape.head_dim, bias=bias)
+        self.k_proj = nn.Linear(shape.d_model, shape.n_key_heads * shape.head_dim, bias=bias)
+        self.v_proj = nn.Linear(shape.d_model, shape.n_key_heads * shape.head_dim, bias=bias)
+        self.o_proj = nn.Linear(shape.n_heads * shape.head_dim, shape.d_model, bias=bias)
+        self.qk_norm = qk_norm
+        self.gate = gate
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        encoding: PositionalEncoding,
+        prepared: Any,
+        keys: Keys,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """The layer's attention, [B, T, D]; `cache` has the keys before these tokens, and keeps theirs.
+
+        With it `keys` are of all tokens so far, windows aside.
+        """
+        prepared = encoding.prepare_layer(x_BTD, prepared, keys)
+        q_BHTC, k_BGTC, v_BGTC = (self.heads(proj(x_BTD)) for proj in (self.q_proj, self.k_proj, self.v_proj))
+        norm = self.qk_norm
+        if norm is not None and not norm.after_rotation:
+            q_BHTC, k_BGTC = norm(q_BHTC, k_BGTC)
+        q_BHTC, k_BGTC = encoding.rotate_queries(q_BHTC, prepared), encoding.rotate_keys(k_BGTC, prepared)
+        if norm is not None:
+            q_BHTC, k_BGTC = norm(q_BHTC, k_BGTC) if norm.after_rotation else (q_BHTC, k_BGTC)
+            v_BGTC = norm.of_values(v_BGTC)
+        k_BGKC, v_BGKC = k_BGTC, v_BGTC
+        if cache is not None:
+            k_BGKC, v_BGKC = cache.extend(k_BGTC, v_BGTC)
+            keys = cache.narrowed(keys)
+            prepared, cache.carried = encoding.continued(prepared, cache.carried)
+        bias, rows = encoding.bias(q_BHTC, k_BGKC, prepared), self.softmax.row_parameters(x_BTD)
+        out_BHTC = self.softmax(q_BHTC, k_BGKC, v_BGKC, scale=self.shape.scale, keys=keys, bias=bias, rows=rows)
+        if self.gate is not None:
+            out_BHTC = self.gate(out_BHTC, x_BTD, v_BGTC)
+        out: Tensor = self.o_proj(out_BHTC.transpose(1, 2).flatten(2))
+        return out
+
+    def heads(self, x_BTD: Tensor) -> Tensor:
+        """[B, T, heads * C] -> [B, heads, T, C]."""
+        return x_BTD.view(*x_BTD.shape[:2], -1, self.shape.head_dim).transpose(1, 2)
 
 
 class MLP(nn.Module):
@@ -103,3 +174,85 @@ class Block(nn.Module):
 
 def normed(norm: nn.RMSNorm | None, x_BTD: Tensor) -> Tensor:
     return x_BTD if norm is None else norm(x_BTD)
+
+
+# -- kinds of layers, and in which order they follow each other
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerKind:
+    """What one kind of layer computes with.
+
+    Layers whose kinds have the same `make_encoding` and the same sizes share one instance of their encoding, unless it
+    is one a layer. `make_qk_norm` and `make_gate` None: there is none.
+    window: tokens that a query sees at most, itself included; None for all. chunk: a query sees the tokens of its own
+    chunk of this many alone; None for all.
+    n_key_heads, head_dim: None is the model's. theta: the base of RoPE where the encoding names none; None is 10,000.
+    logit_scale: what multiplies q . k; None is 1 / sqrt(head_dim).
+    """
+
+    make_encoding: Callable[[AttentionShape], PositionalEncoding]
+    make_softmax: Callable[[AttentionShape], AttentionSoftmax]
+    make_qk_norm: Callable[[AttentionShape], QueryKeyNorm] | None = None
+    make_gate: Callable[[AttentionShape], OutputGate] | None = None
+    name: str = "layer"
+    window: int | None = None
+    chunk: int | None = None
+    n_key_heads: int | None = None
+    head_dim: int | None = None
+    theta: float | None = None
+    logit_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("window", "chunk"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{self.name}: {name}={value} must be at least 1")
+
+
+def order_of_layers(
+    kinds: Mapping[str, object], order: Sequence[str], n_layers: int, *, last: str | None, whole: bool
+) -> list[str]:
+    """The kind of each layer: `order` again and again, but for the last layer where `last` names its kind.
+
+    Raises ValueError for a name that is no kind, for a kind that no layer is of, and, where `whole` says that the
+    order stands a whole number of times, for a number of layers that it does not divide.
+    """
+    unknown = [name for name in (*order, last) if name not in (*kinds, None)]
+    if unknown or not order:
+        raise ValueError(f"order and last name {unknown or 'no kind'}; the kinds are {', '.join(kinds)}")
+    if whole and n_layers % len(order):
+        raise ValueError(f"its order of {len(order)} layers does not divide n_layers={n_layers}")
+    names = [order[layer % len(order)] for layer in range(n_layers)]
+    if last is not None:
+        names[-1] = last
+    unused = [name for name in kinds if name not in names]
+    if unused:
+        raise ValueError(
+            f"no layer of n_layers={n_layers} is of the kind {unused[0]}; its order has {len(order)} layers"
+        )
+    return names
+
+
+def shape_of(
+    kind: LayerKind, layer: int, d_model: int, n_heads: int, n_key_heads: int, head_dim: int | None, train_length: int
+) -> AttentionShape:
+    """The sizes of a layer's attention. Raises ValueError where they do not fit each other."""
+    n_key_heads = n_key_heads if kind.n_key_heads is None else kind.n_key_heads
+    head_dim = head_dim if kind.head_dim is None else kind.head_dim
+    if n_heads % n_key_heads:
+        raise ValueError(f"n_heads={n_heads} must be a multiple of n_key_heads={n_key_heads}")
+    if head_dim is None:
+        if d_model % n_heads:
+            raise ValueError(f"d_model={d_model} must be a multiple of n_heads={n_heads} (or set head_dim)")
+        head_dim = d_model // n_heads
+    return AttentionShape(
+        n_heads=n_heads,
+        n_key_heads=n_key_heads,
+        head_dim=head_dim,
+        d_model=d_model,
+        layer=layer,
+        train_length=train_length,
+        logit_scale=kind.logit_scale,
+        **({} if kind.theta is None else {"theta": kind.theta}),
+    )

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from roundround.kernels.keys import Keys
 from roundround.kernels.precision import wide_dtype
-from roundround.pe.base import PositionalEncoding
 
 
 @final
@@ -104,8 +103,6 @@ class Cache:
     """
 
     def __init__(self, layers: Sequence[LayerCache], *, length: int | None = None) -> None:
-        if length is not None and length < 1:
-            raise ValueError(f"length={length} must be at least 1")
         self.layers, self.length = list(layers), length
         self.valid_BN: Tensor | None = None  # None where no token is padding
         self.pos_BN: dict[int, Tensor] = {}  # by the number of the encoding
@@ -129,8 +126,6 @@ class Cache:
     def place(self, tokens_BT: Tensor, pos_BT: Tensor | None, valid_BT: Tensor | None) -> Tensor:
         """Positions [1 or B, T] of new tokens: the given ones, else the next ones. Padding is remembered."""
         (n_texts, n_new), device = tokens_BT.shape, tokens_BT.device
-        if self.n_texts not in (None, n_texts):
-            raise ValueError(f"the cache holds {self.n_texts} texts, and the tokens are of {n_texts}")
         if valid_BT is not None or self.valid_BN is not None:
             every = torch.ones(n_texts, 1, dtype=torch.bool, device=device)
             before = every.expand(-1, self.n_read) if self.valid_BN is None else self.valid_BN
@@ -174,13 +169,3 @@ class Cache:
         for layer in self.layers:
             layer.clear()
         self.valid_BN, self.pos_BN = None, {}
-
-
-def check_can_be_cached(encoding: PositionalEncoding) -> None:
-    """Raises ValueError for an encoding that reads the layer's input and does not say what it carries."""
-    own, base = type(encoding), PositionalEncoding
-    if own.prepare_layer is not base.prepare_layer and own.continued is base.continued:
-        raise ValueError(
-            f"{own.__name__} reads the input of a layer (prepare_layer) and does not say what of it a cache carries on "
-            "(continued); it has no cache"
-        )

@@ -19,10 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from roundround.kernels.documents import documents_of
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.kernels.precision import at_least_float32
-from roundround.model.block import Block, mlp_of
-from roundround.model.cache import Cache, LayerCache, check_can_be_cached
-from roundround.model.kinds import LayerKind, attention_of, check_sizes, shape_of
-from roundround.model.shards import fill
+from roundround.model.block import Attention, Block, LayerKind, mlp_of, shape_of
+from roundround.model.cache import Cache, LayerCache
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 
@@ -76,8 +74,8 @@ class Decoder(nn.Module):
     ) -> None:
         """`shard_layer` may leave a share of a layer's parameters, before the next layer is made."""
         super().__init__()
-        check_sizes(d_model=d_model, n_layers=n_layers, train_length=train_length, n_vocab=n_vocab)
-        check_numbers(d_mlp, logit_cap, norm_eps=norm_eps, initializer_range=initializer_range)
+        if logit_cap is not None and not logit_cap > 0:
+            raise ValueError(f"logit_cap={logit_cap} must be above 0, or null for no cap")
         self.kinds = [kinds[layer % len(kinds)] for layer in range(n_layers)]
         shapes = [
             shape_of(kind, layer, d_model, n_heads, n_key_heads, head_dim, train_length)
@@ -93,7 +91,13 @@ class Decoder(nn.Module):
         self.encodings = nn.ModuleList(encodings)
         self.layers = nn.ModuleList()
         for kind, shape in zip(self.kinds, shapes, strict=True):
-            attention = attention_of(kind, shape, bias=attention_bias)
+            attention = Attention(
+                shape,
+                kind.make_softmax(shape),
+                qk_norm=None if kind.make_qk_norm is None else kind.make_qk_norm(shape),
+                gate=None if kind.make_gate is None else kind.make_gate(shape),
+                bias=attention_bias,
+            )
             own_mlp = mlp_of(mlp, d_model, d_mlp, geglu=geglu, bias=other_biases)
             layer = Block(attention, own_mlp, norm_eps=norm_eps, norms=norms)
             self.layers.append(layer)
@@ -235,8 +239,14 @@ class Decoder(nn.Module):
 
         Raises ValueError where an encoding has no cache.
         """
+        base = PositionalEncoding
         for encoding in self.all_encodings:
-            check_can_be_cached(encoding)
+            own = type(encoding)
+            if own.prepare_layer is not base.prepare_layer and own.continued is base.continued:
+                raise ValueError(
+                    f"{own.__name__} reads the input of a layer (prepare_layer) and does not say what of it a cache "
+                    "carries on (continued); it has no cache"
+                )
         layers = []
         for softmax, kind in zip(self.normalisers, self.kinds, strict=True):
             windows = [window for window in (kind.window, softmax.window) if window is not None]
@@ -279,6 +289,17 @@ class Decoder(nn.Module):
         rows = zip(torch.split(x_BTD.flatten(0, 1), n_rows), torch.split(targets_BT.flatten(), n_rows), strict=True)
         losses = [F.cross_entropy(at_least_float32(self.unembed(x)), target, reduction="none") for x, target in rows]
         return torch.cat(losses).view_as(targets_BT)
+
+    def marked(self, tokens_BT: Tensor, targets_BT: Tensor, scored_BT: Tensor, step: Any) -> tuple[Tensor, Tensor]:
+        """For each scored target the loss in nats, and whether it has the largest logit; 0 and False elsewhere."""
+        n_rows = max(1, LOGITS_AT_ONCE // 8 // self.embed_tokens.num_embeddings)
+        x_SD, nats, right = self.hidden(tokens_BT, step=step)[scored_BT], [], []
+        for x_RD, targets_R in zip(torch.split(x_SD, n_rows), torch.split(targets_BT[scored_BT], n_rows), strict=True):
+            logits_RV = at_least_float32(self.unembed(x_RD))
+            nats.append(F.cross_entropy(logits_RV, targets_R, reduction="none"))
+            right.append(logits_RV.argmax(-1) == targets_R)
+        nats_BT = nats[0].new_zeros(scored_BT.shape).masked_scatter(scored_BT, torch.cat(nats))
+        return nats_BT, torch.zeros_like(scored_BT).masked_scatter(scored_BT, torch.cat(right))
 
     def initialise(self, initializer_range: float, generator: torch.Generator) -> None:
         """Normal weights; the matrices that write to the residual stream are smaller by sqrt(2 n_layers), as in GPT-2.
@@ -345,17 +366,6 @@ def keys_of(
     return Keys(q_pos_BQ=pos_BT, k_pos_BK=pos_BT, valid_BK=valid_BT)
 
 
-def check_numbers(d_mlp: int, logit_cap: float | None, **numbers: float) -> None:
-    """Raises ValueError for the first that is out of its range."""
-    if d_mlp < 0:
-        raise ValueError(f"d_mlp={d_mlp} must be at least 1, or 0 for no MLPs")
-    if logit_cap is not None and not 0 < logit_cap < math.inf:
-        raise ValueError(f"logit_cap={logit_cap} must be a finite number above 0, or null")
-    for name, value in numbers.items():
-        if not 0 <= value < math.inf:
-            raise ValueError(f"{name}={value} must be a finite number, 0 or above")
-
-
 def belongs_to_a_variant(name: str) -> bool:
     """Whether a module or parameter of the decoder, by its name, is an encoding's or a normaliser's own."""
     return name.startswith("encodings.") or ".softmax." in name
@@ -363,3 +373,29 @@ def belongs_to_a_variant(name: str) -> bool:
 
 def n_parameters(decoder: Decoder) -> int:
     return sum(parameter.numel() for parameter in decoder.parameters())
+
+
+# -- parameters whose rows are shared out among processes
+
+
+def is_sharded(parameter: Tensor) -> bool:
+    """Whether `fully_shard` has dealt its rows out: it is a DTensor then, a class that takes a second to import."""
+    return type(parameter) not in (Tensor, nn.Parameter)
+
+
+@torch.no_grad()
+def fill(parameter: Tensor, whole: Any) -> None:
+    """Give a parameter its numbers, or its rows in this process theirs, from a tensor or a slice of a file.
+
+    The ranks hold blocks of ceil(n / ranks) rows, the last ones fewer or none.
+    """
+    if not is_sharded(parameter):
+        parameter.copy_(whole[...])
+        return
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(parameter, DTensor), "fully_shard makes nothing else"
+    own, mesh, n_rows = parameter.to_local(), parameter.device_mesh, parameter.shape[0]
+    first = min(n_rows, mesh.get_local_rank() * -(-n_rows // mesh.size()))
+    if len(own):
+        own.copy_(whole[first : first + len(own)])

@@ -52,10 +52,9 @@ class InputGate(OutputGate):
 
     def __init__(self, shape: AttentionShape, *, per: str, activation: str, bias: bool) -> None:
         super().__init__(shape)
-        if per not in ("head", "channel"):
-            raise ValueError(f"per={per} must be head or channel")
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation={activation} must be {' or '.join(ACTIVATIONS)}")
+        for name, value, allowed in (("per", per, ("head", "channel")), ("activation", activation, ACTIVATIONS)):
+            if value not in allowed:
+                raise ValueError(f"{name}={value} must be {' or '.join(allowed)}")
         self.n_of_head = 1 if per == "head" else shape.head_dim
         self.activate = ACTIVATIONS[activation]
         self.proj = nn.Linear(shape.d_model, shape.n_heads * self.n_of_head, bias=bias)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from roundround.kernels.keys import AttentionShape
 from roundround.kernels.precision import at_least_float32
-from roundround.kernels.variants import FinalVariants, checked_positive
+from roundround.kernels.variants import FinalVariants
 
 
 class QueryKeyNorm(FinalVariants, nn.Module):
@@ -55,9 +55,6 @@ class RMSQueryKeyNorm(QueryKeyNorm):
         self, shape: AttentionShape, *, gain: bool, after_rotation: bool, across_heads: bool, values: bool, eps: float
     ) -> None:
         super().__init__(shape)
-        if across_heads and after_rotation:
-            raise ValueError("across_heads=true is of vectors that are not rotated yet; give after_rotation=false")
-        checked_positive(eps=eps)
         self.after_rotation, self.across_heads, self.values, self.eps = after_rotation, across_heads, values, eps
         widths = [n * shape.head_dim if across_heads else shape.head_dim for n in (shape.n_heads, shape.n_key_heads)]
         self.q_norm, self.k_norm = (nn.RMSNorm(width, eps=eps, elementwise_affine=gain) for width in widths)
@@ -89,7 +86,6 @@ class L2QueryKeyNorm(QueryKeyNorm):
         super().__init__(shape)
         length = max(2, shape.train_length)
         start = math.log2(length * length - length) if start is None else start
-        checked_positive(start=start)
         self.g = nn.Parameter(torch.full((shape.n_heads,), start))
 
     def forward(self, q_BHTC: Tensor, k_BGTC: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,14 +12,14 @@ Tested by tests/model/test_scoring.py and tests/training/test_task_runs.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, final
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from roundround.kernels.precision import at_least_float32
-from roundround.model.decoder import LOGITS_AT_ONCE, Decoder
+from roundround.model.decoder import Decoder
 
 
 class Windows(Protocol):
@@ -214,7 +214,7 @@ class AnswerScores:
 
 
 class Answering(Protocol):
-    """A model that answers under teacher forcing."""
+    """A model that answers under teacher forcing, such as `Decoder`."""
 
     def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
         """The draws of positions over whose answers is averaged, as `Decoder.draws`."""
@@ -223,37 +223,12 @@ class Answering(Protocol):
         """For each scored target the loss in nats, and whether it has the largest logit; 0 and False elsewhere."""
 
 
-@final
-class AnsweringDecoder:
-    """A decoder of this project that answers."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self.decoder = decoder
-
-    def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
-        return self.decoder.draws(tokens_BT)
-
-    def marked(self, tokens_BT: Tensor, targets_BT: Tensor, scored_BT: Tensor, step: Any) -> tuple[Tensor, Tensor]:
-        n_rows = max(1, LOGITS_AT_ONCE // 8 // self.decoder.embed_tokens.num_embeddings)
-        x_SD, nats, right = self.decoder.hidden(tokens_BT, step=step)[scored_BT], [], []
-        rows = zip(torch.split(x_SD, n_rows), torch.split(targets_BT[scored_BT], n_rows), strict=True)
-        for x_RD, targets_R in rows:
-            logits_RV = at_least_float32(self.decoder.unembed(x_RD))
-            nats.append(F.cross_entropy(logits_RV, targets_R, reduction="none"))
-            right.append(logits_RV.argmax(-1) == targets_R)
-        nats_BT = nats[0].new_zeros(scored_BT.shape).masked_scatter(scored_BT, torch.cat(nats))
-        return nats_BT, torch.zeros_like(scored_BT).masked_scatter(scored_BT, torch.cat(right))
-
-
 @torch.no_grad()
-def score_answers(model: Decoder | Answering, batches: Iterable[Batch], *, device: torch.device) -> AnswerScores:
+def score_answers(model: Answering, batches: Iterable[Batch], *, device: torch.device) -> AnswerScores:
     """What the model answers to examples, all of whose tokens before a target are the right ones."""
-    if isinstance(model, Decoder):
-        was_training = model.training
-        scores = score_answers(AnsweringDecoder(model.eval()), batches, device=device)
-        model.train(was_training)
-        return scores
-    scores = AnswerScores()
+    scores, module = AnswerScores(), model if isinstance(model, Decoder) else nn.Module()
+    was_training = module.training
+    module.eval()
     for tokens_BT, targets_BT, scored_BT, output_BT, times_B in batches:
         inputs_BT, scored_BT, output_BT = tokens_BT.to(device), scored_BT.to(device), output_BT.to(device)
         has_output_B = output_BT.any(-1)
@@ -266,4 +241,5 @@ def score_answers(model: Decoder | Answering, batches: Iterable[Batch], *, devic
             found["nats"].append(nats_BT.cpu().double().sum(-1))
         means = {name: torch.stack(draws).cpu().double().mean(0) for name, draws in found.items()}
         scores.add(times_B, with_output=has_output_B, targets=scored_BT.sum(-1), **means)
+    module.train(was_training)
     return scores

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from roundround.kernels.blocks import logits_of_rows, rows_between
 from roundround.kernels.keys import AttentionShape, Keys
+from roundround.model.block import LayerKind
 from roundround.model.decoder import Decoder
-from roundround.model.kinds import LayerKind
 from roundround.pe.p_rope import PRoPE
 from roundround.pe.rope import RoPE
 from roundround.pe.rotary import apply_rotation, rotation

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from roundround.kernels.blocks import logits_of_rows
 from roundround.kernels.keys import Keys
-from roundround.model.attention import Attention
+from roundround.model.block import Attention
 from roundround.papers.claim import CheckedNumber, Finding, as_printed, at_least, at_most, near
 from roundround.papers.constructions import (
     HEAD_DIM,

@@ -27,8 +27,8 @@ from roundround.kernels.row_measures import (
     extreme_logits,
     largest_weight_bound,
 )
+from roundround.model.block import LayerKind
 from roundround.model.decoder import Decoder
-from roundround.model.kinds import LayerKind
 from roundround.papers.claim import CheckedNumber, Finding, as_printed, at_least, at_most, near
 from roundround.papers.constructions import SHAPE, random_vector, weights, weights_at
 from roundround.pe.p_rope import PRoPE

@@ -1,6 +1,6 @@
 """Models: a decoder built from the nodes of a config, a training run rebuilt from its directory, a pretrained one.
 
-Tested by tests/trained/test_rebuilt.py, test_hf_commands.py and tests/config/test_starting.py.
+Tested by tests/asking/test_hf_commands.py, tests/trained/test_patterns.py and tests/config/test_starting.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from roundround.config.build import build, checked_values, constructed, maker
-from roundround.config.options import load_option, options_of
+from roundround.config.options import load_option
 from roundround.config.recorded import flat, give_theta, own_config
 from roundround.data.corpora import Corpus, Source
 from roundround.data.prepared import TokenData, default_cache_dir, prepare
@@ -32,14 +32,15 @@ from roundround.records.provenance import REBUILT, tell_changes
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, one_line
-from roundround.trained.patterns import kinds_of, parts_of, replaced_in_pattern, split_pattern, why_unread
+from roundround.trained.patterns import kinds_by_name, kinds_of, parts_of, replaced_in_pattern, why_unread
 
 if TYPE_CHECKING:
     from roundround.hf.load import ProbedHuggingFaceModel
 
 M = TypeVar("M", bound=nn.Module)
 OF_THE_BUILDER = {"n_vocab", "kinds", "shard_layer"}  # arguments of the decoder that stand in no config
-PARTS_WITH_PARAMETERS = {"pe": "encodings.", "softmax": ".softmax."}  # how their parameters are named
+# how the parameters of parts are named
+MARKS = {"pe": "encodings.", "softmax": ".softmax.", "qk_norm": ".qk_norm.", "gate": ".gate."}
 
 
 def build_decoder(
@@ -116,19 +117,18 @@ class TrainedRun:
         if self.manifest["data"] is None:
             raise UserError(f"{directory} stopped before its model was built; there is nothing to evaluate")
         self.config = own_config(self.manifest, directory, trust=trust, pe=pe, softmax=softmax, data=data)
-        self.replaced = {name for name, node in (("pe", pe), ("softmax", softmax)) if node is not None}
+        replaced = {name for name, node in (("pe", pe), ("softmax", softmax)) if node is not None}
+        own_pattern = self.config.get("pattern")
         if pattern is not None:
-            own_pattern = self.config.get("pattern")
             self.config.pattern = pattern if whole_pattern else replaced_in_pattern(own_pattern, pattern)
-            self.replaced |= {*PARTS_WITH_PARAMETERS, "pattern"}
+            replaced |= {"pe", "softmax", "pattern"}
         else:
-            own_pattern = self.config.get("pattern")
-            kinds = split_pattern(own_pattern)[0] if own_pattern else {}
-            for why in (why_unread(part, kinds, "the run's pattern") for part in self.replaced):
+            kinds = kinds_by_name(own_pattern) if own_pattern else {}
+            for why in (why_unread(part, kinds, "the run's pattern") for part in replaced):
                 if why:
                     raise UserError(why)
         give_theta(self.config, flat(self.manifest["config"]).get("pe.theta"))
-        given = self.replaced | ({"data"} if data is not None else set())
+        given = replaced | ({"data"} if data is not None else set())
         own = {name: self.manifest["config"].get(name, {}) for name in REBUILT if name not in given}
         tell_changes(directory, self.manifest, own)
 
@@ -144,21 +144,13 @@ class TrainedRun:
             return decoder_of_config(own, self.manifest["data"]["n_vocab"])
 
         plan = planned(make)  # before a wrong size takes the memory
-        if "pattern" in self.replaced:
-            for part in ("qk_norm", "gate"):
-                if {n for n in plan.state_dict() if f".{part}." in n} != {n for n in weights if f".{part}." in n}:
-                    raise UserError(f"pattern: its {part} is another than the run was trained with; train with it")
-        for part in self.replaced - {"pattern"}:
-            mark = PARTS_WITH_PARAMETERS[part]
-            needed = {name for name in plan.state_dict() if mark in name}
-            if needed and needed == {
-                name for name in weights if mark in name
-            }:  # of kinds of layers that are not replaced
-                continue
-            weights = {name: value for name, value in weights.items() if mark not in name}
-            if needed:
-                names = ", ".join(sorted(needed))
-                raise UserError(f"{part} has parameters that the checkpoint lacks: {names}; train with it")
+        for part, mark in MARKS.items():
+            needed, there = ({name for name in names if mark in name} for names in (plan.state_dict(), weights))
+            if needed != there and (needed or part in ("qk_norm", "gate")):
+                names = ", ".join(sorted(needed ^ there))
+                raise UserError(f"{part} has parameters that the checkpoint lacks: {names}, or the other way round")
+            if not needed:
+                weights = {name: value for name, value in weights.items() if mark not in name}
         checkpoints.check_weights(plan, weights, folder)
         decoder = make()
         checkpoints.load_into(decoder, weights, folder)
@@ -199,13 +191,9 @@ class TrainedRun:
             raise UserError(f"{self.directory} was trained on {kinds[0]}, and data= is {kinds[1]}")
         if not isinstance(source, Task):
             return None
-        if isinstance(source, TextTask):
-            raise UserError(f"data= is a task of text, and {self.directory} knows the symbols of its own task alone")
-        if source.vocabulary().tokenizer.get_vocab() != self.vocabulary().tokenizer.get_vocab():
-            raise UserError(
-                f"data= has another vocabulary than the task that {self.directory} was trained on; give it the symbols "
-                "of that one"
-            )
+        own = self.vocabulary().tokenizer.get_vocab()
+        if isinstance(source, TextTask) or source.vocabulary().tokenizer.get_vocab() != own:
+            raise UserError(f"data= has not the symbols of the task that {self.directory} was trained on")
         return source
 
     def held_out_text(self) -> TokenData:
@@ -236,32 +224,19 @@ def text_for(vocabulary: Vocabulary, corpus: Corpus) -> TokenData:
 
 
 def saved_tokenizer(directory: Path, manifest: dict[str, Any]) -> AlreadyOpen:
-    """The tokenizer that a run kept in its directory, once it had read its data.
-
-    Raises UserError where it is none, or not the one that run.json names.
-    """
-    path, data = directory / "tokenizer.json", manifest["data"]
-    saved = AlreadyOpen.from_file(path, data["end_of_document"])
-    vocabulary = saved.build([])
-    if vocabulary.size > data["n_vocab"]:
-        raise UserError(f"{path} has ids up to {vocabulary.size - 1} and run.json says n_vocab={data['n_vocab']}")
-    return saved
+    """The tokenizer that a run kept in its directory, once it had read its data. Raises UserError where it is none."""
+    return AlreadyOpen.from_file(directory / "tokenizer.json", manifest["data"]["end_of_document"])
 
 
 def give_default_data(cfg: DictConfig, otherwise: str | None) -> dict[str, str]:
     """Put the text that goes with a pretrained model into a config without `data`; the choice that this makes.
 
-    otherwise: the option of `data=` for a model that none goes with; None leaves the config as it is. UserError for
-    an option that roundround does not have: Hydra alone knows the options of --config-dir.
+    otherwise: the option of `data=` for a model that none goes with; None leaves the config as it is.
     """
     node = OmegaConf.select(cfg, "model")  # a group that is null has no key
     name = None if node is None else OmegaConf.select(node, "default_data") or otherwise
     if name is None or OmegaConf.select(cfg, "data") is not None:
         return {}
-    if name not in options_of("data"):  # an own one has not been composed, and may need other keys to be
-        raise UserError(
-            f"model.default_data is '{name}', and it can name an option of roundround's alone; give data=DATA"
-        )
     OmegaConf.update(cfg, "data", load_option("data", name), force_add=True)
     return {"data": name}
 

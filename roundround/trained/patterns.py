@@ -9,12 +9,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from roundround.config.build import checked, maker
+from roundround.config.build import checked, maker, plain
 from roundround.config.recorded import overridden
-from roundround.model.attention import Attention
+from roundround.model.block import Attention, LayerKind, order_of_layers
 from roundround.model.decoder import Decoder
 from roundround.model.gate import OutputGate
-from roundround.model.kinds import LayerKind, check_sizes, order_of_layers
 from roundround.model.qk_norm import QueryKeyNorm
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
@@ -47,18 +46,6 @@ class KindConfig:
         """Nothing here: `LayerKind` checks the sizes."""
 
 
-@dataclass
-class OrderConfig:
-    """In which order the kinds of layers follow each other: see `order_of_layers`."""
-
-    order: list[str]
-    last: str | None = None
-    whole: bool = False
-
-    def check(self) -> None:
-        """Nothing here: `order_of_layers` checks the names."""
-
-
 def parts_of(config: Any) -> dict[str, DictConfig | None]:
     """The nodes of a run's config, typed or not, that say how its layers attend."""
     return {name: getattr(config, name, None) for name in PARTS}
@@ -75,43 +62,38 @@ def kinds_of(n_layers: int, *, pattern: DictConfig | None, **parts: DictConfig |
 
     parts: the nodes of FAMILIES, for what a kind leaves open. Raises UserError where the pattern is wrong.
     """
-    try:
-        check_sizes(n_layers=n_layers)
-    except ValueError as error:
-        raise UserError(f"model: {one_line(error)}") from error
     makers = {name: maker_of(name, node) for name, node in parts.items()}
     if not pattern:
         return [kind_of("layer", KindConfig(), makers)]
-    kinds, order = split_pattern(pattern)
+    kinds, order, last = kinds_by_name(pattern), plain(pattern.get("order")) or [], pattern.get("last")
     try:
-        names = order_of_layers(kinds, order.order, n_layers, last=order.last, whole=order.whole)
+        names = order_of_layers(kinds, order, n_layers, last=last, whole=bool(pattern.get("whole")))
         made = {name: kind_of(name, kind, makers) for name, kind in kinds.items()}
     except ValueError as error:
         raise UserError(f"pattern: {one_line(error)}") from error
     return [made[name] for name in names]
 
 
-def split_pattern(pattern: DictConfig) -> tuple[dict[str, KindConfig], OrderConfig]:
-    """The kinds of a pattern by name, and their order. Raises UserError for a key that neither has."""
-    names = [str(key) for key in pattern if key not in OF_THE_PATTERN]
+def kinds_by_name(pattern: DictConfig) -> dict[str, KindConfig]:
+    """The kinds of layers of a pattern. Raises UserError for a key that neither it nor a kind has."""
     kinds = {}
-    for name in names:
+    for name in (str(key) for key in pattern if key not in OF_THE_PATTERN):
         node = pattern[name]
         if not isinstance(node, DictConfig):
             raise UserError(f"pattern.{name} must give a kind of layer by its parts, such as pe and window")
         for part in FAMILIES:
-            if isinstance(value := node.get(part), str):
-                given = f"give {part}@pattern.{name}.{part}={value}"
-                raise UserError(f"pattern.{name}: {part}={value} is the name of an option; {given}")
+            refuse_name(f"pattern.{name}.{part}", part, node.get(part))
         try:
             kinds[name] = checked(KindConfig, node)
         except UserError as error:
             raise UserError(f"pattern.{name}: {error}") from error
-    order = OmegaConf.masked_copy(pattern, [key for key in OF_THE_PATTERN if key in pattern])
-    try:
-        return kinds, checked(OrderConfig, order)
-    except UserError as error:
-        raise UserError(f"pattern.{error}") from error
+    return kinds
+
+
+def refuse_name(place: str, part: str, value: Any) -> None:
+    """UserError where the name of an option stands in the place of its node."""
+    if isinstance(value, str) and part in FAMILIES:
+        raise UserError(f"{place}={value} is the name of an option; give {part}@{place}={value}")
 
 
 def kind_of(name: str, kind: KindConfig, otherwise: Mapping[str, Callable[..., Any] | None]) -> LayerKind:
@@ -145,7 +127,7 @@ def close_unread_parts(cfg: DictConfig, overrides: list[str], choices: dict[str,
     """
     if not cfg.get("pattern"):
         return
-    kinds, _ = split_pattern(cfg.pattern)
+    kinds = kinds_by_name(cfg.pattern)
     for name, kind in kinds.items():
         encoding = cfg.pe if kind.pe is None else kind.pe
         own = encoding.get("theta") if encoding else None
@@ -167,26 +149,20 @@ def replaced_in_pattern(own: DictConfig | None, given: DictConfig) -> DictConfig
     """A run's pattern with the parts that `given` has for its kinds of layers. UserError for what training decides."""
     if not own:
         raise UserError("the run has no pattern, its layers are alike; give pe= and softmax=, or a whole pattern=")
-    kinds, _ = split_pattern(own)
+    kinds = kinds_by_name(own)
     merged = copy.deepcopy(own)
     for kind in map(str, given):
         if kind not in kinds:
             raise UserError(f"pattern.{kind}: the run has no such kind of layer to replace{nearest(kind, kinds)}")
-        if not isinstance(given[kind], DictConfig):
-            raise UserError(f"pattern.{kind} must give parts of a kind of layer, such as pattern.{kind}.window=128")
         for part, value in given[kind].items():
             place = f"pattern.{kind}.{part}"
             if part not in REPLACEABLE:
                 why = "what the run was trained with" if part in KINDS_PARTS else "no part of a kind of layer"
                 raise UserError(f"{place} is {why}; {', '.join(REPLACEABLE)} and pe.theta can be replaced")
-            if isinstance(value, str) and part in FAMILIES:
-                raise UserError(f"{place}={value} is the name of an option; give {part}@{place}={value}")
-            if not isinstance(value, DictConfig) or "_target_" in value:
-                merged[kind][part] = value
-            elif merged[kind][part] is None:
-                raise UserError(f"{place} is left open by the run's pattern; give {part}@{place}=...")
-            else:
-                merged[kind][part] = OmegaConf.merge(merged[kind][part], value)
+            refuse_name(place, part, value)
+            if isinstance(value, DictConfig) and "_target_" not in value:  # numbers of the class that is there
+                value = OmegaConf.merge(merged[kind][part] or {}, value)
+            merged[kind][part] = value
     return merged
 
 
@@ -213,9 +189,6 @@ def layer_lines(decoder: Decoder) -> list[str]:
             *(type(part).__name__ for part in (attention.qk_norm, attention.gate) if part is not None),
             *(f"{name} {getattr(kind, name):,} tokens" for name in ("window", "chunk") if getattr(kind, name)),
         ]
-        reach = min(kind.window or kind.chunk or 0, kind.chunk or kind.window or 0)
-        if reach >= (context := attention.shape.train_length):
-            about[-1] += f" (hides nothing in the training context of {context:,})"
         lines.append(f"{kind.name}: {runs_of(layers)}: {', '.join(about)}")
     return lines
 

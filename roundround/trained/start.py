@@ -30,8 +30,7 @@ from roundround.data.tasks.batches import TaskData
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
 from roundround.distributed.device import check_fits
-from roundround.model.decoder import Decoder, belongs_to_a_variant
-from roundround.model.shards import fill, is_sharded
+from roundround.model.decoder import Decoder, belongs_to_a_variant, fill, is_sharded
 from roundround.records import checkpoints
 from roundround.records.directories import ONE_RUN, find_run, read_manifest
 from roundround.records.run import Invocation
@@ -257,8 +256,7 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[TrainConfig
 
 def from_llama(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]) -> Start:
     """`starting_point` of a new run that begins with the weights of a Llama-type checkpoint: it completes `cfg`."""
-    from roundround.hf.checkpoint import read_checkpoint  # transformers takes seconds to import
-    from roundround.hf.config_nodes import target
+    from roundround.hf.checkpoint import read_checkpoint, target  # transformers takes seconds to import
 
     checkpoint = read_checkpoint(cfg.init)
     refuse_own_model(overrides)

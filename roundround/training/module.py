@@ -21,8 +21,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from roundround.kernels.torch_internals import compile_in_place, uncompiled
 from roundround.model.block import Block
-from roundround.model.decoder import Decoder
-from roundround.model.shards import is_sharded
+from roundround.model.decoder import Decoder, is_sharded
 from roundround.records.checkpoints import Checkpoint
 from roundround.trained.models import decoder_of_config, planned
 from roundround.trained.start import Start

@@ -10,8 +10,6 @@ from omegaconf import OmegaConf
 from roundround.config.recorded import give_theta
 from roundround.kernels.keys import AttentionShape
 from roundround.pe.rope import RoPE
-from roundround.support.errors import UserError
-from roundround.trained.models import give_default_data
 from roundround.trained.start import take_over
 
 
@@ -40,9 +38,3 @@ def test_a_model_that_brings_no_base_has_one() -> None:
     give_theta(cfg)
     sizes = {"n_heads": 1, "n_key_heads": 1, "head_dim": 8, "d_model": 8, "layer": 0, "train_length": 8}
     assert cfg.pe.theta == AttentionShape(**sizes).theta == RoPE(AttentionShape(**sizes), theta=None).theta
-
-
-def test_a_default_text_that_roundround_does_not_have_is_refused_by_its_name() -> None:
-    cfg = OmegaConf.create({"model": {"default_data": "mytexts"}})
-    with pytest.raises(UserError, match=r"model.default_data is 'mytexts'.*give data="):
-        give_default_data(cfg, otherwise="pydoc")

@@ -9,16 +9,15 @@ from typing import Any, ClassVar, final
 import pytest
 import torch
 from conftest import STORIES
-from helpers_hf import FAMILIES, frequency_tables, some_tokens, tiny
+from helpers_hf import FAMILIES, some_tokens, tiny
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import roundround as rr
 from roundround.hf.checkpoint import read_checkpoint
-from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import attention_layers, installed
 from roundround.kernels.keys import AttentionShape
+from roundround.model.block import LayerKind
 from roundround.model.decoder import Decoder
-from roundround.model.kinds import LayerKind
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rope import RoPE
@@ -69,7 +68,6 @@ def standing_still(layers: list[Any]) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.filterwarnings("ignore:the encoding rotates at other:UserWarning")
-@pytest.mark.filterwarnings("ignore:the model was trained with an attention factor:UserWarning")
 def test_each_layer_rotates_as_the_encoding_says_of_it(name: str) -> None:
     model = tiny(name)
     own = logits(model)
@@ -114,28 +112,6 @@ def test_a_cache_changes_nothing() -> None:
             assert torch.equal(with_cache, model.generate(tokens, use_cache=False, **options))
 
 
-def test_bases_may_differ_by_layer() -> None:
-    model, tables = tiny("llama"), []
-    with (
-        pytest.warns(UserWarning, match="other frequencies"),
-        rr.patch(model, pe=lambda shape: RoPE(shape, theta=(1e4, 1e6)[shape.layer % 2])),
-    ):
-        tables = [float(table[1]) for table in frequency_tables(model)]
-    assert tables == pytest.approx([1e4 ** (-1 / 8), 1e6 ** (-1 / 8)])
-    assert len(frequency_tables(model)) == 1
-
-
-def test_frequencies_set_to_zero_are_zero_in_every_layer() -> None:
-    model = tiny("llama")
-    with rr.patch(model, pe="nope"):
-        expected = logits(model)
-    with rr.patch(model, pe=every_other):
-        probed = ProbedHuggingFaceModel("patterned", model, None)
-        with probed.with_frequencies([0 * table for table in probed.tables()]):
-            torch.testing.assert_close(logits(model), expected, rtol=1e-4, atol=1e-4)
-        assert (logits(model) - expected).abs().max() > 0.1
-
-
 def test_a_decoders_layers_are_probed_with_frequencies_of_their_own() -> None:
     decoder = Decoder(
         d_model=32, n_layers=2, n_heads=2, n_key_heads=1, head_dim=16, d_mlp=32, train_length=32, n_vocab=97,
@@ -158,7 +134,6 @@ def test_a_decoders_layers_are_probed_with_frequencies_of_their_own() -> None:
         ("smollm3", "SmolLM3ForCausalLM does not let layer 1, 3 rotate"),  # layers 1 and 3 have no rotation
         ("nanochat", "layer 1 of NanoChatForCausalLM rotates its channels in a way that roundround does not know"),
         ("phimoe", "PhimoeForCausalLM does not rotate at the frequencies"),
-        ("llama4_text", "has no text decoder of a known form"),
         ("gpt2", "has no RoPE"),
     ],
 )
@@ -182,20 +157,3 @@ def test_a_layer_that_is_not_handed_its_cosines_is_refused() -> None:
     layer = model.model.layers[1].self_attn
     with rr.patch(model, pe=every_other), pytest.raises(UserError, match="not handed its cosines from outside"):
         layer(torch.zeros(1, 3, 48), position_embeddings=(torch.ones(1, 3, 16), torch.zeros(1, 3, 16)))
-
-
-class Learned(RotaryEncoding):
-    """RoPE with learned factors."""
-
-    def __init__(self, shape: AttentionShape) -> None:
-        super().__init__(shape, theta=None)
-        self.factor_P = torch.nn.Parameter(torch.ones(shape.head_dim // 2))
-
-    def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> torch.Tensor:
-        head_dim = self.shape.head_dim
-        return self.factor_P.to(dtype) * ladder(head_dim // 2, head_dim, self.theta, dtype, device)
-
-
-def test_learned_frequencies_are_refused() -> None:
-    with pytest.raises(UserError, match="Learned learns parameters, which a loaded model lacks"):
-        rr.patch(tiny("llama"), pe=Learned)

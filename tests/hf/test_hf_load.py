@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,19 +53,13 @@ def probed(folder: Path, *, offload: bool) -> tuple[Probe, int]:
 @pytest.mark.parametrize(
     "name", ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma3_text", "gpt_oss"))]
 )
-def test_offloaded_weights_give_the_same_in_one_pass(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
-    (tmp_path / "scratch").mkdir()
+def test_offloaded_weights_give_the_same_in_one_pass(name: str, tmp_path: Path) -> None:
     folder = saved(name, tmp_path / "model")
     there, reads = probed(folder, offload=True)
     here, _ = probed(folder, offload=False)
     assert reads == 1
     for key, value in here.arrays().items():
         torch.testing.assert_close(there.arrays()[key], value, rtol=0, atol=0, equal_nan=True)
-    gc.collect()
-    assert not list((tmp_path / "scratch").iterdir())
 
 
 def test_old_tables_beside_the_weights_are_left_out_and_other_weights_are_not(tmp_path: Path) -> None:
@@ -77,7 +69,7 @@ def test_old_tables_beside_the_weights_are_left_out_and_other_weights_are_not(tm
     assert source(tmp_path, offload=False).load(torch.device("cpu"))
     save_file(load_file(weights) | {"value_head.weight": torch.ones(3)}, weights, {"format": "pt"})
     with pytest.raises(
-        UserError, match=r"has 1 weights that LlamaForCausalLM has no place for: value_head.weight; .*rr.probe"
+        UserError, match=r"has weights that LlamaForCausalLM has no place for: value_head.weight; .*rr.probe"
     ):
         source(tmp_path, offload=False).load(torch.device("cpu"))
 
@@ -91,7 +83,7 @@ def test_masks_that_old_files_keep_are_left_out_and_a_bias_of_that_name_is_not(t
     save_file(tensors | masks, weights, {"format": "pt"})
     assert source(tmp_path, offload=False).load(torch.device("cpu"))
     save_file(tensors | {f"{attention}.bias": torch.ones(48)}, weights, {"format": "pt"})
-    with pytest.raises(UserError, match=r"has 1 weights that GPTNeoForCausalLM has no place for: .*attention.bias;"):
+    with pytest.raises(UserError, match=r"has weights that GPTNeoForCausalLM has no place for: .*attention.bias;"):
         source(tmp_path, offload=False).load(torch.device("cpu"))
 
 
@@ -105,14 +97,6 @@ def test_a_model_larger_than_the_memory_is_refused_unless_it_stays_on_disk(
     assert source(folder, offload=True).load(torch.device("cpu"))
     with pytest.raises(UserError, match="runs on the CPU, not on meta"):
         source(folder, offload=True).load(torch.device("meta"))
-
-
-def test_long_texts_do_not_ride_with_the_self_test() -> None:
-    model, sizes = tiny("llama"), []
-    with installed(model) as normalisers:
-        normalisers[0].register_forward_pre_hook(lambda module, args: sizes.append(tuple(args[0].shape[:3:2])))
-        observe(ProbedHuggingFaceModel("tiny", model, None), [some_tokens(300).tolist()], rows=False, entropy=False)
-    assert sizes == [(3, 16), (1, 300)]
 
 
 def test_a_run_is_loaded_with_its_tokenizer(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
@@ -141,23 +125,3 @@ def test_the_loss_over_a_large_vocabulary_is_that_of_float64() -> None:
     exact = logits.logsumexp(-1) - logits.gather(-1, tokens_BT[:, 1:, None])[..., 0]
     allowed = rounding(n_vocab) + rounding(size=float(exact.max()))  # of the logarithm of a sum, and of the loss itself
     torch.testing.assert_close(losses.double(), exact, rtol=0, atol=allowed)
-
-
-@pytest.mark.parametrize(
-    ("kept", "computed", "line"),
-    [
-        (torch.float16, torch.float32, "float16 weights are computed in float32 on the CPU; model.dtype=float16 keeps"),
-        (torch.bfloat16, torch.bfloat16, "computing in bfloat16, as the weights are kept; model.dtype=float32"),
-        (torch.float32, torch.float32, ""),
-    ],
-)
-def test_auto_says_which_half_precision_it_computes_in(
-    tmp_path: Path, kept: torch.dtype, computed: torch.dtype, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = saved("llama", tmp_path)
-    tiny("llama").to(kept).save_pretrained(folder)
-    model, _ = source(folder, offload=False).load(torch.device("cpu"))
-    assert model.dtype == computed
-    said = capsys.readouterr().err
-    assert line in said
-    assert bool(said) == bool(line)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import transformers
 from helpers_hf import tiny
 from transformers import DynamicCache, PreTrainedModel
@@ -27,8 +25,3 @@ def test_the_attention_of_a_model_is_read_and_set() -> None:
     own = private.attention_name(model.config)
     private.set_attention_name(model.config, "eager")
     assert (own, private.attention_name(model.config)) == ("sdpa", "eager")
-
-
-def test_imports_are_read_as_transformers_reads_them(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("import torch\nfrom .pe_rope import RoPE\n")
-    assert private.packages_needed(tmp_path) == {"torch"}

@@ -48,13 +48,6 @@ def test_scores_are_the_mean_loss_of_each_target_by_its_place_in_the_window(deco
     assert max(loss.by_position) > 1.2 * min(loss.by_position), "positions that cannot be told apart prove nothing"
 
 
-@pytest.mark.parametrize("batch", [1, 2, 6, 7, 100])
-def test_the_batch_does_not_change_the_score(decoder: Decoder, batch: int) -> None:
-    whole, batched = (score(decoder, WINDOWS, batch=b, device=CPU) for b in (7, batch))
-    assert batched.n_targets == whole.n_targets
-    torch.testing.assert_close(batched.sum_T, whole.sum_T, rtol=1e-5, atol=0)
-
-
 @pytest.mark.parametrize("rows", [1, 5, 12, 1000])
 def test_chunks_of_logits_stay_within_their_bound_and_do_not_change_the_score(
     decoder: Decoder, rows: int, monkeypatch: pytest.MonkeyPatch
@@ -68,14 +61,6 @@ def test_chunks_of_logits_stay_within_their_bound_and_do_not_change_the_score(
     assert max(sizes) == min(rows, 4 * 12)
     assert sum(sizes) == 7 * 12
     torch.testing.assert_close(chunked.sum_T, whole.sum_T, rtol=1e-5, atol=0)
-
-
-def test_a_vocabulary_beyond_the_bound_is_scored_a_row_at_a_time(
-    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = score(decoder, WINDOWS, batch=4, device=CPU)
-    monkeypatch.setattr(decoder_module, "LOGITS_AT_ONCE_ON_CPU", 1)
-    torch.testing.assert_close(score(decoder, WINDOWS, batch=4, device=CPU).sum_T, whole.sum_T, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -105,11 +90,6 @@ def test_windows_may_lie_on_disk(decoder: Decoder, tmp_path: Path) -> None:
     assert torch.equal(on_disk.sum_T, in_memory.sum_T)
 
 
-def test_an_indifferent_model_is_off_by_the_logarithm_of_the_vocabulary(decoder: Decoder) -> None:
-    torch.nn.init.zeros_(decoder.embed_tokens.weight)  # also the output matrix
-    assert score(decoder, WINDOWS, batch=3, device=CPU).token_loss() == pytest.approx(math.log(N_VOCAB), rel=1e-6)
-
-
 def test_position_loss_means_over_windows_and_over_targets() -> None:
     loss = PositionLoss(3)
     loss.add(torch.tensor([[4.0, 1.0, 3.0], [2.0, 0.0, 1.0]]))
@@ -130,15 +110,6 @@ def test_joints_between_documents_are_kept_apart(decoder: Decoder) -> None:
     assert apart.perplexity_with_joints() == pytest.approx(everything.perplexity())
     lost = everything.sum_T.sum() - apart.sum_T.sum()
     assert apart.share_at_joints() == pytest.approx(float(lost / everything.sum_T.sum()))
-
-
-def test_targets_before_the_first_scored_one_are_context(decoder: Decoder) -> None:
-    first_N = torch.arange(len(WINDOWS)) % 3
-    found = score(decoder, WINDOWS, batch=2, device=CPU, scored=lambda rows: torch.arange(12) >= first_N[rows, None])
-    assert found.count_T.tolist()[:3] == [int((first_N == 0).sum()), int((first_N <= 1).sum()), len(WINDOWS)]
-    everything = score(decoder, WINDOWS, batch=2, device=CPU)
-    torch.testing.assert_close(found.sum_T[2:], everything.sum_T[2:])
-    assert found.sum_T[0] < everything.sum_T[0]
 
 
 def test_what_is_no_target_counts_for_nothing() -> None:

@@ -6,7 +6,6 @@ Shapes: T tokens, D model width, H heads, C head channels, V vocabulary.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from rounding import rounding
 from torch import Tensor
 
 from roundround.config.options import conf_dir
-from roundround.model.block import mlp_of
 from roundround.model.decoder import Decoder
 from roundround.trained.models import decoder_of_config
 
@@ -91,15 +89,6 @@ def test_what_writes_begins_at_zero_and_the_rest_at_its_scale() -> None:
             assert float(parameter.detach().std()) == pytest.approx(std, rel=4 / math.sqrt(2 * parameter.numel())), name
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"kind": "relu"}, "mlp=relu must be gated"), ({"kind": "relu_squared", "geglu": True}, "geglu=true is of mlp")],
-)
-def test_an_mlp_that_is_none_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        mlp_of(**{"d_model": 8, "d_mlp": 8, "geglu": False, "bias": False} | options)
-
-
 def test_a_cap_of_zero_is_refused() -> None:
-    with pytest.raises(Exception, match=r"logit_cap=0\.0 must be a finite number above 0"):
+    with pytest.raises(Exception, match=r"logit_cap=0\.0 must be above 0"):
         decoder_of("model.logit_cap=0.0")

@@ -10,8 +10,8 @@ from helpers_pe import attention_shape, build, golden, keys_at, layer_bias, nois
 
 from roundround.kernels.bias import LinearBias
 from roundround.kernels.tiles import LinearTerms, Operands
+from roundround.model.block import LayerKind
 from roundround.model.decoder import Decoder
-from roundround.model.kinds import LayerKind
 from roundround.pe.fox import FoX
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.sigmoid import Sigmoid

@@ -19,8 +19,8 @@ from roundround.kernels import choose
 from roundround.kernels.documents import documents_of, grouped
 from roundround.kernels.keys import Keys
 from roundround.kernels.sdpa import Kernel
+from roundround.model.block import LayerKind
 from roundround.model.decoder import Decoder
-from roundround.model.kinds import LayerKind
 
 END, N_VOCAB = 0, 40
 # documents of 4, 1 and 9 tokens, and of 6 and 3 with a beginning of 5 behind them; no other token twice in a window

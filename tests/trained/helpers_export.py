@@ -19,8 +19,6 @@ from roundround.config.build import checked_values
 from roundround.config.options import load_option
 from roundround.data.tokenizers import Bytes
 from roundround.model.decoder import Decoder
-from roundround.pe.base import PositionalEncoding
-from roundround.softmax.base import AttentionSoftmax
 from roundround.trained.export.card import Card
 from roundround.trained.export.folder import ModelToExport, exported_kinds, write_folder
 from roundround.trained.models import OF_THE_BUILDER, build_decoder
@@ -36,7 +34,8 @@ MANIFEST = {
     "config": {"pe": {"_target_": "a.A"}, "softmax": {"_target_": "b.B", "k": 3}},
     "data": {"training_tokens": 100, "corpus_hash": "0" * 64, "n_vocab": 257},
 }
-CARD = Card(name="small", manifest=MANIFEST, checkpoint="best", step=7, measured={"nats_per_token": 2.5257})
+STATE = {"step": 7, "best": {"step": 7, "nats_per_token": 2.5257}}
+CARD = Card(name="small", manifest=MANIFEST, checkpoint="best", state=STATE)
 
 CHILD = """
 import json, sys
@@ -65,10 +64,7 @@ while folders + saved:
     refused = []
     calls = {
         "generate": lambda: model.generate(input_ids=tokens[:, :9], cache_implementation="static", **own),
-        "generate_batch": lambda: model.generate_batch([[1, 2]]),
         "hidden": lambda: model(input_ids=tokens[:, :9], output_hidden_states=True),
-        "tuple": lambda: model(input_ids=tokens[:, :9], return_dict=False),
-        "embeddings": lambda: model(inputs_embeds=torch.zeros(1, 2, 3)),
     }
     for call in calls.values() if trust else ():
         try:
@@ -101,13 +97,12 @@ def trained(pe: DictConfig, softmax: DictConfig, *, pattern: DictConfig | None =
         for name, parameter in decoder.named_parameters():  # nothing may hide at a start of ones or zeros
             if "encodings." in name or ".softmax." in name or "norm" in name:
                 parameter += 0.1 * torch.rand_like(parameter)
-    vocabulary = Bytes().build([])
+    vocabulary, (kinds, classes) = Bytes().build([]), exported_kinds(**parts)
     return ModelToExport(
         decoder=decoder,
         sizes=checked_values(sizes, Decoder, OF_THE_BUILDER),
-        encoding=checked_values(pe, PositionalEncoding, []),
-        normaliser=checked_values(softmax, AttentionSoftmax, []),
-        kinds=exported_kinds(**parts),
+        kinds=kinds,
+        classes=classes,
         tokenizer=vocabulary.tokenizer,
         first_token=vocabulary.end_of_document,
         end_of_document=vocabulary.end_of_document,

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from roundround.config.options import load_option
 from roundround.model.decoder import Decoder
-from roundround.trained.export.card import card_of, model_card, with_arguments
+from roundround.trained.export.card import model_card
 from roundround.trained.models import build_decoder
 
 HOSTILE = [
@@ -21,7 +21,6 @@ HOSTILE = [
     "a | b\n\n# heading",
     "`code` ``more``",
     "]\nlicense: mit\ntags: [x",
-    "x" * 100_000,
     "",
 ]
 
@@ -41,7 +40,7 @@ def card_with(text: str, decoder: Decoder) -> str:
         "config": {"pe": {"_target_": text, text: text}, "softmax": {"_target_": text, "k": [text]}},
         "data": {**MANIFEST["data"], "corpus_hash": text},
     }
-    return model_card(replace(CARD, name=text, manifest=manifest), decoder, stock="LlamaForCausalLM", needs=[])
+    return model_card(replace(CARD, manifest=manifest), decoder, stock="LlamaForCausalLM", needs=[])
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -61,31 +60,10 @@ def test_what_comes_from_a_run_leads_nowhere(text: str, decoder: Decoder) -> Non
     assert {line.count("|") for line in table} == {3}
     assert len(table) == 15
     assert [line for line in prose.split("\n") if line.startswith("#")] == [prose.strip().split("\n")[0]]
-    assert len(card) < 40_000
 
 
-def test_tags_are_the_names_themselves(decoder: Decoder) -> None:
-    for name in ("no", "1e5", "p_rope", "rope/table2", "na\u00efve"):
-        head = card_with(name, decoder).split("---\n")[1]
-        assert yaml.safe_load(head)["tags"] == ["roundround", name, name]
-
-
-def test_a_step_that_was_not_measured_has_no_perplexity() -> None:
+def test_a_step_that_was_not_measured_has_no_perplexity(decoder: Decoder) -> None:
     measured = {"step": 2, "nats_per_token": 1.0}
     for state in ({"step": 4}, {"step": 4, "best": measured, "validated": measured}):
-        card = card_of(MANIFEST, "name", "best", state)
-        assert (card.step, card.measured) == (4, {})
-
-
-def test_a_model_without_mlps_says_so(decoder: Decoder) -> None:
-    model = OmegaConf.merge(load_option("model", "tiny"), SMALL, {"d_mlp": 0})
-    bare = build_decoder(model, load_option("pe", "rope"), load_option("softmax", "softmax"), n_vocab=257)  # type: ignore[arg-type]
-    cards = [model_card(CARD, each, stock=None, needs=[]) for each in (bare, decoder)]
-    assert ["a Llama-type decoder without MLPs, with `pe=a` as" in card for card in cards] == [True, False]
-    assert "a Llama-type decoder with `pe=a` as" in cards[1]
-
-
-def test_a_number_that_the_pattern_gives_is_not_shown_as_none() -> None:
-    node = {"_target_": "roundround.pe.p_rope.PRoPE", "p": 0.25, "theta": None}
-    assert with_arguments("p_rope_25", node) == "p_rope_25 (p=0.25)"
-    assert with_arguments("p_rope_25", node | {"theta": 500.0}) == "p_rope_25 (p=0.25, theta=500.0)"
+        text = model_card(replace(CARD, state=state), decoder, stock=None, needs=[])
+        assert "| held-out perplexity | not measured at this step |" in text

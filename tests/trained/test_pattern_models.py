@@ -15,8 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 from roundround.config.options import load_option
-from roundround.hf.checkpoint import read_checkpoint
-from roundround.hf.config_nodes import FAMILIES
+from roundround.hf.checkpoint import FAMILIES, read_checkpoint
 from roundround.model.decoder import Decoder
 from roundround.support.errors import UserError
 from roundround.trained.models import build_decoder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -415,10 +414,7 @@ def test_an_exported_model_writes_what_greedy_decoding_here_does(rotated: Path, 
     card = (here / "folder" / "README.md").read_text()
     assert "training tokens" not in card
     assert "perplexity" not in card
-    assert re.search(r'tokenizer\("<bos> \d \d <sep>", return_tensors="pt"\)', card)
-    assert re.search(r"max_new_tokens=3\)\[0\]\)\)  # right: \d \d <eos>", card)
-    assert "| task | copy (n_symbols=8, train_lengths=[2, 2], validation_examples=64) |" in card
-    assert "| lengths in training | 2 to 2 |" in card
+    assert "| task | `copy (n_symbols=8, train_lengths=[2, 2], validation_examples=64)` |" in card
     (last,) = [line for line in metrics_of(rotated) if line["step"] == 120 and "held_out_exact_match" in line]
     assert f"| exact match on validation examples | {last['held_out_exact_match']:.3f} (token accuracy" in card
 
@@ -444,14 +440,14 @@ def test_what_a_task_does_not_take_is_refused(args: list[str], says: str) -> Non
     ("args", "says"),
     [
         (["data=pydoc"], "was trained on a task, and data= is text"),
-        (["data=copy", "data.n_symbols=3"], "another vocabulary"),
-        (["data=mqar"], "another vocabulary"),
+        (["data=copy", "data.n_symbols=3"], "has not the symbols of the task"),
+        (["data=mqar"], "has not the symbols of the task"),
         (["stride=4"], "stride= is for text"),
         (["max_tokens=100"], "max_tokens= is for text"),
         (["examples=0"], "examples=0 must be at least 1"),
         (["by=writing"], "by=writing must be forcing, which gives the right tokens before each, or generation"),
         (["by=generation", "dispersion=true"], "give one of them"),
-        (["data=needle"], "data= is a task of text, and"),
+        (["data=needle"], "has not the symbols of the task"),
     ],
 )
 @pytest.mark.usefixtures("here")

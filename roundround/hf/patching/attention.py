@@ -78,13 +78,9 @@ def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> 
         for module in filter(follows_length_in, text_decoder(model).modules()):
             undo.callback(module.register_forward_pre_hook(forget_length).remove)
         undo.callback(model.register_forward_pre_hook(partial(ask_for_weights, layers), with_kwargs=True).remove)
-        undo.callback(model.register_forward_hook(partial(check_weights_given, layers)).remove)
         AttentionInterface.register(NAME, attention)
         AttentionMaskInterface.register(NAME, mask)
-        try:
-            model.set_attn_implementation(NAME)
-        except (ValueError, KeyError, ImportError) as error:
-            raise UserError(f"{type(model).__name__} does not let its attention be replaced: {error}") from error
+        model.set_attn_implementation(NAME)
         return undo.pop_all().close
 
 
@@ -108,9 +104,8 @@ def attention_layers(model: nn.Module) -> list[nn.Module]:
         if hasattr(m, "layer_idx") and hasattr(m, "scaling") and hasattr(m, "config") and size_of_head(m)
     ]
     if not found:
-        own = "; ask the run that this was exported from: run=DIR" if hasattr(model, "own_cache") else ""
         raise UserError(
-            f"{type(model).__name__} has no attention layers of a known form; roundround cannot look inside{own}"
+            f"{type(model).__name__} has no attention layers of a known form; of an export ask its run instead: run=DIR"
         )
     return sorted(found, key=lambda m: int(m.layer_idx))  # type: ignore[arg-type]
 
@@ -185,15 +180,10 @@ def replacement(layer: Any, *, make_softmax: MakeSoftmax) -> AttentionSoftmax:
     """Another normaliser for the layer; UserError where what the layer has would be lost."""
     softmax = make_softmax(shape_of(layer))
     own = own_softmax(layer)
-    if isinstance(own, SoftCap) and not (isinstance(softmax, SoftCap) and softmax.cap == own.cap):
-        raise UserError(
-            f"this model caps its logits at {own.cap:g} inside its softmax; {type(softmax).__name__} would drop the "
-            "cap, so it is refused"
-        )
-    if isinstance(own, Sink) and not isinstance(softmax, Sink):
-        raise UserError(
-            f"this model has learned a sink for every head; {type(softmax).__name__} would drop it, so it is refused"
-        )
+    keeps = isinstance(softmax, type(own)) and not (isinstance(softmax, SoftCap) and softmax.cap != own.cap)
+    if isinstance(own, SoftCap | Sink) and not keeps:
+        cap = f" at {own.cap:g}" if isinstance(own, SoftCap) else ""
+        raise UserError(f"the model has a {type(own).__name__}{cap} in its softmax; {type(softmax).__name__} drops it")
     if isinstance(own, Sink) and isinstance(softmax, Sink):
         if softmax.logit.any():
             raise UserError("this model has learned its sinks, which softmax=sink keeps; leave out softmax.init_logit")
@@ -221,18 +211,6 @@ def ask_for_weights(
         layer.__dict__[ASKED] = model.config.output_attentions if asked is None else asked
 
 
-def check_weights_given(layers: list[nn.Module], model: PreTrainedModel, args: tuple[Any, ...], output: Any) -> None:
-    """UserError where weights were asked for and the model left them behind on their way."""
-    asked = [layer.__dict__.pop(ASKED, False) for layer in layers]
-    if not any(asked) or isinstance(output, tuple):
-        return
-    given = [alpha for alpha in getattr(output, "attentions", None) or () if alpha is not None]
-    if len(given) < len(layers):
-        raise UserError(
-            f"{type(model).__name__} does not hand on the weights of its attention; leave out output_attentions"
-        )
-
-
 def attention(
     module: nn.Module,
     query: Tensor,
@@ -251,26 +229,24 @@ def attention(
 
     Also the weights [B, H, Q, K] where `output_attentions` asks for them.
     """
-    softmax = getattr(module, SLOT, None)
-    if not isinstance(softmax, AttentionSoftmax):
-        raise UserError(f"{type(module).__name__} calls its attention in a form that roundround does not know")
+    softmax, name = getattr(module, SLOT, None), type(module).__name__
+    x_BTD = module.__dict__.pop(INPUT, None)
+    if not isinstance(softmax, AttentionSoftmax) or x_BTD is None:
+        raise UserError(f"{name} calls its attention twice a layer, or in a form that roundround does not know")
     if not isinstance(attention_mask, ModelKeys):
         raise UserError("the model makes its own attention mask; roundround would lose causality, so it is refused")
-    if attention_mask.of_no_layer:
-        raise UserError("the model has a layer with a window of 0 tokens, which would see nothing")
-    if key.shape[2] > attention_mask.n_given:  # DeepSeek-V4 adds compressed ones
-        raise UserError(f"{type(module).__name__} attends to keys that its mask does not know; they would be dropped")
-    if dropout or position_bias is not None:
-        raise UserError("dropout and position biases inside the model's attention are not supported; call model.eval()")
-    if softcap is not None and not isinstance(softmax, SoftCap):
-        raise UserError(f"the model caps its logits at {softcap:g}, which {type(softmax).__name__} would drop")
-    if s_aux is not None:
-        if not isinstance(softmax, Sink):
-            raise UserError(f"the model has sinks, which {type(softmax).__name__} would drop")
+    own = type(softmax).__name__
+    for dropped, what in (
+        (attention_mask.of_no_layer, "a layer with a window of 0 tokens"),
+        (key.shape[2] > attention_mask.n_given, "keys that its mask does not know"),  # DeepSeek-V4's compressed ones
+        (dropout or position_bias is not None, "dropout or position biases; call model.eval()"),
+        (softcap is not None and not isinstance(softmax, SoftCap), f"a cap on its logits, which {own} drops"),
+        (s_aux is not None and not isinstance(softmax, Sink), f"sinks, which {own} drops"),
+    ):
+        if dropped:
+            raise UserError(f"{name} has what roundround cannot honour in its attention: {what}")
+    if isinstance(softmax, Sink) and s_aux is not None:
         softmax.logit = s_aux if isinstance(s_aux, nn.Parameter) else nn.Parameter(s_aux)
-    x_BTD = module.__dict__.pop(INPUT, None)
-    if x_BTD is None:
-        raise UserError(f"{type(module).__name__} calls its attention twice a layer, which roundround does not know")
     parameter = next(softmax.parameters(), None)
     if parameter is not None:
         x_BTD = x_BTD.to(parameter.dtype)
@@ -291,16 +267,6 @@ def attention(
 # -- the mask: who sees whom, without a tensor of it
 
 
-class MaskNotKnown(UserError, AttributeError):
-    """What a model does with its mask that `ModelKeys` cannot do. An AttributeError too, so that `hasattr` works."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"the model does more with its attention mask ({what}) than roundround knows; "
-            "its attention cannot be replaced"
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelKeys(Keys):
     """Keys in the place of a mask tensor, with the few things that models do to a mask on its way.
@@ -318,20 +284,11 @@ class ModelKeys(Keys):
         return self
 
     def __getitem__(self, index: Any) -> ModelKeys:
-        whole = slice(None)
-        of_keys = index[3] if isinstance(index, tuple) and len(index) == 4 else None
-        if not isinstance(of_keys, slice) or index[:2] != (whole, whole) or not isinstance(index[2], slice):
-            raise MaskNotKnown("an index")
-        if range(self.n_keys)[of_keys] != range(self.n_keys):
-            raise MaskNotKnown("fewer keys")
+        every, whole = range(self.n_keys), slice(None)
+        known = isinstance(index, tuple) and len(index) == 4 and index[:2] == (whole, whole)
+        if not known or not all(isinstance(part, slice) for part in index[2:]) or every[index[3]] != every:
+            raise UserError(f"the model cuts its attention mask as [{index}], which roundround does not know")
         return replace(self, q_pos_BQ=self.q_pos_BQ[:, index[2]])
-
-    def __getattr__(self, name: str) -> Any:
-        raise MaskNotKnown(f".{name}")
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise MaskNotKnown(f"torch's {getattr(function, '__name__', function)}")
 
 
 def mask(

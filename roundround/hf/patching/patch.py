@@ -21,7 +21,7 @@ from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import PATCHED, MakeSoftmax, attention_layers, install, shape_of
 from roundround.hf.patching.frequencies import RotaryTable, Rotation, rotate_layers, tables_of_layers
 from roundround.kernels.keys import AttentionShape
-from roundround.model.attention import Attention
+from roundround.model.block import Attention
 from roundround.model.decoder import Decoder, encodings_of
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
@@ -169,17 +169,12 @@ def rotations_of(
         if isinstance(encoding, NoPE):
             found.append(Rotation(torch.zeros_like(own_P)))
             continue
-        if encoding.draws_positions:
+        learns = next(encoding.parameters(), None) is not None or encoding.draws_positions
+        if not isinstance(encoding, RotaryEncoding) or learns or not is_said_by_frequencies(encoding):
             raise UserError(
-                f"{name} draws positions, which a loaded model does not take; pe.positions=consecutive is RoPE"
-            )
-        if not isinstance(encoding, RotaryEncoding) or not is_said_by_frequencies(encoding):
-            raise UserError(
-                f"{name} is no RoPE that its frequencies determine; "
+                f"{name} is no RoPE that fixed frequencies at consecutive positions determine; "
                 "a loaded model takes RoPE, p-RoPE in its forms, ladders, scalings such as YaRN, and NoPE"
             )
-        if next(encoding.parameters(), None) is not None:
-            raise UserError(f"{name} learns parameters, which a loaded model lacks; train with it")
         frequencies = encoding.frequencies(torch.float32)
         if len(frequencies) != len(own_P):
             raise UserError(f"{name} pairs other channels than the model was trained with; it cannot be put into it")
@@ -194,14 +189,10 @@ def remark_on(of_layers: Sequence[RotaryTable | None], new: Sequence[Rotation]) 
             continue
         before, rotating = table.rotation(), after.frequencies_P > 0
         trained_P = before.frequencies_P.to(after.frequencies_P)
-        if not torch.allclose(after.frequencies_P[rotating], trained_P[rotating], rtol=1e-4):
+        alike = torch.allclose(after.frequencies_P[rotating], trained_P[rotating], rtol=1e-4)
+        if not alike or before.factor != after.factor:
             return (
-                "the encoding rotates at other frequencies than the model was trained with, whose base is "
-                f"{table.theta:,.0f}; pe.theta=... is the encoding's"
-            )
-        if before.factor != after.factor:
-            return (
-                f"the model was trained with an attention factor of {before.factor:g} in its rotation, which goes with "
-                "its frequencies: the encoding has none"
+                "the encoding rotates at other frequencies, or by another factor, than the model was trained with: its "
+                f"base is {table.theta:,.0f}, its attention factor {before.factor:g}; pe.theta=... is the encoding's"
             )
     return None

@@ -3,7 +3,7 @@
 python -I check.py FOLDER QUESTION.safetensors ANSWER.safetensors trust|stock
 
 The question holds `tokens` [B, T], `rows` [R] and a text; the answer gets `logits` [B, R, V] and, as json, facts: the
-class of the model, and the ids of the text by the folder's own tokenizer.
+ids of the text by the folder's own tokenizer, and its first and last token.
 
 Tested by tests/trained/test_export_command.py.
 """
@@ -29,9 +29,7 @@ def main(folder: str, question: str, answer: str, code: str) -> None:
     logits_BRV = model(input_ids=tokens_BT, logits_to_keep=rows).logits
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=code == "trust")
     facts = {
-        "class": f"{type(model).__module__}.{type(model).__qualname__}",
         "ids": tokenizer(text).input_ids,
-        "fast": tokenizer.is_fast,
         "first_token": tokenizer.bos_token_id,
         "end_of_document": tokenizer.eos_token_id,
     }

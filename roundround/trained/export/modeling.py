@@ -1,7 +1,7 @@
 """The decoder behind the interface of Hugging Face's causal language models.
 
-An export copies this file and the source files that it imports into one folder that needs no roundround; `Encoding` and
-`Normaliser` are the run's own classes there. Parameters have the names of Hugging Face's `LlamaForCausalLM`; what the
+An export copies this file and the source files that it imports into one folder that needs no roundround; PARTS has the
+classes of the run's layers there. Parameters have the names of Hugging Face's `LlamaForCausalLM`; what the
 encoding learns is below `model.encodings`, what a normaliser learns below `model.layers.N.self_attn.softmax`.
 
 It uses three names of transformers outside the public interface: `CacheLayerMixin`, the cache's
@@ -24,53 +24,28 @@ from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTra
 from transformers.cache_utils import CacheLayerMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from roundround.model.block import LayerKind
 from roundround.model.cache import Cache
 from roundround.model.decoder import Decoder
-from roundround.model.kinds import LayerKind
-from roundround.pe.base import PositionalEncoding as Encoding
-from roundround.softmax.base import AttentionSoftmax as Normaliser
 
-PARTS: dict[str, type] = {"Encoding": Encoding, "Normaliser": Normaliser}  # more where layers are of several kinds
+PARTS: dict[str, type] = {}  # of which layers are made, by their names
 
 
 class RoundroundConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is not followed
-    """Sizes by Llama's names, and the arguments of the encoding and of the normaliser."""
+    """Sizes by Llama's names, the decoder's own arguments, and the kinds of its layers."""
 
     model_type = "roundround"
 
     vocab_size: int = 0
     hidden_size: int = 0
-    intermediate_size: int = 0
     num_hidden_layers: int = 0
     num_attention_heads: int = 0
-    num_key_value_heads: int = 0
-    head_dim: int = 0
     max_position_embeddings: int = 0  # the context in tokens that the model was trained on
-    rms_norm_eps: float = 1e-5
-    initializer_range: float = 0.02
     tie_word_embeddings: bool = True
-    geglu: bool = False
-    scaled_embeddings: bool = False
-    encoding: dict[str, Any] = field(default_factory=dict)
-    normaliser: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)  # of the decoder, by its names
+    arguments: dict[str, Any] = field(default_factory=dict)  # of the decoder, by their names
     kinds: list[dict[str, Any]] = field(default_factory=list)  # of layers: sizes, and each part's class and arguments
     order: list[int] = field(default_factory=list)  # the kind of each layer
     use_cache: bool = True
-
-
-def layer_kinds(config: RoundroundConfig) -> list[LayerKind]:
-    """The kind of each layer, or the one that all layers are of."""
-    if not config.kinds:
-        make_encoding, make_softmax = partial(Encoding, **config.encoding), partial(Normaliser, **config.normaliser)
-        return [LayerKind(make_encoding=make_encoding, make_softmax=make_softmax)]
-    kinds = []
-    for node in config.kinds:
-        parts: dict[str, Any] = {
-            name: partial(PARTS[part["class"]], **part["arguments"]) for name, part in node["parts"].items()
-        }
-        kinds.append(LayerKind(name=node["name"], **node["sizes"], **parts))
-    return [kinds[kind] for kind in config.order]
 
 
 class KeptLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -97,8 +72,6 @@ class KeptLayer(CacheLayerMixin):  # type: ignore[misc]
     def get_max_length(self) -> int:
         return -1
 
-    get_max_cache_shape = get_max_length  # its name in transformers 5.0
-
     def reset(self) -> None:
         if self.number == 0:
             self.cache.clear()
@@ -107,15 +80,11 @@ class KeptLayer(CacheLayerMixin):  # type: ignore[misc]
         if self.number == 0:
             self.cache.select(beam_idx)
 
-    def batch_select_indices(self, indices: Tensor) -> None:
-        self.reorder_cache(indices)
+    batch_select_indices = reorder_cache
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         if self.number == 0 and self.cache.n_texts is not None:
             self.cache.select(torch.arange(self.cache.n_texts).repeat_interleave(repeats))
-
-    def crop(self, *args: Any) -> None:
-        raise ValueError("this model's cache forgets no tokens: leave out what takes some back (assisted generation)")
 
 
 class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
@@ -131,24 +100,15 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
 
     def __init__(self, config: RoundroundConfig, decoder: Decoder | None = None) -> None:
         super().__init__(config)
-        self.model = decoder or Decoder(
-            n_vocab=config.vocab_size,
-            kinds=layer_kinds(config),
-            d_model=config.hidden_size,
-            n_layers=config.num_hidden_layers,
-            n_heads=config.num_attention_heads,
-            n_key_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
-            d_mlp=config.intermediate_size,
-            train_length=config.max_position_embeddings,
-            tied_embeddings=True,  # the output matrix is here
-            geglu=config.geglu,
-            scaled_embeddings=config.scaled_embeddings,
-            norm_eps=config.rms_norm_eps,
-            initializer_range=config.initializer_range,
-            **config.options,
-        )
-        has_bias = bool(config.options.get("other_biases")) and not config.tie_word_embeddings
+        kinds = []
+        for node in config.kinds if decoder is None else []:
+            parts: dict[str, Any] = {
+                name: partial(PARTS[part["class"]], **part["arguments"]) for name, part in node["parts"].items()
+            }
+            kinds.append(LayerKind(name=node["name"], **node["sizes"], **parts))
+        order = [kinds[kind] for kind in config.order] if kinds else []
+        self.model = decoder or Decoder(n_vocab=config.vocab_size, kinds=order, **config.arguments)
+        has_bias = bool(config.arguments.get("other_biases")) and not config.tie_word_embeddings
         own_head = None if decoder is None else decoder.lm_head
         self.lm_head = own_head or nn.Linear(config.hidden_size, config.vocab_size, bias=has_bias)
         self.post_init()
@@ -185,17 +145,15 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         `logits_to_keep` is how many last rows are returned, or a tensor of row numbers. `use_cache` makes a cache where
         `past_key_values` is none. Raises ValueError for what the decoder has no place for.
         """
-        for name in ("output_hidden_states", "output_attentions"):
-            if options.get(name):
-                raise ValueError(f"{name} is not taken: this model returns logits, a loss and its cache alone")
-        if options.get("return_dict") is False:
-            raise ValueError("return_dict=False is not taken: read .logits and .loss of what is returned")
-        if options.get("inputs_embeds") is not None or input_ids is None:
-            raise ValueError("inputs_embeds is not taken: give input_ids, and attention_mask where there is padding")
+        for name in ("output_hidden_states", "output_attentions", "inputs_embeds"):
+            if options.get(name, False) is not False and options[name] is not None:
+                raise ValueError(f"{name} is not taken: this model reads input_ids and returns logits and a loss")
+        assert input_ids is not None
         if past_key_values is None and use_cache:
             past_key_values = DynamicCache()
         cache = None if past_key_values is None else self.own_cache(past_key_values)
-        valid_BT = valid_tokens(attention_mask, input_ids.shape[1], 0 if cache is None else cache.n_read)
+        valid_BT = None if attention_mask is None else attention_mask[:, -input_ids.shape[1] :].to(torch.bool)
+        valid_BT = None if valid_BT is None or bool(valid_BT.all()) else valid_BT
         x_BTD = self.model.hidden(input_ids, pos_BT=position_ids, valid_BT=valid_BT, cache=cache)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits_BTV = self.model.capped(self.lm_head(x_BTD[:, kept]))
@@ -224,20 +182,3 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         given.layers = [KeptLayer(cache, number) for number in range(len(cache.layers))]
         given.layer_class_to_replicate = None
         return cache
-
-    def init_continuous_batching(self, *args: Any, **options: Any) -> Any:
-        """ValueError: its pages hold keys for attention of transformers' own."""
-        raise ValueError("this model's attention takes no paged batches: call generate with a padded batch")
-
-    generate_batch = init_continuous_batching
-
-
-def valid_tokens(attention_mask: Tensor | None, n_new: int, n_read: int) -> Tensor | None:
-    """False where a new token is padding; None where none is. Raises ValueError for a mask that is not [B, tokens]."""
-    if attention_mask is None:
-        return None
-    if attention_mask.dim() != 2 or attention_mask.shape[1] != n_read + n_new:
-        expected = f"it must be [batch, {n_read + n_new}], of the {n_read} tokens in the cache too"
-        raise ValueError(f"attention_mask has shape {list(attention_mask.shape)}; {expected}")
-    valid_BT = attention_mask[:, n_read:].to(torch.bool)
-    return None if bool(valid_BT.all()) else valid_BT

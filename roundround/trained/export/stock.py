@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from roundround.hf.config_nodes import FAMILIES, GEGLU, SWIGLU, Family
-from roundround.model.attention import Attention
+from roundround.hf.checkpoint import FAMILIES, GEGLU, SWIGLU, Family
+from roundround.model.block import Attention
 from roundround.model.decoder import Decoder
 from roundround.model.qk_norm import RMSQueryKeyNorm
 from roundround.pe.nope import NoPE
@@ -27,15 +27,15 @@ from roundround.pe.rope import RoPE
 from roundround.pe.rope_random import RoPERandom
 from roundround.softmax.softmax import Softmax
 from roundround.softmax.temperature import Temperature
+from roundround.support.errors import UserError
 
-ANY_THETA = 10_000.0  # no pair rotates, so any will do
 BEYOND = ("other_biases", "embedding_norm", "logit_cap")  # options of the decoder that none of the classes has
 NO_LAYERS = 4096  # tokens of a window where no layer has one
 Rope = dict[str, Any]
 
 
-class NoStockClass(ValueError):
-    """Why no class of transformers computes a decoder."""
+class NoStockClass(UserError):
+    """Why no class of transformers computes a decoder; only `stock=true` asks for one."""
 
 
 def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConfig | None:
@@ -51,11 +51,10 @@ def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConfig
 
 def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConfig:
     """`stock_config`. Raises NoStockClass, which names what no class has."""
-    attentions = [layer.self_attn for layer in decoder.layers]
-    check_parts(decoder, attentions, sizes)  # type: ignore[arg-type]
+    attentions = cast("list[Attention]", [layer.self_attn for layer in decoder.layers])
+    normalised = check_parts(decoder, attentions, sizes)
     ropes = [rope_of(decoder, layer) for layer in range(len(attentions))]
-    windows = [kind.window for kind in decoder.kinds]
-    norms, normalised = sizes.get("norms", "before"), normalisation(attentions, sizes["norm_eps"])  # type: ignore[arg-type]
+    norms = sizes.get("norms", "before")
     several = len({str(rope) for rope in ropes}) > 1 and (norms, normalised) == ("before", "none")
     fitting = (f for f in FAMILIES.values() if f.export and (f.norms, f.normalised) == (norms, normalised))
     family = FAMILIES["smollm3"] if several else next(fitting, None)
@@ -80,90 +79,96 @@ def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConf
         "dtype": "float32",
     }
     options["hidden_activation" if is_gemma else "hidden_act"] = GEGLU if sizes["geglu"] else SWIGLU
-    scales = [float(attention.shape.scale) for attention in attentions]  # type: ignore[union-attr, arg-type]
+    scales = [float(attention.shape.scale) for attention in attentions]
     scalar = round(scales[0] ** -2) if is_gemma else shape.head_dim  # Gemma 3 has a whole number of its own
-    if any(scale != scalar**-0.5 for scale in scales):
-        raise NoStockClass(f"{family.export} has logits of q . k / sqrt(head_dim) in all layers")
+    of_heads = shape.n_heads * shape.head_dim == shape.d_model
+    refuse(
+        family.export,
+        (any(scale != scalar**-0.5 for scale in scales), "logits other than q . k / sqrt(head_dim) in its layers"),
+        (family is FAMILIES["llama"] and shape.d_model % shape.n_heads != 0, "a width that n_heads does not divide"),
+        (family.even_heads and not of_heads, "heads that are not of d_model / n_heads channels"),
+        (is_gemma and decoder.embedding_scale is None, "embeddings that are not scaled"),
+    )
     options |= {"query_pre_attn_scalar": scalar} if is_gemma else {}
-    options |= layers_of(family, ropes, windows)
-    if shape.d_model % shape.n_heads and family is FAMILIES["llama"]:
-        raise NoStockClass(f"Llama's width is a multiple of the number of heads: {shape.d_model}, {shape.n_heads}")
-    if shape.n_heads * shape.head_dim != shape.d_model and family.even_heads:
-        raise NoStockClass(f"{family.export} has heads of d_model / n_heads channels: head_dim={shape.head_dim}")
-    if is_gemma and decoder.embedding_scale is None:
-        raise NoStockClass("Gemma3ForCausalLM scales its embeddings: model.scaled_embeddings=false")
-    return family.config(**options)
+    return family.config(**options, **layers_of(family, ropes, [kind.window for kind in decoder.kinds]))
 
 
-def check_parts(decoder: Decoder, attentions: Sequence[Attention], sizes: Mapping[str, Any]) -> None:
-    """Raises NoStockClass for a part that none of the classes has."""
-    for attention, kind in zip(attentions, decoder.kinds, strict=True):
-        softmax = attention.softmax
-        if not isinstance(softmax, Softmax) and not (isinstance(softmax, Temperature) and softmax.temperature == 1):
-            raise NoStockClass(f"no class has {type(softmax).__name__} in its attention")
-        if attention.gate is not None:
-            raise NoStockClass(f"no class has {type(attention.gate).__name__} behind its attention")
-        if kind.chunk is not None:
-            raise NoStockClass(f"no class has chunks: {kind.name}.chunk={kind.chunk}")
-        if (attention.shape.n_key_heads, attention.shape.head_dim) != (
-            decoder.encoding.shape.n_key_heads,
-            decoder.encoding.shape.head_dim,
-        ):
-            raise NoStockClass("no class has heads of another number or size in some of its layers")
-    for name in BEYOND:
-        if sizes.get(name):
-            raise NoStockClass(f"no class has model.{name}={str(sizes[name]).lower()}")
-    if sizes.get("mlp", "gated") != "gated" or not sizes["d_mlp"]:
-        raise NoStockClass(f"all classes have gated MLPs: model.mlp={sizes.get('mlp')}, model.d_mlp={sizes['d_mlp']}")
+def refuse(of: str | None, *parts: tuple[bool, str]) -> None:
+    """Raises NoStockClass for the first part that the decoder has and the class has not."""
+    for has, part in parts:
+        if has:
+            raise NoStockClass(f"no class has {part}" if of is None else f"{of} has no {part}")
 
 
-def normalisation(attentions: Sequence[Attention], norm_eps: float) -> str:
-    """What queries and keys are normalised over in all layers: none, heads or across heads. Raises NoStockClass."""
-    kinds = set()
-    for norm in (attention.qk_norm for attention in attentions):
-        kinds.add("none" if norm is None else "across heads" if getattr(norm, "across_heads", False) else "heads")
-        if norm is None:
-            continue
-        if not isinstance(norm, RMSQueryKeyNorm) or norm.after_rotation or norm.values or norm.q_norm.weight is None:
-            raise NoStockClass("queries and keys are normalised otherwise than by qk_norm=rms or rms_across")
-        if norm.eps != norm_eps:
-            eps = f"qk_norm.eps={norm.eps:g}, model.norm_eps={norm_eps:g}"
-            raise NoStockClass(f"all norms of a class have one eps: {eps}")
-    if len(kinds) > 1:
-        raise NoStockClass("no class normalises queries and keys in some of its layers alone")
-    return kinds.pop()
+def check_parts(decoder: Decoder, attentions: Sequence[Attention], sizes: Mapping[str, Any]) -> str:
+    """What queries and keys are normalised over: none, heads or across heads.
+
+    Raises NoStockClass for a part that none of the classes has.
+    """
+    softmaxes = [attention.softmax for attention in attentions]
+    others = [
+        type(softmax).__name__
+        for softmax in softmaxes
+        if not isinstance(softmax, Softmax) and not (isinstance(softmax, Temperature) and softmax.temperature == 1)
+    ]
+    beyond = [f"model.{name}={sizes[name]}" for name in BEYOND if sizes.get(name)]
+    shape, norms = decoder.encoding.shape, [attention.qk_norm for attention in attentions]
+    plain = all(
+        norm is None
+        or (
+            isinstance(norm, RMSQueryKeyNorm)
+            and not (norm.after_rotation or norm.values)
+            and norm.q_norm.weight is not None
+            and norm.eps == sizes["norm_eps"]
+        )
+        for norm in norms
+    )
+    normalised = {
+        "none" if norm is None else "across heads" if getattr(norm, "across_heads", False) else "heads"
+        for norm in norms
+    }
+    refuse(
+        None,
+        (any(kind.chunk is not None for kind in decoder.kinds), "chunks"),
+        (bool(others), f"{', '.join(dict.fromkeys(others))} in its attention"),
+        (any(attention.gate is not None for attention in attentions), "a gate behind its attention"),
+        (
+            any(
+                (own.shape.n_key_heads, own.shape.head_dim) != (shape.n_key_heads, shape.head_dim) for own in attentions
+            ),
+            "heads of another number or size in some of its layers",
+        ),
+        (bool(beyond), ", ".join(beyond)),
+        (sizes.get("mlp", "gated") != "gated" or not sizes["d_mlp"], "MLPs without gates, or none"),
+        (not plain, "queries and keys normalised otherwise than by qk_norm=rms or rms_across with model.norm_eps"),
+        (len(normalised) > 1, "queries and keys that only some layers normalise"),
+    )
+    return normalised.pop()
 
 
 def layers_of(family: Family, ropes: Sequence[Rope], windows: Sequence[int | None]) -> dict[str, Any]:
     """The part of a configuration in which layers differ. Raises NoStockClass where layers of the class cannot."""
-    given = {window for window in windows if window is not None}
-    if given and not family.windows:
-        raise NoStockClass(f"{family.export} has no windows")
-    if len(given) > 1:
-        raise NoStockClass(f"no class has windows of several sizes: {', '.join(map(str, sorted(given)))}")
+    given = sorted({window for window in windows if window is not None})
+    refuse(family.export, (bool(given) and not family.windows, "windows"), (len(given) > 1, "windows of several sizes"))
     types = ["full_attention" if window is None else "sliding_attention" for window in windows]
     options: dict[str, Any] = {}
     if family.windows:
         none = NO_LAYERS if family.by_kind else None  # these make a mask of windows that no layer takes
-        options = {"layer_types": types, "sliding_window": given.pop() if given else none}
+        options = {"layer_types": types, "sliding_window": given[0] if given else none}
     if family is FAMILIES["qwen3"]:
-        options |= {"use_sliding_window": "sliding_attention" in types, "max_window_layers": 0}
+        options |= {"use_sliding_window": bool(given), "max_window_layers": 0}
     if family is FAMILIES["smollm3"]:
         rotates = [rope.get("partial_rotary_factor") != 0 for rope in ropes]
-        rotating = [rope for rope, does in zip(ropes, rotates, strict=True) if does]
-        if any(rope != rotating[0] for rope in rotating):
-            raise NoStockClass("no class without normalised queries and keys rotates layers differently")
-        return {"rope_parameters": rotating[0], "no_rope_layers": [int(does) for does in rotates]}  # 1: RoPE is used
-    groups = [types if family.by_kind else ["all"] * len(ropes)][0]
-    by_group: dict[str, Rope] = {}
-    for group, rope in zip(groups, ropes, strict=True):
-        if by_group.setdefault(group, rope) != rope:
-            raise NoStockClass(f"{family.export} rotates alike in all layers" + (" of a kind" * family.by_kind))
+        options["no_rope_layers"] = [int(does) for does in rotates]  # 1: RoPE is used
+        ropes = [rope if does else ropes[rotates.index(True)] for rope, does in zip(ropes, rotates, strict=True)]
+    by_kind: dict[str, Rope] = {}
+    for kind, rope in zip(types if family.by_kind else ["all"] * len(ropes), ropes, strict=True):
+        other = by_kind.setdefault(kind, rope) != rope
+        refuse(family.export, (other, "rotation that differs by layer" + " of a kind" * family.by_kind))
     if not family.by_kind:
-        return {**options, "rope_parameters": by_group["all"]}
-    some = next(iter(by_group.values()))
-    kinds = ("full_attention", "sliding_attention")
-    return {**options, "rope_parameters": {kind: dict(by_group.get(kind, some)) for kind in kinds}}
+        return {**options, "rope_parameters": by_kind["all"]}
+    kinds, some = ("full_attention", "sliding_attention"), next(iter(by_kind.values()))
+    return {**options, "rope_parameters": {kind: dict(by_kind.get(kind, some)) for kind in kinds}}
 
 
 def rope_of(decoder: Decoder, layer: int) -> Rope:
@@ -171,7 +176,8 @@ def rope_of(decoder: Decoder, layer: int) -> Rope:
     encoding = decoder.all_encodings[decoder.encoding_of_layer[layer]]
     match encoding:
         case NoPE() if encoding.shape.head_dim % 2 == 0:
-            return {"rope_type": "proportional", "partial_rotary_factor": 0.0, "rope_theta": ANY_THETA}
+            # no pair rotates, so any theta will do
+            return {"rope_type": "proportional", "partial_rotary_factor": 0.0, "rope_theta": 10_000.0}
         case RoPE() if encoding.log_factor_P is not None:  # learned frequencies
             pass
         case RoPE() | RoPERandom():  # tokens stand at consecutive positions there; the export says so

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from roundround.config.verb import Node
     from roundround.data.corpora import Source
     from roundround.hf.load import Pretrained
-    from roundround.model.kinds import LayerKind
+    from roundround.model.block import LayerKind
     from roundround.pe.base import PositionalEncoding
     from roundround.records.loggers.base import Logger
     from roundround.softmax.base import AttentionSoftmax

@@ -19,26 +19,23 @@ from roundround.data.tasks.batches import padded
 from roundround.distributed.device import describe_device
 from roundround.kernels.trial import FallsBack
 from roundround.model.decoder import n_parameters
-from roundround.records import checkpoints
 from roundround.records.directories import find_run
 from roundround.records.opening import opened_run
 from roundround.records.run import Invocation, Run
 from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import UserError
-from roundround.support.files import home_expanded
-from roundround.trained.export.card import Card, card_of
+from roundround.support.files import folder_in_one_step, home_expanded
+from roundround.trained.export.card import Card
 from roundround.trained.export.folder import (
     MODELING,
     ModelToExport,
     agreement,
+    card_of,
     check_free,
     model_to_export,
-    new_folder,
-    question_of,
-    stock_class,
     write_folder,
 )
-from roundround.trained.export.stock import NoStockClass, fitting_config
+from roundround.trained.export.stock import fitting_config, stock_config
 from roundround.trained.models import TrainedRun
 from roundround.trained.patterns import chosen_parts
 from roundround.verbs.export import ExportConfig
@@ -63,13 +60,9 @@ def export(cfg: DictConfig, invocation: Invocation) -> None:
         raise UserError(f"{source} is not finished ({status}); resume it with: roundround train resume={source}")
     model = model_to_export(trained, trained.decoder(config.checkpoint))
     if config.stock:
-        try:
-            fitting_config(model.decoder, model.sizes)
-        except NoStockClass as error:
-            raise UserError(f"stock=true: {error}; leave it out for a folder with code of its own") from error
+        fitting_config(model.decoder, model.sizes)  # refuses it where there is none
     windows = held_out_windows(trained)
-    state = checkpoints.read_state(checkpoints.find(trained.directory, config.checkpoint))
-    card = card_of(trained.manifest, destination.name, config.checkpoint, state, question_of(trained))
+    card = card_of(trained, destination.name, config.checkpoint)
     with opened_run(invocation, cfg) as run:
         run.note(
             choices=trained.manifest.get("choices", {}),
@@ -96,10 +89,13 @@ def held_out_windows(trained: TrainedRun) -> Tensor:
 
 def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: Path, card: Card) -> None:
     """Write beside the destination, compare logits, move into place, and print what was done."""
-    stock, pe, parts = stock_class(model), run.manifest["choices"].get("pe"), chosen_parts(run.manifest["choices"])
-    kind = f"a stock {stock}" if stock else f"a model with its own {MODELING}.py (trust_remote_code=True)"
-    with new_folder(destination) as folder:
-        print_status(f"{parts}: {kind}, {n_parameters(model.decoder):,} parameters, step {card.step}")
+    stock, choices = stock_config(model.decoder, model.sizes), run.manifest["choices"]
+    pe, parts = choices.get("pe"), chosen_parts(choices)
+    own = f"a model with its own {MODELING}.py (trust_remote_code=True)"
+    kind = f"a stock {stock.architectures[0]}" if stock else own
+    folder = destination.with_name(f".{destination.name}.{os.getpid()}")
+    with folder_in_one_step(destination, folder):  # in whose place an empty folder may be
+        print_status(f"{parts}: {kind}, {n_parameters(model.decoder):,} parameters, step {card.state['step']}")
         write_folder(model, folder, card)
         found = agreement(model, folder, windows)
     print_status(
@@ -111,6 +107,6 @@ def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: 
             f"pe={pe} draws positions in eval and probe; the exported model has its tokens at consecutive positions"
         )
     print_status(f"exported to {destination}")
-    common = {"pe": pe, "softmax": run.manifest["choices"].get("softmax"), "seed": run.manifest["seed"]}
+    common = {"pe": pe, "softmax": choices.get("softmax"), "seed": run.manifest["seed"]}
     values = {"largest_difference": found.difference, "largest_logit": found.largest}
     run.results([{"metric": name, **common, "value": value} for name, value in values.items()], **values)

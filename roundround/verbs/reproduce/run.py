@@ -70,7 +70,7 @@ def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig
             raise UserError(f"model= is for figures of a pretrained model, which {', '.join(figures)} is not")
         from roundround.hf.load import Pretrained  # transformers takes seconds, and the list needs none of it
 
-        build(config.model, Pretrained).check_there()
+        build(config.model, Pretrained)
     if config.data is not None and not any(figure.trains for figure in figures.values()):
         raise UserError(f"data= is for rope.table2, which trains; {', '.join(figures)} reads no text of yours")
     subjects = {name: subject_of(figure, cfg, invocation) for name, figure in figures.items()}

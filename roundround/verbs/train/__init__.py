@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from roundround.config.verb import Node
     from roundround.data.corpora import Source
     from roundround.data.tokenizers import TokenizerRecipe
+    from roundround.model.block import LayerKind
     from roundround.model.decoder import Decoder
     from roundround.model.gate import OutputGate
-    from roundround.model.kinds import LayerKind
     from roundround.model.qk_norm import QueryKeyNorm
     from roundround.pe.base import PositionalEncoding
     from roundround.records.loggers.base import Logger
