@@ -19,6 +19,10 @@ RENAMED = {  # old name: new name; of the names that begin alike the longest cou
     "roundround.attention.finals": "roundround.kernels.variants",
     "roundround.attention.kernels": "roundround.kernels.sdpa",
     "roundround.loading.load": "roundround.hf.load",
+    "roundround.records.loggers.csv": "roundround.records.loggers.base",
+    "roundround.records.loggers.none": "roundround.records.loggers.base",
+    "roundround.records.loggers.several": "roundround.records.loggers.base",
+    "roundround.records.loggers.tensorboard": "roundround.records.loggers.base",
     "roundround.runs": "roundround.records",
 }
 
@@ -27,7 +31,7 @@ def today(name: str) -> str:
     """A dotted name as it is today."""
     for old in sorted(RENAMED, key=len, reverse=True):
         if name == old or name.startswith(f"{old}."):
-            return RENAMED[old] + name[len(old) :]
+            return today(RENAMED[old] + name[len(old) :])
     return name
 
 

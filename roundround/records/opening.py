@@ -34,8 +34,7 @@ from roundround.records.directories import (
     has_words,
     read_manifest,
 )
-from roundround.records.loggers.base import Logger
-from roundround.records.loggers.several import Several
+from roundround.records.loggers.base import Logger, Several
 from roundround.records.provenance import (
     VARIANTS,
     config_hash,

@@ -24,7 +24,7 @@ from roundround.distributed import launcher
 from roundround.distributed.device import pick_device
 from roundround.distributed.peers import Peers
 from roundround.records.directories import remove_scratch, run_directory, sweep_directory
-from roundround.records.loggers.none import NoLogger
+from roundround.records.loggers.base import NoLogger
 from roundround.records.opening import opened
 from roundround.records.run import Invocation
 from roundround.support.errors import AlreadyReported, Interrupted, UserError

@@ -15,8 +15,7 @@ from helpers_kills import Killed, killed_before
 from helpers_manifest import CONFIG, DATA
 
 from roundround.records.directories import read_manifest
-from roundround.records.loggers.base import Logger
-from roundround.records.loggers.none import NoLogger
+from roundround.records.loggers.base import Logger, NoLogger
 from roundround.records.opening import opened
 from roundround.records.run import Invocation
 from roundround.support.errors import UserError

@@ -21,11 +21,7 @@ from roundround.analysis.repetition import overrides_of
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.completion import complete_override
 from roundround.config.options import changed_settings
-from roundround.records.loggers.base import Logger
-from roundround.records.loggers.csv import CSV
-from roundround.records.loggers.none import NoLogger
-from roundround.records.loggers.several import Several
-from roundround.records.loggers.tensorboard import TensorBoard
+from roundround.records.loggers.base import CSV, Logger, NoLogger, Several, TensorBoard
 from roundround.records.opening import opened
 from roundround.records.run import Invocation
 from roundround.support.errors import Interrupted, UserError
@@ -88,15 +84,11 @@ def test_every_number_of_the_metrics_is_in_both(sweep: Path, job: str) -> None:
     assert table(sweep / job / "metrics.csv") == ours
 
 
-def test_the_results_are_a_table_in_both(sweep: Path) -> None:
+def test_the_results_are_a_table(sweep: Path) -> None:
     results = json.loads((sweep / "1" / "results.json").read_text())
     assert len(results) > 4
     kept = [{name: str(value) for name, value in record.items() if value is not None} for record in results]
     assert table(sweep / "1" / "results.csv") == kept
-    header, _, *rows = text(sweep / "1", "results").splitlines()
-    names = [cell.strip() for cell in header.strip("|").split("|")]
-    shown = [dict(zip(names, (cell.strip() for cell in row.strip("|").split("|")), strict=True)) for row in rows]
-    assert [{name: cell for name, cell in row.items() if cell} for row in shown] == kept
 
 
 def test_tensorboard_has_the_config_the_headline_and_how_the_run_ended(sweep: Path) -> None:
@@ -114,8 +106,8 @@ def test_the_manifest_records_all_loggers(sweep: Path) -> None:
     manifest = json.loads((sweep / "1" / "run.json").read_text())
     targets = {name: node["_target_"] for name, node in manifest["config"]["logger"].items() if name != "_target_"}
     assert targets == {
-        "csv": "roundround.records.loggers.csv.CSV",
-        "tensorboard": "roundround.records.loggers.tensorboard.TensorBoard",
+        "csv": "roundround.records.loggers.base.CSV",
+        "tensorboard": "roundround.records.loggers.base.TensorBoard",
     }
     assert manifest["choices"]["logger"] == "several"
     assert {"+logger@logger.csv=csv", "+logger@logger.tensorboard=tensorboard"} <= set(manifest["overrides"])

@@ -16,7 +16,7 @@ from helpers_manifest import CONFIG, a_manifest
 from roundround.distributed import device as peak_memory
 from roundround.distributed.device import PeakMemory
 from roundround.records.directories import read_manifest
-from roundround.records.loggers.none import NoLogger
+from roundround.records.loggers.base import NoLogger
 from roundround.records.opening import opened
 from roundround.records.run import Invocation
 from roundround.support.errors import Interrupted

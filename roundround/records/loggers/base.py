@@ -1,16 +1,23 @@
-"""What a metric logger is: a few hooks, beside `metrics.jsonl` and `results.json`, which are always written.
+"""Metric loggers, beside `metrics.jsonl` and `results.json`, which are always written: a few hooks, and those of ours.
 
 They are not Lightning's loggers: that package takes six seconds to import, and `eval`, `probe` and `max-retrieval` do
-not import it.
-
-Tested by tests/records/test_loggers.py.
+not import it. W&B's is in `wandb.py`. Tested by tests/records/test_loggers.py.
 """
 
 from __future__ import annotations
 
+import csv
+import importlib.util
+import io
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
+
+from roundround.config.recorded import flat
+from roundround.records.directories import METRICS
+from roundround.support.errors import UserError
+from roundround.support.files import write_atomically
 
 
 class Logger:
@@ -46,6 +53,103 @@ class Logger:
         """The run has ended; the manifest's status says how. exit_code: that of its process."""
 
 
+@final
+class NoLogger(Logger):
+    """Nothing beside metrics.jsonl."""
+
+
+@final
+class Several(Logger):
+    """A list of loggers. A run feeds each of them by itself: if one fails, the others still get everything."""
+
+    def __init__(self, loggers: Sequence[Logger]) -> None:
+        self.loggers = list(loggers)
+
+
+@final
+class CSV(Logger):
+    """metrics.csv and results.csv in the run directory when the run ends; an empty cell means no value."""
+
+    def start(self, directory: Path, manifest: dict[str, Any]) -> None:
+        self.directory = directory
+
+    def results(self, records: Sequence[Mapping[str, Any]]) -> None:
+        write_table(self.directory / "results.csv", records)
+
+    def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
+        metrics = self.directory / METRICS
+        if metrics.exists():
+            write_table(self.directory / "metrics.csv", list(map(json.loads, metrics.read_text("utf-8").splitlines())))
+
+
+@final
+class TensorBoard(Logger):
+    """TensorBoard: event files in the run directory; `tensorboard --logdir outputs` shows all runs.
+
+    The config as text, the metrics as scalars, the figures as images, the config with the headline numbers for the tab
+    HPARAMS, and how the run ended. Its folder appears with the first line of metrics.
+    """
+
+    def __init__(self) -> None:
+        if importlib.util.find_spec("tensorboard") is None:
+            raise UserError("logger=tensorboard needs TensorBoard: pip install 'roundround[tensorboard]'")
+        self.writer: Any = None
+        self.purge_step: int | None = None
+        self.step = 0  # of the last metrics, which everything without a step of its own gets
+
+    def start(self, directory: Path, manifest: dict[str, Any]) -> None:
+        self.folder, self.config = directory / "tensorboard", manifest["config"]
+
+    def events(self) -> Any:
+        """The writer. It is made late, so that a run which is refused leaves nothing."""
+        if self.writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.writer = SummaryWriter(str(self.folder), purge_step=self.purge_step)
+            self.writer.add_text("config", f"```\n{json.dumps(self.config, indent=2, default=str)}\n```", self.step)
+        return self.writer
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        self.step = step
+        for name, value in metrics.items():
+            self.events().add_scalar(name, value, step)
+        self.events().flush()  # a killed process leaves what metrics.jsonl has
+
+    def forget_after(self, step: int) -> None:
+        self.step, self.purge_step = step, step + 1  # readers drop what earlier files have from this step on
+
+    def figures(self, pictures: Mapping[str, Path]) -> None:
+        import numpy as np
+        from PIL import Image
+
+        for name, path in pictures.items():
+            with Image.open(path) as picture:
+                pixels_HWC = np.asarray(picture.convert("RGB"))
+            self.events().add_image(f"figures/{name}", pixels_HWC, self.step, dataformats="HWC")
+
+    def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
+        if exit_code == 2 and self.writer is None:
+            return
+        writer = self.events()
+        writer.add_text("status", f"{manifest['status']} (exit code {exit_code})", self.step)
+        settings = {  # HPARAMS takes no lists
+            key: value if isinstance(value, bool | int | float | str) else json.dumps(value, default=str)
+            for key, value in flat(self.config).items()
+        }
+        headline = {f"headline/{name}": float(value) for name, value in manifest["headline"].items()}
+        writer.add_hparams(settings, headline, run_name=".", global_step=self.step)
+        writer.close()
+
+
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """The names in the order in which they first come."""
     return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replace a file by a table with its header. Numbers are written in full: they are read back to the last bit."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns_of(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue())

@@ -11,15 +11,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
-from urllib.parse import urlsplit
 
 from roundround.records.loggers.base import Logger, columns_of
 from roundround.support.console import print_passing, print_status
-from roundround.support.errors import UserError, check_no_credentials, one_line
+from roundround.support.errors import UserError, one_line
 from roundround.verbs import verb_named
 
 log = logging.getLogger(__name__)
-OFF = "logger=none turns it off"
 SECONDS_TO_REACH = 15  # the server, before the first line of a run
 
 
@@ -50,18 +48,9 @@ class WandB(Logger):
         self.log_checkpoint = str(log_checkpoint) if log_checkpoint else None
 
     def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
-        verb, wanted = manifest["verb"], f"logger.log_checkpoint={self.log_checkpoint}"
+        verb = manifest["verb"]
         if self.log_checkpoint and (not verb_named(verb).trains or manifest.get("run") is not None):
-            raise UserError(f"{wanted} is for a run that trains, which leaves checkpoints; leave it out")
-        if self.log_checkpoint == "best" and verb == "max-retrieval":
-            raise UserError(
-                f"{wanted}: max-retrieval measures no held-out loss to choose by; give logger.log_checkpoint=last"
-            )
-        for name in [name for name, value in os.environ.items() if name.startswith("WANDB_") and not value.strip()]:
-            del os.environ[name]  # as if it were not set; wandb refuses an empty mode
-        folders = {"WANDB_CACHE_DIR": directory / "wandb" / "cache", "WANDB_DATA_DIR": directory / "wandb"}
-        self.folders = {name: str(path) for name, path in folders.items() if name not in os.environ}
-        os.environ |= self.folders  # else files that wait for their upload lie in the home folder
+            raise UserError("logger.log_checkpoint is for a run that trains, which leaves checkpoints; leave it out")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # wandb's own deprecations
             import wandb
@@ -80,11 +69,7 @@ class WandB(Logger):
             "config": manifest["config"],
         }
         try:
-            address = wandb.setup().settings.base_url
-            check_no_credentials(address, "WANDB_BASE_URL")  # wandb's address of the run would have them
-            login = has_login(address)
-            asked = mode_of(manifest, login)
-            self.run = self.begin(asked, options)
+            self.run = self.begin(mode_of(manifest, has_login(wandb.setup().settings.base_url)), options)
         except (wandb.errors.Error, ValueError, OSError) as error:
             raise UserError(f"Weights & Biases cannot start: {one_line(error)[:200]}; or give logger=none") from error
         # an axis of our own: on its own axis wandb drops the steps that it has, which a resumed run repeats
@@ -92,11 +77,8 @@ class WandB(Logger):
         self.run.define_metric("*", step_metric="step")
         mode = self.run.settings.mode
         url = None if mode == "offline" else self.run.url
-        if mode == "offline":
-            later = "logger=wandb" if login and asked == "offline" else "wandb sync"
-            print_status(f"W&B: offline, in wandb/ of the run directory; {later} uploads it, {OFF}")
-        elif url is not None:
-            print_status(f"W&B: {url}; {OFF}")
+        where = url or f"{mode}, in wandb/ of the run directory; wandb sync uploads it"
+        print_status(f"W&B: {where}; logger=none turns it off")
         return {"id": self.run.id, "mode": mode, "url": url}
 
     def begin(self, mode: str, options: dict[str, Any]) -> Any:
@@ -104,14 +86,13 @@ class WandB(Logger):
         settings = self.wandb.Settings(console="off", silent=True, init_timeout=SECONDS_TO_REACH)
         if mode == "online":
             print_passing("reaching W&B")
-            try:
-                return self.wandb.init(mode=mode, settings=settings, **options)
-            except (self.wandb.errors.Error, OSError) as error:
-                unreached = one_line(error)[:200]
-            run = self.wandb.init(mode="offline", settings=settings, **options)
-            log.warning("Weights & Biases cannot be reached (%s); logging offline", unreached)
-            return run
-        return self.wandb.init(mode=mode, settings=settings, **options)
+        try:
+            return self.wandb.init(mode=mode, settings=settings, **options)
+        except (self.wandb.errors.Error, OSError) as error:
+            if mode != "online":
+                raise
+            log.warning("Weights & Biases cannot be reached (%s); logging offline", one_line(error)[:200])
+            return self.wandb.init(mode="offline", settings=settings, **options)
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         self.run.log({**metrics, "step": step})
@@ -133,8 +114,6 @@ class WandB(Logger):
     def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
         self.run.summary.update({"status": manifest["status"], **manifest["headline"]})
         self.run.finish(exit_code=exit_code)
-        for name in self.folders:  # the next job of a sweep has its own
-            os.environ.pop(name, None)
 
 
 def mode_of(manifest: Mapping[str, Any], login: bool) -> str:
@@ -150,12 +129,6 @@ def mode_of(manifest: Mapping[str, Any], login: bool) -> str:
 
 def has_login(address: str) -> bool:
     """Whether there is an API key for the server at this address, in wandb's variable or in a netrc file."""
-    import netrc
+    import requests  # type: ignore[import-untyped]  # a dependency of wandb
 
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    try:
-        path = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
-        return netrc.netrc(path).authenticators(urlsplit(address).hostname or "") is not None
-    except (OSError, RuntimeError, netrc.NetrcParseError):  # RuntimeError: there is no home folder
-        return False
+    return bool(os.environ.get("WANDB_API_KEY") or requests.utils.get_netrc_auth(address))
