@@ -18,7 +18,7 @@ from torch import Tensor
 from roundround.distributed.interruption import STOP_SIGNALS, interrupt, on_signals, put_back
 from roundround.probing.telemetry import attention_statistics
 from roundround.records import checkpoints
-from roundround.records.checkpoints import Checkpoint, check_optimizer
+from roundround.records.checkpoints import Checkpoint
 from roundround.records.run import Run
 from roundround.support.errors import Interrupted
 from roundround.training.bookkeeping import Bookkeeping
@@ -75,7 +75,6 @@ class TrainingCallback(lightning.Callback):
 
                 load_shards_of_optimizer(trainer.optimizers[0], self.past)
             else:
-                check_optimizer(self.past.optimizer, trainer.optimizers[0], self.past.folder)
                 trainer.strategy.load_optimizer_state_dict({"optimizer_states": [self.past.optimizer]})
             if "loss_scaler" in self.past.state:
                 trainer.precision_plugin.load_state_dict(self.past.state["loss_scaler"])

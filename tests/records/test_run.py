@@ -28,8 +28,7 @@ from helpers_manifest import CONFIG, a_manifest
 from roundround.distributed.peers import Peers
 from roundround.records import directories, provenance
 from roundround.records.directories import claim, find_run, read_manifest, run_directory, sweep_directory
-from roundround.records.loggers.base import Logger
-from roundround.records.loggers.none import NoLogger
+from roundround.records.loggers.base import Logger, NoLogger
 from roundround.records.opening import opened
 from roundround.records.run import Invocation, Run
 from roundround.support import files
@@ -372,7 +371,7 @@ def test_a_resumed_run_forgets_later_steps_and_a_torn_last_line(directory: Path,
 CHILD = """
 import sys
 from pathlib import Path
-from roundround.records.loggers.none import NoLogger
+from roundround.records.loggers.base import NoLogger
 from roundround.records.opening import opened
 from roundround.records.run import Invocation
 invocation = Invocation(verb="probe", directory=Path(sys.argv[1]), overrides=[], choices={})
@@ -531,11 +530,10 @@ def test_a_run_is_found_anywhere_by_its_path(outputs: Path, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "has no run.json"),
-        ("{", "is not valid json"),
-        ("\x00", "is not valid json"),
-        ("[]", "is not a manifest of roundround: it holds no values by name"),
-        ('{"verb": "train", "status": "done"}', "is not a manifest of roundround: started is missing"),
+        (None, "its run.json cannot be read: No such file"),
+        ("{", "cannot be read"),
+        ("[]", "is not a manifest of roundround"),
+        ('{"verb": "train", "status": "done"}', "is not a manifest of roundround"),
     ],
 )
 def test_a_folder_that_is_no_run_is_a_user_error(tmp_path: Path, text: str | None, message: str) -> None:
@@ -551,24 +549,6 @@ def test_outputs_in_the_home_folder_are_where_last_looks(tmp_path: Path, monkeyp
     assert begun.is_relative_to(tmp_path / "runs")
     write_json(begun / "run.json", a_manifest(status="done"))
     assert find_run("last", "~/runs", "train", done=True) == begun
-
-
-@pytest.mark.parametrize("name", ["train.log", "checkpoints", "figures/curve.svg", "wandb"])
-def test_a_run_with_a_link_that_leads_out_of_it_is_not_resumed(tmp_path: Path, name: str) -> None:
-    run = leave_run(tmp_path / "run", "2026-01-02T23:00:00.000000+00:00")
-    (run / "checkpoints" / "step-00000001").mkdir(parents=True)
-    (run / "checkpoints" / "last").symlink_to("step-00000001")
-    (run / "wandb").mkdir()
-    (run / "wandb" / "debug.log").symlink_to("/tmp/wandb.log")
-    assert run_directory("outputs", "train", str(run)) == str(run)
-    path = run / name
-    if path.is_dir():
-        path.rename(tmp_path / "elsewhere")
-    path.parent.mkdir(exist_ok=True)
-    path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match=f"{name} is a link that leads out of the run"):
-        run_directory("outputs", "train", str(run))
-    assert find_run(str(run), "outputs", "train", done=True) == run, "it may be read"
 
 
 # -- claiming a directory
