@@ -23,7 +23,10 @@ RENAMED = {  # old name: new name; of the names that begin alike the longest cou
     "roundround.records.loggers.none": "roundround.records.loggers.base",
     "roundround.records.loggers.several": "roundround.records.loggers.base",
     "roundround.records.loggers.tensorboard": "roundround.records.loggers.base",
+    "roundround.records.loggers.wandb": "roundround.records.loggers.base",
     "roundround.runs": "roundround.records",
+    "roundround.training.muon": "roundround.training.optim",
+    "roundround.training.schedules": "roundround.training.optim",
 }
 
 

@@ -21,14 +21,13 @@ import sysconfig
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from roundround.config.recorded import foreign_targets, overridden
 from roundround.records.directories import has_words, read_manifest
 from roundround.support.console import print_status
-from roundround.support.errors import UserError, printable
+from roundround.support.errors import UserError
 from roundround.support.files import sha256
 from roundround.support.imports import file_of, import_statements, package_of, reached
 
@@ -195,11 +194,10 @@ def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -
     for target in sorted(set(foreign_targets(config).values())):
         now, kept = sources_of(target), manifest.get("variants", {}).get(target, {})
         names = sorted({*now, *kept}) if now else []  # for a class that is gone the error comes when it is built
-        differing = {name: difference(now.get(name), folder / name, kept.get(name)) for name in names}
-        if any(differing.values()):
-            listed = ", ".join(f"{name} ({what})" for name, what in differing.items() if what)
+        listed = ", ".join(name for name in names if differs(now.get(name), folder / name, kept.get(name)))
+        if listed:
             found.append(
-                f"{target} is not as {directory} was made with: {listed}; the kept source is in {folder}: "
+                f"{target} is not as {directory} was made with: {listed} changed; the kept source is in {folder}: "
                 f"give --config-dir {folder} to use it"
             )
     return found
@@ -226,24 +224,16 @@ def tell_changes(directory: Path, manifest: dict[str, Any], config: dict[str, An
         print_status(line)
 
 
-def difference(now: Path | None, copy: Path, kept_hash: str | None) -> str:
-    """How the code of a file differs from the file that the run kept; empty if only comments differ, or nothing."""
-    if now is None:
-        return "no longer there or imported"
-    if kept_hash is None:
-        return "not imported then"
+def differs(now: Path | None, copy: Path, kept_hash: str | None) -> bool:
+    """Whether the code of a file is not that of the file that the run kept; comments may differ."""
+    if now is None or kept_hash is None:
+        return True
     if sha256(now) == kept_hash:
-        return ""
-    if not copy.is_file() or sha256(copy) != kept_hash:
-        return "another text; the kept copy is damaged"
-    before, after = (path.read_text(encoding="utf-8", errors="replace") for path in (copy, now))
-    with suppress(SyntaxError, ValueError):
-        if ast.dump(ast.parse(before)) == ast.dump(ast.parse(after)):
-            return ""
-    for n, (was, now_is) in enumerate(zip_longest(before.splitlines(), after.splitlines(), fillvalue=""), 1):
-        if was != now_is:
-            return f"line {n}: '{printable(was.strip(), 60)}' -> '{printable(now_is.strip(), 60)}'"
-    return ""
+        return False
+    if copy.is_file() and sha256(copy) == kept_hash:
+        with suppress(SyntaxError, ValueError):
+            return ast.dump(ast.parse(copy.read_bytes())) != ast.dump(ast.parse(now.read_bytes()))
+    return True
 
 
 def is_done(directory: Path, verb: str, overrides: Sequence[str]) -> bool:

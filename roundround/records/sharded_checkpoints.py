@@ -11,7 +11,6 @@ The tensors have the names that `checkpoints.py` gives them: the same reader tak
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -35,8 +34,6 @@ from roundround.records.checkpoints import Checkpoint, split_optimizer, write_st
 from roundround.support.files import flush_folder, sha256, usual_mode
 
 OF_WEIGHTS, OF_TRAINER = 1, 2  # the numbers of a process's two files
-
-logging.getLogger("torch.distributed.checkpoint.hf_storage").setLevel(logging.WARNING)
 
 
 class Writer(HuggingFaceStorageWriter):

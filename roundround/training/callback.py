@@ -21,9 +21,8 @@ from roundround.records import checkpoints
 from roundround.records.checkpoints import Checkpoint
 from roundround.records.run import Run
 from roundround.support.errors import Interrupted
-from roundround.training.bookkeeping import Bookkeeping
+from roundround.training.bookkeeping import Bookkeeping, Meter
 from roundround.training.material import Material
-from roundround.training.meter import Meter
 from roundround.training.module import LanguageModel, gathered, loss_scaler
 from roundround.verbs.train import TrainConfig
 
@@ -79,7 +78,6 @@ class TrainingCallback(lightning.Callback):
             if "loss_scaler" in self.past.state:
                 trainer.precision_plugin.load_state_dict(self.past.state["loss_scaler"])
         self.run.directory = Path(trainer.strategy.broadcast(str(self.run.directory)))  # the first rank's
-        self.meter.start(trainer.global_rank)
         self.seen_step = module.step
         self.bookkeeping.start(sharded=self.sharded)
         if self.owed is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import stat
@@ -85,30 +84,6 @@ def test_a_kill_before_any_change_leaves_what_a_resume_makes_right(tmp_path: Pat
         assert tree(folder) == tree(whole), n
         assert checkpoints.find(run, "best").name == checkpoints.folder_of(last)
         shutil.rmtree(run)
-
-
-def test_a_kill_while_a_resume_puts_things_right_is_put_right_by_the_next(tmp_path: Path) -> None:
-    n = 0
-    while True:
-        n += 1
-        folder = tmp_path / str(n)
-        for step in (1, 2, 3, 4):
-            save(folder, step, BEST[step])
-        shutil.copytree(folder / "step-00000004", folder / "step-00000001")  # as if prune had not come to it
-        state = json.loads((folder / "step-00000001" / "state.json").read_text())
-        (folder / "step-00000001" / "state.json").write_text(json.dumps({**state, "step": 1}))
-        shutil.copytree(folder / "step-00000004", folder / ".step-00000001")
-        os.replace(folder / "best", folder / ".best")
-        (folder / "last").unlink()
-        (folder / "last").symlink_to("step-00000003")
-        with killed_before(n, folder) as watch:
-            checkpoints.clean_up(folder)
-        checkpoints.clean_up(folder)
-        names = {f"step-0000000{n}": "folder" for n in (2, 3, 4)}
-        assert tree(folder) == names | {"last": "step-00000004", "best": "step-00000002"}, n
-        if watch.seen < n:
-            break
-    assert n > 10
 
 
 def test_a_run_without_a_loss_to_choose_by_has_no_best(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import ROOT, Done, option, saved_weights
+from conftest import ROOT, Done, option
 from helpers_attention import covering
 from omegaconf import OmegaConf
 
@@ -111,14 +111,6 @@ def test_adaptive_temperature_replaces_the_softmax_of_a_trained_run(
     assert adaptive.value("perplexity", length=32) != plain.value("perplexity", length=32)
 
 
-def test_training_with_it_in_inference_only_is_training_with_the_plain_softmax(train: Callable[..., Done]) -> None:
-    names = ("softmax", "adaptive_temperature", "adaptive_temperature_trained")
-    runs = [train(f"softmax={name}", "trainer.max_steps=3") for name in names]
-    plain, adaptive, trained = (saved_weights(run.directory) for run in runs)
-    assert all(torch.equal(plain[name], adaptive[name]) for name in plain)
-    assert not all(torch.equal(plain[name], trained[name]) for name in plain)
-
-
 def test_what_has_no_fused_form_says_so_once(train: Callable[..., Done]) -> None:
     slow = train("softmax=entmax15", "trainer.max_steps=2")
     assert slow.err.count("Entmax15 has no exact fused form") == 1
@@ -126,10 +118,3 @@ def test_what_has_no_fused_form_says_so_once(train: Callable[..., Done]) -> None
     assert biased.err.count("Softmax with BucketBias has no exact fused form") == 1
     fast = train("softmax=sink", "pe=alibi", "trainer.max_steps=2")
     assert "no exact fused form" not in fast.err
-
-
-def test_the_published_polynomial_stands_in_the_yaml() -> None:
-    from roundround.softmax.adaptive_temperature import PUBLISHED
-
-    for name in ("adaptive_temperature", "adaptive_temperature_trained"):
-        assert tuple(load_option("softmax", name).coefficients) == PUBLISHED

@@ -40,16 +40,6 @@ def evaluated(roundround: Callable[..., Done], run: Path | str, *args: str) -> D
     return done
 
 
-def test_the_table_goes_to_standard_output_where_it_is_asked_for(roundround: Callable[..., Done], run: Path) -> None:
-    told, asked = evaluated(roundround, run, LENGTHS), evaluated(roundround, run, LENGTHS, "table=stdout")
-    assert told.out == f"{told.directory}\n"
-    assert "perplexity" in told.err
-    *table, directory = asked.out.splitlines()
-    assert Path(directory).is_dir()
-    assert f"{asked.value('perplexity', length=64):.4f}" in "".join(table)
-    assert "context" not in asked.err.partition("the same")[0]
-
-
 def test_perplexity_equals_a_loop_over_the_targets(roundround: Callable[..., Done], run: Path) -> None:
     """Every token of the stream but the first, predicted from its own window alone; ends of documents are apart."""
     from roundround.config.build import build
@@ -106,13 +96,6 @@ def test_loss_by_position_averages_to_the_loss(roundround: Callable[..., Done], 
         assert [bins[0]["first_position"], bins[-1]["last_position"]] == [0, length - 1]
 
 
-@pytest.mark.pictures
-def test_the_figure_is_drawn(roundround: Callable[..., Done], run: Path) -> None:
-    done = evaluated(roundround, run, LENGTHS)
-    assert (done.directory / "figures" / "perplexity.pdf").stat().st_size > 1000
-    assert "training context length" in (done.directory / "figures" / "perplexity.svg").read_text()
-
-
 def test_best_is_the_checkpoint_of_the_lowest_held_out_loss(roundround: Callable[..., Done], run: Path) -> None:
     steps = {}
     for line in (run / "metrics.jsonl").read_text().splitlines():
@@ -123,13 +106,6 @@ def test_best_is_the_checkpoint_of_the_lowest_held_out_loss(roundround: Callable
     assert (run / "checkpoints" / "best").resolve().name == f"step-{best:08d}"
     done = evaluated(roundround, run, "length=32", "max_tokens=256")
     assert math.log(done.value("perplexity_with_joints", length=32)) == pytest.approx(steps[best], rel=1e-5)
-
-
-def test_bytes_are_those_of_the_text_that_was_scored(roundround: Callable[..., Done], run: Path, corpus: Path) -> None:
-    done = evaluated(roundround, run, "length=32", "max_tokens=300")
-    n_bytes = len(held_out_stream(corpus)[1:301].replace(b"\0", b""))
-    (nats,) = (r["value"] for r in done.results if r["metric"] == "nats_per_token" and "targets" not in r)
-    assert done.value("nats_per_byte") == pytest.approx(nats * done.value("scored_targets") / n_bytes)
 
 
 def test_sliding_windows_score_the_same_targets_elsewhere_in_the_window(

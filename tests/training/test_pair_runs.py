@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,10 +14,8 @@ import torch
 from conftest import FAST, Done, typed
 from scipy import stats
 
-from roundround.report.eval_panels import PAIRS, view
 from roundround.report.evaluation import PairScores
 from roundround.report.evaluation import records_of_pairs as records
-from roundround.report.page.view import files_of
 from roundround.trained.models import TrainedRun
 
 SOME = ["data=zorro", "data.pairs=4", "data.phenomena=[case-subjective_pronoun,irregular-verb,binding-principle_a]"]
@@ -121,39 +118,3 @@ def test_the_packaged_model_is_asked_with_nothing_else(roundround: Callable[...,
     assert {r["prefix"] for r in done.results} == {0, 64}
     assert {r["model"] for r in done.results} == {"stories260k"}
     assert "a prefix is one piece of data=stories, cut by seed 0" in done.err
-
-
-def test_the_page_and_the_figure_show_phenomena(evaluated: Callable[..., Done]) -> None:
-    done = evaluated(*SOME, "prefix=0,8,40")
-    line, by_rank = PAIRS.panels(done.results, None)
-    assert list(line.curves[0].x) == [0, 8, 40]
-    assert [curve.name for curve in by_rank.curves] == [
-        "behind 0 tokens", "behind 8 tokens", "behind 40 tokens", "chance"
-    ]  # fmt: skip
-    assert list(by_rank.curves[0].y) == sorted(by_rank.curves[0].y)
-    page = view(files_of(done.directory), done.results)
-    assert page.sections[0].title == "Right sentences"
-    assert re.search(r"12 pairs of 3 phenomena, a sample", " ".join(page.scope))
-
-
-def test_a_comparison_takes_prefix_and_phenomenon_for_places(
-    evaluated: Callable[..., Done], roundround: Callable[..., Done]
-) -> None:
-    assert evaluated(*SOME, "prefix=0,8").code == 0
-    assert evaluated(*SOME, "prefix=0,8", "pe=nope").code == 0
-    done = roundround("compare", "outputs/eval", "baseline=pe=rope", "prefix=8", "logger=none", "metric=accuracy")
-    assert done.code == 0, done.err
-    places = {(r.get("prefix"), r.get("phenomenon")) for r in done.results if r["settings"]["pe"] == "nope"}
-    assert places == {(8, None), *((8, name) for name in SOME[2].partition("[")[2].strip("]").split(","))}
-
-
-def test_documents_that_do_not_see_each_other_have_no_prefix(
-    train: Callable[..., Done], roundround: Callable[..., Done]
-) -> None:
-    apart = train("data.separate_documents=true")
-    done = roundround("eval", f"run={apart.directory}", *SOME, "logger=none")
-    assert done.code == 0, done.err
-    assert "nothing stands before a sentence, so its first token is not counted" in done.err
-    told = roundround("eval", f"run={apart.directory}", *SOME, "prefix=8", "logger=none")
-    assert told.code == 2
-    assert "documents that do not see each other; leave prefix= out" in told.err
