@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 CGROUPS = Path("/sys/fs/cgroup")
 STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")  # of Linux
-FORGET_PEAK = "5"  # see proc_pid_clear_refs(5)
 
 
 def pick_device(name: str) -> torch.device:
@@ -70,8 +69,6 @@ def memory(device: torch.device) -> int:
         import torch
 
         return int(torch.cuda.mem_get_info(device)[1])
-    if os.name != "posix":  # there the system does not say it: an allocation that does not fit fails
-        return sys.maxsize
     import resource
 
     there, (limit, _) = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), resource.getrlimit(resource.RLIMIT_AS)
@@ -113,7 +110,7 @@ class PeakMemory:
     def __init__(self) -> None:
         self.forgotten = False
         with suppress(OSError):
-            CLEAR_REFS.write_text(FORGET_PEAK, encoding="ascii")
+            CLEAR_REFS.write_text("5", encoding="ascii")  # see proc_pid_clear_refs(5)
             self.forgotten = True
         for cuda, n in gpus():
             cuda.reset_peak_memory_stats(n)

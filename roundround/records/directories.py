@@ -125,10 +125,10 @@ def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path
     runs = sorted((time_of(run["started"]), path, run["status"]) for path, run in others if done or not run.get("run"))
     found = [run for run in runs if run[2] == "done" or not done]
     kind, before = "finished " if done else "", int(named[1] or 0)
-    if not found:
-        raise UserError(f"no {kind}{verb} run under {folder}; start one with: roundround {verb}")
     if before >= len(found):
-        raise UserError(f"{reference}: there are {len(found)} {kind}runs of {verb} under {folder}")
+        raise UserError(
+            f"no {kind}{verb} run {reference} under {folder}, which has {len(found)}; start one with: roundround {verb}"
+        )
     taken = found[-1 - before]
     newer = [run for run in runs if run > taken and run not in found]
     if newer:

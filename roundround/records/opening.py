@@ -178,19 +178,20 @@ def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None
     fails, a new run leaves nothing.
     """
     try:
-        with refusal_as_user_error(run.directory):
-            if before is not None:
-                run.manifest["variants"] = keep_sources(run.manifest["config"], run.directory)
-            else:
-                clean_up(run.directory)
-            if "resume" not in run.manifest["config"]:  # a verb that cannot resume starts over in its own directory
-                run.forget_after(0)
-            if patch is not None:
-                write_atomically(run.directory / "code.patch", patch)
-            run.note()
-    except BaseException:
+        if before is not None:
+            run.manifest["variants"] = keep_sources(run.manifest["config"], run.directory)
+        else:
+            clean_up(run.directory)
+        if "resume" not in run.manifest["config"]:  # a verb that cannot resume starts over in its own directory
+            run.forget_after(0)
+        if patch is not None:
+            write_atomically(run.directory / "code.patch", patch)
+        run.note()
+    except BaseException as error:
         if before is not None:
             take_back(run, before, None)
+        if isinstance(error, OSError) and not is_full(error):
+            raise UserError(f"cannot write to {error.filename or run.directory}: {error.strerror}") from error
         raise
 
 
@@ -299,27 +300,11 @@ def locked(directory: Path, *, seconds: float = 0.0) -> Iterator[None]:
 
     seconds: how long to wait for it.
     """
-    lock = FileLock(directory / LOCK)
     try:
-        with refusal_as_user_error(directory):
-            lock.acquire(timeout=seconds)
+        lock = FileLock(directory / LOCK).acquire(timeout=seconds)
     except Timeout as error:
         raise UserError(f"{directory} is being written by another process; wait for it or stop it") from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def refusal_as_user_error(directory: Path) -> Iterator[None]:
-    """Inside, an error of the system about writing becomes a UserError; a full disk is left to the caller."""
-    try:
-        yield
-    except Timeout:  # an OSError too
-        raise
     except OSError as error:
-        if is_full(error):
-            raise
-        reason = error.strerror or one_line(error)
-        raise UserError(f"cannot write to {error.filename or directory}: {reason}") from error
+        raise UserError(f"cannot write to {directory}: {error.strerror or one_line(error)}") from error
+    with lock:
+        yield

@@ -78,13 +78,7 @@ def config_hash(config: Any) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that numbers depend on."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
 
 
 def git(*args: str) -> bytes | None:
@@ -94,8 +88,7 @@ def git(*args: str) -> bytes | None:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
-    fine = done.returncode == 0 or ("--no-index" in args and done.returncode == 1)  # 1: the files differ
-    return done.stdout if fine else None
+    return done.stdout if done.returncode in (0, 1) else None  # 1: of --no-index, the files differ
 
 
 def git_state() -> tuple[dict[str, Any] | None, bytes | None]:
@@ -135,7 +128,11 @@ def sources_of(target: str) -> dict[str, Path]:
 
     def following(name: str) -> list[str]:
         path = own_file(name)
-        return [] if path is None else [name.rpartition(".")[0], *imported_by(path, name)]
+        if path is None:
+            return []
+        # `from a import b` gives a and a.b, which may be a module too
+        statements = import_statements(path.read_bytes(), package_of(name, path))
+        return [name.rpartition(".")[0], *(n for s in statements for n in (s.origin, *s.names) if n)]
 
     files = [path for name in reached([module], following) if (path := own_file(name)) is not None]
     return {path.relative_to(root).as_posix(): path for path in files}
@@ -158,15 +155,6 @@ def installed(root: Path) -> bool:
     """Whether packages are installed into a folder. Its other modules then do not belong to a class in it."""
     folders = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
     return root in folders or not {"site-packages", "dist-packages"}.isdisjoint(root.parts)
-
-
-def imported_by(path: Path, name: str) -> list[str]:
-    """The dotted names that a module imports. `from a import b` gives a and a.b, which may be a module too."""
-    try:
-        statements = list(import_statements(path.read_bytes(), package_of(name, path)))
-    except (SyntaxError, ValueError):  # whoever imports it will say so
-        return []
-    return [name for statement in statements for name in (statement.origin, *statement.names) if name]
 
 
 # -- keeping

@@ -96,16 +96,13 @@ class ShardedSaver:
         self.pending = pending
 
     def wait(self) -> None:
-        """Wait until the checkpoint is written. Raises the error of a failed write, which leaves nothing."""
+        """Wait until the checkpoint is written. Raises the error of a failed write, which leaves a hidden folder."""
         if self.pending is None:
             return
         pending, self.pending = self.pending, None
         try:
             pending.result()
         except CheckpointException as error:
-            if dist.get_rank() == 0:
-                for left in self.folder.glob(f".{checkpoints.STEP}*"):
-                    shutil.rmtree(left, ignore_errors=True)
             raise next(iter(error.failures.values()))[0] from error
 
 

@@ -194,12 +194,12 @@ class TextMaterial(Material):
         return bool(new["nats_per_token"] < best["nats_per_token"])
 
     def describe(self, measured: Measured) -> str:
-        return f"held-out perplexity {readable(perplexity(measured['nats_per_token']))}"
+        return f"held-out perplexity {perplexity(measured['nats_per_token']):.3f}"
 
     def conclusion(self, best: Measured) -> str:
         values = self.in_three_units(best)
         return (
-            f"held-out perplexity {readable(values['perplexity'])} (loss {values['nats_per_token']:.4f} nats per "
+            f"held-out perplexity {values['perplexity']:.3f} (loss {values['nats_per_token']:.4f} nats per "
             f"token, {values['nats_per_byte']:.4f} per byte)"
         )
 
@@ -313,11 +313,6 @@ class TaskMaterial(Material):
         plateau = math.inf if left is None else float(left)
         headline = values if left is None else {**values, "plateau": plateau}
         return [*records, {"metric": "plateau", "value": plateau}], headline
-
-
-def readable(perplexity: float) -> str:
-    """A perplexity to three decimals; from a million on, as of a diverged run, to four digits."""
-    return f"{perplexity:.3f}" if perplexity < 1e6 else f"{perplexity:.4g}"
 
 
 def unread_loss(examples: Sequence[Example]) -> float:

@@ -62,9 +62,6 @@ def decoder_of(
     return decoder, None
 
 
-SHORT = 256  # tokens of the pass in which kernels are tried
-
-
 def sharded_decoder(make: MakeDecoder, mesh: DeviceMesh, *, seed: int, compiled: bool) -> Decoder:
     """The decoder with this process's share of its parameters: no process ever holds more than one whole layer.
 
@@ -141,7 +138,7 @@ class LanguageModel(lightning.LightningModule):
         """Try kernels before the first step: the compiler cannot try one while it traces a model."""
         with uncompiled(self.decoder) as is_compiled, self.trainer.precision_plugin.forward_context():
             if is_compiled and self.device.type == "cuda":
-                n_tokens = min(SHORT, self.decoder.longest() or SHORT)
+                n_tokens = min(256, self.decoder.longest() or 256)
                 tokens_1T = torch.zeros(1, n_tokens, dtype=torch.int64, device=self.device)
                 self.decoder(tokens_1T, targets_BT=tokens_1T, step=0)
 

@@ -42,9 +42,8 @@ class OptimizerFactory:
     def groups(self, module: nn.Module) -> list[dict[str, Any]]:
         """Parameters that decay and those that do not: gains, biases and other vectors, unless `decay_biases`."""
         parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        vectors = {name for name, p in parameters if p.ndim < 2 or name.endswith("bias")}
-        if self.decay_biases:
-            vectors = set()
+        without_decay = [] if self.decay_biases else parameters
+        vectors = {name for name, p in without_decay if p.ndim < 2 or name.endswith("bias")}
         groups = [
             {"params": [p for name, p in parameters if name not in vectors], "weight_decay": self.weight_decay},
             {"params": [p for name, p in parameters if name in vectors], "weight_decay": 0.0},

@@ -478,9 +478,9 @@ def test_last_to_go_on_with_did_not_only_look_at_another(outputs: Path) -> None:
 
 def test_last_without_a_finished_run_says_how_to_start_one(tmp_path: Path) -> None:
     leave_run(tmp_path / "train/2026-01-03/11-00-00", "2026-01-03T11:00:00.000000+00:00", "failed: boom")
-    with pytest.raises(UserError, match=r"no finished train run under .*; start one with: roundround train"):
+    with pytest.raises(UserError, match=r"no finished train run last under .*; start one with: roundround train"):
         find_run("last", str(tmp_path), "train", done=True)
-    with pytest.raises(UserError, match="no eval run under"):
+    with pytest.raises(UserError, match="no eval run last under"):
         find_run("last", str(tmp_path), "eval", done=False)
 
 

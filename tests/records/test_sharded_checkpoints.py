@@ -133,7 +133,7 @@ def save_on_a_full_disk(mesh: DeviceMesh, folder: Path) -> list[str]:
     except OSError as error:
         told.append("full" if is_full(error) else repr(error))
     dist.barrier()
-    told.append(" ".join(sorted(path.name for path in folder.glob("*step*"))))
+    told.append(" ".join(sorted(path.name for path in folder.glob("step*"))))
     sharded_checkpoints.Writer.write_data = write  # type: ignore[method-assign]
     dist.barrier()
     save(mesh, folder, [2])

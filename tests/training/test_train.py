@@ -346,7 +346,7 @@ def test_resuming_on_a_text_that_has_changed_is_refused(
     assert "the corpus is no longer the one" in done.err
 
 
-def test_a_damaged_checkpoint_is_seen_and_the_one_before_offered(
+def test_a_damaged_checkpoint_is_named(
     train: Callable[..., Done], roundround: Callable[..., Done]
 ) -> None:
     run = train().directory
@@ -356,7 +356,6 @@ def test_a_damaged_checkpoint_is_seen_and_the_one_before_offered(
         done = roundround(*args, "logger=none")
         assert done.code == 2
         assert "model.safetensors is damaged" in done.err
-        assert "step-00000002" in done.err
     done = roundround("eval", f"run={run}", "length=32", "checkpoint=step-00000002", "logger=none")
     assert done.code == 0, done.err
 
