@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -203,24 +202,6 @@ def test_a_script_of_sbatch_for_two_tasks_trains_with_srun_alone(
     assert done.err.splitlines()[-1].endswith("this Slurm job has 2 tasks; put srun in front of the command")
 
 
-def test_a_shell_of_a_named_salloc_trains_as_any_shell(
-    train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_all(monkeypatch, SHELL)
-    done = train("trainer.max_steps=1")
-    assert done.code == 0, done.err
-
-
-@pytest.mark.slow
-def test_two_processes_train_in_a_shell_of_a_named_salloc(
-    here: Path, fast: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_all(monkeypatch, SHELL)
-    done = shell("train", *fast, "trainer.devices=2", "trainer.strategy=ddp", "trainer.max_steps=1", cwd=here)
-    assert done.code == 0, done.err
-    assert done.manifest["status"] == "done"
-
-
 @pytest.mark.parametrize("environment", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
 def test_a_sweep_of_processes_of_a_launcher_is_refused(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -269,20 +250,6 @@ def test_processes_of_torchrun_go_on_with_one_run(here: Path, fast: list[str], t
     assert again.err.count("resuming after step 2") == 1
     assert (whole.directory / "checkpoints/last/model.safetensors").read_bytes() == before
     assert not list(here.glob("roundround-rank-*"))
-
-
-AGENTS = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=two", "--rdzv-endpoint=127.0.0.1:29613"]
-
-
-@pytest.mark.slow
-def test_two_agents_are_one_run(here: Path, fast: list[str]) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", *AGENTS, "-m", "roundround"]
-    with ThreadPoolExecutor(2) as pool:
-        both = list(pool.map(lambda _: processes(*torchrun, "train", *fast, "trainer.devices=auto", here=here), "ab"))
-    assert [done.code for done in both] == [0, 0], both
-    (run,) = here.glob("outputs/train/*/*")
-    assert "".join(done.out for done in both).split() == [str(run)]
-    assert json.loads((run / "run.json").read_text())["status"] == "done"
 
 
 @pytest.mark.slow
@@ -345,15 +312,3 @@ def test_kernels_are_launched_on_the_gpu_that_is_asked_for(
     monkeypatch.setattr(torch._C, "_cuda_setDevice", chosen.append, raising=False)
     assert pick_device(name) == torch.device("cuda" if name == "auto" else name)
     assert chosen == expected
-
-
-@pytest.mark.parametrize(("rank", "n_gpus"), [("1", 4), ("5", 4)])
-def test_each_process_that_is_launched_has_a_gpu(rank: str, n_gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_all(monkeypatch, {**TORCHRUN, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"})
-    chosen: list[int] = []
-    monkeypatch.setattr(torch, "empty", lambda *sizes, device: None)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
-    monkeypatch.setattr(torch._C, "_cuda_setDevice", chosen.append, raising=False)
-    assert pick_device("auto") == torch.device("cuda", 1)
-    assert chosen == [1]

@@ -231,29 +231,12 @@ def test_the_sigterm_of_a_launcher_hides_nobody_who_was_named() -> None:
     os.kill(os.getpid(), signal.SIGTERM)  # before the process has reported it
 
 
-def test_after_an_error_of_ones_own_signals_interrupt_again() -> None:
-    on_signals(interrupt)
-    first, _ = met({}, {})
-    with pytest.raises(RuntimeError):
-        fails_with(first, BROKEN)
-    with pytest.raises(Interrupted):
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 @pytest.mark.parametrize("error", [BROKEN, Interrupted(signal.SIGTERM)])
 def test_an_error_while_all_live_is_ones_own(error: BaseException) -> None:
     first, _ = met({}, {})
     with pytest.raises(type(error)) as caught:
         fails_with(first, error)
     assert caught.value is error
-
-
-def test_one_that_has_not_come_yet_is_not_taken_for_killed() -> None:
-    first, _ = processes({}, {})
-    first.store, first.have_met = HashStore(), True
-    with pytest.raises(Interrupted), first.naming_who_left():
-        raise Interrupted(signal.SIGTERM)
-    assert first.named_lost == {}
 
 
 def test_the_first_that_lives_speaks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,7 +19,6 @@ from roundround.records.opening import opened
 from roundround.records.run import Invocation
 from roundround.support.errors import UserError
 
-NOON = datetime(2026, 1, 31, 12, 0, 0)
 KNOWN = {"choices": {"pe": "p_rope"}, "data": DATA, "init": {"folder": "elsewhere"}}
 
 

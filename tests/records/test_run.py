@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import re
 import shlex
@@ -307,17 +306,6 @@ def test_every_step_is_on_the_disk_as_soon_as_it_is_logged(directory: Path) -> N
             assert metrics_of(directory) == [{"step": s, "loss": 1 / s} for s in range(1, step + 1)]
 
 
-def test_a_number_that_is_not_finite_is_written_as_its_name(directory: Path) -> None:
-    logger = Recorder()
-    with opening(directory, logger) as run:
-        run.log(1, loss=math.nan, grad_norm=math.inf, margin=-math.inf, lr=0.1)
-
-    text = (directory / "metrics.jsonl").read_text()
-    row = json.loads(text, parse_constant=pytest.fail)
-    assert row == {"step": 1, "loss": "nan", "grad_norm": "inf", "margin": "-inf", "lr": 0.1}
-    assert math.isnan(logger.heard[1][1]["loss"]), "the logger gets the number"
-
-
 TORN = ['{"step": 4, "lo', "\x00\x00\x00"]
 
 
@@ -466,14 +454,6 @@ def test_last_says_that_a_newer_run_is_not_finished(outputs: Path, capsys: pytes
     assert capsys.readouterr().err == (
         f"last is {day / '16-00-00'}; {day / '17-00-00'} is newer and not finished (failed: boom)\n"
     )
-
-
-def test_last_to_go_on_with_did_not_only_look_at_another(outputs: Path) -> None:
-    looked = leave_run(outputs / "train/2026-01-03/15-00-00", "2026-01-03T15:00:00.000000+00:00", "interrupted")
-    write_json(looked / "run.json", read_manifest(looked) | {"run": "elsewhere"})
-    assert find_run("last", str(outputs), "train", done=False).name == "13-00-00"
-    write_json(looked / "run.json", read_manifest(looked) | {"status": "done"})
-    assert find_run("last", str(outputs), "train", done=True) == looked
 
 
 def test_last_without_a_finished_run_says_how_to_start_one(tmp_path: Path) -> None:

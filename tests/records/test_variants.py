@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -77,20 +76,6 @@ def run(mine: Path, here: Path) -> tuple[Path, dict[str, object]]:
 
 def test_the_sources_of_a_class_are_its_module_and_what_that_imports_beside_it(mine: Path) -> None:
     assert sources_of("mine_rope.slow.Slow") == {name: mine / name for name in KEPT}
-
-
-@pytest.mark.parametrize("folder", ["site-packages", "dist-packages", "purelib"])
-def test_an_installed_package_is_followed_inside_itself_alone(
-    here: Path, folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = here / folder
-    write(root, **{"mine_rope/slow.py": "import neighbour\n" + SLOW, "neighbour.py": ""})
-    monkeypatch.setattr(sysconfig, "get_path", {"purelib": str(here / "purelib"), "platlib": "/nowhere"}.get)
-    monkeypatch.syspath_prepend(root)
-    forget()
-    assert sources_of("mine_rope.slow.Slow").keys() == KEPT
-    assert "neighbour.py" in sources_of("neighbour.Class")
-    forget()
 
 
 def test_a_run_keeps_the_sources_and_their_hashes(run: tuple[Path, dict[str, object]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import struct
 import subprocess
 import sys
@@ -261,65 +260,3 @@ def test_only_a_training_goes_online_unasked(
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert line.endswith("logger=none turns it off")
-
-
-TWO_RUNS = """
-import sys
-import time
-from pathlib import Path
-from roundround.support.errors import Interrupted
-from roundround.records.loggers.base import WandB
-from roundround.records.opening import opened
-from roundround.records.run import Invocation
-invocation = Invocation(verb="probe", directory=Path("run"), overrides=[], choices={})
-for last in (False, True):
-    logger = WandB(project="project", entity=None, group=None, tags=["tag"])
-    config = {"seed": 3, "remark": "the config reaches W and B"}
-    try:
-        with opened(invocation, config=config, logger=logger) as run:
-            for step in (2, 3) if last else (1, 2):
-                run.log(step, bits_of_loss=float(step + 10 * last))
-            run.results([], headline_number=0.5)
-            if not last:
-                raise Interrupted(15)
-    except Interrupted:
-        pass
-"""
-
-
-def test_wandb_without_a_login_asks_nothing_and_logs_into_the_run_directory(tmp_path: Path) -> None:
-    (tmp_path / "work" / "run").mkdir(parents=True)
-    known = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "NETRC"))}
-    terminal, end = pty.openpty()  # at a terminal it could ask
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", TWO_RUNS],
-            cwd=tmp_path / "work",
-            env=known | {"HOME": str(tmp_path), "COLUMNS": "200"},
-            stdin=end,
-            stdout=end,
-            stderr=end,
-            timeout=120,
-            check=False,
-        )
-        shown = os.read(terminal, 100_000).decode()
-    finally:
-        os.close(end)
-        os.close(terminal)
-    assert done.returncode == 0, shown
-    told = [
-        line for line in shown.splitlines() if not line.startswith("W&B: offline, in wandb/ of the run directory; ")
-    ]
-    assert told == ["run"], "it says nothing but where it logs, and the run directory"
-    assert os.listdir(tmp_path / "work") == ["run"]
-    manifest = read_manifest(tmp_path / "work" / "run")
-    assert (manifest["status"], manifest["wandb"]["mode"]) == ("done", "offline")
-    left = sorted((tmp_path / "work/run/wandb").glob(f"offline-run-*/run-{manifest['wandb']['id']}.wandb"))
-    assert len(left) == 2, "a run that goes on is the same run there"
-    for file, status in zip(left, (b"interrupted", b"done"), strict=True):
-        record = file.read_bytes()
-        for text in (b"the config reaches W and B", b"headline_number", b"tag", status):
-            assert text in record, text
-    rows = [[(row["step"], row["bits_of_loss"]) for row in metrics(file)] for file in left]
-    assert rows == [[(1, 1.0), (2, 2.0)], [(2, 12.0), (3, 13.0)]], "what a resumed run repeats is kept"
-    assert [record.exit_code for file in left for record in of_kind(file, "exit")] == [143, 0]

@@ -172,16 +172,10 @@ def test_a_run_from_elsewhere_cannot_name_foreign_code(roundround: Callable[...,
     [
         (["run=nowhere"], "nowhere is not a run directory"),
         (["checkpoint=bets"], "did you mean 'best'"),
-        (["length=[]"], "length is empty"),
-        (["length=0"], "length=0"),
         (["length=1000000"], "tokens"),
-        (["length=16,x"], "x"),
         (["stride=33"], "stride=33 must be from 1 to the smallest length, 32"),
-        (["stride=0"], "stride=0"),
-        (["bos=maybe"], "bos=maybe must be auto, true or false"),
         (["bos=true"], "bos=true is for a pretrained model="),
         (["device=gpu7"], "device=gpu7"),
-        (["max_tokens=5"], "max_tokens"),
     ],
 )
 def test_a_mistake_costs_one_line(roundround: Callable[..., Done], run: Path, args: list[str], part: str) -> None:

@@ -136,16 +136,6 @@ def test_a_damaged_shard_is_one_line_for_each_verb_that_reads_it(
 
 
 @pytest.mark.slow
-def test_half_precision_of_shards_is_that_of_one_process(train: Callable[..., Done]) -> None:
-    half = ["trainer.precision=bf16-mixed", "activation_checkpointing=true", "trainer.accumulate_grad_batches=2"]
-    plain, sharded = train(*half), train(*half, "trainer.strategy=fsdp2")
-    assert sharded.code == 0, sharded.err
-    assert_same(plain.directory, sharded.directory, rtol=0, atol=0)
-    weights = checkpoints.load_weights(checkpoints.find(sharded.directory, "last"))
-    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
-
-
-@pytest.mark.slow
 def test_shards_start_from_a_checkpoint_of_hugging_face(
     train: Callable[..., Done], roundround: Callable[..., Done], corpus: Path
 ) -> None:

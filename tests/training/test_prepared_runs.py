@@ -12,7 +12,6 @@ import pytest
 from conftest import FAST, Done, at_step
 
 from roundround.data import tokenising
-from roundround.data.text import TextFiles
 from roundround.support.errors import Interrupted
 
 OWN = [word for word in FAST if not word.startswith("tokenizer=")]
@@ -73,32 +72,3 @@ def test_a_run_on_a_prepared_corpus_resumes_as_if_never_stopped(
         (path / "checkpoints/last/model.safetensors").read_bytes() for path in (whole.directory, again.directory)
     ]
     assert weights[0] == weights[1]
-
-
-def test_a_mixture_of_ones_own_is_a_yaml(roundround: Command, corpus: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "conf" / "data"
-    folder.mkdir(parents=True)
-    (folder / "mine.yaml").write_text(
-        "# roundround train data=mine\n# Fables and Python.\n"
-        "defaults: [text@sources.fables, text@sources.again, _self_]\n"
-        "_target_: roundround.data.mixture.Mixture\nweights: {fables: 3, again: 1}\n"
-        f"sources: {{fables: {{path: [{corpus}], held_out: 0.3}}, again: {{path: [{corpus}], held_out: 0.5}}}}\n"
-    )
-    own = ["data=mine", "--config-dir", str(tmp_path / "conf")]
-    done = roundround("train", *FAST, *own)
-    assert done.code == 0, done.err
-    per_pass = {}  # windows of 32 tokens in the training text, all but the one that the offset may cut
-    for name, held_out in (("fables", 0.3), ("again", 0.5)):
-        text = TextFiles(path=[str(corpus)], column=["text"], split_regex=r"\n\s*\n", max_chars=None, held_out=held_out)
-        per_pass[name] = sum(len(document.encode()) + 1 for document in text.training_texts()) // 32 - 1
-    expected = {"fables": 0.75 * 16 / per_pass["fables"], "again": 0.25 * 16 / per_pass["again"]}
-    assert done.manifest["data"]["passes"] == pytest.approx(expected)
-    assert "read more than once" not in done.err
-    longer = roundround("train", *FAST, *own, "trainer.max_steps=1", f"batch_size={2 * per_pass['fables']}")
-    assert longer.code == 0, longer.err
-    assert "read more than once: fables 1.5 times\n" in longer.err
-    scored = roundround("eval", f"run={done.directory}", "length=32", "logger=none")
-    assert scored.code == 0, scored.err
-    made = roundround("prepare", *own, "tokenizer=bytes", "n_processes=1", "to=both")
-    assert made.code == 0, made.err
-    assert sorted(path.name for path in Path("both").iterdir()) == ["again", "fables"]

@@ -159,44 +159,6 @@ def test_one_forward_pass_tells_what_greedy_decoding_would_write(run: str, reque
     assert 0 < sum(right) < len(right)  # both kinds have been seen
 
 
-def test_intervals_are_those_of_scipy() -> None:
-    for hits, n in ((0, 20), (7, 20), (20, 20), (998, 1024)):
-        expected = stats.binomtest(hits, n).proportion_ci(method="wilson")
-        assert wilson(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
-
-
-def scores_of(hits: np.ndarray, n_targets: int, times: np.ndarray | None = None) -> AnswerScores:
-    scores, hits_B, none_B = AnswerScores(), torch.from_numpy(hits), torch.zeros(len(hits))
-    scores.add(
-        torch.ones(len(hits)) if times is None else torch.from_numpy(times),
-        exact=hits_B == n_targets,
-        output=none_B,
-        with_output=none_B,
-        targets=torch.full((len(hits),), n_targets),
-        hits=hits_B,
-        nats=none_B,
-    )
-    return scores
-
-
-@pytest.mark.parametrize(
-    ("rate", "together"), [(0.7, True), (0.7, False), (0.998, True), (0.998, False), (0.9995, False), (0.002, True)]
-)
-def test_the_interval_of_tokens_covers_the_rate_whether_those_of_an_example_go_together(
-    rate: float, together: bool
-) -> None:
-    rng = np.random.default_rng(0)
-    covered, widths = [], []
-    for _ in range(400):  # of 1,024 examples of six tokens
-        hits = 6 * (rng.random(1024) < rate) if together else (rng.random((1024, 6)) < rate).sum(1)
-        low, high = intervals(scores_of(hits, 6))["token_accuracy"]
-        covered.append(low <= rate <= high)
-        widths.append(high - low)
-    assert np.mean(covered) > 0.92
-    independent = 1024 * (1 if together else 6)
-    assert np.mean(widths) == pytest.approx(2 * 1.96 * np.sqrt(rate * (1 - rate) / independent), rel=0.35)
-
-
 def test_scores_add_up_over_processes(decoder: Decoder, learnt: Path) -> None:
     examples = distinct(drawn(learnt, "test", 30))
     whole, *halves = (
@@ -208,17 +170,6 @@ def test_scores_add_up_over_processes(decoder: Decoder, learnt: Path) -> None:
     assert (summed.n_examples, summed.n_distinct) == (30, len(examples))
     for name, between in intervals(whole).items():
         assert intervals(summed)[name] == pytest.approx(between)
-
-
-def test_an_example_that_is_drawn_often_weighs_as_much_and_is_one_observation() -> None:
-    once = scores_of(np.array([6, 6, 6, 2, 6]), 6)
-    often = scores_of(np.array([6, 2, 6]), 6, times=np.array([3, 1, 1]))
-    assert values(often) == pytest.approx(values(once))
-    assert (often.n_examples, often.n_distinct) == (5, 3)
-    for name in ("exact_match", "token_accuracy"):
-        assert intervals(often)[name][0] < intervals(once)[name][0]
-    one = scores_of(np.array([6]), 6, times=np.array([1000]))
-    assert intervals(one)["exact_match"] == pytest.approx(wilson(1, 1))
 
 
 # -- runs

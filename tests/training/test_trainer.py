@@ -97,9 +97,3 @@ def test_a_run_that_lightning_ends_early_has_failed(
     assert "ended the run at step 3 of 4" in done.err
     manifest = json.loads(next(Path("outputs/train").glob("*/*/run.json")).read_text())
     assert manifest["status"].startswith("failed: RuntimeError")
-
-
-def test_the_report_of_a_profiler_lies_in_the_log_of_the_run(train: Callable[..., Done]) -> None:
-    done = train("+trainer.profiler=simple")
-    assert "optimizer_step" in (done.directory / "train.log").read_text()
-    assert [path.name for path in Path().iterdir()] == ["outputs"]
