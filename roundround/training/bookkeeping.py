@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+import timeit
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -259,9 +260,5 @@ def flops_by_name(name: str) -> float | None:
 def measured_flops(dtype: torch.dtype) -> float:
     """FLOP/s of the fastest of a few matrix products on this process's threads."""
     a, b = (torch.ones(SIDE, SIDE, dtype=dtype) for _ in range(2))
-    seconds = []
-    for _ in range(1 + N_PRODUCTS):  # the first sets the library up
-        start = time.perf_counter()
-        a @ b
-        seconds.append(time.perf_counter() - start)
+    seconds = timeit.repeat(lambda: a @ b, number=1, repeat=1 + N_PRODUCTS)  # the first sets the library up
     return float(2 * SIDE**3 / min(seconds[1:]))

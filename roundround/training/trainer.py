@@ -43,7 +43,7 @@ HONOURED = (
     *("accelerator", "devices", "num_nodes", "strategy", "precision", "deterministic", "benchmark", "detect_anomaly"),
     *("gradient_clip_val", "gradient_clip_algorithm"),
     "profiler",  # the report goes to the log of the run
-    "peak_flops",  # for `meter.py`, which stands beside Lightning's arguments and is not handed to it
+    "peak_flops",  # for `bookkeeping.py`; it stands beside Lightning's arguments and is not handed to it
 )
 SHARDS = "fsdp2"
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true", SHARDS)
@@ -82,9 +82,6 @@ def shards(settings: Mapping[str, Any]) -> bool:
 class FullyShardedStrategy(ModelParallelStrategy):
     """Lightning's strategy with all processes in one mesh, among which both batches and parameters are shared out."""
 
-    def __init__(self) -> None:
-        super().__init__(data_parallel_size="auto", tensor_parallel_size=1)
-
     def setup_environment(self) -> None:
         self._data_parallel_size = self.num_nodes * self.num_processes  # Lightning's "auto" is the number of nodes
         super().setup_environment()
@@ -110,7 +107,7 @@ def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Train
                 f"trainer.strategy={SHARDS} does not go with trainer.precision={settings['precision']}, which needs "
                 "whole copies of the model; give 32-true or bf16-mixed, or trainer.strategy=ddp"
             )
-        settings["strategy"] = FullyShardedStrategy()
+        settings["strategy"] = FullyShardedStrategy(tensor_parallel_size=1)
     own = {name: value for name, value in settings.items() if name not in ("_target_", "max_steps", "peak_flops")}
     try:
         trainer: lightning.Trainer = target_class(config.trainer, lightning.Trainer)(
