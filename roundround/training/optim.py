@@ -27,6 +27,7 @@ class OptimizerFactory:
         self, *, lr: float, betas: list[float], eps: float, weight_decay: float, decay_biases: bool = False
     ) -> None:
         self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
+        torch.optim.AdamW([torch.zeros(1)], lr, self.betas, eps, weight_decay)  # ValueError for a wrong number
         self.decay_biases = decay_biases
 
     def check(self, module: nn.Module, *, sharded: bool) -> None:
