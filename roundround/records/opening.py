@@ -305,6 +305,6 @@ def locked(directory: Path, *, seconds: float = 0.0) -> Iterator[None]:
     except Timeout as error:
         raise UserError(f"{directory} is being written by another process; wait for it or stop it") from error
     except OSError as error:
-        raise UserError(f"cannot write to {directory}: {error.strerror or one_line(error)}") from error
+        raise UserError(f"cannot write to {error.filename or directory}: {error.strerror}") from error
     with lock:
         yield

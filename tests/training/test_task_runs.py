@@ -273,6 +273,16 @@ def test_a_stopped_run_goes_on_bit_for_bit(learnt: Path, here: Path) -> None:
     assert on.results == [r | {"run": str(on.directory)} for r in json.loads((learnt / "results.json").read_text())]
 
 
+@pytest.fixture(scope="module")
+def rotated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with RoPE that copies two symbols, some of them rightly."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("rotated"))
+        done = typed("train", *[word for word in TINY if word != "pe=nope"], "pe=rope", "data.train_lengths=[2,2]")
+        assert done.code == 0, done.err
+        return done.directory.absolute()
+
+
 @torch.no_grad()
 @pytest.mark.usefixtures("checked_here")
 def test_an_exported_model_writes_what_greedy_decoding_here_does(rotated: Path, here: Path) -> None:
