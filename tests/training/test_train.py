@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -136,6 +137,29 @@ def assert_same_data(one: Path, two: Path) -> None:
     for x, y in zip(metrics_of(one), metrics_of(two), strict=True):
         assert x.get("loss", 0) == pytest.approx(y.get("loss", 0), rel=1e-5)
         assert x.get("held_out_nats_per_token", 0) == pytest.approx(y.get("held_out_nats_per_token", 0), rel=1e-5)
+
+
+def test_processes_of_torchrun_share_a_run_and_what_they_say(
+    here: Path, fast: list[str], train: Callable[..., Done], server: Forkserver, env: dict[str, str], streams: Path
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    alone = train("optim.eps=1e-3")
+    shared = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TMPDIR": str(here)}
+    ends = server.run_together(
+        ["train", *fast, "optim.eps=1e-3", "trainer.devices=auto"], here, streams, n=2,
+        env={**env, **shared, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+        own=[{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)],
+    )  # fmt: skip
+    assert [end.code for end in ends] == [0, 0], ends
+    (run,) = set(here.glob("outputs/train/*/*")) - {alone.directory}
+    assert [end.out.split() for end in ends] == [[str(run)], []]
+    assert json.loads((run / "run.json").read_text())["status"] == "done"
+    assert (run / "results.json").exists()
+    assert_same_data(alone.directory, run)
+    assert [end.err.count("held-out perplexity") for end in ends] == [3, 0]  # of two validations, and of the run
+    assert not list(here.glob("roundround-rank-*"))
 
 
 # -- interrupting and resuming
