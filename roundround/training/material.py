@@ -156,11 +156,12 @@ class TextMaterial(Material):
         data = self.data
         line = f"{len(data.train):,} training tokens, {len(data.held_out):,} held out, vocabulary {data.n_vocab:,}"
         again = ", ".join(f"{name} {n:,.1f} times" for name, n in self.passes.items() if n > 1)
+        found: list[str | None] = [line, again and f"read more than once: {again}"]
         if self.separator is not None:
-            found = [f"{line}; documents do not see each other"]
+            found[0] = f"{line}; documents do not see each other"
         else:
-            found = [line, data.about_documents("train", self.length)]
-        return [line for line in [*found, again and f"read more than once: {again}"] if line]
+            found.insert(1, self.data.about_documents("train", self.length))
+        return [line for line in found if line]
 
     def batches(self, shares: Shares) -> TrainingWindows:
         return TrainingWindows(self.data.train, shares, seed=self.config.seed, length=self.length)

@@ -271,6 +271,6 @@ def mode_of(manifest: Mapping[str, Any], login: bool) -> str:
 
 def has_login(address: str) -> bool:
     """Whether there is an API key for the server at this address, in wandb's variable or in a netrc file."""
-    import requests  # type: ignore[import-untyped]  # a dependency of wandb
+    import requests  # a dependency of wandb
 
     return bool(os.environ.get("WANDB_API_KEY") or requests.utils.get_netrc_auth(address))
