@@ -158,7 +158,7 @@ class Display:
         elif time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES or step == self.n_steps:
             self.last_line = time.monotonic()
             seconds_per_step = (self.last_line - self.started) / max(1, step - self.first_step)
-            left = timedelta(seconds=round(seconds_per_step * (self.n_steps - step)))
+            left = str(timedelta(seconds=round(seconds_per_step * (self.n_steps - step)))).removeprefix("0:")
             self.say(f"{self.unit} {step}/{self.n_steps}  {numbers}  {left} left")
 
     def say(self, text: str) -> None:
