@@ -4,13 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: help demo test gpu size test-cpus test-all test-faults test-cluster contract lint types docs tables readme wheel bench mutants clean
+.PHONY: help demo test gpu size test-cpus test-all test-faults test-cluster contract lint types docs tables readme wheel bench clean
 
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
 	@echo "make test    set up, run the suite (six minutes on two cores, no network, no GPU)"
 	@echo "make test-cpus  the tests of numbers as other kinds of CPU compute them, with one thread and two (half an hour)"
-	@echo "make test-all   that, make test-faults, the tests that take long (compiled runs), and make mutants"
+	@echo "make test-all   that, make test-faults and the tests that take long (compiled runs)"
 	@echo "make test-faults  invocations, wrong and right, kills at every change of the disk, strange places"
 	@echo "make test-cluster  jobs of a real Slurm, which it starts and stops on this machine (five minutes)"
 	@echo "make contract CONFIG_DIR=mine   the contract tests on the variants of your own conf folder"
@@ -18,7 +18,6 @@ help:
 	@echo "make docs    the pages of docs/ and the reference as a site in site/, which needs no network"
 	@echo "make tables  write the tables of docs/results anew from the values of each seed"
 	@echo "make readme  run each command that README.md and docs print after a $$, without a network (about half an hour)"
-	@echo "make mutants change the training recipe in 19 ways and look whether its tests see it (three minutes)"
 	@echo "make bench   training, attention and probes against other implementations (about an hour)"
 	@echo "make gpu     what waits for a GPU: its tests, attention to 128k, throughput, max retrieval (25 minutes; DRY=1 on a CPU)"
 	@echo "make size    statements by room beside the budget, and the share of the rooms of the mission"
@@ -51,7 +50,7 @@ test-cpus: $(INSTALLED)
 		env $$cpu OMP_NUM_THREADS=$$threads $(BIN)/python -m pytest -q -rs -n logical --maxprocesses 4 --dist worksteal \
 		-k 'not memory' $(NUMERICAL) || exit 1; done; done
 
-test-all: test test-faults mutants
+test-all: test test-faults
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -m 'slow and not cluster and not faults'
 
 test-faults: $(INSTALLED)
@@ -103,9 +102,6 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/tasks.py
 	$(BIN)/python benchmarks/documents.py
 	$(BIN)/python benchmarks/scale.py speed
-
-mutants: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/training/recipe_mutants.py
 
 size: $(INSTALLED)
 	$(BIN)/python benchmarks/size.py

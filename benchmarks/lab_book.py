@@ -57,7 +57,7 @@ def write_train(folder: Path, started: datetime, pe: str, softmax: str, rate: fl
         "data": {"_target_": "roundround.data.text.TextFiles", "path": "stories.txt", "held_out": 0.1},
         "tokenizer": {"_target_": "roundround.data.tokenizers.ByteLevelBPE", "n_vocab": 4096},
         "optim": {"_target_": "roundround.training.optim.AdamW", "lr": rate, "betas": [0.9, 0.95], "weight_decay": 0.1},
-        "schedule": {"_target_": "roundround.training.schedules.Cosine", "warmup_steps": 50, "final_fraction": 0.1},
+        "schedule": {"_target_": "roundround.training.optim.Cosine", "warmup_steps": 50, "final_fraction": 0.1},
         "trainer": {"_target_": "lightning.Trainer", "max_steps": STEPS, "gradient_clip_val": 1.0},
         "seed": seed,
         "batch_size": 8,

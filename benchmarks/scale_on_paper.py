@@ -13,7 +13,7 @@ import torch
 from roundround.config.options import compose
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.trained.models import build_decoder
-from roundround.training.meter import TERAFLOPS, training_flops
+from roundround.training.bookkeeping import TERAFLOPS, training_flops
 
 GPU, MFU = "H100", 0.3
 NVLINK = 450e9  # bytes a second of a GPU, in one direction, within a machine

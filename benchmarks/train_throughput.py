@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from roundround.distributed.device import describe_device
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.trained.models import build_decoder
-from roundround.training.meter import peak_flops
+from roundround.training.bookkeeping import peak_flops
 from roundround.training.optim import AdamW
 
 CONF = Path(__file__).resolve().parent.parent / "conf"

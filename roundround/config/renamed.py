@@ -39,7 +39,14 @@ RENAMED = {  # old name: new name; of the names that begin alike the longest cou
     "roundround.data.tasks.reverse": "roundround.data.tasks.copying",
     "roundround.data.tasks.sort": "roundround.data.tasks.copying",
     "roundround.loading.load": "roundround.hf.load",
+    "roundround.records.loggers.csv": "roundround.records.loggers.base",
+    "roundround.records.loggers.none": "roundround.records.loggers.base",
+    "roundround.records.loggers.several": "roundround.records.loggers.base",
+    "roundround.records.loggers.tensorboard": "roundround.records.loggers.base",
+    "roundround.records.loggers.wandb": "roundround.records.loggers.base",
     "roundround.runs": "roundround.records",
+    "roundround.training.muon": "roundround.training.optim",
+    "roundround.training.schedules": "roundround.training.optim",
 }
 
 
@@ -47,7 +54,7 @@ def today(name: str) -> str:
     """A dotted name as it is today."""
     for old in sorted(RENAMED, key=len, reverse=True):
         if name == old or name.startswith(f"{old}."):
-            return RENAMED[old] + name[len(old) :]
+            return today(RENAMED[old] + name[len(old) :])
     return name
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 CGROUPS = Path("/sys/fs/cgroup")
 STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")  # of Linux
-FORGET_PEAK = "5"  # see proc_pid_clear_refs(5)
 
 
 def pick_device(name: str) -> torch.device:
@@ -43,8 +42,6 @@ def pick_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:  # torch adds a page about backends
         why = str(error).splitlines()[0].partition(". ")[0]
         raise UserError(f"device={name} cannot be used: {why}") from error
-    if device.type == "meta":
-        raise UserError("device=meta cannot be used: it computes nothing; give cpu, cuda or auto")
     return device
 
 
@@ -72,8 +69,6 @@ def memory(device: torch.device) -> int:
         import torch
 
         return int(torch.cuda.mem_get_info(device)[1])
-    if os.name != "posix":  # there the system does not say it: an allocation that does not fit fails
-        return sys.maxsize
     import resource
 
     there, (limit, _) = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), resource.getrlimit(resource.RLIMIT_AS)
@@ -98,14 +93,8 @@ def check_fits(n_bytes: int, device: torch.device, what: str, instead: str) -> N
     """Raises UserError if the device has less than `n_bytes`, a lower bound of what is needed."""
     there = memory(device)
     if n_bytes > there:
-        raise UserError(
-            f"{what} needs at least {gibibytes(n_bytes)} GiB and {device.type} has {gibibytes(there)}; {instead}"
-        )
-
-
-def gibibytes(n_bytes: int) -> str:
-    """Bytes in GiB, as a message gives them."""
-    return f"{n_bytes / 2**30:,.1f}" if n_bytes < 10 * 2**30 else f"{n_bytes / 2**30:,.0f}"
+        needed, held = (f"{n / 2**30:,.1f}" if n < 10 * 2**30 else f"{n / 2**30:,.0f}" for n in (n_bytes, there))
+        raise UserError(f"{what} needs at least {needed} GiB and {device.type} has {held}; {instead}")
 
 
 # -- what a process has used
@@ -115,36 +104,29 @@ class PeakMemory:
     """The most bytes that this process uses from now on.
 
     An earlier run in the same process, such as a job of the sweep, may have used more. Linux can forget that. On other
-    systems the peak is known only if it is higher than before this run.
+    systems the peak is not known.
     """
 
     def __init__(self) -> None:
         self.forgotten = False
         with suppress(OSError):
-            CLEAR_REFS.write_text(FORGET_PEAK, encoding="ascii")
+            CLEAR_REFS.write_text("5", encoding="ascii")  # see proc_pid_clear_refs(5)
             self.forgotten = True
-        self.before = resident_peak()
         for cuda, n in gpus():
             cuda.reset_peak_memory_stats(n)
 
     def so_far(self) -> dict[str, int | None]:
         """`resident_bytes` and `device_bytes` (of CUDA's tensors); None if it is not known, or no GPU is used."""
-        peak = resident_peak()
-        known = peak is not None and (self.forgotten or self.before is None or peak > self.before)
         of_gpus = max((cuda.max_memory_allocated(n) for cuda, n in gpus()), default=0)
-        return {"resident_bytes": peak if known else None, "device_bytes": of_gpus or None}
+        return {"resident_bytes": resident_peak() if self.forgotten else None, "device_bytes": of_gpus or None}
 
 
 def resident_peak() -> int | None:
-    """The peak in bytes; None if the system does not say, as Windows."""
+    """The peak in bytes; None if the system is not Linux."""
     with suppress(OSError):
         found = re.search(r"^VmHWM:\s+(\d+) kB$", STATUS.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
         if found is not None:  # not getrusage, which remembers the process that this one was forked from
             return int(found[1]) * 1024
-    with suppress(ImportError):
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return None
 
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from roundround.distributed.interruption import ignore, on_signals, put_back
 from roundround.distributed.launcher import address, first_is_gone, name_of_run, together
-from roundround.support.console import print_status
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line, printable
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 SECONDS_TO_COME = 120.0  # from the first process to the last: they start together, but import at their own pace
-SECONDS_OF_SILENCE = 10.0  # before the first process says that it waits for others
 SECONDS_TO_ANSWER = 6.0  # a roll call; a living process answers in a second
 SECONDS_TO_LEAVE = 30.0  # that a process which has failed waits for the others to end as well
 SECONDS_TO_NOTICE = 5.0  # in which a process's own collective operation fails after another process has failed
@@ -117,11 +115,9 @@ class Peers:
                 if not self.holds_store and first_is_gone():
                     raise self.killed(0) from error
                 if self.holds_store or time.monotonic() > deadline:
-                    who = (
-                        "nobody can be met" if self.holds_store else f"{self.name(self.rank)} does not reach the first"
-                    )
                     raise UserError(
-                        f"{who} at {host}:{port} ({one_line(error)[:100]}); MASTER_ADDR and MASTER_PORT set it"
+                        f"{self.name(self.rank)} does not reach the first at {host}:{port} ({one_line(error)[:100]}); "
+                        "MASTER_ADDR and MASTER_PORT set it"
                     ) from error
                 time.sleep(0.1)
         return PrefixStore(name_of_run(launched), store)
@@ -141,26 +137,16 @@ class Peers:
         return None
 
     def wait_for(self, key: str, rank: int) -> None:
-        """Wait until a process has put this into the store. UserError if it has left, or does not come in time.
-
-        After some seconds the first process prints how many it waits for.
-        """
-        began, is_silent = time.monotonic(), self.rank == 0
+        """Wait until a process has put this into the store. UserError if it has left, or does not come in time."""
+        began = time.monotonic()
         while not self.present(key):
             leaving = self.how_left(rank)
             if leaving is not None:
                 raise self.error_of(rank, leaving)
             if rank in self.gone:
                 raise self.killed(rank)
-            waited = time.monotonic() - began
-            if waited > SECONDS_TO_COME:
+            if time.monotonic() - began > SECONDS_TO_COME:
                 raise UserError(f"{self.name(rank)} did not come within {SECONDS_TO_COME:g} seconds")
-            if is_silent and waited > SECONDS_OF_SILENCE:
-                n, is_silent = sum(not self.present(f"request/{other}") for other in range(1, self.n)), False
-                name = "WORLD_SIZE" if "WORLD_SIZE" in os.environ else "SLURM_NTASKS"
-                print_status(
-                    f"waiting for {n} other {'process' if n == 1 else 'processes'} of {self.n} ({name}={self.n})"
-                )
             time.sleep(0.05)
 
     # -- working together

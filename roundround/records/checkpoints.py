@@ -20,19 +20,16 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from roundround.records.directories import fault_in
-from roundround.support.errors import UserError, one_line
+from roundround.support.errors import UserError
 from roundround.support.files import (
     flush_folder,
     folder_in_one_step,
@@ -48,8 +45,6 @@ STEP, LINKS = "step-", ("last", "best")
 NAME = re.compile(rf"{STEP}\d{{8,18}}")  # of a checkpoint
 OF_OPTIMIZER = re.compile(r"\d+\..+")  # the names of its tensors, which no weight has
 KEPT = 2  # beside the best
-# of state.json, beside the step; a training also has "best" and "validated", a step each with its loss
-FIELDS = {"optimiser": dict, "optimiser.n_tensors": int, "optimiser.param_groups": list, "sha256": dict}
 
 
 @dataclass(frozen=True)
@@ -213,29 +208,21 @@ def load(folder: Path) -> Checkpoint:
     state = read_state(folder)
     tensors = read(folder, state, (TRAINER, WEIGHTS))
     of_optimizer = {name: tensors.pop(name) for name in list(tensors) if OF_OPTIMIZER.fullmatch(name)}
-    with refused(folder, TRAINER):
-        optimizer = join_optimizer(of_optimizer, state["optimiser"])
-    return Checkpoint(tensors, optimizer, state, folder)
+    return Checkpoint(tensors, join_optimizer(of_optimizer, state["optimiser"]), state, folder)
 
 
 def read(folder: Path, state: dict[str, Any], files: Sequence[str]) -> dict[str, Tensor]:
     """The tensors of these files, or of the shards in their place. UserError if one is damaged."""
     if WEIGHTS in state["sha256"]:
         check_files(folder, state, files)
-        tensors: dict[str, Tensor] = {}
-        for name in files:
-            with refused(folder, name):
-                tensors |= load_file(folder / name)
-        return tensors
-    refuse_strangers(folder, state)
+        return {name: tensor for file in files for name, tensor in load_file(folder / file).items()}
     check_files(folder, state, state["sha256"])
-    with refused(folder, STATE):
-        tensors = {
-            name: torch.empty(of.size, dtype=of.properties.dtype)
-            for name, of in described(folder).items()
-            if TRAINER in files or not OF_OPTIMIZER.fullmatch(name)
-        }
-        fill(tensors, folder, alone=True)
+    tensors = {
+        name: torch.empty(of.size, dtype=of.properties.dtype)
+        for name, of in described(folder).items()
+        if TRAINER in files or not OF_OPTIMIZER.fullmatch(name)
+    }
+    fill(tensors, folder, alone=True)
     return tensors
 
 
@@ -259,34 +246,21 @@ def fill(tensors: dict[str, Tensor], folder: Path, *, alone: bool = False) -> No
 def check_files(folder: Path, state: dict[str, Any], names: Iterable[str]) -> None:
     """Raises UserError if one of these files was changed or is gone."""
     for name in names:
-        with refused(folder, name):
-            if sha256(folder / name) != state["sha256"][name]:
-                raise ValueError("it does not match its hash")
-
-
-def refuse_strangers(folder: Path, state: dict[str, Any]) -> None:
-    """Raises UserError for tensors that are not of the checkpoint: torch reads all files of a folder."""
-    strangers = sorted(path.name for path in folder.glob("*.safetensors") if path.name not in state["sha256"])
-    if strangers:
-        raise damaged(folder, strangers[0], "it is not of this checkpoint")
+        if not (folder / name).exists() or sha256(folder / name) != state["sha256"][name]:
+            raise damaged(folder, name)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """The numbers of state.json. UserError if they are damaged, or belong to another folder."""
-    with refused(folder, STATE):
+    """The numbers of state.json. UserError if it is damaged."""
+    try:
         state: dict[str, Any] = parse_json(read_text(folder / STATE))
-        if not isinstance(state, dict) or type(state.get("step")) is not int or state["step"] != step_of(folder):
-            raise ValueError("its step is not the folder's")
-        wrong = fault_in(state, FIELDS)
-        if wrong is not None:
-            raise ValueError(wrong)
+    except (OSError, ValueError) as error:
+        raise damaged(folder, STATE) from error
     return state
 
 
 def join_optimizer(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The optimizer's `state_dict` again. Raises ValueError if tensors are missing."""
-    if len(tensors) != numbers["n_tensors"]:
-        raise ValueError(f"it holds {len(tensors):,} tensors of {numbers['n_tensors']:,}")
+    """The optimizer's `state_dict` again."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         parameter, _, name = key.partition(".")
@@ -294,28 +268,11 @@ def join_optimizer(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) ->
     return {"state": state, "param_groups": numbers["param_groups"]}
 
 
-@contextmanager
-def refused(folder: Path, name: str) -> Iterator[None]:
-    """Inside, an error about a file of a checkpoint becomes a UserError, with the checkpoint to take instead."""
-    try:
-        yield
-    except SafetensorError as error:
-        raise damaged(folder, name, "it is no safetensors file") from error
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else one_line(error)
-        raise damaged(folder, name, str(reason)) from error
-
-
-def damaged(folder: Path, name: str, reason: str) -> UserError:
-    """The error for a file that is truncated, changed or missing, with the checkpoint to take instead."""
-    if not folder.exists():
-        return UserError(f"{folder} has just been deleted by the run that is training there; start again")
-    others = [path.name for path in steps(folder.parent) if step_of(path) < step_of(folder)]
-    if not others:
-        return UserError(f"{folder / name} is damaged ({reason}) and there is no checkpoint before it")
+def damaged(folder: Path, name: str) -> UserError:
+    """The error for a file that is truncated, changed or missing."""
     return UserError(
-        f"{folder / name} is damaged ({reason}); the one before is {others[-1]}: "
-        f"evaluate it with checkpoint={others[-1]}, or delete {folder} to resume from it"
+        f"{folder / name} is damaged or gone; delete {folder} to resume from the checkpoint before it, or evaluate "
+        "another one with checkpoint="
     )
 
 
@@ -331,27 +288,11 @@ def check_weights(model: nn.Module, weights: Mapping[str, Tensor | torch.Size], 
     given = {name: list(of.shape if isinstance(of, Tensor) else of) for name, of in weights.items()}
     wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
     if wrong:
-        there, here = (f"of shape {of[wrong[0]]}" if wrong[0] in of else "missing" for of in (given, own))
-        raise UserError(
-            f"{folder / WEIGHTS} does not fit the model of the run: {wrong[0]} is {there} there and {here} in the model"
-            + (f", and {len(wrong) - 1:,} more differ" if len(wrong) > 1 else "")
-        )
+        sizes = f"{given.get(wrong[0], 'missing')} there and {own.get(wrong[0], 'missing')} in the model"
+        raise UserError(f"{folder / WEIGHTS} does not fit the model of the run: {wrong[0]} is {sizes}")
 
 
 def load_into(model: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
     """Give a model the weights of the checkpoint in `folder`. UserError if they are not this model's."""
     check_weights(model, weights, folder)
     model.load_state_dict(dict(weights))
-
-
-def check_optimizer(saved: Mapping[str, Any], optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Raises UserError if the optimizer's state in the checkpoint in `folder` belongs to other parameters."""
-    own, theirs = optimizer.param_groups, saved["param_groups"]
-    shapes = dict(enumerate(p.shape for group in own for p in group["params"]))
-    fits = [len(group["params"]) for group in own] == [len(group["params"]) for group in theirs] and all(
-        tensor.ndim == 0 or tensor.shape == shapes.get(n)
-        for n, values in saved["state"].items()
-        for tensor in values.values()
-    )
-    if not fits:
-        raise damaged(folder, TRAINER, "it is that of another model")

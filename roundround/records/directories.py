@@ -1,35 +1,27 @@
 """Where runs live: how a directory is claimed and found, and how its run.json is read.
 
-A run directory may be anybody's: the types of the fields in its run.json are checked, and every string is text. No
-torch here, so the command line starts fast. Tested by tests/records/test_run.py, test_manifest.py and
-test_leftovers.py.
+A run directory may be anybody's: every string in its run.json is text. No torch here, so the command line starts fast.
+Tested by tests/records/test_run.py, test_manifest.py and test_leftovers.py.
 """
 
 from __future__ import annotations
 
-import functools
-import operator
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from pathlib import Path
-from types import UnionType
 from typing import Any
 
 from roundround.config.recorded import nodes_in
 from roundround.config.renamed import today
 from roundround.distributed.launcher import job, launched_from_outside, rank, started_again
-from roundround.support import __version__
 from roundround.support.console import print_status
-from roundround.support.errors import UserError, one_line, printable
+from roundround.support.errors import UserError, one_line
 from roundround.support.files import home_expanded, parse_json, read_text
 
-OLDEST = (0, 2)  # version whose runs are read
-RELEASE = re.compile(r"(\d{1,9})\.(\d{1,9})", re.ASCII)  # what a version begins with
 ONE_RUN = "resume= continues one run; leave out -m, and an experiment= that is a sweep"
 
 
@@ -39,68 +31,6 @@ def is_date(value: Any) -> bool:
     except (ValueError, TypeError):
         return False
     return True
-
-
-Types = Mapping[str, type | UnionType]  # what fields may hold, by their dotted name
-NEEDED: Types = {
-    **dict.fromkeys(("verb", "status", "started", "roundround", "command"), str),
-    "overrides": list,
-    **dict.fromkeys(("config", "facts", "headline"), dict),
-    **dict.fromkeys(("data", "wandb"), dict | None),
-    "seed": int | None,
-    "sweep": str | None,
-}
-# written later in a run's life, or by some verbs
-OPTIONAL: Types = {
-    **dict.fromkeys(("ended", "resumed", "run", "device", "job"), str | None),
-    **dict.fromkeys(("choices", "variants", "fit", "versions"), dict),
-    **dict.fromkeys(("init", "peak_memory", "git"), dict | None),
-    "cwd": str,
-    "trains_as_softmax": bool,
-}
-NEEDED_BY_VERB: Mapping[str, Types] = {
-    "train": {
-        **dict.fromkeys(("config.model", "config.data"), dict),
-        **dict.fromkeys(("config.pe", "config.softmax"), dict | None),  # a pattern may name them
-        "config.tokenizer": dict | None,  # a task brings its vocabulary
-        **dict.fromkeys(("config.seed", "config.model.train_length"), int),
-    },
-    "max-retrieval": dict.fromkeys(("config.model", "config.normalisers"), dict),
-}
-DATA_OF_TRAIN: Types = {
-    **dict.fromkeys(("data.corpus_hash", "data.tokenizer_hash"), str),
-    **dict.fromkeys(("data.n_vocab", "data.end_of_document", "data.training_tokens"), int),
-}
-
-
-def fault_in_manifest(manifest: dict[str, Any]) -> str | None:
-    """What is wrong with a manifest; None for nothing."""
-    optional = {name: kind for name, kind in OPTIONAL.items() if name in manifest}
-    wrong = fault_in(manifest, {**NEEDED, **optional})
-    if wrong is not None:
-        return wrong
-    verb = manifest["verb"]
-    wrong = fault_in(manifest, NEEDED_BY_VERB.get(verb, {}))
-    if wrong is None and verb == "train" and manifest["data"] is not None:
-        wrong = fault_in(manifest, DATA_OF_TRAIN)
-    for name in ("started", "ended", "resumed"):
-        if wrong is None and manifest.get(name) is not None and not is_date(manifest[name]):
-            wrong = f"{name} is {manifest[name]!r}, no date and time"
-    names = manifest["config"].get("normalisers", ()) if wrong is None and verb == "max-retrieval" else ()
-    strange = [name for name in names if re.fullmatch(r"[\w.-]+", name) is None]  # the names become names of files
-    return f"config.normalisers has {strange[0]!r}, no word" if strange else wrong
-
-
-def fault_in(values: dict[str, Any], types: Types) -> str | None:
-    """The first field that is missing or of another type. Fields come after the field that holds them."""
-    for name, kind in types.items():
-        *parents, last = name.split(".")
-        node = functools.reduce(operator.getitem, parents, values)
-        if last not in node:
-            return f"{name} is missing"
-        if not isinstance(node[last], kind):
-            return f"{name} is {printable(repr(node[last]), 40)}, not {getattr(kind, '__name__', kind)}"
-    return None
 
 
 def time_of(started: str) -> datetime:
@@ -119,6 +49,7 @@ FIGURES = ("*.svg", "*.pdf", "*.png")  # the same, in its folder
 EXPORTED = "exported"  # what a run whose parameters were shared out leaves for from_pretrained
 SCRATCH = "roundround-rank-"
 LARGEST = 16 << 20  # bytes of a manifest; most have a few thousand
+NEEDED = {"verb", "status", "started", "roundround", "overrides", "config", "facts", "headline"}  # what makes it one
 
 
 def has_words(manifest: Mapping[str, Any], verb: str, overrides: Sequence[str]) -> bool:
@@ -138,7 +69,6 @@ def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequen
         found = read_manifest(directory)["verb"]
         if found != verb:  # refused before Hydra writes its log there
             raise UserError(f"{directory} is a run of {found}, and this takes one of {verb}")
-        refuse_links(directory)
         return str(directory)
     if started_again():
         runs = all_runs(runs_of(outputs, verb), verb)
@@ -187,7 +117,7 @@ def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path
     """
     named = re.fullmatch(r"last(?:~(\d{1,9}))?", reference)
     if named is None or (os.path.lexists(reference) and reference != "last"):
-        path = path_of(reference)
+        path = home_expanded(reference, "the run").absolute()
         read_manifest(path)
         return path
     folder = runs_of(outputs, verb)
@@ -195,10 +125,10 @@ def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path
     runs = sorted((time_of(run["started"]), path, run["status"]) for path, run in others if done or not run.get("run"))
     found = [run for run in runs if run[2] == "done" or not done]
     kind, before = "finished " if done else "", int(named[1] or 0)
-    if not found:
-        raise UserError(f"no {kind}{verb} run under {folder}; start one with: roundround {verb}")
     if before >= len(found):
-        raise UserError(f"{reference}: there are {len(found)} {kind}runs of {verb} under {folder}")
+        raise UserError(
+            f"no {kind}{verb} run {reference} under {folder}, which has {len(found)}; start one with: roundround {verb}"
+        )
     taken = found[-1 - before]
     newer = [run for run in runs if run > taken and run not in found]
     if newer:
@@ -209,13 +139,6 @@ def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path
 def runs_of(outputs: str, verb: str) -> Path:
     """The folder of a verb's runs. UserError if `outputs` names a user whose home is unknown."""
     return home_expanded(outputs, "outputs") / verb
-
-
-def path_of(reference: str) -> Path:
-    """The folder that a reference names. UserError if it is empty, or names a user whose home is unknown."""
-    if not reference:
-        raise UserError("the name of the run is empty; give a run directory, or last")
-    return home_expanded(reference, "the run").absolute()
 
 
 def all_runs(folder: Path, verb: str) -> list[tuple[Path, dict[str, Any]]]:
@@ -241,45 +164,16 @@ def readable(paths: list[Path]) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a run directory, after a check of its fields; nothing in its strings is resolved.
-
-    UserError if the directory is no run, if an old version wrote it whose runs are no longer read, or if a field is
-    missing or has a wrong type.
-    """
+    """The manifest of a run directory; nothing in its strings is resolved. UserError if the directory is no run."""
     path = directory / MANIFEST
     try:
-        manifest = parse_json(read_text(path, LARGEST))
-    except OSError as error:
-        guess = "; did you mean 'last'?" if get_close_matches(directory.name, ["last"]) else ""
-        why = f"it has no {MANIFEST}" if os.path.isdir(directory) else f"it does not exist{guess}"
-        if not isinstance(error, FileNotFoundError | NotADirectoryError):
-            why = f"its {MANIFEST} cannot be read: {error.strerror}"
-        raise UserError(f"{directory} is not a run directory: {why}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not valid json ({one_line(error)}); the run directory is damaged") from error
-    if not isinstance(manifest, dict):
-        raise UserError(f"{path} is not a manifest of roundround: it holds no values by name")
-    version: Any = manifest.get("roundround")
-    release = RELEASE.match(version) if isinstance(version, str) else None
-    if release is not None and tuple(map(int, release.groups())) < OLDEST:
-        raise UserError(
-            f"{directory} was written by roundround {printable(version, 20)}, whose runs {__version__} does not read; "
-            "use that version, or make the run again"
-        )
-    wrong = fault_in_manifest(manifest)
-    if wrong is not None:
-        raise UserError(f"{path} is not a manifest of roundround: {wrong}")
-    for _, node in nodes_in(manifest.get("config")):
+        manifest: Any = parse_json(read_text(path, LARGEST))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else one_line(error)
+        raise UserError(f"{directory} is not a run directory: its {MANIFEST} cannot be read: {reason}") from error
+    if not isinstance(manifest, dict) or not manifest.keys() >= NEEDED:
+        raise UserError(f"{path} is not a manifest of roundround: it has not all of {', '.join(sorted(NEEDED))}")
+    for _, node in nodes_in(manifest["config"]):
         if isinstance(node.get("_target_"), str):
             node["_target_"] = today(node["_target_"])
     return manifest
-
-
-def refuse_links(directory: Path) -> None:
-    """Raises UserError for a link that leads out of a run, where a resume would write. W&B makes some in its folder."""
-    inside = directory.resolve()
-    for folder, folders, files in os.walk(directory):
-        for path in (Path(folder, name) for name in [*folders, *files]):
-            if path.is_symlink() and not path.resolve().is_relative_to(inside):
-                raise UserError(f"{path} is a link that leads out of the run; replace it by what it leads to")
-        folders[:] = [name for name in folders if name != "wandb"]

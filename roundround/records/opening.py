@@ -34,8 +34,7 @@ from roundround.records.directories import (
     has_words,
     read_manifest,
 )
-from roundround.records.loggers.base import Logger
-from roundround.records.loggers.several import Several
+from roundround.records.loggers.base import Logger, Several
 from roundround.records.provenance import (
     VARIANTS,
     config_hash,
@@ -179,19 +178,20 @@ def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None
     fails, a new run leaves nothing.
     """
     try:
-        with refusal_as_user_error(run.directory):
-            if before is not None:
-                run.manifest["variants"] = keep_sources(run.manifest["config"], run.directory)
-            else:
-                clean_up(run.directory)
-            if "resume" not in run.manifest["config"]:  # a verb that cannot resume starts over in its own directory
-                run.forget_after(0)
-            if patch is not None:
-                write_atomically(run.directory / "code.patch", patch)
-            run.note()
-    except BaseException:
+        if before is not None:
+            run.manifest["variants"] = keep_sources(run.manifest["config"], run.directory)
+        else:
+            clean_up(run.directory)
+        if "resume" not in run.manifest["config"]:  # a verb that cannot resume starts over in its own directory
+            run.forget_after(0)
+        if patch is not None:
+            write_atomically(run.directory / "code.patch", patch)
+        run.note()
+    except BaseException as error:
         if before is not None:
             take_back(run, before, None)
+        if isinstance(error, OSError) and not is_full(error):
+            raise UserError(f"cannot write to {error.filename or run.directory}: {error.strerror}") from error
         raise
 
 
@@ -199,26 +199,26 @@ def end(run: Run, status: str, exit_code: int, memory: PeakMemory) -> None:
     """Write how the run ended, and give the logger what it leaves."""
     if not run.writes:
         return
-    known = status != "done"  # a full disk may be what ended the run
-    with as_well_as_possible(known=known):
-        peak = larger(run.manifest.get("peak_memory"), memory.so_far())
-        run.note(status=status, ended=now(), peak_memory=peak)
+    with as_well_as_possible("the end of the run could not be recorded"):
+        run.note(status=status, ended=now(), peak_memory=larger(run.manifest.get("peak_memory"), memory.so_far()))
     for logger in run.loggers:
-        with as_well_as_possible(known=known, what="the results could not be given to the logger"):
-            if (run.directory / RESULTS).exists():
-                logger.results(parse_json((run.directory / RESULTS).read_text(encoding="utf-8")))
-        with as_well_as_possible(known=known, what="the figures could not be given to the logger"):
-            if pictures := {path.stem: path for path in sorted((run.directory / "figures").glob("*.png"))}:
-                logger.figures(pictures)
-        with as_well_as_possible(known=known, what="the checkpoint could not be given to the logger"):
-            if logger.log_checkpoint is not None:
-                from roundround.records import checkpoints  # torch takes seconds to import, and some verbs need none
-
-                if checkpoints.newest(run.directory / "checkpoints") is not None:  # it did not end before its first
-                    also = [path for name in (MANIFEST, "tokenizer.json") if (path := run.directory / name).exists()]
-                    logger.checkpoint(checkpoints.find(run.directory, logger.log_checkpoint), also)
-        with as_well_as_possible(known=known):
+        with as_well_as_possible("the results could not be given to the logger"):
+            give_results(run.directory, logger)
+        with as_well_as_possible("the logger could not be finished"):
             logger.finish(run.manifest, exit_code)
+
+
+def give_results(directory: Path, logger: Logger) -> None:
+    """Give a logger the records, the figures and the checkpoint, as far as the run has left them."""
+    if (directory / RESULTS).exists():
+        logger.results(parse_json((directory / RESULTS).read_text(encoding="utf-8")))
+    if pictures := {path.stem: path for path in sorted((directory / "figures").glob("*.png"))}:
+        logger.figures(pictures)
+    if logger.log_checkpoint is not None:
+        from roundround.records import checkpoints  # torch takes seconds to import, and some verbs need none
+
+        also = [path for name in (MANIFEST, "tokenizer.json") if (path := directory / name).exists()]
+        logger.checkpoint(checkpoints.find(directory, logger.log_checkpoint), also)
 
 
 def clean_up(directory: Path) -> None:
@@ -234,31 +234,27 @@ def clean_up(directory: Path) -> None:
 
 
 @contextmanager
-def as_well_as_possible(*, known: bool, what: str = "the end of the run could not be recorded") -> Iterator[None]:
-    """Inside, an error is logged, not raised: the run's own error matters more. known: a full disk is no news."""
+def as_well_as_possible(what: str) -> Iterator[None]:
+    """Inside, an error is logged, not raised: the run's own error matters more."""
     try:
         yield
     except Exception as error:
-        level = logging.DEBUG if known and is_full(error) else logging.WARNING
-        log.log(level, "%s: %s", what, one_line(error))
+        log.warning("%s: %s", what, one_line(error))
 
 
 def take_back(run: Run, before: set[str], earlier: str | None) -> None:
     """Leave the directory of a refused run as it was: a new run removes what it wrote, and only that.
 
     before: the names in the directory, which may be the user's own. earlier: the manifest of a resumed run, which it
-    gets back, to the last byte. If a logger has started its own run since, its id is kept: the next start continues it.
+    gets back, to the last byte.
     """
     if not run.writes:
         return
-    old, wandb = json.loads(earlier) if earlier is not None else None, run.manifest["wandb"]
     for logger in run.loggers:
-        with as_well_as_possible(known=True):
-            logger.finish(old or {**run.manifest, "status": "refused"}, 2)
-    if old is not None:
-        with as_well_as_possible(known=True):
-            kept = earlier if old["wandb"] == wandb else None
-            write_atomically(run.directory / MANIFEST, kept or json.dumps({**old, "wandb": wandb}, indent=2) + "\n")
+        with as_well_as_possible("the logger could not be finished"):
+            logger.finish(json.loads(earlier) if earlier is not None else {**run.manifest, "status": "refused"}, 2)
+    if earlier is not None:
+        write_atomically(run.directory / MANIFEST, earlier)
         return
     for folder in {"wandb", VARIANTS} - before:
         shutil.rmtree(run.directory / folder, ignore_errors=True)
@@ -304,31 +300,11 @@ def locked(directory: Path, *, seconds: float = 0.0) -> Iterator[None]:
 
     seconds: how long to wait for it.
     """
-    lock, was_there = FileLock(directory / LOCK), (directory / LOCK).exists()
     try:
-        with refusal_as_user_error(directory):
-            lock.acquire(timeout=seconds)
+        lock = FileLock(directory / LOCK).acquire(timeout=seconds)
     except Timeout as error:
         raise UserError(f"{directory} is being written by another process; wait for it or stop it") from error
-    try:
-        yield
-    except UserError:
-        if not was_there:
-            (directory / LOCK).unlink(missing_ok=True)
-        raise
-    finally:
-        lock.release()
-
-
-@contextmanager
-def refusal_as_user_error(directory: Path) -> Iterator[None]:
-    """Inside, an error of the system about writing becomes a UserError; a full disk is left to the caller."""
-    try:
-        yield
-    except Timeout:  # an OSError too
-        raise
     except OSError as error:
-        if is_full(error):
-            raise
-        reason = error.strerror or one_line(error)
-        raise UserError(f"cannot write to {error.filename or directory}: {reason}") from error
+        raise UserError(f"cannot write to {error.filename or directory}: {error.strerror}") from error
+    with lock:
+        yield

@@ -21,14 +21,13 @@ import sysconfig
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from roundround.config.recorded import foreign_targets, overridden
 from roundround.records.directories import has_words, read_manifest
 from roundround.support.console import print_status
-from roundround.support.errors import UserError, printable
+from roundround.support.errors import UserError
 from roundround.support.files import sha256
 from roundround.support.imports import file_of, import_statements, package_of, reached
 
@@ -79,13 +78,7 @@ def config_hash(config: Any) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that numbers depend on."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
 
 
 def git(*args: str) -> bytes | None:
@@ -95,8 +88,7 @@ def git(*args: str) -> bytes | None:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
-    fine = done.returncode == 0 or ("--no-index" in args and done.returncode == 1)  # 1: the files differ
-    return done.stdout if fine else None
+    return done.stdout if done.returncode in (0, 1) else None  # 1: of --no-index, the files differ
 
 
 def git_state() -> tuple[dict[str, Any] | None, bytes | None]:
@@ -136,7 +128,11 @@ def sources_of(target: str) -> dict[str, Path]:
 
     def following(name: str) -> list[str]:
         path = own_file(name)
-        return [] if path is None else [name.rpartition(".")[0], *imported_by(path, name)]
+        if path is None:
+            return []
+        # `from a import b` gives a and a.b, which may be a module too
+        statements = import_statements(path.read_bytes(), package_of(name, path))
+        return [name.rpartition(".")[0], *(n for s in statements for n in (s.origin, *s.names) if n)]
 
     files = [path for name in reached([module], following) if (path := own_file(name)) is not None]
     return {path.relative_to(root).as_posix(): path for path in files}
@@ -159,15 +155,6 @@ def installed(root: Path) -> bool:
     """Whether packages are installed into a folder. Its other modules then do not belong to a class in it."""
     folders = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
     return root in folders or not {"site-packages", "dist-packages"}.isdisjoint(root.parts)
-
-
-def imported_by(path: Path, name: str) -> list[str]:
-    """The dotted names that a module imports. `from a import b` gives a and a.b, which may be a module too."""
-    try:
-        statements = list(import_statements(path.read_bytes(), package_of(name, path)))
-    except (SyntaxError, ValueError):  # whoever imports it will say so
-        return []
-    return [name for statement in statements for name in (statement.origin, *statement.names) if name]
 
 
 # -- keeping
@@ -195,11 +182,10 @@ def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -
     for target in sorted(set(foreign_targets(config).values())):
         now, kept = sources_of(target), manifest.get("variants", {}).get(target, {})
         names = sorted({*now, *kept}) if now else []  # for a class that is gone the error comes when it is built
-        differing = {name: difference(now.get(name), folder / name, kept.get(name)) for name in names}
-        if any(differing.values()):
-            listed = ", ".join(f"{name} ({what})" for name, what in differing.items() if what)
+        listed = ", ".join(name for name in names if differs(now.get(name), folder / name, kept.get(name)))
+        if listed:
             found.append(
-                f"{target} is not as {directory} was made with: {listed}; the kept source is in {folder}: "
+                f"{target} is not as {directory} was made with: {listed} changed; the kept source is in {folder}: "
                 f"give --config-dir {folder} to use it"
             )
     return found
@@ -226,24 +212,16 @@ def tell_changes(directory: Path, manifest: dict[str, Any], config: dict[str, An
         print_status(line)
 
 
-def difference(now: Path | None, copy: Path, kept_hash: str | None) -> str:
-    """How the code of a file differs from the file that the run kept; empty if only comments differ, or nothing."""
-    if now is None:
-        return "no longer there or imported"
-    if kept_hash is None:
-        return "not imported then"
+def differs(now: Path | None, copy: Path, kept_hash: str | None) -> bool:
+    """Whether the code of a file is not that of the file that the run kept; comments may differ."""
+    if now is None or kept_hash is None:
+        return True
     if sha256(now) == kept_hash:
-        return ""
-    if not copy.is_file() or sha256(copy) != kept_hash:
-        return "another text; the kept copy is damaged"
-    before, after = (path.read_text(encoding="utf-8", errors="replace") for path in (copy, now))
-    with suppress(SyntaxError, ValueError):
-        if ast.dump(ast.parse(before)) == ast.dump(ast.parse(after)):
-            return ""
-    for n, (was, now_is) in enumerate(zip_longest(before.splitlines(), after.splitlines(), fillvalue=""), 1):
-        if was != now_is:
-            return f"line {n}: '{printable(was.strip(), 60)}' -> '{printable(now_is.strip(), 60)}'"
-    return ""
+        return False
+    if copy.is_file() and sha256(copy) == kept_hash:
+        with suppress(SyntaxError, ValueError):
+            return ast.dump(ast.parse(copy.read_bytes())) != ast.dump(ast.parse(now.read_bytes()))
+    return True
 
 
 def is_done(directory: Path, verb: str, overrides: Sequence[str]) -> bool:

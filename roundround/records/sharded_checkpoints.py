@@ -11,7 +11,6 @@ The tensors have the names that `checkpoints.py` gives them: the same reader tak
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -32,12 +31,9 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from roundround.records import checkpoints
 from roundround.records.checkpoints import Checkpoint, split_optimizer, write_state
-from roundround.support.errors import UserError
 from roundround.support.files import flush_folder, sha256, usual_mode
 
 OF_WEIGHTS, OF_TRAINER = 1, 2  # the numbers of a process's two files
-
-logging.getLogger("torch.distributed.checkpoint.hf_storage").setLevel(logging.WARNING)
 
 
 class Writer(HuggingFaceStorageWriter):
@@ -100,38 +96,20 @@ class ShardedSaver:
         self.pending = pending
 
     def wait(self) -> None:
-        """Wait until the checkpoint is written. Raises the error of a failed write, which leaves nothing."""
+        """Wait until the checkpoint is written. Raises the error of a failed write, which leaves a hidden folder."""
         if self.pending is None:
             return
         pending, self.pending = self.pending, None
         try:
             pending.result()
         except CheckpointException as error:
-            if dist.get_rank() == 0:
-                for left in self.folder.glob(f".{checkpoints.STEP}*"):
-                    shutil.rmtree(left, ignore_errors=True)
             raise next(iter(error.failures.values()))[0] from error
-
-
-def check_together(checkpoint: Checkpoint) -> None:
-    """Compare the files with their hashes, each process a share. UserError in all of them if one file is damaged."""
-    folder, state, wrong = checkpoint.folder, checkpoint.state, None
-    try:
-        checkpoints.refuse_strangers(folder, state)
-        checkpoints.check_files(folder, state, sorted(state["sha256"])[dist.get_rank() :: dist.get_world_size()])
-    except UserError as error:
-        wrong = str(error)
-    found: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, wrong)
-    for message in found:
-        if message is not None:
-            raise UserError(message)
 
 
 def load_shards_into(model: nn.Module, checkpoint: Checkpoint) -> None:
     """Give a sharded model its rows of the checkpoint, in all processes at once. UserError in all of them."""
-    check_together(checkpoint)
     folder = checkpoint.folder
+    checkpoints.check_files(folder, checkpoint.state, checkpoint.state["sha256"])
     found = checkpoints.described(folder)
     weights = {name: of.size for name, of in found.items() if not checkpoints.OF_OPTIMIZER.fullmatch(name)}
     checkpoints.check_weights(model, weights, folder)
@@ -139,10 +117,7 @@ def load_shards_into(model: nn.Module, checkpoint: Checkpoint) -> None:
 
 
 def load_shards_of_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
-    """Give the optimizer of a sharded model its rows of the checkpoint; `load_shards_into` has checked the files.
-
-    Raises UserError if the state belongs to other parameters.
-    """
+    """Give the optimizer of a sharded model its rows of the checkpoint; `load_shards_into` has checked the files."""
     folder = checkpoint.folder
     parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
     tensors: dict[str, Tensor] = {}
@@ -150,8 +125,5 @@ def load_shards_of_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Check
         of = parameters.get(int(name.partition(".")[0])) if checkpoints.OF_OPTIMIZER.fullmatch(name) else None
         if of is not None:
             tensors[name] = torch.zeros_like(of) if found.size == of.shape else torch.zeros(found.size)
-    with checkpoints.refused(folder, checkpoints.STATE):
-        state = checkpoints.join_optimizer(tensors, checkpoint.state["optimiser"])
-    checkpoints.check_optimizer(state, optimizer, folder)
     checkpoints.fill(tensors, folder)
-    optimizer.load_state_dict(state)
+    optimizer.load_state_dict(checkpoints.join_optimizer(tensors, checkpoint.state["optimiser"]))

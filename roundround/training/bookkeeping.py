@@ -1,20 +1,28 @@
-"""What every training loop does between two steps: show, save, delete old checkpoints, stop when asked.
+"""What a training loop does between two steps: show, save, stop when asked, and measure how well the machine is used.
 
-Tested by tests/training/test_train.py and tests/training/test_stopping_together.py.
+Tested by tests/training/test_train.py, test_stopping_together.py and test_meter.py.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import time
+import timeit
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import Dataset
 
+from roundround.distributed.device import gpus, resident_peak
 from roundround.distributed.interruption import StopSignal
+from roundround.model.block import Block
+from roundround.model.decoder import Decoder, belongs_to_a_variant
 from roundround.records import checkpoints
 from roundround.records.run import Run
 from roundround.support.console import print_status
@@ -24,6 +32,24 @@ if TYPE_CHECKING:
     from roundround.records.sharded_checkpoints import ShardedSaver
 
 SECONDS_BETWEEN_LINES = 5.0
+# dense 16-bit peaks in TFLOP/s, of NVIDIA's data sheets; the first whose name is in the device's
+TERAFLOPS = {
+    "B200": 2250,
+    "H200": 989,
+    "GH200": 989,
+    "H100 PCIe": 756,
+    "H100 NVL": 835,
+    "H100": 989,
+    "A100": 312,
+    "L40S": 362,
+    "L4": 121,
+    "V100-PCIE": 112,
+    "V100": 125,
+    "T4": 65,
+    "RTX 4090": 165,
+    "RTX 3090": 71,
+}
+SIDE, N_PRODUCTS = 512, 5  # of the matrices that measure a CPU's peak: 4 ms each on one core
 
 
 class Bookkeeping:
@@ -132,8 +158,7 @@ class Display:
         elif time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES or step == self.n_steps:
             self.last_line = time.monotonic()
             seconds_per_step = (self.last_line - self.started) / max(1, step - self.first_step)
-            minutes, seconds = divmod(round(seconds_per_step * (self.n_steps - step)), 60)
-            left = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes}:{seconds:02d}"
+            left = str(timedelta(seconds=round(seconds_per_step * (self.n_steps - step)))).removeprefix("0:")
             self.say(f"{self.unit} {step}/{self.n_steps}  {numbers}  {left} left")
 
     def say(self, text: str) -> None:
@@ -148,3 +173,92 @@ class Display:
     def close(self) -> None:
         if self.live is not None:
             self.live.stop()
+
+
+# -- how well the machine is used: model FLOPs utilisation, peak memory, share of time waiting for data
+
+
+class Timed(Dataset[Any]):
+    """Batches, and the seconds that have been spent waiting for them."""
+
+    def __init__(self, batches: Dataset[Any]) -> None:
+        self.batches, self.seconds = batches, 0.0
+
+    def __len__(self) -> int:
+        return len(self.batches)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> Any:
+        start = time.perf_counter()
+        batch = self.batches[index]
+        self.seconds += time.perf_counter() - start
+        return batch
+
+
+class Meter:
+    """The numbers of the steps since the last record.
+
+    flops_per_step: of the model, over all devices. peak: FLOP/s of one of the n_devices; None if unknown.
+    """
+
+    def __init__(self, batches: Timed, *, flops_per_step: float, peak: float | None, n_devices: int = 1) -> None:
+        self.batches, self.flops_per_step, self.peak, self.n_devices = batches, flops_per_step, peak, n_devices
+        self.waited = 0.0
+
+    def numbers(self, n_steps: int, seconds: float) -> dict[str, float]:
+        """mfu: the model's operations as a share of the peak; left out above 1, because then the peak is not known.
+        peak_memory_gb: since the start, in 10^9 bytes, of this process's GPU or else of the process. waiting_share: the
+        share of the seconds in which it waited for a batch.
+        """
+        waiting, self.waited = self.batches.seconds - self.waited, self.batches.seconds
+        memory = max((cuda.max_memory_allocated(n) for cuda, n in gpus()), default=0) or resident_peak()
+        found = {"waiting_share": min(1.0, waiting / seconds)}
+        if self.peak is not None:
+            mfu = n_steps * self.flops_per_step / seconds / (self.peak * self.n_devices)
+            found |= {"mfu": mfu} if mfu <= 1 else {}
+        return found if memory is None else found | {"peak_memory_gb": memory / 1e9}
+
+
+def training_flops(decoder: Decoder, *, length: int, scored: float = 1.0) -> float:
+    """Floating-point operations of a token in a forward and a backward pass, attention included.
+
+    3 * 2 * (M + scored V D + 2 L H C T): M weights of the layers' matrices, V D of the output matrix, L layers of H
+    heads of C channels that attend to all T tokens of a window, or to a part of them. Chowdhery et al. 2022,
+    arXiv:2204.02311, appendix B: the backward pass counts twice the forward pass, a causal mask halves nothing, and
+    recomputation is not counted. Encodings and normalisers are left out. scored: share of tokens with a target.
+    """
+    matrices = sum(
+        module.weight.numel()
+        for name, module in decoder.layers.named_modules()
+        if isinstance(module, nn.Linear) and not belongs_to_a_variant(f"layers.{name}")
+    )
+    attention = 0
+    for kind, layer in zip(decoder.kinds, decoder.layers, strict=True):
+        assert isinstance(layer, Block)
+        shape, reach = layer.self_attn.shape, min(length, kind.window or length, kind.chunk or length)
+        attention += 2 * shape.n_heads * shape.head_dim * reach
+    return 6.0 * (matrices + scored * decoder.embed_tokens.weight.numel() + attention)
+
+
+def peak_flops(device: torch.device, precision: str, *, n_devices: int = 1) -> float | None:
+    """The peak of a device in FLOP/s: a GPU's by its name, in 16 bits; for a CPU it is measured.
+
+    None for a device whose name is unknown, and if several processes share the cores of a CPU.
+    """
+    if device.type == "cpu" and n_devices == 1:
+        dtype = {"b": torch.bfloat16, "1": torch.float16, "6": torch.float64}.get(precision[0], torch.float32)
+        return measured_flops(dtype)
+    return flops_by_name(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+
+
+def flops_by_name(name: str) -> float | None:
+    known = (peak for part, peak in TERAFLOPS.items() if re.search(rf"\b{part}\b", name))
+    peak = next(known, None)
+    return None if peak is None else peak * 1e12
+
+
+@torch.no_grad()
+def measured_flops(dtype: torch.dtype) -> float:
+    """FLOP/s of the fastest of a few matrix products on this process's threads."""
+    a, b = (torch.ones(SIDE, SIDE, dtype=dtype) for _ in range(2))
+    seconds = timeit.repeat(lambda: a @ b, number=1, repeat=1 + N_PRODUCTS)  # the first sets the library up
+    return float(2 * SIDE**3 / min(seconds[1:]))

@@ -18,12 +18,11 @@ from torch import Tensor
 from roundround.distributed.interruption import STOP_SIGNALS, interrupt, on_signals, put_back
 from roundround.probing.rows import attention_statistics
 from roundround.records import checkpoints
-from roundround.records.checkpoints import Checkpoint, check_optimizer
+from roundround.records.checkpoints import Checkpoint
 from roundround.records.run import Run
 from roundround.support.errors import Interrupted
-from roundround.training.bookkeeping import Bookkeeping
+from roundround.training.bookkeeping import Bookkeeping, Meter
 from roundround.training.material import Material
-from roundround.training.meter import Meter
 from roundround.training.module import LanguageModel, gathered, loss_scaler
 from roundround.verbs.train import TrainConfig
 
@@ -75,12 +74,10 @@ class TrainingCallback(lightning.Callback):
 
                 load_shards_of_optimizer(trainer.optimizers[0], self.past)
             else:
-                check_optimizer(self.past.optimizer, trainer.optimizers[0], self.past.folder)
                 trainer.strategy.load_optimizer_state_dict({"optimizer_states": [self.past.optimizer]})
             if "loss_scaler" in self.past.state:
                 trainer.precision_plugin.load_state_dict(self.past.state["loss_scaler"])
         self.run.directory = Path(trainer.strategy.broadcast(str(self.run.directory)))  # the first rank's
-        self.meter.start(trainer.global_rank)
         self.seen_step = module.step
         self.bookkeeping.start(sharded=self.sharded)
         if self.owed is not None:

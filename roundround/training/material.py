@@ -50,12 +50,8 @@ class Material(ABC):
         """What the manifest keeps about it."""
 
     @abstractmethod
-    def about(self) -> str:
-        """A line that says what it is."""
-
-    @abstractmethod
-    def notes(self) -> list[str]:
-        """Lines about what may be a mistake."""
+    def about(self) -> list[str]:
+        """A line that says what it is, and lines about what may be a mistake."""
 
     @abstractmethod
     def batches(self, shares: Shares) -> Dataset[Any]:
@@ -156,15 +152,16 @@ class TextMaterial(Material):
             **({"passes": self.passes} if self.passes else {}),
         }
 
-    def about(self) -> str:
+    def about(self) -> list[str]:
         data = self.data
         line = f"{len(data.train):,} training tokens, {len(data.held_out):,} held out, vocabulary {data.n_vocab:,}"
-        return line if self.separator is None else f"{line}; documents do not see each other"
-
-    def notes(self) -> list[str]:
-        line = self.data.about_documents("train", self.length) if self.separator is None else None
         again = ", ".join(f"{name} {n:,.1f} times" for name, n in self.passes.items() if n > 1)
-        return [note for note in (line, again and f"read more than once: {again}") if note]
+        found: list[str | None] = [line, again and f"read more than once: {again}"]
+        if self.separator is not None:
+            found[0] = f"{line}; documents do not see each other"
+        else:
+            found.insert(1, self.data.about_documents("train", self.length))
+        return [line for line in found if line]
 
     def batches(self, shares: Shares) -> TrainingWindows:
         return TrainingWindows(self.data.train, shares, seed=self.config.seed, length=self.length)
@@ -198,12 +195,12 @@ class TextMaterial(Material):
         return bool(new["nats_per_token"] < best["nats_per_token"])
 
     def describe(self, measured: Measured) -> str:
-        return f"held-out perplexity {readable(perplexity(measured['nats_per_token']))}"
+        return f"held-out perplexity {perplexity(measured['nats_per_token']):.3f}"
 
     def conclusion(self, best: Measured) -> str:
         values = self.in_three_units(best)
         return (
-            f"held-out perplexity {readable(values['perplexity'])} (loss {values['nats_per_token']:.4f} nats per "
+            f"held-out perplexity {values['perplexity']:.3f} (loss {values['nats_per_token']:.4f} nats per "
             f"token, {values['nats_per_byte']:.4f} per byte)"
         )
 
@@ -253,25 +250,18 @@ class TaskMaterial(Material):
             "distinct_validation_examples": len(self.validation),
         }
 
-    def about(self) -> str:
+    def about(self) -> list[str]:
         n, (shortest, longest) = self.n_train, self.task.train_lengths
         examples = "new examples in every batch" if n is None else f"{n:,} training examples"
-        n_distinct = len(self.validation)
-        same = "" if n_distinct == self.n_validated else f", {n_distinct:,} of them distinct"
-        return (
+        line = (
             f"{examples} of length {shortest} to {longest}, up to {self.length:,} tokens; {self.n_validated:,} to "
-            f"validate on{same}; vocabulary {self.n_vocab:,}"
+            f"validate on; vocabulary {self.n_vocab:,}"
         )
-
-    def notes(self) -> list[str]:
-        found = []
-        if self.n_shared:
-            found.append(
-                f"{self.n_shared:,} of {self.n_validated:,} validation examples may be in training too: the task "
-                "has too few of their length"
-            )
-        shared = self.task.shared_with_test()
-        return found if shared is None else [*found, shared]
+        shared = (
+            f"{self.n_shared:,} of {self.n_validated:,} validation examples may be in training too: the task has too "
+            "few of their length"
+        )
+        return [line for line in (line, self.n_shared and shared, self.task.shared_with_test()) if line]
 
     def batches(self, shares: Shares) -> TrainingExamples:
         return TrainingExamples(self.task, shares, seed=self.config.seed)
@@ -305,17 +295,10 @@ class TaskMaterial(Material):
         return f"exact match {measured['exact_match']:.3f}, loss {measured['nats_per_token']:.4f}"
 
     def remarks(self, curve: Sequence[Measured]) -> list[str]:
-        scores = {line["exact_match"] for line in curve}
         left, bound = left_plateau(curve, self.plateau_bound), f"loss below {self.plateau_bound:.3f}"
-        found = [f"training left the loss plateau at step {left} ({bound})"]
         if left is None:
-            found = [f"training never left the loss plateau ({bound}); it may need more steps or another optim.lr"]
-        if len(scores) == 1 and len(curve) > 1:
-            found.append(
-                f"exact match was {scores.pop():.3f} in all {len(curve)} measurements: the best checkpoint is that of "
-                "the lowest loss"
-            )
-        return found
+            return [f"training never left the loss plateau ({bound}); it may need more steps or another optim.lr"]
+        return [f"training left the loss plateau at step {left} ({bound})"]
 
     def results(self, best: Measured, curve: Sequence[Measured]) -> tuple[list[dict[str, Any]], dict[str, float]]:
         """`plateau`: the first measured step below half of what an answer costs unread or guessed; inf without one."""
@@ -331,11 +314,6 @@ class TaskMaterial(Material):
         plateau = math.inf if left is None else float(left)
         headline = values if left is None else {**values, "plateau": plateau}
         return [*records, {"metric": "plateau", "value": plateau}], headline
-
-
-def readable(perplexity: float) -> str:
-    """A perplexity to three decimals; from a million on, as of a diverged run, to four digits."""
-    return f"{perplexity:.3f}" if perplexity < 1e6 else f"{perplexity:.4g}"
 
 
 def unread_loss(examples: Sequence[Example]) -> float:

@@ -23,11 +23,13 @@ from roundround.kernels.torch_internals import compile_in_place, uncompiled
 from roundround.model.block import Block
 from roundround.model.decoder import Decoder, is_sharded
 from roundround.records.checkpoints import Checkpoint
+from roundround.records.run import Run
+from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
+from roundround.softmax.softmax import Softmax
 from roundround.trained.models import decoder_of_config, planned
 from roundround.trained.start import Start
 from roundround.training.material import Material
-from roundround.training.optim import OptimizerFactory
-from roundround.training.schedules import Schedule
+from roundround.training.optim import OptimizerFactory, Schedule
 from roundround.verbs.train import TrainConfig
 
 MakeDecoder = Callable[[Callable[[Block], object]], Decoder]  # from what is done with each layer once it is made
@@ -57,9 +59,6 @@ def decoder_of(
     decoder = make()
     start.load_into(decoder, past)
     return decoder, None
-
-
-SHORT = 256  # tokens of the pass in which kernels are tried
 
 
 def sharded_decoder(make: MakeDecoder, mesh: DeviceMesh, *, seed: int, compiled: bool) -> Decoder:
@@ -138,7 +137,7 @@ class LanguageModel(lightning.LightningModule):
         """Try kernels before the first step: the compiler cannot try one while it traces a model."""
         with uncompiled(self.decoder) as is_compiled, self.trainer.precision_plugin.forward_context():
             if is_compiled and self.device.type == "cuda":
-                n_tokens = min(SHORT, self.decoder.longest() or SHORT)
+                n_tokens = min(256, self.decoder.longest() or 256)
                 tokens_1T = torch.zeros(1, n_tokens, dtype=torch.int64, device=self.device)
                 self.decoder(tokens_1T, targets_BT=tokens_1T, step=0)
 
@@ -193,3 +192,39 @@ def loss_scaler(trainer: lightning.Trainer) -> torch.amp.GradScaler | None:
     """The scaler of the loss in `16-mixed`, which skips steps whose gradients overflow; None in other precisions."""
     plugin = trainer.precision_plugin
     return plugin.scaler if isinstance(plugin, MixedPrecision) else None
+
+
+# -- whether the normaliser acts in training
+
+
+def about_softmax(run: Run, decoder: Decoder) -> list[str]:
+    """A line if another normaliser is the plain softmax in training; the manifest records whether it is."""
+    as_softmax = trains_as_softmax(decoder)
+    run.note(trains_as_softmax=as_softmax)
+    if not as_softmax or isinstance(decoder.layers[0].self_attn.softmax, Softmax):
+        return []
+    name = run.manifest["choices"].get("softmax")
+    return [f"softmax={name} acts at inference only: this training is that of softmax=softmax"]
+
+
+@torch.no_grad()
+def trains_as_softmax(decoder: Decoder) -> bool:
+    """Whether this decoder trains as with the plain softmax, checked with rows up to the training length."""
+    normalisers = [module for module in decoder.modules() if isinstance(module, AttentionSoftmax)]
+    return all(map(is_softmax_in_training, normalisers))
+
+
+def is_softmax_in_training(softmax: AttentionSoftmax, n_rows: int = 16) -> bool:
+    """Whether a normaliser without parameters gives the weights of the softmax, from even rows to sharp ones."""
+    narrows = softmax.window is not None and softmax.window < softmax.shape.train_length
+    if narrows or any(True for _ in softmax.parameters()):
+        return False
+    shape, generator = softmax.shape, torch.Generator().manual_seed(0)
+    n_visible_Q = torch.linspace(1, shape.train_length, n_rows).long()
+    visible_B1QK = (torch.arange(shape.train_length) < n_visible_Q[:, None])[None, None]
+    logits_BHQK = torch.randn(1, shape.n_heads, n_rows, shape.train_length, dtype=torch.float64, generator=generator)
+    logits_BHQK *= torch.linspace(0.1, 10, n_rows)[:, None].roll(5, 0)
+    x_BTD = torch.randn(1, n_rows, shape.d_model, generator=generator)
+    rows = {**softmax.row_parameters(x_BTD), "n_visible": n_visible_Q[None, None, :, None]}
+    weights_BHQK = softmax.train().weights(logits_BHQK, visible_B1QK, rows)
+    return torch.allclose(weights_BHQK, softmax_over_visible(logits_BHQK, visible_B1QK), rtol=1e-9, atol=0)

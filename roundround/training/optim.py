@@ -1,15 +1,23 @@
-"""Optimizers: what a config node becomes before there are parameters.
+"""Optimizers, as a config node before there are parameters, and schedules of the learning rate.
 
-Tested by tests/training/test_recipe.py.
+Schedules are not torch's `SequentialLR` of `LinearLR` and `CosineAnnealingLR`: those multiply the last rate by a ratio,
+so only 60 of 600 rates come out bit-equal, and a resumed run would have to replay them. Here a rate is a function of
+the step alone.
+
+Tested by tests/training/test_recipe.py and tests/training/test_muon.py.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from roundround.model.decoder import belongs_to_a_variant
+from roundround.support.errors import UserError
 
 
 class OptimizerFactory:
@@ -18,14 +26,8 @@ class OptimizerFactory:
     def __init__(
         self, *, lr: float, betas: list[float], eps: float, weight_decay: float, decay_biases: bool = False
     ) -> None:
-        for name, value in (("lr", lr), ("eps", eps)):
-            if not 0 < value < math.inf:
-                raise ValueError(f"{name}={value} must be a finite number above 0")
-        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas={betas} must be two numbers from 0 up to, but not including, 1")
-        if not 0 <= weight_decay < math.inf:
-            raise ValueError(f"weight_decay={weight_decay} must be a finite number, at least 0")
         self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
+        torch.optim.AdamW([torch.zeros(1)], lr, self.betas, eps, weight_decay)  # ValueError for a wrong number
         self.decay_biases = decay_biases
 
     def check(self, module: nn.Module, *, sharded: bool) -> None:
@@ -41,9 +43,8 @@ class OptimizerFactory:
     def groups(self, module: nn.Module) -> list[dict[str, Any]]:
         """Parameters that decay and those that do not: gains, biases and other vectors, unless `decay_biases`."""
         parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        vectors = {name for name, p in parameters if p.ndim < 2 or name.endswith("bias")}
-        if self.decay_biases:
-            vectors = set()
+        without_decay = [] if self.decay_biases else parameters
+        vectors = {name for name, p in without_decay if p.ndim < 2 or name.endswith("bias")}
         groups = [
             {"params": [p for name, p in parameters if name not in vectors], "weight_decay": self.weight_decay},
             {"params": [p for name, p in parameters if name in vectors], "weight_decay": 0.0},
@@ -75,3 +76,178 @@ class Adam(OptimizerFactory):
 
     def create(self, module: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.groups(module), lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
+
+
+@final
+class Muon(OptimizerFactory):
+    """Takes steps along the nearest orthogonal matrix of the momentum: all directions of a matrix move equally far.
+
+    m <- mu m + (1 - mu) g; W <- (1 - lr weight_decay) W - lr f U V^T, where U S V^T = (1 - mu) g + mu m
+
+    Jordan et al. 2024, kellerjordan.github.io/posts/muon; f = 0.2 sqrt(max(rows, columns)) (`match_rms_adamw`, with
+    which AdamW's rates serve): Liu et al. 2025, arXiv:2502.16982, section 2.2.
+
+    torch.optim.Muon takes the weights of the layers' `nn.Linear`. AdamW, with `betas` and `eps`, takes the embeddings,
+    the output matrix, vectors (which do not decay, unless `decay_biases`) and what encodings and normalisers learn.
+    `adjust_lr_fn` is `match_rms_adamw` or `original` (f = sqrt(max(1, rows / columns))). `nesterov` false: U S V^T = m.
+    `ns_steps`, `ns_coefficients`: of the Newton-Schulz iteration that finds U V^T about. `embedding_lr`, `head_lr`,
+    `vector_lr`, `adamw_weight_decay`: those of AdamW's parameters; null is `lr` and `weight_decay`.
+    """
+
+    def __init__(
+        self,
+        *,
+        lr: float,
+        weight_decay: float,
+        momentum: float,
+        nesterov: bool,
+        ns_steps: int,
+        ns_coefficients: list[float],
+        adjust_lr_fn: str,
+        embedding_lr: float | None,
+        head_lr: float | None,
+        vector_lr: float | None,
+        adamw_weight_decay: float | None,
+        betas: list[float],
+        eps: float,
+        decay_biases: bool = False,
+    ) -> None:
+        decay = weight_decay if adamw_weight_decay is None else adamw_weight_decay
+        super().__init__(lr=lr, betas=betas, eps=eps, weight_decay=decay, decay_biases=decay_biases)
+        self.rates = {"embeddings": embedding_lr, "head": head_lr, "vectors": vector_lr, "of_variants": None}
+        self.of_muon: dict[str, Any] = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "ns_steps": ns_steps,
+            "ns_coefficients": tuple(ns_coefficients),
+            "adjust_lr_fn": adjust_lr_fn,
+        }
+
+    def check(self, module: nn.Module, *, sharded: bool) -> None:
+        if sharded:
+            raise UserError(
+                "optim=muon makes whole matrices orthogonal, and trainer.strategy=fsdp2 shares out their rows; give "
+                "trainer.strategy=ddp, or optim=adamw"
+            )
+        if self.rates["head"] is not None and not self.sorted_parameters(module)["head"]:
+            raise UserError("optim.head_lr is read by nothing: the output matrix is the embeddings; give embedding_lr")
+
+    def create(self, module: nn.Module) -> torch.optim.Optimizer:
+        found = self.sorted_parameters(module)
+        groups = [
+            {
+                "params": parameters,
+                "lr": self.lr if self.rates[kind] is None else self.rates[kind],
+                "weight_decay": self.weight_decay if kind != "vectors" or self.decay_biases else 0.0,
+            }
+            for kind, parameters in found.items()
+            if parameters and kind != "matrices"
+        ]
+        muon = torch.optim.Muon(found["matrices"], **self.of_muon)
+        return Together([muon, torch.optim.AdamW(groups, betas=self.betas, eps=self.eps, fused=True)])
+
+    def sorted_parameters(self, module: nn.Module) -> dict[str, list[Tensor]]:
+        """The parameters that learn: Muon's matrices, and the kinds of AdamW's that may have their own rates."""
+        matrices = {
+            f"{name}.weight"
+            for name, part in module.named_modules()
+            if isinstance(part, nn.Linear) and name.startswith("layers.") and not belongs_to_a_variant(name)
+        }
+        kinds: dict[str, list[Tensor]] = {
+            kind: [] for kind in ("matrices", "embeddings", "head", "vectors", "of_variants")
+        }
+        for name, parameter in module.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            if name in matrices:
+                kind = "matrices"
+            elif parameter.ndim < 2 or name.endswith("bias"):
+                kind = "vectors"
+            else:
+                kind = {"embed_tokens.weight": "embeddings", "lm_head.weight": "head"}.get(name, "of_variants")
+            kinds[kind].append(parameter)
+        return kinds
+
+
+class Together(torch.optim.Optimizer):
+    """Several optimizers of different parameters as one: their groups in one list, their states in one table."""
+
+    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self.parts = list(parts)
+        self.share()
+
+    def share(self) -> None:
+        """Give each part its own groups of the list, and the one table, which loading makes anew."""
+        groups = iter(self.param_groups)
+        for part in self.parts:
+            part.param_groups = [next(groups) for _ in part.param_groups]
+            part.state = self.state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self.share()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of each part; the closure, which computes gradients, is called once before them."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self.parts:
+            part.step()
+        return loss
+
+
+# -- schedules
+
+
+class Schedule:
+    """Base: a linear warm-up, then whatever the variant does with the rest."""
+
+    def __init__(self, *, warmup_steps: int, final_fraction: float) -> None:
+        self.warmup_steps, self.final_fraction = warmup_steps, final_fraction
+
+    def factor(self, step: int, n_steps: int) -> float:
+        """Factor on the peak rate for the update after `step` updates, of `n_steps` in all."""
+        if step < self.warmup_steps:
+            return (step + 1) / (self.warmup_steps + 1)
+        rest = max(1, n_steps - self.warmup_steps)
+        return self.after_warmup(min(1.0, (step - self.warmup_steps) / rest))
+
+    def after_warmup(self, progress: float) -> float:
+        """The factor at `progress` in 0..1 of the steps that follow the warm-up."""
+        raise NotImplementedError
+
+
+@final
+class Cosine(Schedule):
+    """Linear warm-up, then half a cosine down to a fraction of the peak.
+
+    f + (1 - f) (1 + cos(pi t)) / 2
+
+    Loshchilov and Hutter 2017, arXiv:1608.03983, equation 5.
+    """
+
+    def after_warmup(self, progress: float) -> float:
+        return self.final_fraction + (1 - self.final_fraction) * (1 + math.cos(math.pi * progress)) / 2
+
+
+@final
+class WarmupStableDecay(Schedule):
+    """Linear warm-up, a plateau at the peak, then a linear decay over the last share of the steps after the warm-up.
+
+    1 until t = 1 - d, then linear down to f at t = 1
+
+    Hu et al. 2024, arXiv:2404.06395, section 4.
+    """
+
+    def __init__(self, *, warmup_steps: int, decay_fraction: float, final_fraction: float) -> None:
+        super().__init__(warmup_steps=warmup_steps, final_fraction=final_fraction)
+        self.decay_fraction = decay_fraction
+
+    def after_warmup(self, progress: float) -> float:
+        into_decay = max(0.0, (progress - (1 - self.decay_fraction)) / self.decay_fraction)
+        return 1 - (1 - self.final_fraction) * into_decay

@@ -130,13 +130,13 @@ def test_a_full_disk_costs_one_line(train: Callable[..., Done], monkeypatch: pyt
 @pytest.mark.parametrize(
     ("node", "imported"),
     [
-        ({"_target_": "roundround.records.loggers.wandb.WandB"}, ["wandb", "wandb.sdk.launch.inputs.internal"]),
-        ({"_target_": "roundround.records.loggers.none.NoLogger"}, []),
+        ({"_target_": "roundround.records.loggers.base.WandB"}, ["wandb", "wandb.sdk.launch.inputs.internal"]),
+        ({"_target_": "roundround.records.loggers.base.NoLogger"}, []),
         ({"_target_": "mine.Logger"}, []),
         (
             {
-                "_target_": "roundround.records.loggers.several.Several",
-                "a": {"_target_": "roundround.records.loggers.wandb.WandB"},
+                "_target_": "roundround.records.loggers.base.Several",
+                "a": {"_target_": "roundround.records.loggers.base.WandB"},
             },
             ["wandb", "wandb.sdk.launch.inputs.internal"],
         ),

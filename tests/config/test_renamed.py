@@ -12,8 +12,7 @@ import roundround as rr
 from roundround.config.build import build, target_class
 from roundround.kernels.keys import Keys
 from roundround.pe.base import PositionalEncoding
-from roundround.records.loggers.base import Logger
-from roundround.records.loggers.none import NoLogger
+from roundround.records.loggers.base import Logger, NoLogger
 
 
 def test_a_yaml_that_names_an_old_room_builds_the_class_of_today() -> None:

@@ -95,23 +95,6 @@ def test_one_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         first.meet(HashStore())
 
 
-def test_the_first_says_how_many_it_waits_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(module, "SECONDS_TO_COME", 0.6)
-    monkeypatch.setattr(module, "SECONDS_OF_SILENCE", 0.1)
-    monkeypatch.setenv("SLURM_NTASKS", "3")
-    (first, _, last) = processes({}, {}, {})
-    store = HashStore()
-    store.set("request/2", "{}")
-    with pytest.raises(UserError, match="rank 1 of 3 did not come"):
-        first.meet(store)
-    assert capsys.readouterr().err == "waiting for 1 other process of 3 (SLURM_NTASKS=3)\n"
-    with pytest.raises(UserError, match="rank 0 of 3 did not come"):
-        last.meet(HashStore())
-    assert capsys.readouterr().err == ""
-
-
 # -- who left
 
 
@@ -248,43 +231,12 @@ def test_the_sigterm_of_a_launcher_hides_nobody_who_was_named() -> None:
     os.kill(os.getpid(), signal.SIGTERM)  # before the process has reported it
 
 
-def test_after_an_error_of_ones_own_signals_interrupt_again() -> None:
-    on_signals(interrupt)
-    first, _ = met({}, {})
-    with pytest.raises(RuntimeError):
-        fails_with(first, BROKEN)
-    with pytest.raises(Interrupted):
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 @pytest.mark.parametrize("error", [BROKEN, Interrupted(signal.SIGTERM)])
 def test_an_error_while_all_live_is_ones_own(error: BaseException) -> None:
     first, _ = met({}, {})
     with pytest.raises(type(error)) as caught:
         fails_with(first, error)
     assert caught.value is error
-
-
-def test_what_all_fail_with_is_ones_own() -> None:
-    first, second = met({}, {})
-    leaves(second, 1, f"failed: RuntimeError: {BROKEN} (traceback in elsewhere)")
-    with pytest.raises(RuntimeError, match="closed by peer"):
-        fails_with(first, BROKEN)
-
-
-def test_an_interruption_of_all_is_none_of_one() -> None:
-    first, second = met({}, {})
-    leaves(second, 143, "interrupted by SIGTERM")
-    with pytest.raises(Interrupted):
-        fails_with(first, Interrupted(signal.SIGTERM))
-
-
-def test_one_that_has_not_come_yet_is_not_taken_for_killed() -> None:
-    first, _ = processes({}, {})
-    first.store, first.have_met = HashStore(), True
-    with pytest.raises(Interrupted), first.naming_who_left():
-        raise Interrupted(signal.SIGTERM)
-    assert first.named_lost == {}
 
 
 def test_the_first_that_lives_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,24 +248,11 @@ def test_the_first_that_lives_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert second.speaks
 
 
-def test_where_the_launch_of_lightning_is_over_nobody_is_told_of_a_refusal() -> None:
-    (first, _) = processes({}, {})
-    assert not first.leave(2, "nobody can be met at 127.0.0.1:1234")
-
-
 def test_alone_nothing_is_waited_for() -> None:
     one = Peers()
     one.join({"directory": "here"})
     assert (one.gather(3), one.leave(1, "failed"), one.speaks) == ([3], False, True)
     assert one.answer == {"directory": "here"}
-
-
-def test_who_waits_for_a_process_that_was_seen_to_end_names_it() -> None:
-    first, _ = processes({}, {})
-    first.gone.add(1)
-    with pytest.raises(PeerLost, match=r"^rank 1 of 2 was killed"):
-        first.meet(HashStore())
-    assert first.speaks
 
 
 class Lost(HashStore):

@@ -21,7 +21,7 @@ WITHOUT_DATA = [word for word in TRAIN if not word.startswith("data")]
 
 VALUES = [
     "model.n_heads=0", "model.d_model=17", "model.train_length=abc", "optim.lr=nan", "optim.betas=[2,0.9]",
-    "schedule.final_fraction=2", "batch_size=0", "seed=-1", "seed=abc", "validate_every=0", "resume=nope",
+    "batch_size=0", "seed=-1", "seed=abc", "validate_every=0", "resume=nope",
     "+trainer.max_time=1", "trainer.precision=half", "trainer.max_steps=0", "pe=prope", "pe=p_rope pe.p=nan",
     "pe._target_=os.system", "+pe.foo=1", "softmax=softmaxx", "softmax=top_k softmax.k=0", "tokenizer=nope",
     "tokenizer=bpe tokenizer.vocab_size=7", "tokenizer=hf tokenizer.name=$(touch_EXECUTED)", "data.held_out=2",

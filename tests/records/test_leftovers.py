@@ -5,23 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from helpers_kills import Killed, killed_before
+from helpers_kills import killed_before
 from helpers_manifest import CONFIG, DATA
 
 from roundround.records.directories import read_manifest
-from roundround.records.loggers.base import Logger
-from roundround.records.loggers.none import NoLogger
+from roundround.records.loggers.base import Logger, NoLogger
 from roundround.records.opening import opened
 from roundround.records.run import Invocation
 from roundround.support.errors import UserError
 
-NOON = datetime(2026, 1, 31, 12, 0, 0)
 KNOWN = {"choices": {"pe": "p_rope"}, "data": DATA, "init": {"folder": "elsewhere"}}
 
 
@@ -72,18 +69,6 @@ def test_a_kill_before_any_change_of_a_run_leaves_what_a_resume_makes_right(tmp_
             str(whole), str(directory)
         )
     assert begun > 8
-
-
-def test_all_that_is_known_is_written_once_before_the_logger_starts(tmp_path: Path) -> None:
-    class Dies(Logger):
-        def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
-            assert {name: read_manifest(directory)[name] for name in KNOWN} == KNOWN
-            raise Killed
-
-    with pytest.raises(Killed):
-        work(tmp_path / "run", Dies())
-    work(tmp_path / "run")
-    assert read_manifest(tmp_path / "run")["choices"] == KNOWN["choices"]
 
 
 def test_a_resume_removes_temporary_files_and_nothing_of_the_users(tmp_path: Path) -> None:

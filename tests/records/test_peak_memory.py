@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from helpers_manifest import CONFIG, a_manifest
 
 from roundround.distributed import device as peak_memory
-from roundround.distributed.device import PeakMemory
 from roundround.records.directories import read_manifest
-from roundround.records.loggers.none import NoLogger
+from roundround.records.loggers.base import NoLogger
 from roundround.records.opening import opened
 from roundround.records.run import Invocation
 from roundround.support.errors import Interrupted
@@ -51,15 +49,6 @@ def test_a_run_that_stopped_and_went_on_has_the_larger_peak(tmp_path: Path, erro
     stopped = ran(tmp_path / "run", LARGE, error)
     assert ran(tmp_path / "run", 1) == stopped
     assert ran(tmp_path / "run", 2 * LARGE) > stopped + 0.9 * LARGE
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU, and there is none")
-def test_the_peak_of_a_gpu_is_that_of_the_tensors_since_then() -> None:
-    torch.empty(2 * LARGE, dtype=torch.uint8, device="cuda")
-    watch = PeakMemory()
-    torch.empty(LARGE, dtype=torch.uint8, device="cuda")
-    assert LARGE <= watch.so_far()["device_bytes"] < 1.5 * LARGE
 
 
 def test_a_real_run_says_how_much_it_used(train: Callable[..., Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -79,20 +78,6 @@ def test_the_sources_of_a_class_are_its_module_and_what_that_imports_beside_it(m
     assert sources_of("mine_rope.slow.Slow") == {name: mine / name for name in KEPT}
 
 
-@pytest.mark.parametrize("folder", ["site-packages", "dist-packages", "purelib"])
-def test_an_installed_package_is_followed_inside_itself_alone(
-    here: Path, folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = here / folder
-    write(root, **{"mine_rope/slow.py": "import neighbour\n" + SLOW, "neighbour.py": ""})
-    monkeypatch.setattr(sysconfig, "get_path", {"purelib": str(here / "purelib"), "platlib": "/nowhere"}.get)
-    monkeypatch.syspath_prepend(root)
-    forget()
-    assert sources_of("mine_rope.slow.Slow").keys() == KEPT
-    assert "neighbour.py" in sources_of("neighbour.Class")
-    forget()
-
-
 def test_a_run_keeps_the_sources_and_their_hashes(run: tuple[Path, dict[str, object]]) -> None:
     directory, manifest = run
     assert {path.relative_to(directory / "variants").as_posix() for path in directory.rglob("*.py")} == KEPT
@@ -104,15 +89,10 @@ def test_a_run_keeps_the_sources_and_their_hashes(run: tuple[Path, dict[str, obj
     ("name", "text", "said"),
     [
         ("mine_rope/other.py", "nobody reads this\n", None),
-        ("mine_rope/slow.py", SLOW.replace("return self", "return 7 * self"), "line 14: 'return self.f"),
-        (
-            "mine_rope/slow.py",
-            SLOW.replace("import math\n", "").replace("1", "2"),
-            "line 1: 'import math' -> 'import torch'",
-        ),
+        ("mine_rope/slow.py", SLOW.replace("return self", "return 7 * self"), "mine_rope/slow.py"),
         ("mine_rope/slow.py", SLOW + "# a thought\n", None),
-        ("mine_rope/ladder.py", None, "mine_rope/ladder.py (no longer there or imported)"),
-        ("mine_rope/slow.py", SLOW + "import mine_rope.other\n", "mine_rope/other.py (not imported then)"),
+        ("mine_rope/ladder.py", None, "mine_rope/ladder.py"),
+        ("mine_rope/slow.py", SLOW + "import mine_rope.other\n", "mine_rope/other.py"),
     ],
 )
 def test_what_has_changed_is_said_in_one_line(
@@ -130,15 +110,8 @@ def test_what_has_changed_is_said_in_one_line(
         return
     assert len(found) == 1
     assert "\n" not in found[0]
-    for part in (name if "not imported" not in said else "slow.py", said, f"--config-dir {directory}/variants"):
+    for part in (said, f"--config-dir {directory}/variants"):
         assert part in found[0]
-
-
-def test_a_kept_copy_that_was_edited_is_called_damaged(mine: Path, run: tuple[Path, dict[str, object]]) -> None:
-    directory, manifest = run
-    (mine / "mine_rope/slow.py").write_text(SLOW.replace("factor *", "7 *"))
-    (directory / "variants/mine_rope/slow.py").write_text(SLOW.replace("factor *", "7 *"))
-    assert "the kept copy is damaged" in changes(directory, manifest, CONFIG)[0]
 
 
 def test_a_variant_that_changed_after_training_is_named_wherever_the_run_is_used(
@@ -156,7 +129,7 @@ def test_a_variant_that_changed_after_training_is_named_wherever_the_run_is_used
     after = roundround(*evaluate, *own)
     lines = [line for line in after.err.splitlines() if "mine_rope.slow.Slow is not as" in line]
     assert len(lines) == 1, after.err
-    for part in ("mine_rope/slow.py", "'return 7 * self.factor", f"--config-dir {directory}/variants"):
+    for part in ("mine_rope/slow.py", f"--config-dir {directory}/variants"):
         assert part in lines[0]
     assert {record["source"] for record in after.results} == {"changed"}
 

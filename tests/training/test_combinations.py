@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import ROOT, Done, option, saved_weights
+from conftest import ROOT, Done, option
 from helpers_attention import covering
 from omegaconf import OmegaConf
 
@@ -86,19 +86,6 @@ def test_the_command_trains_and_evaluates_it(
     assert evaluated.manifest["choices"]["softmax"] == softmax
 
 
-@pytest.mark.parametrize(
-    ("softmax", "lacks"),
-    [("ssmax", "layers.0.self_attn.softmax.s"), ("sink", "layers.0.self_attn.softmax.logit")],
-)
-def test_a_normaliser_whose_state_the_checkpoint_lacks_is_named(
-    softmax: str, lacks: str, train: Callable[..., Done], roundround: Callable[..., Done]
-) -> None:
-    run = train("trainer.max_steps=1").directory
-    done = roundround("eval", f"run={run}", "logger=none", "length=16", f"softmax={softmax}")
-    assert done.code == 2
-    assert f"softmax has parameters that the checkpoint lacks: {lacks}" in done.err
-
-
 def test_adaptive_temperature_replaces_the_softmax_of_a_trained_run(
     train: Callable[..., Done], roundround: Callable[..., Done]
 ) -> None:
@@ -109,27 +96,3 @@ def test_adaptive_temperature_replaces_the_softmax_of_a_trained_run(
     )
     assert adaptive.code == 0, adaptive.err
     assert adaptive.value("perplexity", length=32) != plain.value("perplexity", length=32)
-
-
-def test_training_with_it_in_inference_only_is_training_with_the_plain_softmax(train: Callable[..., Done]) -> None:
-    names = ("softmax", "adaptive_temperature", "adaptive_temperature_trained")
-    runs = [train(f"softmax={name}", "trainer.max_steps=3") for name in names]
-    plain, adaptive, trained = (saved_weights(run.directory) for run in runs)
-    assert all(torch.equal(plain[name], adaptive[name]) for name in plain)
-    assert not all(torch.equal(plain[name], trained[name]) for name in plain)
-
-
-def test_what_has_no_fused_form_says_so_once(train: Callable[..., Done]) -> None:
-    slow = train("softmax=entmax15", "trainer.max_steps=2")
-    assert slow.err.count("Entmax15 has no exact fused form") == 1
-    biased = train("softmax=softmax", "pe=t5_bias", "trainer.max_steps=2")
-    assert biased.err.count("Softmax with BucketBias has no exact fused form") == 1
-    fast = train("softmax=sink", "pe=alibi", "trainer.max_steps=2")
-    assert "no exact fused form" not in fast.err
-
-
-def test_the_published_polynomial_stands_in_the_yaml() -> None:
-    from roundround.softmax.adaptive_temperature import PUBLISHED
-
-    for name in ("adaptive_temperature", "adaptive_temperature_trained"):
-        assert tuple(load_option("softmax", name).coefficients) == PUBLISHED

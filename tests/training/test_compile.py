@@ -8,9 +8,8 @@ import pytest
 import torch
 from conftest import ROOT, Done, option
 from omegaconf import OmegaConf
-from torch import Tensor, nn
+from torch import Tensor
 
-from roundround.kernels.torch_internals import uncompiled
 from roundround.model.decoder import Decoder
 from roundround.trained.models import build_decoder
 
@@ -86,16 +85,6 @@ def test_a_pair_that_reads_numbers_compiles_around_them(pe: str, softmax: str) -
     torch.testing.assert_close(loss_and_gradients(compiled), loss_and_gradients(eager))
 
 
-def test_a_compiled_run_says_that_it_runs_in_blocks(
-    train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = Decoder.compile
-    monkeypatch.setattr(Decoder, "compile", lambda decoder: plain(decoder, backend="eager"))
-    done = train("compile=true", "softmax=sigmoid", "trainer.max_steps=1")
-    assert done.code == 0, done.err
-    assert done.err.count("Sigmoid has no exact fused form") == 1
-
-
 # the compiler's own warnings
 quietly = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -121,29 +110,3 @@ def test_the_experiment_that_ships_with_compile_compiles(
     done = train("experiment=rope/table2_paper", "pe=p_rope", "tokenizer=bytes", "data=text", *small)
     assert done.code == 0, done.err
     assert len(compiled) == 1
-
-
-class Scaled(nn.Module):
-    def __init__(self, scale: float) -> None:
-        super().__init__()
-        self.scale = scale
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scale * x
-
-
-def test_a_module_can_be_run_as_it_is_before_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs: list[str] = []
-
-    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> torch.fx.GraphModule:
-        graphs.append(graph.code)
-        return graph
-
-    outer = nn.Sequential(Scaled(2.0))
-    outer[0].compile(backend=backend)
-    with uncompiled(outer) as is_compiled:
-        assert is_compiled
-        assert float(outer(torch.ones(()))) == 2
-    assert not graphs
-    assert float(outer(torch.ones(()))) == 2
-    assert len(graphs) == 1

@@ -14,8 +14,7 @@ from conftest import typed
 from roundround.data.tasks.base import Example, Examples, distinct
 from roundround.data.tasks.batches import same_length_batches
 from roundround.model.decoder import Decoder
-from roundround.model.scoring import AnswerScores, score_answers
-from roundround.report.evaluation import values_of_task as values
+from roundround.model.scoring import score_answers
 from roundround.trained.models import TrainedRun
 
 CPU = torch.device("cpu")
@@ -82,18 +81,6 @@ def test_an_example_counts_as_the_mean_of_what_greedy_decoding_writes_at_its_fiv
     assert any(0 < share < 1 for share in shares), "some are right at some of their draws"
 
 
-def test_neither_batches_nor_shares_change_what_is_measured(decoder: Decoder, learnt: Path) -> None:
-    examples = asked(learnt, 60)
-    small, large = (score_answers(decoder, same_length_batches(examples, n), device=CPU) for n in (8, 4096))
-    assert values(small) == pytest.approx(values(large), rel=1e-5)
-    halves = [
-        score_answers(decoder, same_length_batches(part, 64), device=CPU) for part in (examples[::2], examples[1::2])
-    ]
-    assert values(AnswerScores(halves[0].sums + halves[1].sums)) == pytest.approx(values(large), rel=1e-5)
-    turned = score_answers(decoder, same_length_batches(examples[::-1], 64), device=CPU)
-    assert values(turned) == pytest.approx(values(large), rel=1e-5)
-
-
 @torch.no_grad()
 def test_the_loss_outside_training_is_the_mean_over_five_draws(decoder: Decoder) -> None:
     rng = torch.Generator().manual_seed(0)
@@ -105,17 +92,6 @@ def test_the_loss_outside_training_is_the_mean_over_five_draws(decoder: Decoder)
     torch.testing.assert_close(decoder(tokens_BT, targets_BT=targets_BT), each.mean(0))
     alone = decoder(tokens_BT[1:2], targets_BT=targets_BT[1:2])
     torch.testing.assert_close(alone, each.mean(0)[1:2], rtol=1e-5, atol=1e-6)
-
-
-@torch.no_grad()
-def test_documents_of_a_batch_share_a_draw_that_no_batch_decides(decoder: Decoder) -> None:
-    rng = torch.Generator().manual_seed(0)
-    tokens_BT, targets_BT = (torch.randint(4, 12, (3, 9), generator=rng) for _ in range(2))
-    ends_BT = torch.zeros(3, 9, dtype=torch.bool)
-    ends_BT[:, 3] = True
-    both = decoder(tokens_BT, targets_BT=targets_BT, ends_BT=ends_BT)
-    alone = decoder(tokens_BT[1:2], targets_BT=targets_BT[1:2], ends_BT=ends_BT[1:2])
-    torch.testing.assert_close(alone, both[1:2], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.usefixtures("here")
@@ -151,33 +127,3 @@ def test_text_is_read_at_drawn_positions_up_to_the_range(here: Path) -> None:
         refused = typed(*verb, f"run={done.directory}", "logger=none", "length=49", "max_tokens=320")
         assert refused.code == 2
         assert re.search(r"has 48 positions,? and .*49", refused.err)
-
-
-@pytest.mark.usefixtures("here")
-def test_a_probe_looks_at_drawn_positions(learnt: Path) -> None:
-    words = ["probe", f"run={learnt}", "logger=none", "max_documents=8", "length=3"]
-    drawn, small = typed(*words), typed(*words, "batch_tokens=16")
-    consecutive = typed(*words, *CONSECUTIVE)
-    assert drawn.code == consecutive.code == small.code == 0, drawn.err + consecutive.err
-    entropy = {"metric": "entropy", "layer": 1, "head": 0}
-
-    found = [
-        next(float(r["value"]) for r in done.results if entropy.items() <= r.items())
-        for done in (drawn, small, consecutive)
-    ]
-    assert found[1] == pytest.approx(found[0], rel=1e-4)
-    assert abs(found[2] - found[0]) > 1e-3
-    ablated = typed(*words, "ablate=highest:1")
-    assert ablated.code == 0, ablated.err
-    before = next(r for r in ablated.results if r["metric"] == "perplexity" and r["ablate"] == "none")
-    measured = typed("eval", f"run={learnt}", "logger=none", "length=3", "examples=8", "checkpoint=best")
-    assert before["value"] == pytest.approx(np.exp(measured.value("nats_per_token", length=3)), rel=1e-4)
-
-
-@pytest.mark.usefixtures("here")
-@pytest.mark.usefixtures("checked_here")
-def test_an_export_has_consecutive_positions_and_says_so(learnt: Path) -> None:
-    done = typed("export", f"run={learnt}", "to=folder", "logger=none")
-    assert done.code == 0, done.err
-    assert "at consecutive positions" in done.err
-    assert "at consecutive positions" in Path("folder/README.md").read_text()

@@ -106,13 +106,6 @@ def test_loss_by_position_averages_to_the_loss(roundround: Callable[..., Done], 
         assert [bins[0]["first_position"], bins[-1]["last_position"]] == [0, length - 1]
 
 
-@pytest.mark.pictures
-def test_the_figure_is_drawn(roundround: Callable[..., Done], run: Path) -> None:
-    done = evaluated(roundround, run, LENGTHS)
-    assert (done.directory / "figures" / "perplexity.pdf").stat().st_size > 1000
-    assert "training context length" in (done.directory / "figures" / "perplexity.svg").read_text()
-
-
 def test_best_is_the_checkpoint_of_the_lowest_held_out_loss(roundround: Callable[..., Done], run: Path) -> None:
     steps = {}
     for line in (run / "metrics.jsonl").read_text().splitlines():
@@ -123,13 +116,6 @@ def test_best_is_the_checkpoint_of_the_lowest_held_out_loss(roundround: Callable
     assert (run / "checkpoints" / "best").resolve().name == f"step-{best:08d}"
     done = evaluated(roundround, run, "length=32", "max_tokens=256")
     assert math.log(done.value("perplexity_with_joints", length=32)) == pytest.approx(steps[best], rel=1e-5)
-
-
-def test_bytes_are_those_of_the_text_that_was_scored(roundround: Callable[..., Done], run: Path, corpus: Path) -> None:
-    done = evaluated(roundround, run, "length=32", "max_tokens=300")
-    n_bytes = len(held_out_stream(corpus)[1:301].replace(b"\0", b""))
-    (nats,) = (r["value"] for r in done.results if r["metric"] == "nats_per_token" and "targets" not in r)
-    assert done.value("nats_per_byte") == pytest.approx(nats * done.value("scored_targets") / n_bytes)
 
 
 def test_sliding_windows_score_the_same_targets_elsewhere_in_the_window(
@@ -196,15 +182,10 @@ def test_a_run_from_elsewhere_cannot_name_foreign_code(roundround: Callable[...,
     [
         (["run=nowhere"], "nowhere is not a run directory"),
         (["checkpoint=bets"], "did you mean 'best'"),
-        (["length=0"], "length=0"),
         (["length=1000000"], "tokens"),
-        (["length=16,x"], "x"),
         (["stride=33"], "stride=33 must be from 1 to the smallest length, 32"),
-        (["stride=0"], "stride=0"),
-        (["bos=maybe"], "bos=maybe must be auto, true or false"),
         (["bos=true"], "bos=true is for a pretrained model="),
         (["device=gpu7"], "device=gpu7"),
-        (["max_tokens=5"], "max_tokens"),
     ],
 )
 def test_a_mistake_costs_one_line(roundround: Callable[..., Done], run: Path, args: list[str], part: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Done, assert_refused, at_step, metrics_of
+from conftest import Done, at_step, metrics_of
 from forkserver import Ended, Forkserver
 from safetensors.torch import load_file
 
@@ -133,31 +133,6 @@ def test_a_damaged_shard_is_one_line_for_each_verb_that_reads_it(
         assert (done.code, done.out) == (2, ""), done.err
         assert f"{shard.name} is damaged" in done.err.strip().splitlines()[-1]
     assert (run / "run.json").read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        (["trainer.precision=64-true"], ["fsdp2 does not go with trainer.precision=64-true", "trainer.strategy=ddp"]),
-        (["trainer.accelerator=mps"], ["fsdp2 does not run on trainer.accelerator=mps"]),
-        (["trainer.accelerator=tpu"], ["fsdp2 does not run on trainer.accelerator=tpu"]),
-        (["trainer.devices=3"], ["batch_size=4 must be a multiple of 3"]),
-    ],
-)
-def test_what_shards_cannot_do_is_refused_by_name(
-    train: Callable[..., Done], words: list[str], parts: list[str]
-) -> None:
-    assert_refused(train("trainer.strategy=fsdp2", *words), *parts)
-
-
-@pytest.mark.slow
-def test_half_precision_of_shards_is_that_of_one_process(train: Callable[..., Done]) -> None:
-    half = ["trainer.precision=bf16-mixed", "activation_checkpointing=true", "trainer.accumulate_grad_batches=2"]
-    plain, sharded = train(*half), train(*half, "trainer.strategy=fsdp2")
-    assert sharded.code == 0, sharded.err
-    assert_same(plain.directory, sharded.directory, rtol=0, atol=0)
-    weights = checkpoints.load_weights(checkpoints.find(sharded.directory, "last"))
-    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
 
 @pytest.mark.slow

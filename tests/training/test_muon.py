@@ -16,8 +16,7 @@ from torch import Tensor
 from roundround.config.options import load_option, named
 from roundround.model.decoder import Decoder
 from roundround.trained.models import build_decoder
-from roundround.training.muon import Muon
-from roundround.training.optim import OptimizerFactory
+from roundround.training.optim import Muon, OptimizerFactory
 
 SIZES: dict[str, Any] = {"d_model": 16, "n_layers": 2, "n_heads": 2, "n_key_heads": 1, "d_mlp": 24, "train_length": 8}
 LR, DECAY, MU = 0.05, 0.2, 0.9

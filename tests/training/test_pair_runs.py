@@ -102,18 +102,6 @@ def test_a_run_is_asked_which_sentence_is_likelier(evaluated: Callable[..., Done
         assert done.manifest["headline"][f"accuracy_{prefix}"] == pytest.approx(whole)
 
 
-def test_the_record_and_the_table_say_that_it_is_a_sample(evaluated: Callable[..., Done], tmp_path: Path) -> None:
-    done = evaluated("data=blimp", "data.pairs=1", "table=stdout")
-    assert done.code == 0, done.err
-    assert "67 pairs of 67 phenomena, a sample" in done.err
-    assert all(record["sample"] and record["data"] == "blimp" for record in done.results)
-    (tmp_path / "mine.txt").write_text("the dog bark .\nthe dog barks .\n" * 2)
-    whole = evaluated("data=blimp", f"data.path={tmp_path / 'mine.txt'}")
-    assert whole.code == 0, whole.err
-    assert not any(record["sample"] for record in whole.results)
-    assert "sample" not in whole.err
-
-
 def test_the_packaged_model_is_asked_with_nothing_else(roundround: Callable[..., Done]) -> None:
     done = roundround("eval", "model=stories260k", *SOME, "prefix=0,64", "logger=none", "device=cpu")
     assert done.code == 0, done.err

@@ -1,7 +1,4 @@
-"""The recipe against numbers worked out by hand: rates, what decays, and clipped steps from the papers' formulas.
-
-`tests/training/recipe_mutants.py` shows that these tests see a changed recipe.
-"""
+"""The recipe against numbers worked out by hand: rates, what decays, and clipped steps from the papers' formulas."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from transformers import get_cosine_schedule_with_warmup, get_wsd_schedule
 from roundround.config.options import load_option, named
 from roundround.trained.models import build_decoder
 from roundround.training.module import LanguageModel
-from roundround.training.optim import OptimizerFactory
-from roundround.training.schedules import Schedule
+from roundround.training.optim import OptimizerFactory, Schedule
 
 # -- the learning rate, as shares of the peak; 650 steps, of which 50 warm up
 

@@ -10,7 +10,7 @@ from unittest.mock import DEFAULT, Mock
 
 import pytest
 import torch
-from conftest import FAST, Done, assert_refused, held_out_stream, typed
+from conftest import FAST, Done, held_out_stream, typed
 
 from roundround.records import checkpoints
 from roundround.trained.models import TrainedRun
@@ -59,24 +59,6 @@ def test_training_and_eval_measure_each_document_by_itself(
     joined = roundround("eval", run, *of_eval, *text)
     assert abs(joined.value("perplexity_with_joints", separate_documents=False) / math.exp(expected) - 1) > 1e-3
     assert "do not see each other" not in joined.err
-
-
-def test_a_probe_of_it_reads_documents_and_dispersion_is_refused(
-    apart: Done, roundround: Callable[..., Done], corpus: Path
-) -> None:
-    run = f"run={apart.directory}"
-    done = roundround("probe", run, "logger=none", "max_documents=6", "length=40")
-    assert done.code == 0, done.err
-    documents = held_out_stream(corpus).split(b"\0")[:6]
-    assert done.manifest["facts"]["texts"] == 6
-    assert done.manifest["facts"]["tokens"] == sum(min(40, len(document) + 1) for document in documents)
-    refused = roundround("eval", run, "logger=none", "dispersion=true")
-    assert (refused.code, refused.out) == (2, "")
-    assert "dispersion=true reads windows as one text" in refused.err.splitlines()[-1]
-
-
-def test_a_task_has_no_documents_to_tell_apart(roundround: Callable[..., Done]) -> None:
-    assert_refused(roundround("train", "data=copy", APART, "logger=none"), "separate_documents")
 
 
 def test_a_resumed_run_keeps_its_documents_apart(

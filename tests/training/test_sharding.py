@@ -16,7 +16,6 @@ from rounding import rounding
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
 
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.records import checkpoints
@@ -146,37 +145,6 @@ def updated(mesh: DeviceMesh) -> dict[str, list[str]]:
 def test_shards_are_clipped_and_updated_as_in_one_process(tmp_path: Path) -> None:
     nothing: dict[str, list[str]] = {name: [] for name in RECIPES}
     assert on_ranks(2, tmp_path, updated) == [nothing, nothing]
-
-
-def curves_in_float64(mesh: DeviceMesh) -> dict[str, float]:
-    """The largest difference of a loss from that of one process in 50 steps on the same tokens."""
-    make, n_steps = maker("fox", "ssmax"), 50
-    starts_SB1 = torch.randint(VOCABULARY, (n_steps, 4, 1), generator=torch.Generator().manual_seed(0))
-    tokens_SBT = (starts_SB1 + torch.arange(17)) % VOCABULARY
-    torch.set_default_dtype(torch.float64)
-    sharded, whole_copy = sharded_decoder(make, mesh, seed=7, compiled=False), of_one_process(make)
-    copies = DistributedDataParallel(whole_copy)
-    found: dict[str, list[float]] = {}
-    for name, model in (("alone", of_one_process(make)), ("ddp", copies), ("fsdp2", sharded)):
-        decoder = whole_copy if name == "ddp" else model
-        optimizer = AdamW(lr=0.01, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1).create(decoder)
-        found[name] = []
-        for tokens_BT in tokens_SBT:
-            loss = step_of(model, tokens_BT if name == "alone" else halves(mesh, tokens_BT))
-            dist.all_reduce(loss)
-            clip(decoder, 1.0, by_value=False)
-            optimizer.step()
-            optimizer.zero_grad()
-            found[name].append(float(loss) / mesh.size())
-    assert found["alone"][-1] < found["alone"][0] / 2
-    pairs = {name: zip(found[name], found["alone"], strict=True) for name in ("ddp", "fsdp2")}
-    return {name: max(abs(a - b) for a, b in both) for name, both in pairs.items()}
-
-
-@pytest.mark.slow
-def test_in_float64_ddp_and_shards_follow_one_process_to_a_billionth_for_50_steps(tmp_path: Path) -> None:
-    for off in on_ranks(2, tmp_path, curves_in_float64):
-        assert max(off.values()) < 1e-9, off
 
 
 # -- checkpoints

@@ -79,20 +79,3 @@ def test_a_signal_to_one_of_two_processes_stops_both(here: Path, fast: list[str]
     run = next(here.glob("outputs/train/*/*"))
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     assert (run / "checkpoints" / "last" / "model.safetensors").exists()
-
-
-@pytest.mark.parametrize(("cores", "told"), [(1, True), (2, False)])
-def test_more_processes_than_cores_is_a_line(
-    train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, cores: int, told: bool
-) -> None:
-    class NotStarted(Exception):
-        pass
-
-    def fit(self: lightning.Trainer, *_: Any) -> None:
-        raise NotStarted
-
-    monkeypatch.setattr(lightning.Trainer, "fit", fit)
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    done = train("trainer.devices=2", "trainer.accelerator=cpu", "batch_size=2")
-    assert "NotStarted" in done.err
-    assert ("2 processes share the cores of this machine, 1; fewer of them are faster" in done.err) == told

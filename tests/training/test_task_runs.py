@@ -12,20 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import assert_refused, metrics_of, saved_weights, shell, typed
+from conftest import metrics_of, saved_weights, shell, typed
 from rounding import rounding
 from scipy import stats
 
 from roundround.analysis.intervals import wilson
 from roundround.asking.generation import decoder_writer, score_written
 from roundround.data.batches import Shares
-from roundround.data.tasks.base import BOS, EOS, SEP, Example, Examples, distinct
+from roundround.data.tasks.base import BOS, EOS, Example, Examples, distinct
 from roundround.data.tasks.batches import AskedBatch, TrainingExamples, padded, same_length_batches
 from roundround.data.tasks.copying import Copy
-from roundround.data.tasks.counting import Parity
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import AnswerScores, score_answers
-from roundround.probing.probed_model import ProbedDecoder
 from roundround.report.evaluation import intervals
 from roundround.report.evaluation import values_of_task as values
 from roundround.trained.models import TrainedRun
@@ -160,54 +158,6 @@ def test_one_forward_pass_tells_what_greedy_decoding_would_write(run: str, reque
     assert 0 < sum(right) < len(right)  # both kinds have been seen
 
 
-def test_intervals_are_those_of_scipy() -> None:
-    for hits, n in ((0, 20), (7, 20), (20, 20), (998, 1024)):
-        expected = stats.binomtest(hits, n).proportion_ci(method="wilson")
-        assert wilson(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
-
-
-def scores_of(hits: np.ndarray, n_targets: int, times: np.ndarray | None = None) -> AnswerScores:
-    scores, hits_B, none_B = AnswerScores(), torch.from_numpy(hits), torch.zeros(len(hits))
-    scores.add(
-        torch.ones(len(hits)) if times is None else torch.from_numpy(times),
-        exact=hits_B == n_targets,
-        output=none_B,
-        with_output=none_B,
-        targets=torch.full((len(hits),), n_targets),
-        hits=hits_B,
-        nats=none_B,
-    )
-    return scores
-
-
-@pytest.mark.parametrize(
-    ("rate", "together"), [(0.7, True), (0.7, False), (0.998, True), (0.998, False), (0.9995, False), (0.002, True)]
-)
-def test_the_interval_of_tokens_covers_the_rate_whether_those_of_an_example_go_together(
-    rate: float, together: bool
-) -> None:
-    rng = np.random.default_rng(0)
-    covered, widths = [], []
-    for _ in range(400):  # of 1,024 examples of six tokens
-        hits = 6 * (rng.random(1024) < rate) if together else (rng.random((1024, 6)) < rate).sum(1)
-        low, high = intervals(scores_of(hits, 6))["token_accuracy"]
-        covered.append(low <= rate <= high)
-        widths.append(high - low)
-    assert np.mean(covered) > 0.92
-    independent = 1024 * (1 if together else 6)
-    assert np.mean(widths) == pytest.approx(2 * 1.96 * np.sqrt(rate * (1 - rate) / independent), rel=0.35)
-
-
-def test_one_wrong_token_of_independent_ones_has_wilsons_interval() -> None:
-    hits = np.full(1024, 6)
-    hits[0] = 5
-    expected = stats.binomtest(1, 6144).proportion_ci(method="wilson")
-    assert intervals(scores_of(hits, 6))["error_rate"] == pytest.approx((expected.low, expected.high), rel=0.02)
-    hits[0] = 0  # the whole example: one of 1,024
-    expected = stats.binomtest(1, 1024).proportion_ci(method="wilson")
-    assert intervals(scores_of(hits, 6))["error_rate"] == pytest.approx((expected.low, expected.high), rel=0.02)
-
-
 def test_scores_add_up_over_processes(decoder: Decoder, learnt: Path) -> None:
     examples = distinct(drawn(learnt, "test", 30))
     whole, *halves = (
@@ -219,44 +169,6 @@ def test_scores_add_up_over_processes(decoder: Decoder, learnt: Path) -> None:
     assert (summed.n_examples, summed.n_distinct) == (30, len(examples))
     for name, between in intervals(whole).items():
         assert intervals(summed)[name] == pytest.approx(between)
-
-
-def test_who_is_right_on_half_of_all_strings_is_told_so_however_often_each_is_drawn() -> None:
-    task = Parity(train_lengths=[1, 20], train_examples=None, validation_examples=64)
-    covered = {}
-    for length in (6, 9):  # of 64 and 512 strings, of which an eighth are in the test
-        examples = Examples(task, seed=0, split="test", length=length)
-        found = distinct(examples[i] for i in range(400))
-        times = np.array([n for _, n in found])
-        assert (times.sum(), len(found)) == (400, len({e.tokens.tobytes() for e, _ in found}))
-        rng, inside = np.random.default_rng(0), []
-        for _ in range(400):  # models at chance: each is right on half of all strings, drawn anew
-            scores = scores_of((rng.random(len(found)) < 0.5).astype(np.int64), 1, times)
-            assert scores.n_examples == 400
-            low, high = intervals(scores)["exact_match"]
-            inside.append(low <= 0.5 <= high)
-        covered[length] = np.mean(inside)
-    assert min(covered.values()) > 0.9, covered
-
-
-def test_an_example_that_is_drawn_often_weighs_as_much_and_is_one_observation() -> None:
-    once = scores_of(np.array([6, 6, 6, 2, 6]), 6)
-    often = scores_of(np.array([6, 2, 6]), 6, times=np.array([3, 1, 1]))
-    assert values(often) == pytest.approx(values(once))
-    assert (often.n_examples, often.n_distinct) == (5, 3)
-    for name in ("exact_match", "token_accuracy"):
-        assert intervals(often)[name][0] < intervals(once)[name][0]
-    one = scores_of(np.array([6]), 6, times=np.array([1000]))
-    assert intervals(one)["exact_match"] == pytest.approx(wilson(1, 1))
-
-
-def test_few_examples_do_not_make_their_tokens_many() -> None:
-    rng, inside = np.random.default_rng(0), []
-    for _ in range(1000):  # five examples of six tokens that go together more or less
-        hits = rng.binomial(6, rng.beta(2.1, 0.9, size=5))
-        low, high = intervals(scores_of(hits, 6))["token_accuracy"]
-        inside.append(low <= 0.7 <= high)
-    assert np.mean(inside) > 0.92
 
 
 # -- runs
@@ -370,27 +282,6 @@ def rotated(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return done.directory.absolute()
 
 
-def test_a_run_that_learns_a_task_is_probed(rotated: Path, here: Path) -> None:
-    probed = typed("probe", f"run={rotated}", "logger=none", "max_documents=20")
-    assert probed.code == 0, probed.err
-    assert "20 texts, 140 tokens" in probed.err
-    ablated = typed("probe", f"run={rotated}", "logger=none", "max_documents=20", "ablate=highest:1", "length=2")
-    assert ablated.code == 0, ablated.err
-    whole = next(r for r in ablated.results if r["metric"] == "perplexity" and r["ablate"] == "none")
-    done = typed("eval", f"run={rotated}", "logger=none", "length=2", "examples=20")
-    assert whole["targets"] == 60  # the two symbols and the end of each example
-    assert whole["value"] == pytest.approx(np.exp(done.value("nats_per_token", length=2)), rel=1e-4)
-
-
-def test_a_question_begins_with_its_first_token_once(rotated: Path) -> None:
-    import roundround as rr
-
-    model, tokenizer = rr.load(rotated)
-    probed = ProbedDecoder("run", model, tokenizer.tokenizer, tokenizer.first_token)
-    assert probed.tokens("3 1 <sep>") == probed.tokens("<bos> 3 1 <sep>") == [BOS, 7, 5, SEP]
-    assert tokenizer.decode([7, 5]) == "3 1"
-
-
 @torch.no_grad()
 @pytest.mark.usefixtures("checked_here")
 def test_an_exported_model_writes_what_greedy_decoding_here_does(rotated: Path, here: Path) -> None:
@@ -419,42 +310,6 @@ def test_an_exported_model_writes_what_greedy_decoding_here_does(rotated: Path, 
     assert f"| exact match on validation examples | {last['held_out_exact_match']:.3f} (token accuracy" in card
 
 
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["tokenizer=bytes"], "tokenizer= is for text"),
-        (["validation_tokens=5"], "data.validation_examples"),
-        (["model.train_length=64"], "data.train_lengths"),
-        (["data.train_lengths=[0,4]"], "train_lengths is [0, 4]"),
-        (["data.train_lengths=[4,2]"], "train_lengths is [4, 2]"),
-        (["data.symbols=3"], "no config key 'data.symbols'; did you mean 'n_symbols'"),
-        (["init=stories260k"], "own vocabulary"),
-    ],
-)
-@pytest.mark.usefixtures("here")
-def test_what_a_task_does_not_take_is_refused(args: list[str], says: str) -> None:
-    assert_refused(typed("train", "data=copy", "logger=none", *args), says)
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["data=pydoc"], "was trained on a task, and data= is text"),
-        (["data=copy", "data.n_symbols=3"], "has not the symbols of the task"),
-        (["data=mqar"], "has not the symbols of the task"),
-        (["stride=4"], "stride= is for text"),
-        (["max_tokens=100"], "max_tokens= is for text"),
-        (["examples=0"], "examples=0 must be at least 1"),
-        (["by=writing"], "by=writing must be forcing, which gives the right tokens before each, or generation"),
-        (["by=generation", "dispersion=true"], "give one of them"),
-        (["data=needle"], "has not the symbols of the task"),
-    ],
-)
-@pytest.mark.usefixtures("here")
-def test_what_an_evaluation_of_a_task_does_not_take_is_refused(learnt: Path, args: list[str], says: str) -> None:
-    assert_refused(typed("eval", f"run={learnt}", "logger=none", *args), says)
-
-
 def test_a_learned_encoding_has_no_positions_beyond_training(here: Path) -> None:
     done = typed("train", *[word for word in TINY if word != "pe=nope"], "pe=learned", "trainer.max_steps=2")
     assert done.code == 0, done.err
@@ -477,38 +332,6 @@ def test_training_leaves_the_plateau_below_the_bound() -> None:
     assert left_plateau(curve[:2], 1.0) is None
 
 
-@pytest.mark.usefixtures("here")
-def test_who_guesses_among_the_four_values_has_not_left_it() -> None:
-    words = [word for word in TINY if not word.startswith("data")]
-    done = typed("train", *words, "data=mqar", "data.validation_examples=8", "trainer.max_steps=1")
-    assert done.code == 0, done.err
-    assert "never left the loss plateau (loss below 0.693)" in done.err  # ln(4) / 2
-    done = typed("train", *words, "data=mqar", "data.answers_in_sequence=true", "trainer.max_steps=1")
-    assert done.code == 0, done.err
-    assert "never left the loss plateau (loss below 0.397)" in done.err  # ln(4!) / 4 / 2
-
-
-@pytest.mark.usefixtures("here")
-def test_an_ablation_is_refused_where_the_right_tokens_do_not_stand_in_the_sequence() -> None:
-    words = [word for word in TINY if not word.startswith(("data", "pe="))]
-    done = typed("train", *words, "pe=rope", "data=mqar", "data.validation_examples=8", "trainer.max_steps=1")
-    assert done.code == 0, done.err
-    refused = typed("probe", f"run={done.directory}", "logger=none", "max_documents=4", "ablate=highest:1")
-    assert refused.code == 2
-    assert "this task keeps its answers out of it" in refused.err
-    assert typed("probe", f"run={done.directory}", "logger=none", "max_documents=4").code == 0
-
-
-def test_a_score_that_never_moves_is_said(here: Path) -> None:
-    done = typed(
-        "train", *TINY, "data.train_lengths=[9,9]", "data.n_symbols=64", "trainer.max_steps=4", "validate_every=2"
-    )
-    assert done.code == 0, done.err
-    assert "exact match was 0.000 in all 2 measurements" in done.err
-    assert "never left the loss plateau" in done.err
-    assert done.value("plateau") == "inf"
-
-
 @pytest.mark.slow
 def test_two_processes_learn_a_task_as_one_does(here: Path) -> None:
     steady = [*TINY, "trainer.max_steps=6", "validate_every=3", "trainer.log_every_n_steps=1", "optim.eps=1e-3"]
@@ -522,11 +345,6 @@ def test_two_processes_learn_a_task_as_one_does(here: Path) -> None:
     for x, y in zip(metrics_of(alone.directory), metrics_of(both.directory), strict=True):
         for name in ("loss", "held_out_nats_per_token", "held_out_exact_match", "held_out_token_accuracy"):
             assert x.get(name, 0) == pytest.approx(y.get(name, 0), rel=1e-5)
-
-
-def test_answers_between_the_questions_are_not_written(learnt_bits: Path, here: Path) -> None:
-    done = typed("eval", f"run={learnt_bits}", "logger=none", "length=32", "by=generation")
-    assert_refused(done, "by=generation is for an answer after its question, and FlipFlop asks for several")
 
 
 def test_recall_is_scored_by_distance_and_names_the_quarter_turn_of_a_model_that_rotates_all_pairs(here: Path) -> None:
@@ -556,52 +374,3 @@ def test_a_loss_that_is_not_finite_is_never_the_best() -> None:
 
 
 # -- a run that is started again by its own words
-
-
-def test_a_sweep_that_is_typed_again_keeps_what_is_done_and_one_typed_otherwise_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The context and the tokenizer were settled by the task when the runs began, and are not in the words."""
-    monkeypatch.chdir(tmp_path)
-    short = ["trainer.max_steps=4", "validate_every=4", "checkpoint_every=4", "model=tiny"]
-    words = ["train", "-m", *(word for word in TINY if not word.startswith("optim")), *short, "seed=1,2"]
-    words += ["hydra.sweep.dir=sweep"]
-    assert typed(*words, "optim.lr=1e-2").code == 0
-    before = [json.loads((tmp_path / f"sweep/{job}/run.json").read_text()) for job in "01"]
-    shutil.rmtree(tmp_path / "sweep/1")
-    again = typed(*words, "optim.lr=1e-2")
-    assert again.code == 0, again.err
-    after = [json.loads((tmp_path / f"sweep/{job}/run.json").read_text()) for job in "01"]
-    assert after[1]["config"] == before[1]["config"]
-    assert after[0] == before[0]  # it was done, and is not touched
-    assert "finished before, and kept" in again.err
-    looks = ["eval", "run=sweep", "length=2", "examples=8", "logger=none", "device=cpu", "hydra.sweep.dir=looks"]
-    assert typed(*looks).code == 0
-    look = (tmp_path / "looks/1/run.json").read_text()
-    shutil.rmtree(tmp_path / "looks/0")
-    repeated = typed(*looks)
-    assert repeated.code == 0, repeated.err
-    assert (tmp_path / "looks/1/run.json").read_text() == look
-    assert (tmp_path / "looks/0/results.json").exists()
-    otherwise = typed(*words, "optim=muon")
-    assert otherwise.code == 2
-    assert "holds a run that was started with other settings: give optim.lr=0.01; leave out optim=muon" in otherwise.err
-
-
-def test_a_job_that_slurm_puts_back_into_the_queue_resumes_its_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["train", *TINY, "trainer.max_steps=4", "validate_every=4", "checkpoint_every=4"]
-    words += ["experiment=length/reverse", "hydra.mode=RUN"]
-    for name, value in {"SLURM_JOB_ID": "4711", "SLURM_CLUSTER_NAME": "big"}.items():
-        monkeypatch.setenv(name, value)
-    first = typed(*words)
-    assert first.code == 0, first.err
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    manifest = first.directory / "run.json"
-    manifest.write_text(manifest.read_text().replace('"status": "done"', '"status": "interrupted"'))
-    second = typed(*words)
-    assert second.code == 0, second.err
-    assert second.directory == first.directory
-    assert "resuming after step 4" in second.err + second.out

@@ -80,11 +80,3 @@ def test_it_reads_documents_apart_and_shards_too(train: Callable[..., Done], wor
     done = train(*EVERY, *words)
     assert done.code == 0, done.err
     assert any("attention_entropy_layer_0" in row for row in metrics_of(done.directory))
-
-
-def test_it_reads_the_examples_of_a_task(roundround: Callable[..., Done], fast: list[str]) -> None:
-    of_text = ("data", "tokenizer", "validation_tokens", "model.train_length")
-    words = [word for word in fast if not word.startswith(of_text)]
-    done = roundround("train", *words, "data=copy", *EVERY)
-    assert done.code == 0, done.err
-    assert any("attention_entropy_layer_0" in row for row in metrics_of(done.directory))

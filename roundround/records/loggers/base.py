@@ -1,16 +1,31 @@
-"""What a metric logger is: a few hooks, beside `metrics.jsonl` and `results.json`, which are always written.
+"""Metric loggers, beside `metrics.jsonl` and `results.json`, which are always written: a few hooks, and those of ours.
 
 They are not Lightning's loggers: that package takes six seconds to import, and `eval`, `probe` and `max-retrieval` do
-not import it.
-
-Tested by tests/records/test_loggers.py.
+not import it. Tested by tests/records/test_loggers.py and tests/records/test_wandb.py.
 """
 
 from __future__ import annotations
 
+import csv
+import importlib.util
+import io
+import json
+import logging
+import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
+
+from roundround.config.recorded import flat
+from roundround.records.directories import METRICS
+from roundround.support.console import print_passing, print_status
+from roundround.support.errors import UserError, one_line
+from roundround.support.files import write_atomically
+from roundround.verbs import verb_named
+
+log = logging.getLogger(__name__)
+SECONDS_TO_REACH = 15  # W&B's server, before the first line of a run
 
 
 class Logger:
@@ -46,6 +61,216 @@ class Logger:
         """The run has ended; the manifest's status says how. exit_code: that of its process."""
 
 
+@final
+class NoLogger(Logger):
+    """Nothing beside metrics.jsonl."""
+
+
+@final
+class Several(Logger):
+    """A list of loggers. A run feeds each of them by itself: if one fails, the others still get everything."""
+
+    def __init__(self, loggers: Sequence[Logger]) -> None:
+        self.loggers = list(loggers)
+
+
+@final
+class CSV(Logger):
+    """metrics.csv and results.csv in the run directory when the run ends; an empty cell means no value."""
+
+    def start(self, directory: Path, manifest: dict[str, Any]) -> None:
+        self.directory = directory
+
+    def results(self, records: Sequence[Mapping[str, Any]]) -> None:
+        write_table(self.directory / "results.csv", records)
+
+    def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
+        metrics = self.directory / METRICS
+        if metrics.exists():
+            write_table(self.directory / "metrics.csv", list(map(json.loads, metrics.read_text("utf-8").splitlines())))
+
+
+@final
+class TensorBoard(Logger):
+    """TensorBoard: event files in the run directory; `tensorboard --logdir outputs` shows all runs.
+
+    The config as text, the metrics as scalars, the figures as images, the config with the headline numbers for the tab
+    HPARAMS, and how the run ended. Its folder appears with the first line of metrics.
+    """
+
+    def __init__(self) -> None:
+        if importlib.util.find_spec("tensorboard") is None:
+            raise UserError("logger=tensorboard needs TensorBoard: pip install 'roundround[tensorboard]'")
+        self.writer: Any = None
+        self.purge_step: int | None = None
+        self.step = 0  # of the last metrics, which everything without a step of its own gets
+
+    def start(self, directory: Path, manifest: dict[str, Any]) -> None:
+        self.folder, self.config = directory / "tensorboard", manifest["config"]
+
+    def events(self) -> Any:
+        """The writer. It is made late, so that a run which is refused leaves nothing."""
+        if self.writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.writer = SummaryWriter(str(self.folder), purge_step=self.purge_step)
+            self.writer.add_text("config", f"```\n{json.dumps(self.config, indent=2, default=str)}\n```", self.step)
+        return self.writer
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        self.step = step
+        for name, value in metrics.items():
+            self.events().add_scalar(name, value, step)
+        self.events().flush()  # a killed process leaves what metrics.jsonl has
+
+    def forget_after(self, step: int) -> None:
+        self.step, self.purge_step = step, step + 1  # readers drop what earlier files have from this step on
+
+    def figures(self, pictures: Mapping[str, Path]) -> None:
+        import numpy as np
+        from PIL import Image
+
+        for name, path in pictures.items():
+            with Image.open(path) as picture:
+                pixels_HWC = np.asarray(picture.convert("RGB"))
+            self.events().add_image(f"figures/{name}", pixels_HWC, self.step, dataformats="HWC")
+
+    def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
+        if exit_code == 2 and self.writer is None:
+            return
+        writer = self.events()
+        writer.add_text("status", f"{manifest['status']} (exit code {exit_code})", self.step)
+        settings = {  # HPARAMS takes no lists
+            key: value if isinstance(value, bool | int | float | str) else json.dumps(value, default=str)
+            for key, value in flat(self.config).items()
+        }
+        headline = {f"headline/{name}": float(value) for name, value in manifest["headline"].items()}
+        writer.add_hparams(settings, headline, run_name=".", global_step=self.step)
+        writer.close()
+
+
+@final
+class WandB(Logger):
+    """Weights & Biases: online where a login exists and the run is a training or the command names the logger, else
+    offline in the run directory; never prompts.
+
+    The config, the metrics, the results as a table, the figures as images, where asked for the checkpoint as an
+    artifact, and how the run ended. The jobs of a sweep are a group; a resumed run is the same run there.
+    """
+
+    # pydantic, which they define models with, searches all modules there are: after torch's that takes 0.6 s more
+    libraries = ("wandb", "wandb.sdk.launch.inputs.internal")
+
+    def __init__(
+        self,
+        *,
+        project: str,
+        entity: str | None,
+        group: str | None,
+        tags: list[str],
+        log_checkpoint: str | bool | None = None,
+    ) -> None:
+        if log_checkpoint not in (None, False, "best", "last"):
+            raise ValueError(f"log_checkpoint={log_checkpoint} must be false, best or last")
+        self.project, self.entity, self.group, self.tags = project, entity, group, tags
+        self.log_checkpoint = str(log_checkpoint) if log_checkpoint else None
+
+    def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
+        verb = manifest["verb"]
+        if self.log_checkpoint and (not verb_named(verb).trains or manifest.get("run") is not None):
+            raise UserError("logger.log_checkpoint is for a run that trains, which leaves checkpoints; leave it out")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # wandb's own deprecations
+            import wandb
+        self.wandb: Any = wandb
+        earlier, sweep = manifest.get("wandb") or {}, manifest.get("sweep")
+        options: dict[str, Any] = {
+            "project": self.project,
+            "entity": self.entity,
+            "group": self.group or (Path(sweep).name if sweep else None),
+            "job_type": verb,
+            "tags": self.tags,
+            "dir": str(directory),
+            "name": "/".join(directory.parts[-2:]),
+            "id": earlier.get("id"),
+            "resume": "allow" if earlier else None,
+            "config": manifest["config"],
+        }
+        try:
+            self.run = self.begin(mode_of(manifest, has_login(wandb.setup().settings.base_url)), options)
+        except (wandb.errors.Error, ValueError, OSError) as error:
+            raise UserError(f"Weights & Biases cannot start: {one_line(error)[:200]}; or give logger=none") from error
+        # an axis of our own: on its own axis wandb drops the steps that it has, which a resumed run repeats
+        self.run.define_metric("step", hidden=True)
+        self.run.define_metric("*", step_metric="step")
+        mode = self.run.settings.mode
+        url = None if mode == "offline" else self.run.url
+        where = url or f"{mode}, in wandb/ of the run directory; wandb sync uploads it"
+        print_status(f"W&B: {where}; logger=none turns it off")
+        return {"id": self.run.id, "mode": mode, "url": url}
+
+    def begin(self, mode: str, options: dict[str, Any]) -> Any:
+        """wandb's run, offline if the server cannot be reached."""
+        settings = self.wandb.Settings(console="off", silent=True, init_timeout=SECONDS_TO_REACH)
+        if mode == "online":
+            print_passing("reaching W&B")
+        try:
+            return self.wandb.init(mode=mode, settings=settings, **options)
+        except (self.wandb.errors.Error, OSError) as error:
+            if mode != "online":
+                raise
+            log.warning("Weights & Biases cannot be reached (%s); logging offline", one_line(error)[:200])
+            return self.wandb.init(mode="offline", settings=settings, **options)
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        self.run.log({**metrics, "step": step})
+
+    def results(self, records: Sequence[Mapping[str, Any]]) -> None:
+        columns = columns_of(records)
+        rows = [[record.get(name) for name in columns] for record in records]
+        self.run.log({"results": self.wandb.Table(columns=columns, data=rows, allow_mixed_types=True)})
+
+    def figures(self, pictures: Mapping[str, Path]) -> None:
+        self.run.log({f"figures/{name}": self.wandb.Image(str(path)) for name, path in pictures.items()})
+
+    def checkpoint(self, folder: Path, also: Sequence[Path]) -> None:
+        artifact = self.wandb.Artifact(f"checkpoint-{self.run.id}", type="model", metadata={"folder": folder.name})
+        for path in (*sorted(folder.iterdir()), *also):  # add_dir would print
+            artifact.add_file(str(path))
+        self.run.log_artifact(artifact, aliases=[folder.name, str(self.log_checkpoint)])
+
+    def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
+        self.run.summary.update({"status": manifest["status"], **manifest["headline"]})
+        self.run.finish(exit_code=exit_code)
+
+
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """The names in the order in which they first come."""
     return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replace a file by a table with its header. Numbers are written in full: they are read back to the last bit."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns_of(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue())
+
+
+def mode_of(manifest: Mapping[str, Any], login: bool) -> str:
+    """The mode that wandb is asked for.
+
+    The environment decides. Without it: online if there is a login, and the run is a training or its command names the
+    logger.
+    """
+    typed = any(word.startswith(("logger=", "+logger@logger.")) for word in manifest["overrides"])
+    wanted = login and (typed or verb_named(manifest["verb"]).trains)
+    return os.environ.get("WANDB_MODE") or ("online" if wanted else "offline")
+
+
+def has_login(address: str) -> bool:
+    """Whether there is an API key for the server at this address, in wandb's variable or in a netrc file."""
+    import requests  # a dependency of wandb
+
+    return bool(os.environ.get("WANDB_API_KEY") or requests.utils.get_netrc_auth(address))

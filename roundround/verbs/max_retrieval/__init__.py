@@ -102,7 +102,7 @@ VERB = Verb(
     purpose=MEASURE,
     help="Max retrieval: how attention disperses with more items.",
     config=MaxRetrievalConfig,
-    refuses={"optim": ("roundround.training.muon.",)},
+    refuses={"optim": ("roundround.training.optim.Muon",)},
     flags={
         "--temp": Flag(
             override="evaluate",

@@ -208,7 +208,6 @@ def resume(run: Run, model: MaxRetrieval, optimizer: torch.optim.Optimizer, mine
     whole = checkpoints.load(newest)
     checkpoints.load_into(model, share_of(whole.weights, mine), newest)
     state = share_of(whole.optimizer, mine)
-    checkpoints.check_optimizer(state, optimizer, newest)
     optimizer.load_state_dict(state)
     first_step = int(whole.state["step"])
     print_status(f"resuming after step {first_step:,}")

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from roundround.pe.base import PositionalEncoding
     from roundround.records.loggers.base import Logger
     from roundround.softmax.base import AttentionSoftmax
-    from roundround.training.optim import OptimizerFactory
-    from roundround.training.schedules import Schedule
+    from roundround.training.optim import OptimizerFactory, Schedule
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

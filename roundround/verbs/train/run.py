@@ -24,16 +24,14 @@ from roundround.records.run import Invocation, Run
 from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import Interrupted, UserError
 from roundround.support.files import write_atomically
-from roundround.trained.models import decoder_of_config, planned
+from roundround.trained.models import check_buildable, decoder_of_config, planned
 from roundround.trained.patterns import chosen_parts, layer_lines
 from roundround.trained.start import Start, starting_point
+from roundround.training.bookkeeping import Meter, Timed, peak_flops, training_flops
 from roundround.training.callback import TrainingCallback
 from roundround.training.material import Material, Measured, material_of
-from roundround.training.meter import Meter, Timed, peak_flops, training_flops
-from roundround.training.module import LanguageModel, decoder_of
-from roundround.training.optim import OptimizerFactory
-from roundround.training.preflight import about_settings, check_batch_fits, check_sizes, check_window_fits
-from roundround.training.schedules import Schedule
+from roundround.training.module import LanguageModel, about_softmax, decoder_of
+from roundround.training.optim import OptimizerFactory, Schedule
 from roundround.training.trainer import check_trainer, make_trainer, messages_in_log, processes_of_lightning, shards
 from roundround.verbs.train import TrainConfig
 
@@ -43,18 +41,16 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     config, start = starting_point(cfg, invocation)
     target_class(config.trainer, lightning.Trainer)
     check_trainer(plain(config.trainer))
-    check_sizes(config)
+    check_buildable(config, 2)
     start.check(config)
-    check_window_fits(config.model, config.trainer, recomputed=config.activation_checkpointing)
     optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
     optimizer.check(planned(lambda: decoder_of_config(config, n_vocab=2)), sharded=shards(config.trainer))
     logger = build_logger(config.logger)  # a wrong option is reported before hours of tokenising
     material = material_of(config, start)
-    check_sizes(config, material.n_vocab)
     known = {"choices": start.choices, "data": material.facts(), **start.facts}
     with opened(invocation, config=start.config, logger=logger, known=known) as run:
-        with messages_in_log():
-            fit(run, config, material, optimizer, schedule, start, invocation)
+        messages_in_log()
+        fit(run, config, material, optimizer, schedule, start, invocation)
         if run.writes:
             report(run, config, material)
             if shards(config.trainer):  # for programs that know Hugging Face's names alone
@@ -82,8 +78,6 @@ def fit(
     decoder, share = decoder_of(config, material.n_vocab, start, past, sharded=sharded)
     trainer = make_trainer(config, run, max(1, n_steps - first_step))
     n_micro, device = config.trainer.accumulate_grad_batches, trainer.strategy.root_device
-    n_shares, recomputed = n_micro * trainer.world_size, config.activation_checkpointing
-    check_batch_fits(config.batch_size, config.model, n_shares=n_shares, device=device, recomputed=recomputed)
     shares = Shares(
         batch_size=config.batch_size,
         n_micro_batches=n_micro,
@@ -94,7 +88,7 @@ def fit(
     )
     batches = Timed(material.batches(shares))
     flops = training_flops(decoder, length=int(config.model.train_length), scored=material.scored_share)
-    peak = config.trainer.peak_flops or peak_flops(device, str(trainer.precision))
+    peak = config.trainer.peak_flops or peak_flops(device, str(trainer.precision), n_devices=trainer.world_size)
     if peak is None and run.writes:
         print_status(f"no peak is known of {describe_device(device)}: give trainer.peak_flops= for its utilisation")
     flops *= material.tokens_per_step
@@ -111,9 +105,8 @@ def fit(
         share=share,
     )
     announce(run, material, decoder, trainer, config.trainer.strategy, first_step, start)
-    notes = about_settings(run, config, material, decoder, schedule)
-    if run.writes:
-        for note in notes:
+    for note in about_softmax(run, decoder):
+        if run.writes:
             print_status(note)
     if config.compile and share is None:
         compile_in_place(decoder)
@@ -161,7 +154,8 @@ def announce(
     print_status(f"{', '.join(filter(None, named))}: {details}")
     for line in layer_lines(decoder) if len(set(decoder.kinds)) > 1 else []:
         print_status(line)
-    print_status(material.about())
+    for line in material.about():
+        print_status(line)
     if first_step:
         print_status(f"resuming after step {first_step}")
     if start.message is not None:
