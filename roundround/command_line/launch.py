@@ -13,19 +13,17 @@ import logging
 import os
 import shlex
 import sys
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from roundround.command_line.arguments import parse, read_command_line
@@ -42,13 +40,13 @@ from roundround.command_line.places import (
 )
 from roundround.config.options import conf_dir, config_name, in_quotes
 from roundround.config.private import collect_jobs, result_of
+from roundround.config.recorded import as_dict, flat
 from roundround.config.verb import Verb
 from roundround.distributed.interruption import end_at_once, interrupt, on_signals, pass_on, put_back, signals_ignored
 from roundround.distributed.launcher import check_alone, rank, started_again
 from roundround.distributed.peers import Peers
 from roundround.records import directories
 from roundround.records.directories import MANIFEST
-from roundround.records.loggers.base import Logger
 from roundround.records.provenance import is_done
 from roundround.records.run import Invocation
 from roundround.support.console import print_passing, print_result, print_status, quiet
@@ -104,8 +102,6 @@ class Job:
         try:
             peers = Peers(give_up=partial(give_up, self.verb.name))
             check_alone(self.verb.name, [verb.name for verb in VERBS if verb.parallel])
-            if rank() == 0:
-                import_first(cfg.get("logger"))
             module, _, name = self.verb.run.partition(":")
             function: Callable[[DictConfig, Invocation], None] = getattr(importlib.import_module(module), name)
             print_passing("")  # in place of "loading"
@@ -117,7 +113,10 @@ class Job:
                     print_status("finished before, and kept")
                     print_result(str(directory))
             else:
-                self.join(cfg, peers, directory)
+                own = self.join(peers, directory, as_dict(cfg))
+                if own is not None:
+                    OmegaConf.update(cfg, "resume", own)
+                    sys.argv.append(f"resume={in_quotes(own)}")  # for the processes that Lightning starts
                 function(cfg, self.invocation(peers))
                 self.leave_page(directory)
                 leave_nothing(directory, log_name)  # where it opened no run
@@ -137,23 +136,19 @@ class Job:
         again = started_again() or HydraConfig.get().mode == RunMode.MULTIRUN
         return again and (directory / MANIFEST).exists()
 
-    def join(self, cfg: DictConfig, peers: Peers, directory: Path) -> None:
-        """Meet the other processes of the run, whose configs must be the same.
+    def join(self, peers: Peers, directory: Path, config: dict[str, Any]) -> str | None:
+        """Meet the other processes of the run, whose configs must be the same; the run that this one resumes unasked.
 
         A job of Slurm's or of a sweep that was stopped and is started again resumes the run in its directory.
         """
-        own = str(directory) if self.has_begun(directory) and "resume" in cfg else None
+        own = str(directory) if self.has_begun(directory) and "resume" in config else None
         if self.verb.parallel:
-            from roundround.config.recorded import as_dict, flat  # the verb needs it too
-
-            peers.request = {"the verb": self.verb.name, **flat(as_dict(cfg))}
+            peers.request = {"the verb": self.verb.name, **flat(config)}
         peers.join({"resume": own, "directory": str(directory)})
-        own = peers.answer.get("resume", own)
         if peers.rank != 0:
             quiet.add("the first process prints it")
-        if own is not None and cfg.resume is None:
-            OmegaConf.update(cfg, "resume", own)
-            sys.argv.append(f"resume={in_quotes(own)}")  # for the processes that Lightning starts
+        own = peers.answer.get("resume", own)
+        return own if config.get("resume") is None else None
 
     def leave_page(self, directory: Path) -> None:
         """Write the page of the run into its directory. The run is done: a failure here is a warning."""
@@ -195,17 +190,6 @@ class Job:
             command=shlex.join(["roundround", *words]),
             peers=peers,
         )
-
-
-def import_first(logger: DictConfig | None) -> None:
-    """Import the slow libraries of the loggers of ours that a node names, while few other modules are there."""
-    nodes = [logger, *(logger or {}).values()]
-    for target in [str(node.get("_target_")) for node in nodes if isinstance(node, DictConfig)]:
-        if target.startswith("roundround.records.loggers."):
-            with warnings.catch_warnings(), suppress(Exception):  # what is wrong is said where the logger is built
-                warnings.simplefilter("ignore")
-                for name in cast(type[Logger], get_class(target)).libraries:
-                    importlib.import_module(name)
 
 
 def typed_overrides() -> list[str]:
@@ -299,12 +283,11 @@ def dispatch(verb: Verb, args: list[str], typed: str) -> int:
     handlers = on_signals(end_before_the_task)
     try:
         check_current_folder()
-        line = read_command_line(each_run(args, verb), verb)
-        config_dir = line.config_dir
-        sys.argv = [argv[0], *line.overrides, *line.flags]
+        overrides, flags, config_dir = read_command_line(each_run(args, verb), verb)
+        sys.argv = [argv[0], *overrides, *flags]
         run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name(verb.name))
         run(Job(verb, config_dir, (typed, *args)))()
-        if "--multirun" in line.flags and not finished:
+        if "--multirun" in flags and not finished:
             raise UserError("this sweep has no job: one of its values is a sweep over nothing")
         failed = {n: result for n, job in enumerate(finished) if isinstance(result := result_of(job), JobFailed)}
         code = int(next(iter(failed.values())).args[0]) if failed else 0

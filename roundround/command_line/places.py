@@ -46,45 +46,34 @@ class ClaimDirectory(Callback):
     """
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        if not is_given(config, "run"):
-            self.claim(config, "run")
+        self.claim(config.hydra, "run", config.outputs, config.get("resume"))
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        if not is_given(config, "sweep"):
-            self.claim(config, "sweep")
-            config.hydra.overrides.hydra.append(f"hydra.sweep.dir={in_quotes(config.hydra.sweep.dir)}")  # for the jobs
+        self.claim(config.hydra, "sweep", config.outputs, config.get("resume"))
 
-    def claim(self, config: DictConfig, kind: str) -> None:
-        """Make the directory and put it into the config."""
+    def claim(self, hydra: DictConfig, kind: str, outputs: object, resume: object) -> None:
+        """Make the directory and put it into Hydra's own config, where conf/run.yaml only says where it would be."""
+        new = "${outputs}/${hydra.job.name}/${now:%Y-%m-%d}/${now:%H-%M-%S}"
+        as_named: Any = OmegaConf.to_container(hydra[kind], resolve=False)
+        if as_named["dir"] != {"run": new, "sweep": "${hydra.run.dir}-sweep"}[kind]:
+            return
+        verb, past = str(hydra.job.name), None if resume is None else str(resume)
         try:
-            outputs, verb = folder(config, "outputs"), str(config.hydra.job.name)
-            past = folder(config, "resume") if config.get("resume") is not None else None
+            if not str(outputs).strip() or past == "":
+                raise UserError(f"{'resume' if past == '' else 'outputs'}= is empty; give a folder")
             if kind == "run":
-                found = directories.run_directory(outputs, verb, past, list(config.hydra.overrides.task))
+                found = directories.run_directory(str(outputs), verb, past, list(hydra.overrides.task))
             elif past is None:
-                found = directories.sweep_directory(outputs, verb)
+                found = directories.sweep_directory(str(outputs), verb)
             else:
                 raise UserError(directories.ONE_RUN)
         except Exception as error:
             raise NotClaimed(error) from error
         if past is None:
             claimed[found] = f"{verb}.log" if kind == "run" else OF_SWEEP
-        OmegaConf.update(config, f"hydra.{kind}.dir", literal(found))
-
-
-def is_given(config: DictConfig, kind: str) -> bool:
-    """Whether the directory is another one than conf/run.yaml names, which only says where it would be."""
-    new = "${outputs}/${hydra.job.name}/${now:%Y-%m-%d}/${now:%H-%M-%S}"
-    named = OmegaConf.to_container(config.hydra[kind], resolve=False)["dir"]  # type: ignore[call-overload, index]
-    return bool(named != {"run": new, "sweep": "${hydra.run.dir}-sweep"}[kind])
-
-
-def folder(config: DictConfig, key: str) -> str:
-    """A folder that the command line gives. UserError for an empty name."""
-    value = OmegaConf.select(config, key, throw_on_missing=True)
-    if value is None or not str(value).strip():
-        raise UserError(f"{key}= is empty; give a folder")
-    return str(value)
+        hydra[kind].dir = literal(found)
+        if kind == "sweep":
+            hydra.overrides.hydra.append(f"hydra.sweep.dir={in_quotes(found)}")  # for the jobs
 
 
 def leave_no_claimed() -> None:

@@ -73,20 +73,15 @@ def nodes_in(value: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]
         yield from nodes_in(item, f"{name}.{key}" if name else str(key))
 
 
-def kinds_in(config: DictConfig) -> dict[str, DictConfig]:
-    """The kinds of layers of a config's pattern, by name; none where there is no pattern."""
-    pattern = OmegaConf.select(config, "pattern")
-    nodes = {str(name): node for name, node in pattern.items()} if isinstance(pattern, DictConfig) else {}
-    return {name: node for name, node in nodes.items() if isinstance(node, DictConfig)}
-
-
 def give_theta(config: DictConfig, theta: Any = None) -> None:
     """Put the base of RoPE where an encoding's `theta` is null, so that a run's config says everything about its model.
 
     theta: the base of the model at hand, one number or one for each kind of layer; None if it brings none: then a
     kind's own, else THETA. `pe.theta` stays null where kinds of layers that use `pe` bring their bases.
     """
-    kinds = kinds_in(config)
+    pattern = config.get("pattern")
+    found = {str(name): node for name, node in pattern.items()} if isinstance(pattern, DictConfig) else {}
+    kinds = {name: node for name, node in found.items() if isinstance(node, DictConfig)}
     alone = [kind for kind in kinds.values() if kind.get("pe") is None and kind.get("theta") is not None]
     by_kinds = theta is None and alone != []
     for key in ["pe", *(f"pattern.{name}.pe" for name in kinds)]:

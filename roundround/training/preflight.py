@@ -16,12 +16,10 @@ from roundround.records.directories import jobs_of_sweep
 from roundround.records.run import Run
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 from roundround.softmax.softmax import Softmax
-from roundround.trained.models import check_buildable
 from roundround.training.material import Material
 from roundround.training.schedules import Schedule
 from roundround.training.trainer import shards
 from roundround.verbs import keys_of
-from roundround.verbs.train import TrainConfig
 
 COPIES = 4  # the weights, their gradients, and the two moments of Adam
 
@@ -33,11 +31,6 @@ def device_of(trainer: Mapping[str, Any]) -> torch.device:
     """The kind of device that the Trainer's settings choose."""
     gpu = torch.cuda.is_available() and trainer["accelerator"] in ("gpu", "cuda", "auto")
     return torch.device("cuda" if gpu else "cpu")
-
-
-def check_sizes(config: TrainConfig, n_vocab: int = 2) -> None:
-    """Raises UserError if the parts of the model do not fit each other, or memory is too small; allocates nothing."""
-    check_model_fits(check_buildable(config, n_vocab), config.trainer)
 
 
 def check_model_fits(n_parameters: int, trainer: Mapping[str, Any]) -> None:
@@ -101,12 +94,10 @@ def check_batch_fits(
 # -- settings
 
 
-def about_settings(
-    run: Run, config: TrainConfig, material: Material, decoder: Decoder, schedule: Schedule
-) -> list[str]:
+def about_settings(run: Run, material: Material, decoder: Decoder, schedule: Schedule, *, n_steps: int) -> list[str]:
     """A line for each setting that may be a mistake; the manifest records whether this trains as the softmax."""
     run.note(trains_as_softmax=trains_as_softmax(decoder))
-    notes = [about_warmup(schedule, config.trainer.max_steps), *material.notes(), about_softmax(run, decoder)]
+    notes = [about_warmup(schedule, n_steps), *material.notes(), about_softmax(run, decoder)]
     return [note for note in notes if note is not None]
 
 

@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning
 import torch
@@ -39,7 +39,9 @@ from roundround.kernels.precision import has_bfloat16
 from roundround.records.run import Run
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, nearest, one_line
-from roundround.verbs.train import TrainConfig
+
+if TYPE_CHECKING:
+    from roundround.config.verb import Node
 
 COUNTS = ("max_steps", "log_every_n_steps", "accumulate_grad_batches")
 SHARDS = "fsdp2"
@@ -155,9 +157,9 @@ def devices_that_divide(settings: Mapping[str, Any], batch_size: int) -> tuple[i
     return used, f"training on {used} of {there} GPUs, because batch_size={batch_size} cannot be divided among {there}"
 
 
-def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Trainer:
+def make_trainer(node: Node[lightning.Trainer], run: Run, n_steps: int, *, batch_size: int) -> lightning.Trainer:
     """Lightning's Trainer for the steps that are left; UserError for what it refuses."""
-    settings = plain(config.trainer)
+    settings = plain(node)
     gpu = settings["accelerator"] in ("gpu", "cuda") or (
         settings["accelerator"] == "auto" and torch.cuda.is_available()
     )
@@ -170,7 +172,7 @@ def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Train
     launched, processes = launched_from_outside(), who_starts_processes()
     if launched is not None and settings["devices"] == "auto":
         settings["devices"] = launched.n_on_machine
-    settings["devices"], message = devices_that_divide(settings, config.batch_size)
+    settings["devices"], message = devices_that_divide(settings, batch_size)
     if message is not None and run.writes:
         print_status(message)
     if shards(settings):
@@ -178,7 +180,7 @@ def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Train
         settings["strategy"] = FullyShardedStrategy()
     own = {name: value for name, value in settings.items() if name not in ("_target_", "max_steps", "peak_flops")}
     try:
-        trainer: lightning.Trainer = target_class(config.trainer, lightning.Trainer)(
+        trainer: lightning.Trainer = target_class(node, lightning.Trainer)(
             **(processes | own),
             max_steps=n_steps,
             max_epochs=1,

@@ -8,12 +8,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from conftest import Done, assert_refused, shell
-from omegaconf import OmegaConf
 
 # -- wrong input
 
@@ -125,32 +123,6 @@ def test_a_full_disk_costs_one_line(train: Callable[..., Done], monkeypatch: pyt
 
 
 # -- what works
-
-
-@pytest.mark.parametrize(
-    ("node", "imported"),
-    [
-        ({"_target_": "roundround.records.loggers.wandb.WandB"}, ["wandb", "wandb.sdk.launch.inputs.internal"]),
-        ({"_target_": "roundround.records.loggers.none.NoLogger"}, []),
-        ({"_target_": "mine.Logger"}, []),
-        (
-            {
-                "_target_": "roundround.records.loggers.several.Several",
-                "a": {"_target_": "roundround.records.loggers.wandb.WandB"},
-            },
-            ["wandb", "wandb.sdk.launch.inputs.internal"],
-        ),
-    ],
-)
-def test_libraries_of_loggers_come_before_torch(
-    node: dict[str, Any], imported: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from roundround.command_line import launch
-
-    found = Mock()
-    monkeypatch.setattr(launch, "importlib", found)
-    launch.import_first(OmegaConf.create(node))
-    assert [call.args[0] for call in found.import_module.call_args_list] == imported
 
 
 def test_outputs_moves_the_root(train: Callable[..., Done]) -> None:

@@ -35,18 +35,12 @@ class Wave(Family):
     ) -> None:
         if frequency < 0:
             raise ValueError(f"frequency={frequency} must be 0 or above")
-        if frequency > 99:
-            raise RuntimeError("too fast for us")
         self.shape, self.frequency, self.lengths, self.n_pairs = shape, frequency, lengths, n_pairs
         self.title, self.scaled, self.limit, self.steps, self.make = title, scaled, limit, steps, make
 
 
 class Ripple(Wave):
     """A member of the family that leaves the constructor alone."""
-
-
-class Still(Family):
-    """A member that takes nothing."""
 
 
 class Loose(Family):
@@ -135,11 +129,6 @@ def test_an_inherited_constructor_is_checked_like_an_own_one() -> None:
     assert "wave.n_pairs" in refused(node("Ripple", n_pairs="two"))
 
 
-def test_a_class_without_a_constructor_takes_nothing() -> None:
-    assert type(build(node("Still"), Family)) is Still
-    assert "wave has no parameter 'frequency'" in refused(node("Still", frequency=1.0))
-
-
 def test_kind_is_for_the_verb_not_for_the_constructor() -> None:
     assert build(node(kind="architecture"), Wave).frequency == 0.5
 
@@ -176,17 +165,13 @@ def test_a_maker_refuses_at_the_call() -> None:
         ("title", 5, "5"),
         ("scaled", "yes", True),
         ("limit", None, None),
-        ("limit", 3, 3.0),
         ("lengths", [1, 2], [1, 2]),
         ("lengths", ["1", 2], [1, 2]),
-        ("lengths", [], []),
         ("lengths", 512, [512]),
         ("lengths", "512", [512]),
         ("steps", [1, "2"], [1.0, 2.0]),
         ("steps", 5, [5.0]),
         ("scaled", 1, True),
-        ("limit", 10**30, 1e30),
-        ("n_pairs", 2**63 - 1, 2**63 - 1),
     ],
 )
 def test_a_value_becomes_what_the_annotation_says(key: str, given: Any, meant: Any) -> None:
@@ -200,28 +185,15 @@ def test_a_value_becomes_what_the_annotation_says(key: str, given: Any, meant: A
     [
         ("frequency", "fast"),
         ("frequency", True),
-        ("frequency", None),
-        ("frequency", [1.0]),
         ("frequency", {"low": 1.0}),
         ("n_pairs", 1.5),
-        ("n_pairs", "1.5"),
         ("n_pairs", True),
-        ("n_pairs", None),
         ("scaled", "perhaps"),
-        ("limit", "none"),
         ("title", ["a"]),
         ("lengths", ["a"]),
-        ("lengths", [1.5]),
         ("lengths", "1,2"),
-        ("lengths", None),
         ("lengths", {"a": 1}),
         ("steps", "abc"),
-        ("steps", [1, "abc"]),
-        ("scaled", 2),
-        ("n_pairs", 2**63),
-        ("n_pairs", -(2**64)),
-        ("lengths", [3, 10**20]),
-        ("limit", 10**400),
     ],
 )
 def test_a_wrong_type_is_one_line_that_names_the_key(key: str, given: Any) -> None:
@@ -245,10 +217,6 @@ def test_an_interpolation_is_resolved() -> None:
     assert build(node(frequency="${.n_pairs}", n_pairs=3), Wave).frequency == 3.0
 
 
-def test_an_interpolation_that_leads_nowhere_names_the_key() -> None:
-    assert refused(node(frequency="${speed}")) == "wave.frequency: Interpolation key 'speed' not found"
-
-
 # -- what is refused
 
 
@@ -259,11 +227,6 @@ def test_a_typo_names_the_nearest_parameter_and_all_of_them(typo: str, meant: st
     message = refused(node(**{typo: 1}))
     assert message.startswith(f"wave has no parameter '{typo}'; did you mean '{meant}'?")
     assert "(choices: frequency, lengths, limit, make, n_pairs, scaled, steps, title)" in message
-
-
-@pytest.mark.parametrize("key", ["_partial_", "_recursive_", "_convert_", "_args_"])
-def test_hydras_own_keywords_are_typos_here(key: str) -> None:
-    assert f"wave has no parameter '{key}'" in refused(node(**{key: True}))
 
 
 def test_what_the_caller_supplies_is_no_parameter_of_the_yaml() -> None:
@@ -292,11 +255,6 @@ def test_a_value_that_the_constructor_cannot_compute_with_is_one_line() -> None:
     assert refused(node("Unchecked", points=1e400)).startswith("wave: cannot convert float infinity")
 
 
-def test_another_error_of_the_constructor_is_ours_to_mend() -> None:
-    with pytest.raises(RuntimeError, match="too fast for us"):
-        build(node(frequency=100), Family)
-
-
 def test_a_class_of_another_family_is_refused() -> None:
     assert refused(node("Stranger")) == f"wave._target_={__name__}.Stranger is not a Family"
     with pytest.raises(UserError, match="is not a Ripple"):
@@ -319,16 +277,6 @@ def test_a_module_that_fails_at_import_is_named(tmp_path: Any, monkeypatch: pyte
     message = refused(node(_target_="halfwritten_variant.Variant"))
     assert message.startswith("wave._target_=halfwritten_variant.Variant cannot be imported: ")
     assert "division by zero" in message
-
-
-def test_a_nested_node_is_named_by_its_whole_place() -> None:
-    config = OmegaConf.create({"sea": {"wave": OmegaConf.to_container(node(n_pairs="two"))}})
-    assert refused(config.sea.wave).startswith("sea.wave.n_pairs: ")
-
-
-def test_a_node_of_its_own_is_called_config() -> None:
-    config = OmegaConf.create(OmegaConf.to_container(node(n_pairs="two")))
-    assert refused(config).startswith("config.n_pairs: ")
 
 
 def test_values_can_be_checked_ahead_of_building() -> None:
@@ -381,10 +329,6 @@ def test_a_default_that_is_a_tuple_stays() -> None:
     assert made("Untyped").betas == (0.9, 0.95)
 
 
-def test_a_typed_default_that_is_a_tuple_stays() -> None:
-    assert made("Mine", lr=1).betas == (0.9, 0.95)
-
-
 def test_an_implicitly_optional_parameter() -> None:
     assert made("Implicit").n is None
     assert made("Implicit", n=3).n == 3
@@ -402,15 +346,5 @@ def test_interpolation_inside_a_list() -> None:
     assert made("Lists", root={"a": 0.5}, lengths=["${a}", 1]).lengths == [0.5, 1.0]
 
 
-def test_a_value_left_open_is_missing_also_with_a_default() -> None:
-    with pytest.raises(UserError):
-        made("Lists", lengths=[1], n="???")
-
-
 def test_optional_list_takes_a_scalar() -> None:
     assert made("Lists", lengths=[1], maybe=5).maybe == [5]
-
-
-def test_optional_list_is_checked() -> None:
-    with pytest.raises(UserError):
-        made("Lists", lengths=[1], maybe=["a"])

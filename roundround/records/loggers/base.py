@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 
 class Logger:
@@ -20,7 +20,6 @@ class Logger:
     follow `results`, `figures` and `checkpoint` with what is in its directory, and `finish`.
     """
 
-    libraries: ClassVar[tuple[str, ...]] = ()  # slow modules that it needs, imported before torch
     log_checkpoint: str | None = None  # the checkpoint that the logger gets: best or last
 
     def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:

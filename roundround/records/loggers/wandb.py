@@ -33,7 +33,6 @@ class WandB(Logger):
     """
 
     # pydantic, which they define models with, searches all modules there are: after torch's that takes 0.6 s more
-    libraries = ("wandb", "wandb.sdk.launch.inputs.internal")
 
     def __init__(
         self,
