@@ -8,10 +8,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Annotated, Any, NoReturn, Optional
+from typing import Annotated, NoReturn, Optional
 
 import typer
-from typer.core import TyperCommand
 
 from roundround.config.verb import Verb
 from roundround.support import __version__
@@ -31,10 +30,9 @@ app = typer.Typer(
 
 
 def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-    from roundround.command_line.completion import complete_override, complete_reader
+    from roundround.command_line.catalogue import completions
 
-    name, words = str(ctx.info_name), [*(ctx.params.get("words") or []), *ctx.args]
-    return (complete_reader if verb_named(name).config is None else complete_override)(name, words, incomplete)
+    return completions(verb_named(str(ctx.info_name)), [*(ctx.params.get("words") or []), *ctx.args], incomplete)
 
 
 Words = Annotated[Optional[list[str]], typer.Argument(autocompletion=complete)]  # noqa: UP045
@@ -43,9 +41,9 @@ Words = Annotated[Optional[list[str]], typer.Argument(autocompletion=complete)] 
 def call(verb: Verb, words: list[str], typed: str = "") -> int:
     """Run a verb with the words behind it; the exit code. typed: the name it was called by, where that is an alias."""
     if {*HELP} & {*words}:
-        from roundround.command_line.pages import print_verb, words_beside_help
+        from roundround.command_line.pages import print_verb
 
-        print_verb(verb, *words_beside_help(words, verb))
+        print_verb(verb, words)
         return 0
     if verb.config is None:
         return read(verb, words)
@@ -66,9 +64,7 @@ def read(verb: Verb, words: list[str]) -> int:
     A word that exists as a path is a run. UserError for a key that is given twice.
     """
     from roundround.distributed.launcher import check_alone
-    from roundround.support.files import check_current_folder
 
-    check_current_folder()
     check_alone(verb.name, [other.name for other in VERBS if other.parallel])
     names: list[str] = []
     values: dict[str, str] = {}
@@ -87,15 +83,8 @@ def read(verb: Verb, words: list[str]) -> int:
     return 0
 
 
-class CommandOfHydra(TyperCommand):
-    """A verb's flags are Hydra's, which Typer does not know: they are completed as its overrides are."""
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        return [item for param in self.get_params(ctx) for item in param.shell_complete(ctx, incomplete)]
-
-
 def add(name: str, verb: Verb) -> None:
-    @app.command(name, cls=CommandOfHydra, help=verb.help, add_help_option=False, context_settings=EVERYTHING)
+    @app.command(name, help=verb.help, add_help_option=False, context_settings=EVERYTHING)
     def command(ctx: typer.Context, words: Words = None) -> None:
         raise typer.Exit(call(verb, [*(words or []), *ctx.args], name))
 

@@ -38,7 +38,6 @@ MEASURES = ("costs", "places", "promises")  # of asking/bench_measures.py
 SIZE = "default"  # the size of the stored values
 # the most degrees of freedom of a prior: all differences share the seeds of the baseline, and with more, p is too small
 MOST_DEGREES = 8.0
-LARGEST = 1 << 20  # bytes of a file of values
 DECIDES = ("train", "looks", "keeps", "measures", "model_of")  # keys of a part on which numbers depend
 Variant = dict[str, str]
 
@@ -321,7 +320,7 @@ class Standing:
 def read_standing(path: Path) -> Standing:
     """A file of values. UserError, which says what is wrong with it, for any other."""
     try:
-        values = parse_json(read_text(path, LARGEST))
+        values = parse_json(read_text(path))
         columns = [column for some in values["numbers"].values() for column in some.values()]
         if not all(value is None or is_number(value) for column in columns for value in column):
             raise ValueError("numbers must be finite, or null")

@@ -110,6 +110,8 @@ def expand_words(words: list[str], verb: Verb, *, jobs: bool) -> list[str]:
     if named:
         rest.append(f"{verb.words}=[{','.join(named)}]")
     if filters and jobs and verb.sweeps_filters:
+        if any(word.startswith("to=") for word in rest):
+            raise UserError("to= is one folder, and -m runs a job for each variant; give pe=a,b without -m, or no to=")
         parts = (word.partition("=") for word in filters)
         each = ([f"{name}={value}" for value in re.split(OUTSIDE, values)] for name, _, values in parts)
         lists = (f"[{','.join(map(in_quotes, job))}]" for job in itertools.product(*each))
@@ -163,8 +165,9 @@ def quote_odd(override: str) -> str:
         if value[:1] in ("[", "{", "'", '"'):
             raise UserError(f"cannot read '{override}': {one_line(error)}") from error
         return f"{key}={in_quotes(value)}"
+    is_number = key.lstrip("+") in TEXTS and isinstance(read, bool | int | float)
     is_changed = isinstance(read, str) and read != value  # such as \ before a sign, and blanks at the ends
-    if is_changed or (key.lstrip("+") in TEXTS and isinstance(read, bool | int | float)):
+    if is_number or (is_changed and value[:1] not in ("'", '"')):
         return f"{key}={in_quotes(value)}"
     return override
 

@@ -2,12 +2,13 @@
 
 How many pairs a rotary encoding rotates, and how slowly, is computed by torch, so that a line of its yaml says it.
 
-Tested by tests/command_line/test_pages.py.
+Tested by tests/command_line/test_pages.py and tests/command_line/test_arguments.py.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,7 +41,6 @@ GROUPS = {
 }
 # yamls of a group that are no options of it: what a list of loggers becomes, and what a pattern's kinds are made from
 NO_OPTIONS = {"logger": "several", "pattern": "kind/"}
-ALONE = {"none", "several"}  # options of `logger` that stand in no list
 NO_KEYS = {"_target_", "kind", "defaults", "hydra"}  # of a yaml, that nobody types
 # flags of Hydra's, with their short forms
 WITH_VALUE = {"--cfg": "-c", "--package": "-p", "--config-name": "-cn", "--config-dir": "-cd", "--info": "-i"}
@@ -51,10 +51,6 @@ WITHOUT_VALUE = {
     "--resolve": "",
     "--run": "-r",
     "--multirun": "-m",
-}
-FLAG_CHOICES = {
-    "--cfg": ["job", "hydra", "all"],
-    "--info": ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"],
 }
 ROTATES = "rotates: "  # begins a line of the yaml of a rotary encoding: tests compare it with what the encoding does
 
@@ -141,14 +137,12 @@ def read_yaml(path: Path) -> tuple[str, dict[str, Any]]:
     """A yaml's text and its values. UserError for one that cannot be read."""
     try:
         text = read_text(path)
-        values = yaml.safe_load(text)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        values = yaml.safe_load(text) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path}: not valid yaml: {one_line(error)}") from error
-    if not isinstance(values, dict | None):
+    if not isinstance(values, dict):
         raise UserError(f"{path}: must give values by name, such as theta: 100.0")
-    return text, values or {}
+    return text, values
 
 
 def letters(pattern: dict[str, Any]) -> str:
@@ -171,11 +165,7 @@ def docstring_of(target: str, config_dir: str | None) -> tuple[str, ...]:
     source = source_of(module, config_dir)
     if source is None:
         return ()
-    try:
-        tree = ast.parse(source.read_text(encoding="utf-8"))
-    except SyntaxError as error:
-        raise UserError(f"{source}, line {error.lineno}: {error.msg}") from error
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ClassDef) and node.name == name:
             paragraphs = (ast.get_docstring(node) or "").split("\n\n")
             return tuple(" ".join(paragraph.split()) for paragraph in paragraphs if paragraph.strip())
@@ -238,24 +228,38 @@ def takes(verb: Verb, group: str, name: str, found: dict[str, Path]) -> bool:
     return not any(str(node.get("_target_")).startswith(refused) for node in [values, *made_from])
 
 
+def completions(verb: Verb, words: list[str], incomplete: str) -> list[str]:
+    """The groups and options that the word under the cursor may become, given the words before it.
+
+    Bash breaks words at `=`, so `pe=p_` arrives as `pe`, `=`, `p_`, and a lone `=` as nothing; the answers then begin
+    after the `=`.
+    """
+    if not incomplete and os.environ.get("COMP_WORDS", "").endswith("="):
+        words = [*words, "="]
+    prefix = f"{words[-2]}=" if words[1:] and words[-1] == "=" else ""
+    group, equals, _ = (prefix + incomplete).partition("=")
+    groups = groups_of(verb) if verb.config is not None else {}
+    found = [name for name in groups if name == group or (not equals and name.startswith(group))]
+    if len(found) > 1:
+        return [f"{name}=" for name in found]
+    options = [f"{name}={option}" for name in found for option in offered(verb, name, None)]
+    return [option.removeprefix(prefix) for option in options if option.startswith(prefix + incomplete)]
+
+
 # -- the keys of a yaml, with what the comment on the line of each says
 
 
-def keys_of(
-    folder: str, name: str, prefix: str, config_dir: str | None, *, verb: bool = False, inside: tuple[Path, ...] = ()
-) -> dict[str, Key]:
+def keys_of(folder: str, name: str, prefix: str, config_dir: str | None, *, verb: bool = False) -> dict[str, Key]:
     """The keys that an option gives, each behind a prefix such as `pe`; first the keys of the yamls it is made from.
 
     Options of other groups that it chooses are `chosen_by`, and their keys are left out. folder: the one of its group,
-    `pe` or `pattern/kind`; empty for a verb's own yaml, whose groups are left out. inside: the yamls that led here.
-    UserError for a yaml that names one which is not there, or itself.
+    `pe` or `pattern/kind`; empty for a verb's own yaml, whose groups are left out. UserError for a yaml that is not
+    there, although another one names it.
     """
     options = options_of(folder, config_dir) if folder else {name: conf_dir() / f"{name}.yaml"}
-    if name not in options or options[name] in inside:
-        wrong = "itself" if name in options else f"{folder}/{name}, which is not there"
-        raise UserError(f"{inside[-1]}: its defaults list names {wrong}")
-    path = options[name]
-    text, values = read_yaml(path)
+    if name not in options:
+        raise UserError(f"a defaults list names {folder}/{name}, which is not there")
+    text, values = read_yaml(options[name])
     beside = "/".join([folder, *name.split("/")[:-1]])  # where names in its defaults list begin
     found: dict[str, Key] = {}
     for group, option in defaults_of(values):
@@ -270,7 +274,7 @@ def keys_of(
             group = f"/{group}"
         there = group[1:] if group.startswith("/") else "/".join(filter(None, [beside, group]))
         where = ".".join(filter(None, [prefix, at or below]))
-        found |= keys_of(there, option, where, config_dir, inside=(*inside, path))
+        found |= keys_of(there, option, where, config_dir)
     for key in keys_in(text, prefix):
         comment = key.comment or (found[key.name].comment if key.name in found else "")
         found[key.name] = Key(key.name, key.default, comment)

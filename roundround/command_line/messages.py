@@ -12,9 +12,9 @@ from typing import Any
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import MarkedYAMLError, YAMLError
+from yaml import YAMLError
 
-from roundround.command_line.catalogue import NO_KEYS, group_names
+from roundround.command_line.catalogue import NO_KEYS
 from roundround.config.build import without_place
 from roundround.config.options import as_path, options_of
 from roundround.support.errors import UserError, nearest, one_line
@@ -37,10 +37,6 @@ def explain(error: BaseException, config_dir: str | None) -> str | None:
         return one_line(own)
     if isinstance(error, MissingConfigException):
         return missing_choice(error, config_dir)
-    if isinstance(error, MarkedYAMLError):
-        at = error.problem_mark
-        where = f"{at.name.strip(chr(34))}, line {at.line + 1}, column {at.column + 1}" if at else "a yaml file"
-        return f"{where}: not valid yaml: {error.problem or error.context}"
     text = one_line(error)
     if isinstance(error, OverrideParseException):
         return f"cannot read '{error.override}': {text.split(' See https')[0]}"
@@ -74,16 +70,12 @@ def wrong_key(cause: OmegaConfBaseException) -> str:
     if "not in struct" not in str(cause) or not isinstance(parent, DictConfig):
         text = without_place(cause)
         return f"{key}: {text}" if key not in text else text
-    if key in group_names():
-        return f"'{key}' has no keys until its option is named too: {key}=NAME; roundround list {key} has the names"
     name = key.rpartition(".")[2]
     advice = nearest(name, [str(other) for other in parent if other not in NO_KEYS])
     if "did you mean" not in advice:  # it may be short for one in a node: optim.lr for lr
-        ends: dict[str, str] = {}
-        for dotted in dotted_keys(OmegaConf.to_container(parent, resolve=False)):
-            ends.setdefault(dotted.rpartition(".")[2], dotted)
-        near = [f"max_{name}", *difflib.get_close_matches(name, ends, n=1, cutoff=0.8)]
-        deeper = next((ends[end] for end in (name, *near) if end in ends), None)
+        ends = {key.rpartition(".")[2]: key for key in dotted_keys(OmegaConf.to_container(parent, resolve=False))}
+        near = [name, f"max_{name}", *difflib.get_close_matches(name, ends, n=1, cutoff=0.8)]
+        deeper = next((ends[end] for end in near if end in ends), None)
         advice = advice if deeper is None else f"; did you mean '{key.removesuffix(name)}{deeper}'?{advice}"
     return f"no config key '{key}'{advice}"
 

@@ -6,6 +6,7 @@ tests/command_line/test_pages.py.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -16,7 +17,6 @@ from typing import Any
 
 from roundround.command_line.catalogue import (
     GROUPS,
-    WITH_VALUE,
     Key,
     as_typed,
     chosen_by,
@@ -28,7 +28,7 @@ from roundround.command_line.catalogue import (
     options,
 )
 from roundround.config.options import checked_config_dir, config_name
-from roundround.config.verb import Flag, Verb
+from roundround.config.verb import Verb
 from roundround.support import console
 from roundround.support.console import print_document
 from roundround.support.errors import UserError, escaped, nearest
@@ -42,7 +42,6 @@ FLAGS_OF_HYDRA = [
     ("-cd, --config-dir DIR", "your own conf folder: its variants join the groups"),
 ]
 HELP = ("-h, --help", "this page")
-HELP_ON = ("-h, --help [KEY]", "this page, or what it says about a key or a group")  # where a bare word is no path
 FLAGS = [
     ("--version", "print the version"),
     ("--install-completion", "let TAB complete verbs, groups and keys"),
@@ -131,61 +130,40 @@ def print_verbs() -> None:
 # -- one verb
 
 
-def words_beside_help(words: list[str], verb: Verb) -> tuple[list[str], str | None]:
-    """The words beside --help that are no flags, and the user's own conf folder: UserError where there is none."""
-    with_value = {*WITH_VALUE, *WITH_VALUE.values(), *(name for name, flag in verb.flags.items() if flag.needs)}
-    rest, own = [], None
-    left = iter(words)
-    for word in left:
-        flag, equals, value = word.partition("=")
-        if flag in with_value:
-            value = value if equals else next(left, "")
-            own = value if flag in ("-cd", "--config-dir") else own
-        elif not word.startswith("-"):
-            rest.append(word)
-    return rest, checked_config_dir(own)
-
-
-def print_verb(verb: Verb, words: list[str], config_dir: str | None) -> None:
+def print_verb(verb: Verb, words: list[str]) -> None:
     """Print the groups and keys that a verb takes, each with its default and a sentence.
 
-    words: what is typed beside --help. GROUP=OPTION shows the keys of that option; a bare word is a key or a group, and
-    all else is left out. Other words, lists and sweeps say nothing here. UserError for an option or a key that does not
-    exist.
+    words: what is typed beside --help. GROUP=OPTION shows the keys of that option, and --config-dir adds the user's own
+    options; all else says nothing here. UserError for an option that does not exist.
     """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-cd", "--config-dir")
+    known, rest = parser.parse_known_args(words)
+    config_dir = checked_config_dir(known.config_dir)
     groups = {} if verb.config is None else groups_of(verb)
     chosen = {group: option for group, (option, _) in groups.items() if "@" not in group}
-    for group, equals, option in (word.partition("=") for word in words):
+    for group, equals, option in (word.partition("=") for word in rest):
         if equals and group in chosen and re.fullmatch(r"[\w./-]+", option):
             names = offered(verb, group, config_dir)
             if option not in (*names, "null"):
                 raise UserError(f"no {group}={option}{nearest(option, names)}")
             chosen[group] = option
-    sections = [list(own_keys(verb).values())]
-    sections += [
-        list(keys_of(group, option, "" if group == "experiment" else group, config_dir).values())
-        for group, option in chosen.items()
-        if option != "null"
-    ]
-    about = [] if verb.words or verb.config is None else [word for word in words if "=" not in word]
-    if about:
-        show(lines_about(about, verb, chosen, groups, sections, config_dir))
-        return
     word = f"[{word_of(verb)} ...] " if verb.words else "[RUN] " if verb.config is None else ""
     lines = [f"roundround {verb.name} {word}[KEY=VALUE ...]{' [FLAGS]' if verb.config else ''}", ""]
     lines += wrapped(f"{verb.help} {verb.more}", 0)
     if groups:
         lines += ["", "Groups and their options: GROUP=OPTION"]
         lines += lines_of_groups(verb, chosen, groups, config_dir)
-    lines += ["", "Keys and their defaults: KEY=VALUE"]
-    for keys in filter(None, sections):
-        lines += [*rows_of_keys(keys), ""]
+    lines += ["", "Keys and their defaults: KEY=VALUE", *rows_of_keys(own_keys(verb).values())]
+    for group, option in chosen.items():
+        keys = keys_of(group, option, "" if group == "experiment" else group, config_dir) if option != "null" else {}
+        lines += ["", *rows_of_keys(keys.values())] if keys else []
     if verb.config is not None:
-        lines += ["Flags", *rows([*FLAGS_OF_HYDRA, HELP if verb.words else HELP_ON, *own_words(verb)]), ""]
+        lines += ["", "Flags", *rows([*FLAGS_OF_HYDRA, HELP, *own_words(verb)]), ""]
         lines += wrapped(
             "roundround list GROUP NAME explains an option. GROUP=OPTION --help shows the keys of that option.", 0
         )
-    show(lines[: None if lines[-1] else -1])
+    show(lines)
 
 
 def own_keys(verb: Verb) -> dict[str, Key]:
@@ -221,38 +199,14 @@ def own_words(verb: Verb) -> Iterator[tuple[str, str]]:
     if verb.filters:
         yield "other KEY=VALUE", f"the same as {verb.filters}=[KEY=VALUE,...]"
     for name, flag in verb.flags.items():
-        yield (f"{name} NAME,NAME", meaning_of(flag)) if flag.needs else (name, f"the same as {flag.override}")
-
-
-def meaning_of(flag: Flag) -> str:
-    short = "".join(f"; {word} is {name}" for word, name in flag.short.items())
-    return f"the same as {flag.override}=[{','.join([*flag.first, 'NAME', 'NAME'])}]{short}"
+        short = "".join(f"; {word} is {name}" for word, name in flag.short.items())
+        several = f"the same as {flag.override}=[{','.join([*flag.first, 'NAME', 'NAME'])}]{short}"
+        yield (f"{name} NAME,NAME", several) if flag.needs else (name, f"the same as {flag.override}")
 
 
 def word_of(verb: Verb) -> str:
     """What a bare word of a verb is: PATH of paths=[...]."""
     return verb.words.removesuffix("s").upper()
-
-
-def lines_about(
-    names: list[str],
-    verb: Verb,
-    chosen: dict[str, str],
-    groups: dict[str, tuple[str, str]],
-    sections: list[list[Key]],
-    config_dir: str | None,
-) -> Iterator[str]:
-    """What the page of a verb says about these groups and keys. UserError for a name that is neither."""
-    keys = [key for section in sections for key in section]
-    for name in names:
-        found = [key for key in keys if key.name == name or key.name.startswith(f"{name}.")]
-        found = found or [key for key in keys if key.name.endswith(f".{name}")]
-        if not found and name not in chosen:
-            guess, _, _ = nearest(name, [*chosen, *(key.name for key in keys)]).partition(" (choices")
-            raise UserError(f"no key or group '{name}'{guess or f'; roundround {verb.name} --help lists all'}")
-        if name in chosen:
-            yield from lines_of_groups(verb, {name: chosen[name]}, {name: groups[name]}, config_dir)
-        yield from rows_of_keys(found)
 
 
 # -- groups and options

@@ -7,7 +7,6 @@ to Python, and `+typo=1` passes Hydra; here each is a one-line error that names 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import inspect
 import re
 import sys
@@ -55,12 +54,9 @@ def constructed(node: DictConfig, family: type[T], checked: Mapping[str, Any], *
 def named_parts(target: type) -> dict[str, type]:
     """The constructor's parameters that take objects of a class by name, `Mapping[str, Corpus]`, with that class."""
     hints = constructor_hints(target)
-    parts = {key: typing.get_args(hint) for key, hint in hints.items() if typing.get_origin(hint) is Mapping}
-    return {key: args[1] for key, args in parts.items() if isinstance(args[1], type) and is_ours_to_build(args[1])}
-
-
-def is_ours_to_build(target: type) -> bool:
-    return target.__module__.startswith("roundround.")
+    parts = {key: typing.get_args(hint)[1] for key, hint in hints.items() if typing.get_origin(hint) is Mapping}
+    named = {key: part for key, part in parts.items() if isinstance(part, type)}
+    return {key: part for key, part in named.items() if part.__module__.startswith("roundround.")}
 
 
 def maker(node: DictConfig, family: type[T]) -> Callable[..., T]:
@@ -134,19 +130,10 @@ def target_class(node: DictConfig, family: type) -> type:
             let_old_names_import()
         target = get_class(today(name))
     except Exception as error:  # importing a user's module may raise anything
-        hint = "" if is_there(name) else "; --config-dir DIR names the folder of modules of your own"
-        raise UserError(f"{where(node)}._target_={name} cannot be imported: {one_line(error)}{hint}") from error
+        raise UserError(f"{where(node)}._target_={name} cannot be imported: {one_line(error)}") from error
     if not issubclass(target, family):
         raise UserError(f"{where(node)}._target_={name} is not a {family.__name__}")
     return target
-
-
-def is_there(name: str) -> bool:
-    """Whether Python finds the module or package with which a dotted name begins."""
-    try:
-        return importlib.util.find_spec(name.partition(".")[0]) is not None
-    except ValueError:
-        return False
 
 
 @cache
@@ -164,15 +151,12 @@ def constructor_options(target: type, runtime: frozenset[str]) -> tuple[dict[str
 def constructor_hints(target: type) -> dict[str, Any]:
     """The types of the constructor's parameters, where they can be trusted and known."""
     constructor: Any = target.__init__  # type: ignore[misc]
+    if target.__module__.startswith("lightning"):  # a library's annotations need not describe what a yaml may say
+        return {}
     try:
-        return typing.get_type_hints(constructor) if is_ours(target) else {}
+        return typing.get_type_hints(constructor)
     except NameError:  # a name imported for type checkers only
         return {}
-
-
-def is_ours(target: type) -> bool:
-    """Whether annotations can be trusted to describe yaml values, which a library's need not."""
-    return not target.__module__.startswith("lightning")
 
 
 def config_type(hint: Any) -> Any:

@@ -18,6 +18,7 @@ RENAMED = {  # old name: new name; of the names that begin alike the longest cou
     "roundround.attention.compilation": "roundround.kernels.torch_internals",
     "roundround.attention.finals": "roundround.kernels.variants",
     "roundround.attention.kernels": "roundround.kernels.sdpa",
+    "roundround.command_line.places": "roundround.command_line.launch",
     "roundround.loading.load": "roundround.hf.load",
     "roundround.runs": "roundround.records",
 }

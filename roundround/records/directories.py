@@ -118,7 +118,6 @@ FILES = (
 FIGURES = ("*.svg", "*.pdf", "*.png")  # the same, in its folder
 EXPORTED = "exported"  # what a run whose parameters were shared out leaves for from_pretrained
 SCRATCH = "roundround-rank-"
-LARGEST = 16 << 20  # bytes of a manifest; most have a few thousand
 
 
 def has_words(manifest: Mapping[str, Any], verb: str, overrides: Sequence[str]) -> bool:
@@ -248,7 +247,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     """
     path = directory / MANIFEST
     try:
-        manifest = parse_json(read_text(path, LARGEST))
+        manifest = parse_json(read_text(path))
     except OSError as error:
         guess = "; did you mean 'last'?" if get_close_matches(directory.name, ["last"]) else ""
         why = f"it has no {MANIFEST}" if os.path.isdir(directory) else f"it does not exist{guess}"

@@ -34,7 +34,6 @@ from conftest import Done, assert_refused, shell
         (["trainer.precision=bf16-true"], ["bf16-mixed"]),
         (["optim.lr=-1"], ["optim", "lr=-1"]),
         (["data.path=nowhere.txt"], ["nowhere.txt"]),
-        (["data.column=body", "data.path=rows.csv"], ["body", "text"]),
         (["resume=nowhere"], ["nowhere", "not a run directory"]),
         (["resume=last"], ["no train run"]),
         (["batch_size=3", "trainer.accumulate_grad_batches=2"], ["batch_size=3"]),
@@ -50,7 +49,6 @@ from conftest import Done, assert_refused, shell
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_a_mistake_costs_one_line(train: Callable[..., Done], args: list[str], parts: list[str]) -> None:
-    Path("rows.csv").write_text("text,label\nhello,1\n")
     assert_refused(train(*args), *parts)
 
 
@@ -63,11 +61,7 @@ def test_a_mistake_costs_one_line(train: Callable[..., Done], args: list[str], p
         (["train", "--pe", "rope"], "; write pe=rope"),
         (["train", "--optim.lr=3"], "; write optim.lr=3"),
         (["eval", "last"], "; write run=last"),
-        (["probe", "folder"], "; write run=folder"),
-        (["train", "data=/nowhere/mine.txt"], "no data=/nowhere/mine.txt (choices: "),
         (["bench", "pe=mine"], "; --config-dir DIR adds your own"),
-        (["generate", "prompt=[INST] hi [/INST]"], """; a text is typed as 'prompt="[INST] hi [/INST]"'"""),
-        (["train", "trainer.max_steps=0"], "must be a whole number from 1 to"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -208,7 +202,6 @@ def test_joblib_runs_a_sweep_in_parallel(here: Path, fast: list[str]) -> None:
     ("line", "expected"),
     [
         ("roundround tr", "train"),
-        ("roundround train see", "seed=0"),
         ("roundround train pe=p_r", "pe=p_rope"),
         ("roundround train pe = p_r", "p_rope"),
         # test_arguments.py completes such lines without a process
@@ -218,12 +211,11 @@ def test_joblib_runs_a_sweep_in_parallel(here: Path, fast: list[str]) -> None:
                 ("roundround train pe =", "p_rope"),
                 ("roundround train pe = rope softmax = so", "softmax"),
                 ("roundround list p", "pe"),
-                ("roundround maxkey --te", "--temp"),
             ]
         ),
     ],
 )
-def test_the_shell_completes_groups_options_and_keys(line: str, expected: str) -> None:
+def test_the_shell_completes_verbs_groups_and_options(line: str, expected: str) -> None:
     """Of a command line in bash the last word is the one under the cursor."""
     words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
     done = subprocess.run(

@@ -19,8 +19,7 @@ from conftest import ROOT, Done, assert_refused
 from roundround import papers
 from roundround.analysis import repetition
 from roundround.analysis.repetition import Runner, has_same_numbers, has_same_text
-from roundround.command_line.arguments import expand_sugar
-from roundround.command_line.completion import complete_override
+from roundround.command_line.arguments import read_command_line
 from roundround.config.options import compose
 from roundround.distributed.child import start
 from roundround.distributed.interruption import interrupt, on_signals, put_back
@@ -157,15 +156,9 @@ def test_all_stands_for_every_item() -> None:
         chosen(["rope.fig"])
 
 
-def test_words_and_completion() -> None:
-    assert expand_sugar(["rope.fig2", "--write-docs", "model=hf"], verb_named("reproduce")) == [
-        "write_docs=true",
-        "model=hf",
-        "item=[rope.fig2]",
-    ]
-    assert complete_override("reproduce", [], "softmax.t") == ["softmax.table1"]
-    assert complete_override("reproduce", ["rope.fig1"], "al") == ["all"]
-    assert "--write-docs" in complete_override("reproduce", [], "--w")
+def test_words_of_the_command_line() -> None:
+    words = read_command_line(["rope.fig2", "--write-docs", "model=hf"], verb_named("reproduce"))[0]
+    assert words == ["write_docs=true", "model=hf", "item=[rope.fig2]"]
 
 
 def test_the_published_maps_have_the_paper_s_shape() -> None:

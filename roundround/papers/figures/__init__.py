@@ -148,7 +148,6 @@ def count_verdicts(verdicts: Iterable[str]) -> str:
 # -- what is kept
 
 ENTRIES = "outcomes.json"
-LARGEST = 16 << 20  # bytes
 UNKNOWN = {"ours": math.nan, "low": -math.inf, "high": math.inf, "error": math.inf}  # what stands in the file as null
 
 
@@ -185,7 +184,7 @@ def read_entries(directory: Path) -> list[Entry]:
     """The entries of a folder; none where there is no such file, or a damaged one."""
     entries = []
     try:
-        for recorded in parse_json(read_text(directory / ENTRIES, LARGEST)):
+        for recorded in parse_json(read_text(directory / ENTRIES)):
             recorded["comparisons"] = [
                 CheckedNumber(**c | {key: other if c[key] is None else float(c[key]) for key, other in UNKNOWN.items()})
                 for c in recorded["comparisons"]

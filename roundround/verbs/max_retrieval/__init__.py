@@ -118,7 +118,6 @@ VERB = Verb(
             needs="the name of a normaliser, several with commas between, or all",
             first=("softmax",),
             short={"adaptive": "adaptive_temperature"},
-            choices="normalisers",
         )
     },
     parallel=True,
