@@ -19,7 +19,6 @@ from roundround.verbs import VERBS, verb_named
 
 COMPLETE = "_ROUNDROUND_COMPLETE"  # variable: a shell asks what may stand under the cursor
 HELP = ("-h", "--help")
-PRINTS = ("-c", "--cfg", "-i", "--info", "--hydra-help", "--version")  # flags of Hydra's that run nothing
 EVERYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 app = typer.Typer(
@@ -47,12 +46,6 @@ def call(verb: Verb, words: list[str], typed: str = "") -> int:
         return 0
     if verb.config is None:
         return read(verb, words)
-    if not any(word.partition("=")[0] in PRINTS for word in words):
-        from roundround.distributed.launcher import speaks
-        from roundround.support.console import print_passing
-
-        if speaks():
-            print_passing("loading")  # torch and Lightning take seconds
     from roundround.command_line.launch import dispatch
 
     return dispatch(verb, words, typed or verb.name)
@@ -63,9 +56,6 @@ def read(verb: Verb, words: list[str]) -> int:
 
     A word that exists as a path is a run. UserError for a key that is given twice.
     """
-    from roundround.distributed.launcher import check_alone
-
-    check_alone(verb.name, [other.name for other in VERBS if other.parallel])
     names: list[str] = []
     values: dict[str, str] = {}
     for word in words:
@@ -173,9 +163,9 @@ def run(args: list[str]) -> int:
         verb = next((verb for verb in VERBS if args and args[0] in (verb.name, *verb.aliases)), None)
         code: int | None = 0
         if COMPLETE not in os.environ and args in ([], ["-h"], ["--help"], ["help"]):
-            from roundround.command_line.pages import print_overview, print_verbs
+            from roundround.command_line.pages import print_verbs
 
-            print_verbs() if args else print_overview()
+            print_verbs()
         elif COMPLETE in os.environ or verb is None:
             code = app(args, prog_name="roundround", standalone_mode=False)
         else:

@@ -45,7 +45,7 @@ from roundround.records import directories
 from roundround.records.directories import MANIFEST
 from roundround.records.provenance import is_done
 from roundround.records.run import Invocation
-from roundround.support.console import print_passing, print_result, print_status, quiet
+from roundround.support.console import print_result, print_status, quiet
 from roundround.support.errors import Interrupted, OutputError, UserError, one_line, printable
 from roundround.support.files import home_expanded, is_full
 from roundround.verbs import VERBS
@@ -107,7 +107,6 @@ class Job:
             check_alone(self.verb.name, [verb.name for verb in VERBS if verb.parallel])
             module, _, name = self.verb.run.partition(":")
             function: Callable[[DictConfig, Invocation], None] = getattr(importlib.import_module(module), name)
-            print_passing("")  # in place of "loading"
             claimed.pop(str(directory), None)  # from here on the job's own
             on_signals(interrupt)
             again = self.verb.measures and self.has_begun(directory)

@@ -85,30 +85,11 @@ def show(lines: Iterable[str]) -> None:
 # -- all verbs
 
 
-def purposes() -> list[tuple[str, list[Verb]]]:
-    return [(purpose, list(verbs)) for purpose, verbs in groupby(VERBS, key=lambda verb: verb.purpose)]
-
-
-def print_overview() -> None:
-    """Print what roundround can do in ten lines."""
-    verbs = [(purpose, ", ".join(verb.name for verb in verbs)) for purpose, verbs in purposes()]
-    show(
-        [
-            *wrapped("roundround VERB [KEY=VALUE ...]: where attention looks, and how sharply", 0),
-            "",
-            *rows([*verbs, ("Look up", "list [GROUP [NAME]], VERB --help")]),
-            "",
-            *wrapped("For a start: roundround train pe=p_rope, and when it is done roundround eval.", 0),
-            *wrapped("roundround --help has a sentence on each verb.", 0),
-        ]
-    )
-
-
 def print_verbs() -> None:
     """Print a sentence on each verb."""
     sections = [
         (purpose, [(", ".join([verb.name, *verb.aliases]), verb.help) for verb in verbs])
-        for purpose, verbs in purposes()
+        for purpose, verbs in groupby(VERBS, key=lambda verb: verb.purpose)
     ]
     look_up = [
         ("list [GROUP [NAME]]", "The groups, the options of one, or what one option is."),
@@ -120,10 +101,8 @@ def print_verbs() -> None:
     )
     for heading, pairs in [*sections, ("Look up", look_up), ("Flags", FLAGS)]:
         lines += ["", heading, *rows(pairs, column=25)]
-    lines += [
-        "",
-        *wrapped("After the verb comes Hydra's grammar: key=value, group=option, -m for sweeps, --cfg job.", 0),
-    ]
+    lines += ["", *wrapped("After the verb comes Hydra's grammar: key=value, group=option, -m, --cfg job.", 0)]
+    lines += wrapped("For a start: roundround train pe=p_rope, and when it is done roundround eval.", 0)
     show(lines)
 
 

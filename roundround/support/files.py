@@ -71,13 +71,10 @@ def parse_json(text: str, **hooks: Any) -> Any:
 
 
 def home_expanded(path: str, option: str) -> Path:
-    """The path with `~` and `~user` replaced. UserError, which names the option, for an address, or an unknown home."""
+    """The path with `~` and `~user` replaced. UserError, which names the option, for an address."""
     if ADDRESS.match(path):
         raise UserError(f"{option} is an address; give a file or folder of this machine")
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise UserError(f"{option}: no home folder is known for '{path}'; give the path in full") from None
+    return Path(path).expanduser()
 
 
 @contextmanager

@@ -99,12 +99,6 @@ def test_through_a_pipe_each_option_is_one_line(monkeypatch: pytest.MonkeyPatch)
 # -- verbs
 
 
-def test_roundround_alone_says_in_ten_lines_what_it_can_do() -> None:
-    lines = typed().out.splitlines()
-    assert len(lines) <= 11
-    assert all(any(re.search(rf"\b{verb.name}\b", line) for line in lines[2:]) for verb in VERBS)
-
-
 def test_help_is_a_word_too() -> None:
     assert typed("help").out == typed("--help").out == typed("-h").out
     assert typed("help", "train").out == typed("train", "--help").out

@@ -14,7 +14,7 @@ from typing import Any, final
 from urllib.parse import urlsplit
 
 from roundround.records.loggers.base import Logger, columns_of
-from roundround.support.console import print_passing, print_status
+from roundround.support.console import print_status
 from roundround.support.errors import UserError, check_no_credentials, one_line
 from roundround.verbs import verb_named
 
@@ -102,7 +102,6 @@ class WandB(Logger):
         """wandb's run, offline if the server cannot be reached."""
         settings = self.wandb.Settings(console="off", silent=True, init_timeout=SECONDS_TO_REACH)
         if mode == "online":
-            print_passing("reaching W&B")
             try:
                 return self.wandb.init(mode=mode, settings=settings, **options)
             except (self.wandb.errors.Error, OSError) as error:
