@@ -29,7 +29,7 @@ app = typer.Typer(
 
 
 def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-    from roundround.command_line.catalogue import completions
+    from roundround.command_line.pages import completions
 
     return completions(verb_named(str(ctx.info_name)), [*(ctx.params.get("words") or []), *ctx.args], incomplete)
 
@@ -84,26 +84,13 @@ for _verb in VERBS:
         add(_name, _verb)
 
 
-def groups(incomplete: str) -> list[str]:
-    from roundround.command_line.catalogue import group_names
-
-    return [name for name in group_names() if name.startswith(incomplete)]
-
-
-def options(ctx: typer.Context, incomplete: str) -> list[str]:
-    from roundround.config.options import options_of
-
-    found = options_of(str(ctx.params.get("group")), ctx.params.get("config_dir"))
-    return [name for name in sorted(found) if name.startswith(incomplete)]
-
-
 @app.command("list", help="List the groups, the options of one, or what one option is: idea, formula, paper, keys.")
 def list_choices(
     group: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Argument(help="pe, softmax, model, data, experiment, ...", autocompletion=groups),
+        typer.Argument(help="pe, softmax, model, data, experiment, ..."),
     ] = None,
-    name: Annotated[Optional[str], typer.Argument(help="One of its options.", autocompletion=options)] = None,  # noqa: UP045
+    name: Annotated[Optional[str], typer.Argument(help="One of its options.")] = None,  # noqa: UP045
     config_dir: Annotated[Optional[str], typer.Option("--config-dir", "-cd", help="Your own conf folder.")] = None,  # noqa: UP045
 ) -> None:
     from roundround.command_line.pages import print_group, print_groups, print_option

@@ -233,10 +233,10 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def packaged_pages() -> Iterator[None]:
     """Parse each yaml of the package once for all pages that list them: half of what a page takes."""
-    from roundround.command_line import catalogue
+    from roundround.command_line import pages
     from roundround.config.options import conf_dir
 
-    read, packaged = catalogue.read_yaml, conf_dir()
+    read, packaged = pages.read_yaml, conf_dir()
     kept: dict[Path, tuple[str, dict[str, Any]]] = {}
 
     def read_yaml(path: Path) -> tuple[str, dict[str, Any]]:
@@ -248,7 +248,7 @@ def packaged_pages() -> Iterator[None]:
         return text, copy.deepcopy(values)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalogue, "read_yaml", read_yaml)
+        patch.setattr(pages, "read_yaml", read_yaml)
         yield
 
 

@@ -80,7 +80,7 @@ INNER = {  # part: the parts that may import it
     "api": {"__init__"},
 }
 SLOW = {"torch", "numpy", "lightning", "transformers", "datasets", "wandb", "tensorboard", "matplotlib", "scipy"}
-BEFORE_VERBS = ["command_line.launch", "command_line.catalogue"]  # --cfg, TAB, `list`
+BEFORE_VERBS = ["command_line.launch", "command_line.pages"]  # --cfg, TAB, `list`
 BEFORE_VERBS += ["verbs.runs", "verbs.show"]
 INSIDE_FUNCTIONS = {"wandb", "tensorboard", "datasets", "transformers", "matplotlib"}  # they take seconds
 

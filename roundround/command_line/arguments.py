@@ -10,14 +10,13 @@ import os
 import re
 import shlex
 from collections.abc import Collection
-from contextlib import suppress
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import ListConfig, OmegaConf
 
-from roundround.command_line.catalogue import WITH_VALUE, WITHOUT_VALUE
+from roundround.command_line.pages import WITH_VALUE, WITHOUT_VALUE
 from roundround.config.options import checked_config_dir, compose, config_name, in_quotes, options_of
 from roundround.config.verb import Verb
 from roundround.support.errors import UserError, nearest, one_line
@@ -61,13 +60,9 @@ def split_flags(args: list[str], verb: Verb) -> tuple[list[str], list[str]]:
         name, own = long.get(name, name), verb.flags.get(name)
         if not arg.startswith("-"):
             words.append(arg)
-        elif own is not None and own.needs:
-            given = [own.short.get(word, word) for word in (value if equals else next(rest, "")).split(",")]
-            if not all(given):
-                raise UserError(f"{name} needs {own.needs}")
-            words.append(f"{own.override}=[{','.join(dict.fromkeys([*own.first, *given]))}]")
         elif own is not None:
-            words.append(own.override)
+            given = (value if equals else next(rest, "")) if "{}" in own.override else ""
+            words.append(own.override.format(",".join(own.short.get(word, word) for word in given.split(","))))
         elif name in WITHOUT_VALUE:
             flags.append(name)
         elif name in WITH_VALUE:
@@ -185,15 +180,15 @@ def read_commas(overrides: list[str], name: str, config_dir: str | None, *, jobs
     jobs: it is a sweep, so that what is given of a group that is swept belongs to its jobs: Hydra would try it on the
     group's default too. Raises what is wrong with the other overrides, as Hydra's compose does.
     """
-    with_commas = {override for override in overrides if has_plain_commas(override)}
-    if not with_commas:
-        return overrides
     parsed = {override: parse(override) for override in overrides}
-    keys = {override: str(parsed[override].key_or_group) for override in overrides}
-    sweeps = {override for override in overrides if parsed[override].is_sweep_override()}
+    sweeps = {override: read.value() for override, read in parsed.items() if read.is_sweep_override()}
+    choices = {override: value for override, value in sweeps.items() if isinstance(value, ChoiceSweep)}
+    with_commas = {o for o, value in choices.items() if value.simple_form and not isinstance(value.list[0], list)}
+    if not with_commas:  # [1,2],[3,4] is a list for each job
+        return overrides
+    keys = {override: str(read.key_or_group) for override, read in parsed.items()}
     groups = {override for override in sweeps if options_of(keys[override], config_dir)}
-    values = {override: parsed[override].value() for override in groups}
-    firsts = {o: value.list[0] for o, value in values.items() if isinstance(value, ChoiceSweep)}
+    firsts = {override: value.list[0] for override, value in choices.items() if override in groups}
     first = [f"{o.partition('=')[0]}={v.text if isinstance(v, QuotedString) else v}" for o, v in firsts.items()]
     left_out = {keys[override] for override in with_commas | groups}
     others = [override for override in overrides if keys[override] not in left_out and override not in sweeps]
@@ -210,11 +205,3 @@ def read_commas(overrides: list[str], name: str, config_dir: str | None, *, jobs
             value = f"choice({value})"  # a sweep over one value
         found.append(f"{key}={value}" if value else override)
     return found
-
-
-def has_plain_commas(override: str) -> bool:
-    """Whether it is `a,b`, but for `[1,2],[3,4]`, which is a list for each job."""
-    with suppress(HydraException):
-        value = parse(override).value() if "," in override else None  # parsing takes longer than all else here
-        return isinstance(value, ChoiceSweep) and value.simple_form and not isinstance(value.list[0], list)
-    return False

@@ -8,12 +8,10 @@ Tested by tests/command_line/test_command_line.py and tests/command_line/test_wr
 
 from __future__ import annotations
 
-import errno
 import glob
 import importlib
 import logging
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +19,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import hydra
@@ -52,12 +49,7 @@ from roundround.verbs import VERBS
 
 log = logging.getLogger(__name__)
 
-claimed: dict[str, str] = {}  # directories made by this process, each with the file that Hydra writes there
-OF_SWEEP = "multirun.yaml"  # Hydra's file in the directory of a sweep
 LEVELS = 4  # from outputs to a job of a sweep: verb, day, sweep, job; run=/ looks no further
-
-DAY = re.compile(r"\d{4}-\d\d-\d\d")
-WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 
 
 class OneLine(logging.Formatter):
@@ -107,7 +99,6 @@ class Job:
             check_alone(self.verb.name, [verb.name for verb in VERBS if verb.parallel])
             module, _, name = self.verb.run.partition(":")
             function: Callable[[DictConfig, Invocation], None] = getattr(importlib.import_module(module), name)
-            claimed.pop(str(directory), None)  # from here on the job's own
             on_signals(interrupt)
             again = self.verb.measures and self.has_begun(directory)
             if again and is_done(directory, self.verb.name, typed_overrides()):
@@ -123,7 +114,6 @@ class Job:
                 self.leave_page(directory)
                 leave_nothing(directory, log_name)  # where it opened no run
         except (Exception, Interrupted, KeyboardInterrupt, SystemExit) as error:  # a user's module may end the process
-            claimed.pop(str(directory), None)
             known = explain(error, self.config_dir) if isinstance(error, EXPLAINED) else about_path(error, directory)
             log_file = f"traceback in {directory / log_name}"
             code, line = outcome(error, known, see=f"; see {directory}", traceback=log_file)
@@ -236,12 +226,6 @@ def refused_before_joining(verb: str, line: str) -> int:
         return complain(verb, line, 2)
 
 
-def end_before_the_task(signum: int, frame: FrameType | None) -> None:
-    """End while Hydra composes, where an exception may be lost in somebody's code. Only directories are there yet."""
-    leave_no_claimed()
-    end_at_once(signum, frame)
-
-
 @contextmanager
 def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
     """Give a job the process as it needs it, and the next job of the sweep the process as it was: its handlers too.
@@ -258,7 +242,7 @@ def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
     sys.argv = [argv[0], job.verb.name, *typed_overrides(), "hydra.mode=RUN", *again]
     if job.config_dir:
         sys.path.insert(0, job.config_dir)
-    handlers = on_signals(end_before_the_task)  # also while the verb is imported
+    handlers = on_signals(end_at_once)  # also while the verb is imported
     complaining, logging.raiseExceptions = logging.raiseExceptions, False  # a log on a full disk is no traceback
     logging.captureWarnings(True)
     try:
@@ -315,17 +299,9 @@ class ClaimDirectory(Callback):
                 raise UserError(directories.ONE_RUN)
         except Exception as error:
             raise NotClaimed(error) from error
-        if past is None:
-            claimed[found] = f"{verb}.log" if kind == "run" else OF_SWEEP
         hydra[kind].dir = literal(found)
         if kind == "sweep":
             hydra.overrides.hydra.append(f"hydra.sweep.dir={in_quotes(found)}")  # for the jobs
-
-
-def leave_no_claimed() -> None:
-    """Remove the directories that this process has claimed and nobody has taken over."""
-    for directory, file in claimed.items():
-        leave_nothing(Path(directory), file)
 
 
 def leave_nothing(directory: Path, file: str) -> None:
@@ -337,9 +313,6 @@ def leave_nothing(directory: Path, file: str) -> None:
         if directory != Path.cwd() and {path.name for path in directory.iterdir()} <= {file}:
             (directory / file).unlink(missing_ok=True)
             directory.rmdir()
-            if DAY.fullmatch(directory.parent.name):  # neither the day's folder nor the verb's where they are empty now
-                directory.parent.rmdir()
-                directory.parent.parent.rmdir()
 
 
 # -- the command
@@ -351,8 +324,7 @@ def each_run(args: list[str], verb: Verb) -> list[str]:
     UserError where it means none, and where `to=` names one folder for all.
     """
     typed = next((arg for arg in args if arg.startswith("run=")), None)
-    asks = {"-c", "--cfg", "-i", "--info"} & {arg.partition("=")[0] for arg in args}
-    if typed is None or "run" not in verb.keys or asks:
+    if typed is None or "run" not in verb.keys:
         return args
     word = typed.removeprefix("run=").strip("'\"")
     path = home_expanded(word, "run")
@@ -372,8 +344,6 @@ def each_run(args: list[str], verb: Verb) -> list[str]:
         print_status(f"passed over: {why}")
     if any(arg.startswith("to=") for arg in args):
         raise UserError(f"run={word} means {len(runs):,} runs, and to= is one folder; give one, such as run={runs[0]}")
-    if len(runs) < len(found):
-        print_status(f"{len(runs):,} of the {len(found):,} runs of {word} are finished runs of {wanted}")
     each = f"run=choice({','.join(map(in_quotes, runs))})"
     is_sweep = {"-m", "--multirun"} & {*args}
     return [*(each if arg is typed else arg for arg in args), *([] if is_sweep else ["-m"])]
@@ -384,7 +354,7 @@ def about_path(error: BaseException, directory: Path) -> str | None:
     if is_full(error):
         path = (error.filename if isinstance(error, OSError) else None) or directory
         return f"no space left on the disk of {path}; free some, or give outputs=DIR"
-    if isinstance(error, OSError) and error.errno in WRONG_PATH and error.filename is not None:
+    if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return None
 
@@ -393,10 +363,8 @@ def dispatch(verb: Verb, args: list[str], typed: str) -> int:
     """Run a verb, called by its name or an alias, through Hydra; the exit code."""
     argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit
-    claimed.clear()
     finished.clear()
     config_dir, code = None, 0
-    handlers = on_signals(end_before_the_task)
     try:
         overrides, flags, config_dir = read_command_line(each_run(args, verb), verb)
         sys.argv = [argv[0], *overrides, *flags]
@@ -406,7 +374,7 @@ def dispatch(verb: Verb, args: list[str], typed: str) -> int:
             raise UserError("this sweep has no job: one of its values is a sweep over nothing")
         failed = {n: result for n, job in enumerate(finished) if isinstance(result := result_of(job), JobFailed)}
         code = int(next(iter(failed.values())).args[0]) if failed else 0
-        show_what_came(failed)
+        show_what_came(failed, code)
     except SystemExit as end:  # a job's, or Hydra's after a page of help
         return int(end.code or 0)
     except (Exception, NotClaimed, Interrupted, KeyboardInterrupt) as raised:
@@ -416,25 +384,27 @@ def dispatch(verb: Verb, args: list[str], typed: str) -> int:
         code, message = outcome(cause, explain(cause, config_dir))
         return refused_before_joining(verb.name, message) if code == 2 else complain(verb.name, message, code)
     finally:
-        put_back(handlers)
         sys.argv = argv
-        leave_no_claimed()
         del os.environ["HYDRA_FULL_ERROR"]
         os.environ.update({} if full is None else {"HYDRA_FULL_ERROR": full})
-    for directory, file in claimed.items():
-        if file == OF_SWEEP and code == 0:
-            print_result(directory)
     return code
 
 
-def show_what_came(failed: dict[int, JobFailed]) -> None:
-    """Show what came of a sweep: a table, a page, the next command. failed: the jobs that did, by their numbers."""
+def show_what_came(failed: dict[int, JobFailed], code: int) -> None:
+    """Show what came of a sweep: a table, a page, the next command, its directory.
+
+    failed: the jobs that did, by their numbers. code: the exit code.
+    """
     hydra_config = finished[0].hydra_cfg.hydra if finished and finished[0].hydra_cfg is not None else None
     if hydra_config is None or hydra_config.mode != RunMode.MULTIRUN:
         return
     from roundround.report.sweep import show_sweep
 
+    directory = Path(hydra_config.sweep.dir)
     try:
-        show_sweep(Path(hydra_config.sweep.dir), {n: error.args[1] for n, error in failed.items()}, len(finished))
+        show_sweep(directory, {n: error.args[1] for n, error in failed.items()}, len(finished))
     except Exception as error:  # the runs are there
         log.warning("what came of the sweep could not be shown: %s", one_line(error))
+    leave_nothing(directory, "multirun.yaml")  # which Hydra writes, although all jobs are refused
+    if code == 0:
+        print_result(str(directory))

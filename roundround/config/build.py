@@ -91,7 +91,7 @@ def typed_value(value: Any, hint: Any, name: str) -> Any:
         raise UserError(f"{name}: Value '{value}' is neither true nor false")
     if any(typing.get_origin(part) is list for part in parts) and isinstance(value, bool | int | float | str):
         value = [value]
-    schema = OmegaConf.structured(dataclasses.make_dataclass("Values", [("value", hint, MISSING)]))
+    schema = schema_of(hint)
     try:
         OmegaConf.update(schema, "value", literal(value), force_add=False)
         return plain(schema.value)
@@ -163,17 +163,16 @@ def config_type(hint: Any) -> Any:
     """The hint where OmegaConf can check it (numbers, strings, lists of them, optional ones), otherwise Any."""
     if typing.get_origin(hint) is Sequence:  # which OmegaConf knows as a list
         hint = list[typing.get_args(hint)]  # type: ignore[misc]
-    return hint if checkable(hint) else Any
+    try:
+        schema_of(hint)
+    except OmegaConfBaseException:
+        return Any
+    return hint
 
 
-def checkable(hint: Any) -> bool:
-    simple = (int, float, bool, str)  # a tuple, because the arguments of a hint need not be hashable
-    parts = [part for part in typing.get_args(hint) if part is not type(None)]
-    if typing.get_origin(hint) in (types.UnionType, typing.Union) and len(parts) == 1:
-        return checkable(parts[0])
-    if typing.get_origin(hint) in (types.UnionType, typing.Union, list, dict, tuple):
-        return all(part in simple for part in parts)
-    return hint in simple
+def schema_of(hint: Any) -> DictConfig:
+    """A config with one `value` of this type."""
+    return OmegaConf.structured(dataclasses.make_dataclass("Values", [("value", hint, MISSING)]))
 
 
 # -- the whole config of a verb

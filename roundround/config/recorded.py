@@ -145,9 +145,7 @@ def config_of_run(
     everything = "experiment" in keys
     typed, recorded = (settings_in(words, free) for words in (overrides, manifest["overrides"]))
     if cfg.resume is not None and "resume" not in keys and typed != recorded:  # a job that resumes its own run
-        words = [f"give {' '.join(sorted(recorded - typed))}", f"leave out {' '.join(sorted(typed - recorded))}"]
-        advice = "; ".join(word for word, some in zip(words, (recorded - typed, typed - recorded), strict=True) if some)
-        raise UserError(f"{directory} holds a run that was started with other settings: {advice}")
+        raise UserError(f"{directory} holds a run that was started with other settings: {' '.join(sorted(recorded))}")
     of_task = {"model.train_length", "tokenizer"} if own.get("tokenizer") is None else set()  # which a task decides
     give_theta(cfg, OmegaConf.select(own, "pe.theta"))
     before, after = flat(as_dict(own)), flat(as_dict(cfg))

@@ -72,14 +72,11 @@ class FigureStyle:
 class Flag:
     """A flag of a verb's own, which is rewritten to an override.
 
-    override: what the flag stands for; of a flag that takes names, `--temp A,B`, the key whose list they join.
-    needs: what the value is, in words; empty where the flag takes none. first: names that are always in the list.
-    short: names that stand for others.
+    override: what the flag stands for, with {} where the flag takes names, as in `--temp A,B`. short: names that stand
+    for others.
     """
 
     override: str
-    needs: str = ""
-    first: tuple[str, ...] = ()
     short: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -116,7 +116,6 @@ FILES = (
     *("metrics.csv", "results.csv"),
 )
 FIGURES = ("*.svg", "*.pdf", "*.png")  # the same, in its folder
-EXPORTED = "exported"  # what a run whose parameters were shared out leaves for from_pretrained
 SCRATCH = "roundround-rank-"
 
 

@@ -6,7 +6,6 @@ Tested by tests/records/test_run.py.
 from __future__ import annotations
 
 import errno
-import fnmatch
 import hashlib
 import json
 import os
@@ -24,7 +23,6 @@ from roundround.support.errors import UserError
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk, and of a user's share of it
 # what no path of this machine begins with: s3://, zip::http://, and http:/, which is misspelt
 ADDRESS = re.compile(r"([a-z][\w+.-]+::)*(?!file:)[a-z][\w+.-]+:[/\\]", re.IGNORECASE)
-TEMPORARY = re.compile(r"\.(?P<name>.+)\.[a-z0-9_]{8}")  # as tempfile makes it from the prefix below
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -44,9 +42,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 def leftovers(folder: Path, names: Iterable[str]) -> list[Path]:
     """The temporary files of killed `write_atomically` calls in a folder, for the files of these names or patterns."""
-    found = [(path, TEMPORARY.fullmatch(path.name)) for path in folder.glob(".*.*")]
-    wanted = list(names)
-    return [path for path, m in found if m is not None and any(fnmatch.fnmatchcase(m["name"], name) for name in wanted)]
+    return [path for name in names for path in folder.glob(f".{name}.????????")]  # as tempfile makes them
 
 
 def write_json(path: Path, value: Any) -> None:

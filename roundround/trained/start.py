@@ -330,14 +330,6 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, dict[s
     if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job resumes its own
         raise UserError(ONE_RUN)
     manifest = read_manifest(directory)
-    if (given := cfg.init) is not None:
-        recorded = manifest["config"].get("init")
-        if recorded is not None and not (str(given).startswith(RUN) or str(recorded).startswith(RUN)):
-            from roundround.hf.checkpoint import checkpoint_folder
-
-            if checkpoint_folder(given).resolve() == checkpoint_folder(recorded).resolve():
-                given = recorded  # the same folder by another name
-        cfg.init = literal(given)
     cfg = config_of_run(cfg, manifest, directory, invocation.overrides, verb=invocation.verb)
     init, weights = cfg.get("init"), Weights()
     if init is None:

@@ -61,7 +61,6 @@ def test_a_mistake_costs_one_line(train: Callable[..., Done], args: list[str], p
         (["train", "--pe", "rope"], "; write pe=rope"),
         (["train", "--optim.lr=3"], "; write optim.lr=3"),
         (["eval", "last"], "; write run=last"),
-        (["bench", "pe=mine"], "; --config-dir DIR adds your own"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -210,7 +209,6 @@ def test_joblib_runs_a_sweep_in_parallel(here: Path, fast: list[str]) -> None:
             for line, expected in [
                 ("roundround train pe =", "p_rope"),
                 ("roundround train pe = rope softmax = so", "softmax"),
-                ("roundround list p", "pe"),
             ]
         ),
     ],

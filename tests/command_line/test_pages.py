@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT, Done, assert_refused, option, typed, variants
 from helpers_attention import attention_shape
 
-from roundround.command_line.catalogue import (
+from roundround.command_line.pages import (
     GROUPS,
     NO_OPTIONS,
     group_names,

@@ -226,12 +226,6 @@ def test_a_list_of_loggers_gives_each_a_node_of_its_own() -> None:
     assert words(*expanded) == expanded, "as other processes of the run get it"
 
 
-def test_the_last_choice_of_loggers_counts() -> None:
-    assert words("logger=[wandb,csv]", "logger=none") == ["logger=none"]
-    assert words("logger=[wandb,csv]", "logger=[csv]")[-2:] == ["logger=several", "+logger@logger.csv=csv"]
-    assert "+logger@logger.wandb=wandb" not in words("logger=[wandb,csv]", "logger=[csv]")
-
-
 @pytest.mark.parametrize(
     ("given", "parts"),
     [

@@ -126,16 +126,6 @@ def test_training_starts_from_the_packaged_model_by_its_name(roundround: Callabl
     assert again.code == 0, again.err
 
 
-def test_a_command_with_a_relative_folder_and_resume_goes_on(checkpoint: Path, begin: Callable[..., Done]) -> None:
-    directory = begin(checkpoint.name, "pe=rope").directory
-    resumed = begin(f"./{checkpoint.name}", "pe=rope", f"resume={directory}")
-    assert resumed.code == 0, resumed.err
-    shutil.copytree(checkpoint, "second")
-    other = begin("second", f"resume={directory}")
-    assert other.code == 2
-    assert "leave out what changes: init (hf:" in other.err
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -304,7 +294,6 @@ def refused(done: Done, said: str) -> None:
     [
         ({"model_type": "gpt2"}, "model_type is gpt2, and the decoder can start from llama, gemma, "),
         ({"attention_bias": True}, "lacks layers.0.self_attn.k_proj.bias"),
-        ({"mlp_bias": True}, "mlp_bias is true"),
         ({"attention_dropout": 0.1}, "attention_dropout is 0.1, and the decoder has no dropout"),
         ({"hidden_act": "relu"}, "hidden_act is relu, and the decoder has silu and gelu_pytorch_tanh"),
         (
@@ -318,16 +307,9 @@ def refused(done: Done, said: str) -> None:
             },
             "rope_type is linear with factor 2, and the decoder has default, proportional, linear",
         ),
-        (
-            {"rope_parameters": {"rope_type": "proportional", "factor": 2.0, "rope_theta": 1e4}},
-            "rope_type is proportional with factor 2",
-        ),
         ({"quantization_config": {"bits": 4}}, "the weights are quantised"),
         ({"num_hidden_layers": 3}, "lacks layers.2.input_layernorm.weight"),
-        ({"num_hidden_layers": 1}, "has what the decoder has no place for: layers.1.input_layernorm.weight"),
         ({"intermediate_size": 25}, "mlp.down_proj.weight is [32, 24] where config.json asks for [32, 25]"),
-        ({"vocab_size": "many"}, "config.json:"),
-        ({"vocab_size": 10**9}, "where config.json asks for [1000000000, 32]"),
         ({"rope_theta": "x"}, "rope_theta is x, and 5000.0 in rope_parameters"),
     ],
 )
@@ -372,7 +354,6 @@ def test_a_wrong_command_costs_one_line(
     message = "must be one of run:DIR, run:last, hf:DIR with a Llama-type checkpoint in it, or stories260k"
     refused(roundround("train", f"init={checkpoint}"), message)
     refused(roundround("train", "init=5"), f"init=5 {message}")
-    refused(begin("~nobody-of-this-name/model"), "no home folder is known for '~nobody-of-this-name/model'")
     sizes = begin(checkpoint, "model.d_model=8", "tokenizer=bytes")
     refused(sizes, "init= brings the model and the tokenizer; leave out model.d_model, tokenizer")
     refused(begin(checkpoint, "pe=prope"), "did you mean 'p_rope'")

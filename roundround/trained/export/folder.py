@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,17 +32,14 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 from roundround.config.build import checked_values, target_class
 from roundround.data.tasks.base import Examples
 from roundround.data.tasks.text_task import TextTask, beginning
-from roundround.distributed.device import check_fits
 from roundround.hf.private import packages_needed
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
-from roundround.records import checkpoints
-from roundround.records.directories import EXPORTED
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
 from roundround.support.files import folder_in_one_step, usual_mode, write_atomically
 from roundround.trained.export import check, modeling
-from roundround.trained.export.card import Card, Question, card_of, model_card
+from roundround.trained.export.card import Card, Question, model_card
 from roundround.trained.export.modeling import RoundroundConfig, RoundroundForCausalLM
 from roundround.trained.export.sources import source_files
 from roundround.trained.export.stock import stock_config, stock_weights, weights_by_llama_name
@@ -271,25 +267,6 @@ def windows_of(decoder: Decoder) -> dict[str, Any]:
     ]
     largest = {"sliding_window": max(windows, default=None), "attention_chunk_size": max(chunks, default=None)}
     return {"layer_types": types, **{name: size for name, size in largest.items() if size is not None}}
-
-
-def export_best(directory: Path, n_parameters: int) -> Path:
-    """Write the best checkpoint of a run whole, with Hugging Face's names, into its directory; the folder.
-
-    Raises UserError where one machine does not hold the model, or where a class of it has no source file.
-    """
-    what = f"exporting {n_parameters:,} parameters"
-    check_fits(4 * COPIES * n_parameters, torch.device("cpu"), what, "export on a larger machine")
-    trained, final = TrainedRun(directory, trust=True), directory / EXPORTED  # its classes have just been used
-    state = checkpoints.read_state(checkpoints.find(directory, "best"))
-    shutil.rmtree(final, ignore_errors=True)
-    folder = final.with_name(f".{EXPORTED}")
-    with folder_in_one_step(final, folder):
-        card = card_of(trained.manifest, directory.name, "best", state, question_of(trained))
-        write_folder(model_to_export(trained, trained.decoder("best")), folder, card)
-        for file in folder.iterdir():
-            usual_mode(file)
-    return final
 
 
 log = logging.getLogger(__name__)

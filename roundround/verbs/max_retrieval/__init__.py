@@ -114,9 +114,7 @@ VERB = Verb(
     refuses={"optim": ("roundround.training.muon.",)},
     flags={
         "--temp": Flag(
-            override="evaluate",
-            needs="the name of a normaliser, several with commas between, or all",
-            first=("softmax",),
+            override="evaluate=[softmax,{}]",
             short={"adaptive": "adaptive_temperature"},
         )
     },

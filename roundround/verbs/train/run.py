@@ -25,7 +25,7 @@ from roundround.records import checkpoints
 from roundround.records.opening import build_logger, opened
 from roundround.records.run import Invocation, Run
 from roundround.support.console import print_status, warnings_as_lines
-from roundround.support.errors import Interrupted, UserError
+from roundround.support.errors import Interrupted
 from roundround.support.files import write_atomically
 from roundround.trained.models import count_parameters, planned
 from roundround.trained.patterns import chosen_parts, layer_lines
@@ -61,13 +61,6 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
             fit(run, config, material, optimizer, schedule, start, invocation)
         if run.writes:
             report(run, material)
-            if shards(config.trainer):  # for programs that know Hugging Face's names alone
-                from roundround.trained.export.folder import export_best  # transformers takes seconds to import
-
-                try:
-                    print_status(f"exported to {export_best(run.directory, run.manifest['facts']['parameters'])}")
-                except UserError as error:  # the run has what it was for
-                    print_status(f"not exported: {error}")
 
 
 def fit(
@@ -111,8 +104,6 @@ def fit(
     batches = Timed(material.batches(shares))
     flops = training_flops(decoder, length=int(config.model.train_length), scored=material.scored_share)
     peak = config.trainer.peak_flops or peak_flops(device, str(trainer.precision))
-    if peak is None and run.writes:
-        print_status(f"no peak is known of {describe_device(device)}: give trainer.peak_flops= for its utilisation")
     flops *= material.tokens_per_step
     meter = Meter(batches, flops_per_step=flops, peak=peak, n_devices=trainer.world_size)
     callback = TrainingCallback(run, config, material, meter, first_step=first_step, past=past)
