@@ -12,7 +12,7 @@ import shutil
 import sys
 import textwrap
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, TextIO
@@ -90,11 +90,13 @@ def print_table(
         if isinstance(table, str):
             console.print(escaped(table), width=room)
             continue
-        left_out = [name for name in first_to_leave if any(column.header == name for column in table.columns)]
-        n = next((n for n in range(len(left_out)) if least(without(table, left_out[:n])) <= room), len(left_out))
-        part = without(table, left_out[:n])
-        console.print(part, width=max(room, least(part)))  # a table that is still too wide is wrapped by the terminal
-        missing |= dict.fromkeys(left_out[:n])
+        names = [str(column.header) for column in table.columns]
+        leave = [name for name in first_to_leave if name in names]
+        kept = [[name for name in names if name not in leave[:n]] for n in range(len(leave) + 1)]
+        shown = next((names for names in kept if least(part_of(table, names)) <= room), kept[-1])
+        for part in parts_of(table, shown, room):
+            console.print(part, width=max(room, least(part)))  # the terminal wraps a column that alone is too wide
+        missing |= dict.fromkeys(name for name in leave if name not in shown)
     if missing:
         shows = f"a wider terminal{f' or {see}' * bool(see)} shows them"
         print(in_lines(f"not shown for lack of room: {', '.join(missing)}; {shows}", stream), file=stream)
@@ -107,8 +109,23 @@ def least(table: Table) -> int:
     return Console(width=WIDE).measure(table).minimum
 
 
-def without(table: Table, left_out: Collection[str]) -> Table:
-    """The table without some of its columns, its text escaped.
+def parts_of(table: Table, names: Sequence[str], room: int) -> list[Table]:
+    """The columns of these names as tables below each other that have room, each with the first column."""
+    groups = [[names[0]]]
+    for name in names[1:]:
+        if len(groups[-1]) > 1 and least(part_of(table, [*groups[-1], name])) > room:
+            groups.append([names[0]])
+        groups[-1].append(name)
+    parts = [part_of(table, group) for group in groups]
+    for part in parts[1:]:
+        part.title = None
+    for part in parts[:-1]:
+        part.caption = None
+    return parts
+
+
+def part_of(table: Table, names: Sequence[str]) -> Table:
+    """The table with the columns of these names, its text escaped.
 
     Only sentences, whose columns have cells of more than UNBROKEN characters with spaces, may be broken into lines.
     """
@@ -117,7 +134,7 @@ def without(table: Table, left_out: Collection[str]) -> Table:
     part = copy(table)
     part.title, part.caption = (escaped(str(text)) if text else None for text in (table.title, table.caption))
     part.columns, part.rows = [], []
-    columns = [column for column in table.columns if column.header not in left_out]
+    columns = [column for column in table.columns if str(column.header) in names]
     for column in columns:
         lines = [line for cell in (column.header, *column.cells) for line in lines_of(cell).split("\n")]
         whole = max((cell_len(line) for line in lines if column.no_wrap or is_whole(line)), default=NARROWEST)

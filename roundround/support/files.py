@@ -42,7 +42,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 def leftovers(folder: Path, names: Iterable[str]) -> list[Path]:
     """The temporary files of killed `write_atomically` calls in a folder, for the files of these names or patterns."""
-    return [path for name in names for path in folder.glob(f".{name}.????????")]  # as tempfile makes them
+    return [path for name in names for path in folder.glob(f".{name}.{'[a-z0-9_]' * 8}")]  # as tempfile does
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -51,7 +51,7 @@ def import_statements(source: str | bytes, package: str | None = None) -> Iterat
 def origin_of(node: ast.ImportFrom, package: str | None) -> str:
     """The module after `from`; a relative one below `package`."""
     name = "." * node.level + (node.module or "")
-    return name if package is None else importlib.util.resolve_name(name, package)
+    return importlib.util.resolve_name(name, package) if package else name
 
 
 def package_of(module: str, path: Path) -> str:

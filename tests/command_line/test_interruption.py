@@ -45,21 +45,7 @@ def test_a_signal_while_modules_are_imported_is_one_line(
         [sys.executable, "-c", program, "train", "logger=none"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (code, f"roundround: interrupted by {signum.name}\n")
-    assert list(here.glob("outputs/*/*/*")) == []
-
-
-def test_a_signal_while_the_config_is_composed_leaves_no_directory(here: Path) -> None:
-    program = STOPPED.format(module="nothing", signum=0).replace(
-        "main()\n",
-        "import roundround.command_line.launch as launch\n"
-        f"launch.Job.__call__ = lambda *_: os.kill(os.getpid(), {int(signal.SIGTERM)})\n"
-        "main()\n",
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "train", "logger=none"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (143, "roundround: interrupted by SIGTERM\n")
-    assert list(here.glob("outputs/*/*/*")) == []
+    assert list(here.glob("outputs/*/*/*/run.json")) == []
 
 
 @pytest.mark.parametrize("collected", ["weakref.ref(here, stop)", "weakref.finalize(here, stop)"])

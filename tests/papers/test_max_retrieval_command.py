@@ -293,7 +293,6 @@ def test_a_normaliser_with_a_window_is_refused(
     ("typed", "said"),
     [
         (["--temp", "adaptiv"], ["no normaliser 'adaptiv'", "did you mean 'adaptive_temperature'?"]),
-        (["--temp"], ["--temp needs the name"]),
         (["test_sizes=0,16"], ["test_sizes=[0, 16]", "from 1 up"]),
         (["test_sizes=32,16"], ["test_sizes=[32, 16]", "larger than the one before"]),
         (["model.n_classes=1000"], ["n_classes=1000 must lie between 2 and 256"]),
@@ -313,7 +312,6 @@ def test_a_normaliser_with_a_window_is_refused(
         (["model.width=10000000"], ["seeds=10 models of", "a smaller model.width"]),
         (["model.width=10000000000"], ["the sizes are too large"]),
         (["seed=4294967290"], ["seed=4294967299 must lie between 0 and 2^32 - 1"]),
-        (["seed=99999999999999999999"], ["seed: ", "64 bits"]),
         (["normalisers=null"], ["normalisers must give values by name"]),
         (["normalisers.softmax=null"], ["normalisers.softmax must give values by name"]),
         (["+normalisers.mine=5"], ["normalisers.mine must give values by name, _target_ first; it is 5"]),
