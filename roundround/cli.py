@@ -14,7 +14,7 @@ import typer
 
 from roundround.config.verb import Verb
 from roundround.support import __version__
-from roundround.support.errors import Failed, OutputError, UserError, check_no_credentials
+from roundround.support.errors import Failed, OutputError, UserError, check_no_credentials, nearest
 from roundround.verbs import VERBS, verb_named
 
 COMPLETE = "_ROUNDROUND_COMPLETE"  # variable: a shell asks what may stand under the cursor
@@ -93,21 +93,18 @@ def list_choices(
     name: Annotated[Optional[str], typer.Argument(help="One of its options.")] = None,  # noqa: UP045
     config_dir: Annotated[Optional[str], typer.Option("--config-dir", "-cd", help="Your own conf folder.")] = None,  # noqa: UP045
 ) -> None:
-    from roundround.command_line.pages import print_group, print_groups, print_option
+    from roundround.command_line.pages import group_names, print_group, print_groups, print_option
     from roundround.config.options import checked_config_dir
 
     own = checked_config_dir(config_dir)
+    if group is not None and group not in group_names():
+        raise UserError(f"no group '{group}'{nearest(group, group_names())}")
     if group is None:
         print_groups()
     elif name is None:
         print_group(group, own)
     else:
         print_option(group, name, own)
-
-
-@app.command("help", help="A sentence on each verb, or the page of one.")
-def help_page(verb: Annotated[Optional[str], typer.Argument(help="train, eval, ...")] = None) -> None:  # noqa: UP045
-    raise typer.Exit(run([*([] if verb is None else [verb]), "--help"]))
 
 
 def version(wanted: bool) -> None:
@@ -149,7 +146,7 @@ def run(args: list[str]) -> int:
             check_no_credentials(word, word.partition("=")[0] if "=" in word else "an argument")
         verb = next((verb for verb in VERBS if args and args[0] in (verb.name, *verb.aliases)), None)
         code: int | None = 0
-        if COMPLETE not in os.environ and args in ([], ["-h"], ["--help"], ["help"]):
+        if COMPLETE not in os.environ and args in ([], ["-h"], ["--help"]):
             from roundround.command_line.pages import print_verbs
 
             print_verbs()

@@ -12,7 +12,6 @@ from omegaconf import OmegaConf
 
 from roundround.distributed import device
 from roundround.support.errors import UserError
-from roundround.trained.start import decide_by_data
 from roundround.training.preflight import check_batch_fits, check_model_fits, check_window_fits
 
 CPU = torch.device("cpu")
@@ -108,17 +107,3 @@ def test_a_window_that_fits_nowhere_is_refused_before_anything_is_drawn(monkeypa
 def test_a_limit_on_the_address_space_is_one_on_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (4096, 8192))
     assert device.memory(CPU) == 4096
-
-
-def test_validation_examples_that_fit_nowhere_are_refused_before_they_are_drawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(device, "memory", lambda device: 10**6)
-    copy = {"_target_": "roundround.data.tasks.copy.Copy", "n_symbols": 10, "train_examples": None}
-    copy |= {"train_lengths": [1, 20], "validation_examples": 512}
-    node = OmegaConf.create({"model": {"train_length": 8}, "init": None, "tokenizer": None, "data": copy})
-    decide_by_data(node, [], {})
-    assert node.model.train_length == 43
-    node.data.train_lengths = [1, 2000]
-    with pytest.raises(UserError, match=r"^data.validation_examples=512 of data.train_lengths=\[1,2000\] needs"):
-        decide_by_data(node, [], {})

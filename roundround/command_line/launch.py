@@ -43,20 +43,13 @@ from roundround.records.directories import MANIFEST
 from roundround.records.provenance import is_done
 from roundround.records.run import Invocation
 from roundround.support.console import print_result, print_status, quiet
-from roundround.support.errors import Interrupted, OutputError, UserError, one_line, printable
+from roundround.support.errors import Interrupted, OutputError, UserError, one_line
 from roundround.support.files import home_expanded, is_full
 from roundround.verbs import VERBS
 
 log = logging.getLogger(__name__)
 
 LEVELS = 4  # from outputs to a job of a sweep: verb, day, sweep, job; run=/ looks no further
-
-
-class OneLine(logging.Formatter):
-    """What is logged to standard error, as a line that a terminal can be given."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record).expandtabs())
 
 
 class JobFailed(Exception):
@@ -243,14 +236,12 @@ def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
     if job.config_dir:
         sys.path.insert(0, job.config_dir)
     handlers = on_signals(end_at_once)  # also while the verb is imported
-    complaining, logging.raiseExceptions = logging.raiseExceptions, False  # a log on a full disk is no traceback
     logging.captureWarnings(True)
     try:
         yield handlers
     finally:
         put_back(handlers)
         quiet.clear()
-        logging.raiseExceptions = complaining
         sys.argv, sys.path[:] = argv, path
         os.environ.clear()
         os.environ.update(environ)

@@ -336,9 +336,7 @@ def keys_in(text: str, prefix: str) -> Iterator[Key]:
 
 
 def named_option(group: str, name: str, config_dir: str | None) -> Option:
-    """The option of this name. UserError for a group or a name that does not exist."""
-    if group not in group_names():
-        raise UserError(f"no group '{group}'{nearest(group, group_names())}")
+    """The option of this name. UserError for a name that does not exist."""
     found = options_of(group, config_dir)
     if name not in found:
         raise UserError(f"no {group}={name}{nearest(name, sorted(found))}")
@@ -385,7 +383,7 @@ def print_verbs() -> None:
     ]
     look_up = [
         ("list [GROUP [NAME]]", "The groups, the options of one, or what one option is."),
-        ("VERB --help", "The groups and keys that a verb takes; also: help VERB."),
+        ("VERB --help", "The groups and keys that a verb takes."),
     ]
     lines = ["roundround VERB [KEY=VALUE ...] [FLAGS]", ""]
     lines += wrapped(
@@ -489,12 +487,7 @@ def print_groups() -> None:
 
 
 def print_group(group: str, config_dir: str | None) -> None:
-    """Print the options of a group: idea, paper, numbers; through a pipe in a line each, for grep.
-
-    UserError for a group that there is not.
-    """
-    if group not in group_names():
-        raise UserError(f"no group '{group}'{nearest(group, group_names())}")
+    """Print the options of a group: idea, paper, numbers; through a pipe in a line each, for grep."""
     found = options(group, config_dir)
     column = max(len(option.name) for option in found) + 2
     is_wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
@@ -512,7 +505,7 @@ def print_group(group: str, config_dir: str | None) -> None:
 def print_option(group: str, name: str, config_dir: str | None) -> None:
     """Print what one option is: its idea, formula and paper, its keys, and the command that uses it.
 
-    UserError for a group or a name that does not exist.
+    UserError for a name that does not exist.
     """
     option = named_option(group, name, config_dir)
     is_setting = group in ("bench", "experiment")  # which give values to keys of others

@@ -87,8 +87,6 @@ def typed_value(value: Any, hint: Any, name: str) -> Any:
     if value == MISSING:
         raise UserError(f"{name} has no value; give {name}=...")
     parts = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
-    if bool in parts and isinstance(value, int | float) and value not in (0, 1):
-        raise UserError(f"{name}: Value '{value}' is neither true nor false")
     if any(typing.get_origin(part) is list for part in parts) and isinstance(value, bool | int | float | str):
         value = [value]
     schema = schema_of(hint)

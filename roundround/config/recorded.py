@@ -143,7 +143,10 @@ def config_of_run(
     own = own_config(manifest, directory, trust=cfg.trust)
     keys = overridden(overrides)
     everything = "experiment" in keys
-    typed, recorded = (settings_in(words, free) for words in (overrides, manifest["overrides"]))
+    typed, recorded = (  # the overrides that decide about a result
+        {word for word in words if not any(is_below(key, free) for key in overridden([word]))}
+        for words in (overrides, manifest["overrides"])
+    )
     if cfg.resume is not None and "resume" not in keys and typed != recorded:  # a job that resumes its own run
         raise UserError(f"{directory} holds a run that was started with other settings: {' '.join(sorted(recorded))}")
     of_task = {"model.train_length", "tokenizer"} if own.get("tokenizer") is None else set()  # which a task decides
@@ -167,8 +170,3 @@ def config_of_run(
             if value is not ABSENT:  # such as trainer.num_nodes, which stands in no yaml
                 OmegaConf.update(own, key, literal(plain(value)), merge=False)
     return own
-
-
-def settings_in(overrides: list[str], free: Collection[str]) -> set[str]:
-    """The overrides that decide about a result."""
-    return {word for word in overrides if not any(is_below(key, free) for key in overridden([word]))}

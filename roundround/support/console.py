@@ -111,6 +111,9 @@ def least(table: Table) -> int:
 
 def parts_of(table: Table, names: Sequence[str], room: int) -> list[Table]:
     """The columns of these names as tables below each other that have room, each with the first column."""
+    whole = part_of(table, names)
+    if least(whole) <= room:
+        return [whole]
     groups = [[names[0]]]
     for name in names[1:]:
         if len(groups[-1]) > 1 and least(part_of(table, [*groups[-1], name])) > room:
@@ -197,9 +200,6 @@ def open_streams() -> None:
 
 def text_stream(number: int, before: TextIO | None) -> TextIO:
     """A stream in the encoding of the one before, with escapes for what that cannot write."""
-    if os.name != "posix" and isinstance(before, io.TextIOWrapper):  # the console of Windows is no file
-        before.reconfigure(errors="backslashreplace")
-        return before
     raw = Stream(number, needed=number == 1)
     return io.TextIOWrapper(
         io.BufferedWriter(raw),

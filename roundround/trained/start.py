@@ -25,11 +25,10 @@ from roundround.config.recorded import RUN, as_dict, config_of_run, give_theta, 
 from roundround.data.corpora import Source
 from roundround.data.minimal_pairs import MinimalPairs
 from roundround.data.prepared import Prepared, TokenData
-from roundround.data.tasks.base import BYTES_OF_TOKEN, Task
+from roundround.data.tasks.base import Task
 from roundround.data.tasks.batches import TaskData
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
-from roundround.distributed.device import check_fits
 from roundround.model.decoder import Decoder, belongs_to_a_variant
 from roundround.model.shards import fill
 from roundround.records import checkpoints
@@ -252,8 +251,7 @@ def decide_by_data(cfg: DictConfig, overrides: list[str], choices: dict[str, Any
 
     Returns the task; None for text.
 
-    Raises UserError for minimal pairs, for what the command line says of text beside a task, and where the validation
-    examples of a task, half as long in the mean, are more than the memory holds.
+    Raises UserError for minimal pairs, and for what the command line says of text beside a task.
     """
     keys, kind = overridden(overrides), target_class(cfg.data, Source)
     if issubclass(kind, MinimalPairs):
@@ -276,15 +274,7 @@ def decide_by_data(cfg: DictConfig, overrides: list[str], choices: dict[str, Any
     if not is_text:
         cfg.tokenizer = choices["tokenizer"] = None
     if "model.train_length" not in keys:
-        shortest, longest = task.train_lengths
-        context = task.context(longest)
-        check_fits(
-            task.validation_examples * context // 2 * BYTES_OF_TOKEN,
-            torch.device("cpu"),
-            f"data.validation_examples={task.validation_examples} of data.train_lengths=[{shortest},{longest}]",
-            "give fewer or shorter ones",
-        )
-        cfg.model.train_length = context
+        cfg.model.train_length = task.context(task.train_lengths[1])
     return task
 
 

@@ -87,11 +87,6 @@ def test_commas_make_a_list_where_the_yaml_has_one() -> None:
     assert read_commas(["length=128,256", "length=512"], "eval", None) == ["length=[128,256]", "length=512"]
 
 
-def test_lists_with_commas_between_are_a_list_for_each_job() -> None:
-    override = "optim.betas=[0.9,0.95],[0.8,0.9]"
-    assert read_commas([override, "seed=1,2"], "train", None, jobs=True) == [override, "seed=1,2"]
-
-
 @pytest.mark.parametrize("given", ["optim.betas=0.8,0.9,pe=rope", "[optim.betas=0.8,0.9,pe=rope]"])
 def test_a_value_of_a_baseline_may_have_commas(given: str) -> None:
     assert read_command_line([f"baseline={given}"], verb_named("compare"))[0] == [
@@ -193,26 +188,6 @@ def test_a_yaml_that_hydra_would_ignore_is_refused(
     assert_refused(roundround(*args, "--config-dir", "mine"), "mine/pe/rope.yaml would be ignored", "rename yours")
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "part"),
-    [
-        ("pe/broken.yaml", "theta: [1\n", "broken.yaml: not valid yaml"),
-    ],
-)
-def test_a_list_of_options_names_a_broken_file(
-    mine: Path, roundround: Callable[..., Done], name: str, text: str, part: str
-) -> None:
-    (mine / name).write_text(text)
-    (mine / "pe" / "slow.yaml").write_text("_target_: slow.Slow\n")
-    assert_refused(roundround("list", "pe", "--config-dir", "mine"), part)
-
-
-def test_a_tilde_in_a_flag_is_the_home_folder(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(mine.parent))
-    _, flags, config_dir = read_command_line(["--config-dir=~/mine"], verb_named("train"))
-    assert config_dir == flags[-1] == str(mine)
-
-
 def test_aliases_are_plain_overrides() -> None:
     assert expand_aliases(["preset=a,b"], "max-retrieval") == ["experiment=max-retrieval/a,max-retrieval/b"]
     assert expand_aliases(["text=a.txt", "preset=quick", "seed=1"], "train") == [
@@ -221,11 +196,6 @@ def test_aliases_are_plain_overrides() -> None:
         "experiment=train/quick",
         "seed=1",
     ]
-
-
-def test_a_group_that_a_verb_lacks_is_told(roundround: Callable[..., Done]) -> None:
-    done = roundround("maxkey", "model=tiny")
-    assert (done.code, "takes no model=..." in done.err) == (2, True)
 
 
 def test_keys_below_a_runs_own_group_are_added() -> None:

@@ -114,16 +114,3 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
         stop.close()
         assert signal.getsignal(signal.SIGTERM) == interrupt
         put_back(handlers)
-
-
-def test_signals_that_come_together_are_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    stop, now = StopSignal(), [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    for _ in range(10):
-        stop.ask(signal.SIGINT, None)
-        now[0] += 0.02
-    stop.ask(signal.SIGTERM, None)
-    assert stop.asked == signal.SIGINT
-    now[0] += 2
-    with pytest.raises(Interrupted):
-        stop.ask(signal.SIGINT, None)

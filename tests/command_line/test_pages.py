@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Done, assert_refused, option, typed, variants
+from conftest import ROOT, assert_refused, option, typed, variants
 from helpers_attention import attention_shape
 
 from roundround.command_line.pages import (
-    GROUPS,
-    NO_OPTIONS,
     group_names,
     groups_of,
     keys_of,
@@ -97,12 +94,6 @@ def test_through_a_pipe_each_option_is_one_line(monkeypatch: pytest.MonkeyPatch)
 
 
 # -- verbs
-
-
-def test_help_is_a_word_too() -> None:
-    assert typed("help").out == typed("--help").out == typed("-h").out
-    assert typed("help", "train").out == typed("train", "--help").out
-    assert (typed("help", "trian").code, "train" in typed("help", "trian").err) == (2, True)
 
 
 @pytest.mark.parametrize("verb", OF_HYDRA, ids=name_of)
@@ -190,30 +181,7 @@ def test_options_that_a_verb_refuses_are_not_offered(verb: str, group: str, take
     assert not found & refused
 
 
-@pytest.mark.parametrize(
-    ("verb", "word"),
-    [
-        (verb.name, f"{group}={name}")
-        for verb in OF_HYDRA
-        for group in verb.refuses
-        for name in sorted({*options_of(group)} - {*offered(verb, group, None)})
-        if name.partition("_")[0] in ("stories260k", "tiny", "copy", "zorro", "prepared", "muon")
-    ],
-)
-def test_what_is_not_offered_is_refused(verb: str, word: str, here: Path) -> None:
-    more = {"prepared": ["data.path=."], "reproduce": ["rope.fig3"], "check": [], "export": ["to=there"]}
-    args = [*more.get(word.partition("=")[2], []), *more.get(verb, [])]
-    done = typed(verb, word, "logger=none", *args)
-    assert (done.code, done.out) == (2, ""), done.err
-
-
 # -- `roundround list`
-
-
-def test_list_alone_says_what_each_group_is() -> None:
-    lines = typed("list").out.splitlines()
-    assert [line.split()[0] for line in lines[:-2] if line[2] != " "] == group_names() == sorted(GROUPS)
-    assert "  pe          The positional encoding: where attention looks." in lines
 
 
 @pytest.mark.parametrize("group", group_names())
@@ -251,11 +219,6 @@ def test_a_pattern_shows_its_layers_its_parts_and_its_keys() -> None:
     assert re.search(r"^  pattern.local.window=512 +tokens that a query", page, re.MULTILINE)
 
 
-def test_what_is_no_option_is_not_listed() -> None:
-    for group, begin in NO_OPTIONS.items():
-        assert not re.search(rf"^{begin}", typed("list", group).out, re.MULTILINE)
-
-
 def test_an_experiment_shows_what_it_sets_and_sweeps() -> None:
     page = typed("list", "experiment", "rope/table2").out
     assert "\nSweep\n  seed=1,2,3,4,5\n" in page
@@ -267,12 +230,6 @@ def test_an_experiment_shows_what_it_sets_and_sweeps() -> None:
 def test_a_wrong_name_is_answered_with_the_nearest(group: str) -> None:
     name = next(name for name in sorted(options_of(group)) if len(name) > 2)
     assert_refused(typed("list", group, f"{name}x"), f"roundround list: no {group}={name}x; did you mean '{name}'?")
-
-
-def test_list_pe_prints_both_numbers_of_the_plane(roundround: Callable[..., Done]) -> None:
-    printed = roundround("list", "pe").out
-    for pairs, exponent in ((32, 31 / 32), (8, 7 / 32)):  # of rope and p_rope_25
-        assert f"rotates: {pairs} of 32, {round(2 * math.pi * 1e4**exponent):,}\n" in printed
 
 
 @pytest.mark.parametrize("name", sorted(variants("pe")))

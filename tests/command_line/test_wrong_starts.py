@@ -15,7 +15,6 @@ from conftest import ROOT, Done, assert_refused
 
 from roundround.command_line import launch
 from roundround.command_line.launch import about_path
-from roundround.support.errors import one_line
 
 
 @pytest.mark.parametrize(
@@ -23,9 +22,7 @@ from roundround.support.errors import one_line
     [
         (["pe=\x1b[31mx"], ["no pe=\\x1b[31mx"]),
         (["seed=${oc.env:NOPE}"], ["NOPE"]),
-        (["seed=${nope:1}"], ["nope"]),
         (["hydra.run.dir=/dev/null/x"], ["/dev/null/x"]),
-        (["-m", "hydra.sweep.dir=/dev/null/x"], ["/dev/null/x"]),
         (["outputs="], ["outputs= is empty"]),
         (["resume="], ["resume= is empty"]),
     ],
@@ -49,29 +46,12 @@ def test_a_password_in_an_address_is_neither_shown_nor_recorded(
     assert list(Path().glob("*u:hu*")) == []
 
 
-def test_a_line_about_an_error_leaves_passwords_out() -> None:
-    line = one_line(OSError("no route to https://u:hush@h/x and http:/u:hush%40h, nor http://127.0.0.1:9/a@b"))
-    assert line == "no route to https://***@h/x and http://***@h, nor http://127.0.0.1:9/a@b"
-
-
 def test_a_fault_of_ours_is_not_the_users(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(launch, "read_command_line", Mock(side_effect=KeyError("ours")))
     done = train()
     assert (done.code, len(done.err.splitlines())) == (1, 1)
     assert "failed: KeyError: 'ours' (HYDRA_FULL_ERROR=1 shows the traceback)" in done.err
-
-
-def test_a_sweep_over_nothing_is_refused(train: Callable[..., Done]) -> None:
-    done = train("-m", "pe=glob(zz*)")
-    assert (done.code, "this sweep has no job" in done.err) == (2, True)
-
-
-def test_what_hydra_tells_about_a_sweep_is_escaped(train: Callable[..., Done]) -> None:
-    done = train("-m", "seed=1", "+odd='\x1b[2J'")
-    assert "\x1b" not in done.err
-    assert "#0 : " in done.err
-    assert "\\x1b[2J" in done.err
 
 
 def test_the_module_imports_nothing_from_the_folder_it_stands_in(tmp_path: Path) -> None:

@@ -130,9 +130,7 @@ def test_training_starts_from_the_packaged_model_by_its_name(roundround: Callabl
     "changes",
     [
         {},
-        {"rope_parameters": {"rope_type": "proportional", "rope_theta": 777.0, "partial_rotary_factor": 0.0}},
         {"rope_parameters": {"rope_type": "proportional", "rope_theta": 777.0, "partial_rotary_factor": 0.4}},
-        {"rope_parameters": {"rope_type": "proportional", "rope_theta": 777.0, "partial_rotary_factor": 1.0}},
         {"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True},
         {"num_key_value_heads": 1, "head_dim": 10, "rms_norm_eps": 0.01, "vocab_size": 300},
     ],
@@ -146,22 +144,7 @@ def test_a_llama_of_any_shape_has_the_loss_that_hugging_face_gives_it(tmp_path: 
     assert_same_loss(tmp_path, some_tokens())
 
 
-@pytest.mark.parametrize("differs", [True, False])
-def test_an_output_matrix_beside_a_tied_config_is_kept_where_it_differs(tmp_path: Path, differs: bool) -> None:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = LlamaConfig(vocab_size=257, initializer_range=0.5, tie_word_embeddings=True, **sizes)
-    LlamaForCausalLM(config).save_pretrained(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{}")
-    weights = load_file(tmp_path / "model.safetensors")
-    embedding = weights["model.embed_tokens.weight"]
-    head = torch.randn(embedding.shape) if differs else embedding.clone()
-    save_file(weights | {"lm_head.weight": head}, tmp_path / "model.safetensors", {"format": "pt"})
-    assert (rebuilt(tmp_path).lm_head is not None) == differs
-    assert_same_loss(tmp_path, some_tokens())
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_weights_of_any_floating_point_type_have_the_loss_that_hugging_face_gives_them(
     checkpoint: Path, dtype: torch.dtype
 ) -> None:
@@ -294,7 +277,6 @@ def refused(done: Done, said: str) -> None:
     [
         ({"model_type": "gpt2"}, "model_type is gpt2, and the decoder can start from llama, gemma, "),
         ({"attention_bias": True}, "lacks layers.0.self_attn.k_proj.bias"),
-        ({"attention_dropout": 0.1}, "attention_dropout is 0.1, and the decoder has no dropout"),
         ({"hidden_act": "relu"}, "hidden_act is relu, and the decoder has silu and gelu_pytorch_tanh"),
         (
             {

@@ -29,7 +29,6 @@ BOS, SEP, EOS = range(3)
 LONGEST = 2**20  # the largest length, and the longest in the papers
 MOST_VALIDATED = 10**7  # examples, which give a share to 0.02 %
 MOST_REPEATED = 10**8  # training examples that are repeated: their order takes a GB
-BYTES_OF_TOKEN = 9  # of an example in memory: the token, and whether it is scored
 FIRST = len(SPECIAL)  # the id of a task's first symbol
 SPLITS = ("train", "validation", "test")
 OF_EIGHT = {"train": range(6), "validation": range(6, 7), "test": range(7, 8)}  # eighths of all examples

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from torch.utils.data import DataLoader
 
 from roundround.analysis.past_run import past_run
-from roundround.config.build import build, plain, target_class
+from roundround.config.build import build, plain
 from roundround.data.batches import Shares
 from roundround.distributed.device import describe_device
 from roundround.kernels.torch_internals import compile_in_place
@@ -44,7 +44,6 @@ from roundround.verbs.train import TrainConfig
 def train(cfg: DictConfig, invocation: Invocation) -> None:
     """Train a decoder as the config says; resume the run that `resume` names."""
     config, start = starting_point(cfg, invocation)
-    target_class(config.trainer, lightning.Trainer)
     check_trainer(plain(config.trainer))
     make, check_sizes = start.make_decoder, partial(check_model_fits, trainer=config.trainer)
     check_sizes(count_parameters(partial(make, n_vocab=2)))
