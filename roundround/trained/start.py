@@ -151,8 +151,7 @@ class Start:
     choices: the option of each config group, as the run reports it. config: what the run records as its own. weights:
     those that it begins with. make_decoder: builds the model that the config describes. task: what the run learns,
     where that had to be built to know the config. tokenizer: the one that reads its text; None beside a task with a
-    vocabulary of its own. past: the newest checkpoint of a run that is resumed. before: what its manifest says of its
-    data.
+    vocabulary of its own. resumed: the directory of a run that is resumed. before: what its manifest says of its data.
     """
 
     choices: dict[str, Any]
@@ -161,7 +160,7 @@ class Start:
     make_decoder: MakeDecoder
     task: Task | None
     tokenizer: TokenizerRecipe | None
-    past: Path | None
+    resumed: Path | None
     before: dict[str, Any]
 
 
@@ -209,7 +208,7 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[TrainConfig
         make_decoder=make,
         task=task,
         tokenizer=tokenizer,
-        past=checkpoints.newest(directory / "checkpoints") if manifest else None,
+        resumed=directory if manifest else None,
         before=manifest.get("data") or {},
     )
 

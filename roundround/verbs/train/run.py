@@ -73,12 +73,12 @@ def fit(
 ) -> None:
     """Train the decoder from where the run starts to its last step."""
     n_steps, sharded = config.trainer.max_steps, shards(config.trainer)
-    past = None
-    if start.past is not None:
+    past, newest = None, start.resumed and checkpoints.newest(start.resumed / "checkpoints")
+    if newest is not None:
         if sharded:  # each process reads its share of the weights later
-            past = checkpoints.Checkpoint({}, {}, checkpoints.read_state(start.past), start.past)
+            past = checkpoints.Checkpoint({}, {}, checkpoints.read_state(newest), newest)
         else:
-            past = checkpoints.load(start.past)
+            past = checkpoints.load(newest)
     first_step = past.state["step"] if past else 0
     recomputed, in_64_bits = config.activation_checkpointing, str(config.trainer.precision).startswith("64")
 
