@@ -66,7 +66,10 @@ def split_flags(args: list[str], verb: Verb) -> tuple[list[str], list[str]]:
         elif name in WITHOUT_VALUE:
             flags.append(name)
         elif name in WITH_VALUE:
-            flags += [name, value] if equals else [name, *itertools.islice(rest, 1)]
+            given = value if equals else next(rest, "")
+            if not given:
+                raise UserError(f"{name} needs a value")
+            flags += [name, given]
         else:
             key = name.lstrip("-")
             form = f"; write {key}={value or next(rest, 'VALUE')}" if key.partition(".")[0] in verb.keys else ""

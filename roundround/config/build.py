@@ -168,7 +168,7 @@ def config_type(hint: Any) -> Any:
     return hint
 
 
-def schema_of(hint: Any) -> DictConfig:
+def schema_of(hint: Any) -> Any:
     """A config with one `value` of this type."""
     return OmegaConf.structured(dataclasses.make_dataclass("Values", [("value", hint, MISSING)]))
 

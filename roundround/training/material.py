@@ -107,18 +107,17 @@ class Material(ABC):
 
 def material_of(config: TrainConfig, start: Start) -> Material:
     """What the run learns: a tokenised corpus, from the cache or tokenised now, or a task. It has the vocabulary."""
-    source = start.task or build(config.data, Source)  # type: ignore[type-abstract]
-    if start.tokenizer is None and isinstance(source, Corpus | TextTask):
+    source, recipe = start.task or build(config.data, Source), start.tokenizer  # type: ignore[type-abstract]
+    if isinstance(source, Corpus | TextTask) and recipe is None:
         raise UserError("tokenizer has no value, and text needs one; give tokenizer=bpe or tokenizer=bytes")
-    if isinstance(source, TextTask):
-        source = source.with_vocabulary(start.tokenizer.build(source.training_texts()))
+    if isinstance(source, Corpus) and recipe is not None:
+        data = checked_data(prepare(source, recipe, default_cache_dir()), start.before, start.weights.n_rows)
+        return TextMaterial(data, config, separate_documents=source.separate_documents)
+    if isinstance(source, TextTask) and recipe is not None:
+        source = source.with_vocabulary(recipe.build(source.training_texts()))
         source.check_is_read()
-    if isinstance(source, Task):
-        return TaskMaterial(checked_data(task_data(source), start.before, start.weights.n_rows), config)
-    assert isinstance(source, Corpus), "a source is one or the other"
-    data = prepare(source, start.tokenizer, default_cache_dir())
-    data = checked_data(data, start.before, start.weights.n_rows)
-    return TextMaterial(data, config, separate_documents=source.separate_documents)
+    assert isinstance(source, Task), "a source is one or the other"
+    return TaskMaterial(checked_data(task_data(source), start.before, start.weights.n_rows), config)
 
 
 @final

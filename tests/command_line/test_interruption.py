@@ -5,14 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from matplotlib.transforms import BboxBase
 
-from roundround.distributed.interruption import StopSignal, interrupt, on_signals, put_back
+from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.report.drawing.figures import figure_of, save
 from roundround.report.drawing.style import SCREEN, styled
 from roundround.support.errors import Interrupted
@@ -93,24 +92,3 @@ def test_a_signal_while_matplotlib_draws_waits_for_the_picture(here: Path, monke
         put_back(handlers)
     assert next(asked, None) is None
     assert [path.name for path in here.iterdir()] == ["line.png"]
-
-
-@pytest.fixture
-def ctrl_c_ignored() -> Iterator[None]:
-    """As a shell without job control starts a command in the background."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("ctrl_c_ignored")
-def test_a_signal_that_is_ignored_stays_ignored() -> None:
-    handlers, stop = on_signals(interrupt), StopSignal()
-    stop.start()
-    try:
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-        assert signal.getsignal(signal.SIGTERM) == stop.ask
-    finally:
-        stop.close()
-        assert signal.getsignal(signal.SIGTERM) == interrupt
-        put_back(handlers)

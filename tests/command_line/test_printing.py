@@ -15,7 +15,7 @@ from rich.table import Table
 
 from roundround.cli import run
 from roundround.support.console import Stream, print_status, print_table
-from roundround.support.errors import OutputError, printable
+from roundround.support.errors import printable
 
 
 def test_what_a_terminal_would_obey_is_escaped() -> None:
@@ -68,22 +68,6 @@ def test_a_narrow_terminal_gets_whole_names_and_numbers(
     assert width < 100 or max(map(len, shown.removesuffix(line).splitlines())) <= width
 
 
-def test_a_terminal_breaks_lines_between_words(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A line of the summary of `train` is longer than a terminal; a file or a pipe gets it as it is."""
-    text = f"tiny model, {', '.join(f'number {n:,}' for n in range(1000, 1026))}, outputs/{'x' * 100}"
-    print_status(text)
-    assert capsys.readouterr().err == f"{text}\n"
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    print_status(text)
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 6
-    assert " ".join(lines) == text
-    assert [len(line) > 80 for line in lines] == [False] * (len(lines) - 1) + [True]
-
-
 COMMANDS = [
     "roundround train resume=/home/somebody/work/outputs/train/2026-11-28/03-38-29",
     "roundround eval run='outputs of mine/2026-11-28/03-38-29-sweep' length=128,256,512 'prompt=one; two. Three'",
@@ -104,13 +88,6 @@ def test_a_terminal_breaks_no_command(
 
 
 # -- streams that fail
-
-
-def test_standard_output_that_cannot_be_written_is_said_once() -> None:
-    with Stream(os.open("/dev/full", os.O_WRONLY), needed=True) as stream:
-        with pytest.raises(OutputError, match="standard output cannot be written: No space left"):
-            stream.write(b"a")
-        assert stream.write(b"b") == 1
 
 
 @pytest.mark.parametrize("needed", [True, False])

@@ -108,13 +108,6 @@ def test_what_is_known_only_now_comes_from_the_caller() -> None:
     assert wave.make() == "by the caller"
 
 
-def test_building_leaves_the_node_as_it_was() -> None:
-    config = node(n_pairs="7", lengths=5)
-    before = OmegaConf.to_container(config)
-    build(config, Family)
-    assert OmegaConf.to_container(config) == before
-
-
 def test_a_maker_builds_anew_at_each_call_with_what_it_is_given() -> None:
     make = maker(node(), Wave)
     first, second = make("first"), make("second")
@@ -225,14 +218,6 @@ def test_a_node_without_a_target_says_what_it_should_name(target: Any) -> None:
 @pytest.mark.parametrize("target", ["no.such.module", f"{__name__}.function", "Wave"])
 def test_a_target_that_is_no_class_is_named(target: str) -> None:
     assert refused(node(_target_=target)).startswith(f"wave._target_={target} cannot be imported: ")
-
-
-def test_a_module_that_fails_at_import_is_named(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "halfwritten_variant.py").write_text("class Variant:\n    x = 1 / 0\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    message = refused(node(_target_="halfwritten_variant.Variant"))
-    assert message.startswith("wave._target_=halfwritten_variant.Variant cannot be imported: ")
-    assert "division by zero" in message
 
 
 # -- defaults and annotations as people write them
