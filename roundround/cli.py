@@ -127,9 +127,13 @@ def leave(code: int) -> NoReturn:
     connections may keep it from ending at all.
     """
     if code:
-        from roundround.command_line.complaint import is_one_of_several
+        from roundround.distributed.launcher import together
 
-        if is_one_of_several():
+        try:
+            is_one_of_several = together() is not None
+        except UserError:  # variables of a launcher that contradict
+            is_one_of_several = False
+        if is_one_of_several:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)

@@ -63,7 +63,7 @@ def split_flags(args: list[str], verb: Verb) -> tuple[list[str], list[str]]:
         elif own is not None:
             given = (value if equals else next(rest, "")) if "{}" in own.override else ""
             words.append(own.override.format(",".join(own.short.get(word, word) for word in given.split(","))))
-        elif name in WITHOUT_VALUE:
+        elif name in WITHOUT_VALUE and not equals:
             flags.append(name)
         elif name in WITH_VALUE:
             given = value if equals else next(rest, "")

@@ -8,6 +8,7 @@ Tested by tests/command_line/test_command_line.py and tests/command_line/test_wr
 
 from __future__ import annotations
 
+import errno
 import glob
 import importlib
 import logging
@@ -50,6 +51,7 @@ from roundround.verbs import VERBS
 log = logging.getLogger(__name__)
 
 LEVELS = 4  # from outputs to a job of a sweep: verb, day, sweep, job; run=/ looks no further
+WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 
 
 class JobFailed(Exception):
@@ -345,7 +347,7 @@ def about_path(error: BaseException, directory: Path) -> str | None:
     if is_full(error):
         path = (error.filename if isinstance(error, OSError) else None) or directory
         return f"no space left on the disk of {path}; free some, or give outputs=DIR"
-    if isinstance(error, OSError) and error.filename is not None:
+    if isinstance(error, OSError) and error.errno in WRONG_PATH and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return None
 

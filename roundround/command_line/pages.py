@@ -335,24 +335,13 @@ def keys_in(text: str, prefix: str) -> Iterator[Key]:
         yield from inside(root, prefix)
 
 
-def named_option(group: str, name: str, config_dir: str | None) -> Option:
-    """The option of this name. UserError for a name that does not exist."""
-    found = options_of(group, config_dir)
-    if name not in found:
-        raise UserError(f"no {group}={name}{nearest(name, sorted(found))}")
-    return option_of(name, found[name], config_dir)
-
-
 # -- lines of a page
-
-
-def columns() -> int:
-    return max(40, min(shutil.get_terminal_size((80, 24)).columns, WIDEST))
 
 
 def wrapped(text: str, indent: int) -> list[str]:
     """A text in lines that begin at a column; no word and no command is broken."""
-    return console.wrapped(text, columns(), " " * indent)
+    width = max(40, min(shutil.get_terminal_size((80, 24)).columns, WIDEST))
+    return console.wrapped(text, width, " " * indent)
 
 
 def rows(pairs: Iterable[tuple[str, str]], widest: int = NAMES, column: int | None = None) -> Iterator[str]:
@@ -507,7 +496,10 @@ def print_option(group: str, name: str, config_dir: str | None) -> None:
 
     UserError for a name that does not exist.
     """
-    option = named_option(group, name, config_dir)
+    found = options_of(group, config_dir)
+    if name not in found:
+        raise UserError(f"no {group}={name}{nearest(name, sorted(found))}")
+    option = option_of(name, found[name], config_dir)
     is_setting = group in ("bench", "experiment")  # which give values to keys of others
     keys = keys_of(group, name, "" if is_setting else group, config_dir)
     lines = [f"{group}={name}"]

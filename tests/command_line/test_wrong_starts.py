@@ -67,6 +67,7 @@ def test_the_module_imports_nothing_from_the_folder_it_stands_in(tmp_path: Path)
 def test_a_path_that_cannot_be_is_the_users_to_mend() -> None:
     for number in (errno.ENAMETOOLONG, errno.EACCES, errno.EROFS, errno.ELOOP):
         assert str(about_path(OSError(number, "no", "x" * 9), Path("run"))) == "x" * 9 + ": no"
+    assert about_path(OSError(errno.EIO, "no", "x"), Path("run")) is None
     full = about_path(OSError(errno.ENOSPC, "no"), Path("run"))
     assert full is not None
     assert full.startswith("no space left on the disk of run;")
