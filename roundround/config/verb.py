@@ -161,16 +161,18 @@ def check_checkpoint(name: str) -> None:
 
 
 def at_least_one(**values: int | None) -> None:
-    """Raises UserError for the first value below 1; None is no value."""
+    """Raises UserError for the first value below 1, or that is no whole number; None is no value."""
     for name, value in values.items():
+        if value is not None and not isinstance(value, int):
+            raise UserError(f"{name}={value} must be a whole number")
         if value is not None and value < 1:
             raise UserError(f"{name}={value} must be at least 1")
 
 
 def check_seed(seed: int) -> None:
     """Raises UserError for a seed that not all generators of random numbers take."""
-    if not 0 <= seed < 2**32:
-        raise UserError(f"seed={seed} must lie between 0 and 2^32 - 1")
+    if not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise UserError(f"seed={seed} must lie between 0 and 2^32 - 1, as a whole number")
 
 
 def checked_bos(bos: str) -> str:
