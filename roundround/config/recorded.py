@@ -6,7 +6,6 @@ Tested by tests/config/test_recorded.py and tests/config/test_starting.py.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -161,8 +160,7 @@ def config_of_run(
         and not (is_below(key, of_task) and key not in keys)
     ]
     if changed and typed != recorded:  # else what differs was decided when the run began, such as init=last
-        names = re.sub(r"\._target_|\b(\w+\.)+(?=[A-Z])", "", ", ".join(changed))  # of classes, without their modules
-        raise UserError(f"a resumed run keeps its settings; leave out what changes: {names}")
+        raise UserError(f"a resumed run keeps its settings; leave out what changes: {', '.join(changed)}")
     for name in free:
         whole = everything or name in OF_THE_COMMAND
         for key in [name] if whole else [k for k in keys if k == name or k.startswith(name + ".")]:
