@@ -8,22 +8,24 @@ Tested by tests/test_imports.py and tests/test_api.py.
 
 from typing import TYPE_CHECKING, Any
 
-from roundround.support import __version__ as __version__
+from roundround.support import __version__
 
 if TYPE_CHECKING:
-    from roundround.api import Loaded as Loaded
-    from roundround.api import Run as Run
-    from roundround.api import attention as attention
-    from roundround.api import compare as compare
-    from roundround.api import evaluate as evaluate
-    from roundround.api import generate as generate
-    from roundround.api import load as load
-    from roundround.api import patch as patch
-    from roundround.api import plot as plot
-    from roundround.api import probe as probe
-    from roundround.api import run as run
-    from roundround.api import runs as runs
-    from roundround.api import train as train
+    from roundround.api import (
+        Loaded,
+        Run,
+        attention,
+        compare,
+        evaluate,
+        generate,
+        load,
+        patch,
+        plot,
+        probe,
+        run,
+        runs,
+        train,
+    )
 
 __all__ = [
     "Loaded",

@@ -8,19 +8,17 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Annotated, Any, NoReturn, Optional
+from typing import Annotated, NoReturn, Optional
 
 import typer
-from typer.core import TyperCommand
 
 from roundround.config.verb import Verb
 from roundround.support import __version__
-from roundround.support.errors import Failed, OutputError, UserError, check_no_credentials
+from roundround.support.errors import Failed, OutputError, UserError, check_no_credentials, nearest
 from roundround.verbs import VERBS, verb_named
 
 COMPLETE = "_ROUNDROUND_COMPLETE"  # variable: a shell asks what may stand under the cursor
 HELP = ("-h", "--help")
-PRINTS = ("-c", "--cfg", "-i", "--info", "--hydra-help", "--version")  # flags of Hydra's that run nothing
 EVERYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 app = typer.Typer(
@@ -31,10 +29,9 @@ app = typer.Typer(
 
 
 def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-    from roundround.command_line.completion import complete_override, complete_reader
+    from roundround.command_line.pages import completions
 
-    name, words = str(ctx.info_name), [*(ctx.params.get("words") or []), *ctx.args]
-    return (complete_reader if verb_named(name).config is None else complete_override)(name, words, incomplete)
+    return completions(verb_named(str(ctx.info_name)), [*(ctx.params.get("words") or []), *ctx.args], incomplete)
 
 
 Words = Annotated[Optional[list[str]], typer.Argument(autocompletion=complete)]  # noqa: UP045
@@ -43,18 +40,12 @@ Words = Annotated[Optional[list[str]], typer.Argument(autocompletion=complete)] 
 def call(verb: Verb, words: list[str], typed: str = "") -> int:
     """Run a verb with the words behind it; the exit code. typed: the name it was called by, where that is an alias."""
     if {*HELP} & {*words}:
-        from roundround.command_line.pages import print_verb, words_beside_help
+        from roundround.command_line.pages import print_verb
 
-        print_verb(verb, *words_beside_help(words, verb))
+        print_verb(verb, words)
         return 0
     if verb.config is None:
         return read(verb, words)
-    if not any(word.partition("=")[0] in PRINTS for word in words):
-        from roundround.distributed.launcher import speaks
-        from roundround.support.console import print_passing
-
-        if speaks():
-            print_passing("loading")  # torch and Lightning take seconds
     from roundround.command_line.launch import dispatch
 
     return dispatch(verb, words, typed or verb.name)
@@ -65,11 +56,6 @@ def read(verb: Verb, words: list[str]) -> int:
 
     A word that exists as a path is a run. UserError for a key that is given twice.
     """
-    from roundround.distributed.launcher import check_alone
-    from roundround.support.files import check_current_folder
-
-    check_current_folder()
-    check_alone(verb.name, [other.name for other in VERBS if other.parallel])
     names: list[str] = []
     values: dict[str, str] = {}
     for word in words:
@@ -87,15 +73,8 @@ def read(verb: Verb, words: list[str]) -> int:
     return 0
 
 
-class CommandOfHydra(TyperCommand):
-    """A verb's flags are Hydra's, which Typer does not know: they are completed as its overrides are."""
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        return [item for param in self.get_params(ctx) for item in param.shell_complete(ctx, incomplete)]
-
-
 def add(name: str, verb: Verb) -> None:
-    @app.command(name, cls=CommandOfHydra, help=verb.help, add_help_option=False, context_settings=EVERYTHING)
+    @app.command(name, help=verb.help, add_help_option=False, context_settings=EVERYTHING)
     def command(ctx: typer.Context, words: Words = None) -> None:
         raise typer.Exit(call(verb, [*(words or []), *ctx.args], name))
 
@@ -105,43 +84,27 @@ for _verb in VERBS:
         add(_name, _verb)
 
 
-def groups(incomplete: str) -> list[str]:
-    from roundround.command_line.catalogue import group_names
-
-    return [name for name in group_names() if name.startswith(incomplete)]
-
-
-def options(ctx: typer.Context, incomplete: str) -> list[str]:
-    from roundround.config.options import options_of
-
-    found = options_of(str(ctx.params.get("group")), ctx.params.get("config_dir"))
-    return [name for name in sorted(found) if name.startswith(incomplete)]
-
-
 @app.command("list", help="List the groups, the options of one, or what one option is: idea, formula, paper, keys.")
 def list_choices(
     group: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Argument(help="pe, softmax, model, data, experiment, ...", autocompletion=groups),
+        typer.Argument(help="pe, softmax, model, data, experiment, ..."),
     ] = None,
-    name: Annotated[Optional[str], typer.Argument(help="One of its options.", autocompletion=options)] = None,  # noqa: UP045
+    name: Annotated[Optional[str], typer.Argument(help="One of its options.")] = None,  # noqa: UP045
     config_dir: Annotated[Optional[str], typer.Option("--config-dir", "-cd", help="Your own conf folder.")] = None,  # noqa: UP045
 ) -> None:
-    from roundround.command_line.pages import print_group, print_groups, print_option
+    from roundround.command_line.pages import group_names, print_group, print_groups, print_option
     from roundround.config.options import checked_config_dir
 
     own = checked_config_dir(config_dir)
+    if group is not None and group not in group_names():
+        raise UserError(f"no group '{group}'{nearest(group, group_names())}")
     if group is None:
         print_groups()
     elif name is None:
         print_group(group, own)
     else:
         print_option(group, name, own)
-
-
-@app.command("help", help="A sentence on each verb, or the page of one.")
-def help_page(verb: Annotated[Optional[str], typer.Argument(help="train, eval, ...")] = None) -> None:  # noqa: UP045
-    raise typer.Exit(run([*([] if verb is None else [verb]), "--help"]))
 
 
 def version(wanted: bool) -> None:
@@ -164,9 +127,13 @@ def leave(code: int) -> NoReturn:
     connections may keep it from ending at all.
     """
     if code:
-        from roundround.command_line.complaint import is_one_of_several
+        from roundround.distributed.launcher import together
 
-        if is_one_of_several():
+        try:
+            is_one_of_several = together() is not None
+        except UserError:  # variables of a launcher that contradict
+            is_one_of_several = False
+        if is_one_of_several:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
@@ -183,10 +150,10 @@ def run(args: list[str]) -> int:
             check_no_credentials(word, word.partition("=")[0] if "=" in word else "an argument")
         verb = next((verb for verb in VERBS if args and args[0] in (verb.name, *verb.aliases)), None)
         code: int | None = 0
-        if COMPLETE not in os.environ and args in ([], ["-h"], ["--help"], ["help"]):
-            from roundround.command_line.pages import print_overview, print_verbs
+        if COMPLETE not in os.environ and args in ([], ["-h"], ["--help"]):
+            from roundround.command_line.pages import print_verbs
 
-            print_verbs() if args else print_overview()
+            print_verbs()
         elif COMPLETE in os.environ or verb is None:
             code = app(args, prog_name="roundround", standalone_mode=False)
         else:

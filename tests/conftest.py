@@ -25,6 +25,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import load_file
 
+from roundround.config.build import maker
 from roundround.config.options import checked_config_dir, load_option, options_in, options_of
 from roundround.support.errors import UserError
 from roundround.support.packaged import PRETRAINED
@@ -113,6 +114,11 @@ def option(group: str, name: str, **numbers: Any) -> DictConfig:
     if "factor" in node and node.factor is None:
         node.factor = 4.0
     return node
+
+
+def named(group: str, name: str, family: Any, **numbers: Any) -> Callable[..., Any]:
+    """What builds an option again and again."""
+    return maker(load_option(group, name, **numbers), family)
 
 
 def class_of(group: str, name: str) -> Any:
@@ -233,10 +239,10 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def packaged_pages() -> Iterator[None]:
     """Parse each yaml of the package once for all pages that list them: half of what a page takes."""
-    from roundround.command_line import catalogue
+    from roundround.command_line import pages
     from roundround.config.options import conf_dir
 
-    read, packaged = catalogue.read_yaml, conf_dir()
+    read, packaged = pages.read_yaml, conf_dir()
     kept: dict[Path, tuple[str, dict[str, Any]]] = {}
 
     def read_yaml(path: Path) -> tuple[str, dict[str, Any]]:
@@ -248,7 +254,7 @@ def packaged_pages() -> Iterator[None]:
         return text, copy.deepcopy(values)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalogue, "read_yaml", read_yaml)
+        patch.setattr(pages, "read_yaml", read_yaml)
         yield
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 from conftest import ROOT
 
-from roundround.command_line.catalogue import GROUPS, NO_OPTIONS, group_names
+from roundround.command_line.pages import GROUPS, NO_OPTIONS, group_names
 from roundround.config.options import conf_dir, options_of
 from roundround.verbs import VERBS
 

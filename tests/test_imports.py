@@ -80,7 +80,7 @@ INNER = {  # part: the parts that may import it
     "api": {"__init__"},
 }
 SLOW = {"torch", "numpy", "lightning", "transformers", "datasets", "wandb", "tensorboard", "matplotlib", "scipy"}
-BEFORE_VERBS = ["command_line.launch", "command_line.completion", "command_line.catalogue"]  # --cfg, TAB, `list`
+BEFORE_VERBS = ["command_line.launch", "command_line.pages"]  # --cfg, TAB, `list`
 BEFORE_VERBS += ["verbs.runs", "verbs.show"]
 INSIDE_FUNCTIONS = {"wandb", "tensorboard", "datasets", "transformers", "matplotlib"}  # they take seconds
 
@@ -277,7 +277,7 @@ def test_the_page_about_the_rooms_names_files_that_are_there() -> None:
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
 def test_what_a_verb_names_is_there(verb: Verb) -> None:
     assert verb.run.startswith("roundround.verbs.")
-    for target in filter(None, (verb.run, verb.names, verb.page)):
+    for target in filter(None, (verb.run, verb.page)):
         module, _, function = target.partition(":")
         tree = ast.parse(modules(PACKAGE)[module.removeprefix("roundround.")].read_text())
         assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, target

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from roundround.distributed import device
 from roundround.support.errors import UserError
-from roundround.trained.start import Start, decide_by_data
+from roundround.trained.start import decide_by_data
 
 CPU = torch.device("cpu")
 
@@ -46,8 +46,8 @@ def test_validation_examples_that_fit_nowhere_are_refused_before_they_are_drawn(
     copy = {"_target_": "roundround.data.tasks.copying.Copy", "n_symbols": 10, "train_examples": None}
     copy |= {"train_lengths": [1, 20], "validation_examples": 512}
     node = OmegaConf.create({"model": {"train_length": 8}, "init": None, "tokenizer": None, "data": copy})
-    decide_by_data(node, [], Start({}))
+    decide_by_data(node, [], {})
     assert node.model.train_length == 43
     node.data.train_lengths = [1, 2000]
     with pytest.raises(UserError, match=r"^data.validation_examples=512 of data.train_lengths=\[1,2000\] needs"):
-        decide_by_data(node, [], Start({}))
+        decide_by_data(node, [], {})

@@ -18,8 +18,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from roundround.command_line.catalogue import GROUPS, Option, groups_of, keys_of, options
-from roundround.command_line.pages import own_keys
+from roundround.command_line.pages import GROUPS, Option, groups_of, keys_of, options, own_keys
 from roundround.config.verb import Verb
 from roundround.verbs import VERBS
 

@@ -14,8 +14,8 @@ from torch import nn
 
 from roundround.asking.generation import DecoderWriter, PretrainedWriter, Writer
 from roundround.asking.reader import Reader, check_lengths, joined
-from roundround.config.build import build
-from roundround.config.options import load_option, named
+from roundround.config.build import build, maker
+from roundround.config.options import load_option
 from roundround.config.verb import checked_bos
 from roundround.data.corpora import Corpus, Source
 from roundround.data.tokenizers import Vocabulary
@@ -165,7 +165,8 @@ def makers_of(
     makers: dict[str, Any] = {}
     for group, (of, family) in families.items():
         own = {name: value for name, value in numbers.items() if name in known.get(group, ())}
-        makers[group] = named(group, of, family, **own) if group in known else of and partial(made, of, family)
+        option = load_option(group, of, **own) if group in known else None
+        makers[group] = of and partial(made, of, family) if option is None else maker(option, family)
     for name in numbers:
         if sum(name in names for names in known.values()) != 1:
             near = nearest(name, [key for names in known.values() for key in names])

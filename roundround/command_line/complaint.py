@@ -64,11 +64,3 @@ def complain(verb: str, message: str, code: int, *, speaks: bool = False) -> int
     line = "\n".join(map(printable, f"{' '.join(['roundround', verb]).strip()}: {message}".split("\n")))
     print(f"{red}{line}{plain}", file=sys.stderr, flush=True)
     return code
-
-
-def is_one_of_several() -> bool:
-    """Whether other processes work on the same run."""
-    try:
-        return launcher.together() is not None
-    except UserError:
-        return False

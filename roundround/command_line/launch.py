@@ -8,62 +8,50 @@ Tested by tests/command_line/test_command_line.py and tests/command_line/test_wr
 
 from __future__ import annotations
 
+import errno
+import glob
 import importlib
 import logging
 import os
 import shlex
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from roundround.command_line.arguments import parse, read_command_line
 from roundround.command_line.complaint import complain, outcome
 from roundround.command_line.messages import EXPLAINED, explain
-from roundround.command_line.places import (
-    OF_SWEEP,
-    NotClaimed,
-    about_path,
-    claimed,
-    each_run,
-    leave_no_claimed,
-    leave_nothing,
-)
+from roundround.config.build import literal
 from roundround.config.options import conf_dir, config_name, in_quotes
 from roundround.config.private import collect_jobs, result_of
+from roundround.config.recorded import as_dict, flat
 from roundround.config.verb import Verb
 from roundround.distributed.interruption import end_at_once, interrupt, on_signals, pass_on, put_back, signals_ignored
 from roundround.distributed.launcher import check_alone, rank, started_again
 from roundround.distributed.peers import Peers
 from roundround.records import directories
 from roundround.records.directories import MANIFEST
-from roundround.records.loggers.base import Logger
 from roundround.records.provenance import is_done
 from roundround.records.run import Invocation
-from roundround.support.console import print_passing, print_result, print_status, quiet
-from roundround.support.errors import Interrupted, OutputError, UserError, one_line, printable
-from roundround.support.files import check_current_folder
+from roundround.support.console import print_result, print_status, quiet
+from roundround.support.errors import Interrupted, OutputError, UserError, one_line
+from roundround.support.files import home_expanded, is_full
 from roundround.verbs import VERBS
 
 log = logging.getLogger(__name__)
 
-
-class OneLine(logging.Formatter):
-    """What is logged to standard error, as a line that a terminal can be given."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record).expandtabs())
+LEVELS = 4  # from outputs to a job of a sweep: verb, day, sweep, job; run=/ looks no further
+WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 
 
 class JobFailed(Exception):
@@ -104,12 +92,8 @@ class Job:
         try:
             peers = Peers(give_up=partial(give_up, self.verb.name))
             check_alone(self.verb.name, [verb.name for verb in VERBS if verb.parallel])
-            if rank() == 0:
-                import_first(cfg.get("logger"))
             module, _, name = self.verb.run.partition(":")
             function: Callable[[DictConfig, Invocation], None] = getattr(importlib.import_module(module), name)
-            print_passing("")  # in place of "loading"
-            claimed.pop(str(directory), None)  # from here on the job's own
             on_signals(interrupt)
             again = self.verb.measures and self.has_begun(directory)
             if again and is_done(directory, self.verb.name, typed_overrides()):
@@ -117,12 +101,14 @@ class Job:
                     print_status("finished before, and kept")
                     print_result(str(directory))
             else:
-                self.join(cfg, peers, directory)
+                own = self.join(peers, directory, as_dict(cfg))
+                if own is not None:
+                    OmegaConf.update(cfg, "resume", own)
+                    sys.argv.append(f"resume={in_quotes(own)}")  # for the processes that Lightning starts
                 function(cfg, self.invocation(peers))
                 self.leave_page(directory)
                 leave_nothing(directory, log_name)  # where it opened no run
         except (Exception, Interrupted, KeyboardInterrupt, SystemExit) as error:  # a user's module may end the process
-            claimed.pop(str(directory), None)
             known = explain(error, self.config_dir) if isinstance(error, EXPLAINED) else about_path(error, directory)
             log_file = f"traceback in {directory / log_name}"
             code, line = outcome(error, known, see=f"; see {directory}", traceback=log_file)
@@ -137,23 +123,19 @@ class Job:
         again = started_again() or HydraConfig.get().mode == RunMode.MULTIRUN
         return again and (directory / MANIFEST).exists()
 
-    def join(self, cfg: DictConfig, peers: Peers, directory: Path) -> None:
-        """Meet the other processes of the run, whose configs must be the same.
+    def join(self, peers: Peers, directory: Path, config: dict[str, Any]) -> str | None:
+        """Meet the other processes of the run, whose configs must be the same; the run that this one resumes unasked.
 
         A job of Slurm's or of a sweep that was stopped and is started again resumes the run in its directory.
         """
-        own = str(directory) if self.has_begun(directory) and "resume" in cfg else None
+        own = str(directory) if self.has_begun(directory) and "resume" in config else None
         if self.verb.parallel:
-            from roundround.config.recorded import as_dict, flat  # the verb needs it too
-
-            peers.request = {"the verb": self.verb.name, **flat(as_dict(cfg))}
+            peers.request = {"the verb": self.verb.name, **flat(config)}
         peers.join({"resume": own, "directory": str(directory)})
-        own = peers.answer.get("resume", own)
         if peers.rank != 0:
             quiet.add("the first process prints it")
-        if own is not None and cfg.resume is None:
-            OmegaConf.update(cfg, "resume", own)
-            sys.argv.append(f"resume={in_quotes(own)}")  # for the processes that Lightning starts
+        own = peers.answer.get("resume", own)
+        return own if config.get("resume") is None else None
 
     def leave_page(self, directory: Path) -> None:
         """Write the page of the run into its directory. The run is done: a failure here is a warning."""
@@ -195,17 +177,6 @@ class Job:
             command=shlex.join(["roundround", *words]),
             peers=peers,
         )
-
-
-def import_first(logger: DictConfig | None) -> None:
-    """Import the slow libraries of the loggers of ours that a node names, while few other modules are there."""
-    nodes = [logger, *(logger or {}).values()]
-    for target in [str(node.get("_target_")) for node in nodes if isinstance(node, DictConfig)]:
-        if target.startswith("roundround.records.loggers."):
-            with warnings.catch_warnings(), suppress(Exception):  # what is wrong is said where the logger is built
-                warnings.simplefilter("ignore")
-                for name in cast(type[Logger], get_class(target)).libraries:
-                    importlib.import_module(name)
 
 
 def typed_overrides() -> list[str]:
@@ -250,12 +221,6 @@ def refused_before_joining(verb: str, line: str) -> int:
         return complain(verb, line, 2)
 
 
-def end_before_the_task(signum: int, frame: FrameType | None) -> None:
-    """End while Hydra composes, where an exception may be lost in somebody's code. Only directories are there yet."""
-    leave_no_claimed()
-    end_at_once(signum, frame)
-
-
 @contextmanager
 def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
     """Give a job the process as it needs it, and the next job of the sweep the process as it was: its handlers too.
@@ -272,15 +237,13 @@ def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
     sys.argv = [argv[0], job.verb.name, *typed_overrides(), "hydra.mode=RUN", *again]
     if job.config_dir:
         sys.path.insert(0, job.config_dir)
-    handlers = on_signals(end_before_the_task)  # also while the verb is imported
-    complaining, logging.raiseExceptions = logging.raiseExceptions, False  # a log on a full disk is no traceback
+    handlers = on_signals(end_at_once)  # also while the verb is imported
     logging.captureWarnings(True)
     try:
         yield handlers
     finally:
         put_back(handlers)
         quiet.clear()
-        logging.raiseExceptions = complaining
         sys.argv, sys.path[:] = argv, path
         os.environ.clear()
         os.environ.update(environ)
@@ -289,26 +252,122 @@ def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
             distributed.destroy_process_group()
 
 
+# -- the directories of a launch
+
+
+class NotClaimed(BaseException):
+    """Carries why there is no directory past Hydra, which makes a warning of a callback's Exception."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class ClaimDirectory(Callback):
+    """Claims the directory of a run, or of a sweep, when it starts: what only reads a config makes none.
+
+    A directory that the user gives, as hydra.run.dir or hydra.sweep.dir, is taken as it is.
+    """
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        self.claim(config.hydra, "run", config.outputs, config.get("resume"))
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        self.claim(config.hydra, "sweep", config.outputs, config.get("resume"))
+
+    def claim(self, hydra: DictConfig, kind: str, outputs: object, resume: object) -> None:
+        """Make the directory and put it into Hydra's own config, where conf/run.yaml only says where it would be."""
+        new = "${outputs}/${hydra.job.name}/${now:%Y-%m-%d}/${now:%H-%M-%S}"
+        as_named: Any = OmegaConf.to_container(hydra[kind], resolve=False)
+        if as_named["dir"] != {"run": new, "sweep": "${hydra.run.dir}-sweep"}[kind]:
+            return
+        verb, past = str(hydra.job.name), None if resume is None else str(resume)
+        try:
+            if not str(outputs).strip() or past == "":
+                raise UserError(f"{'resume' if past == '' else 'outputs'}= is empty; give a folder")
+            if kind == "run":
+                found = directories.run_directory(str(outputs), verb, past, list(hydra.overrides.task))
+            elif past is None:
+                found = directories.sweep_directory(str(outputs), verb)
+            else:
+                raise UserError(directories.ONE_RUN)
+        except Exception as error:
+            raise NotClaimed(error) from error
+        hydra[kind].dir = literal(found)
+        if kind == "sweep":
+            hydra.overrides.hydra.append(f"hydra.sweep.dir={in_quotes(found)}")  # for the jobs
+
+
+def leave_nothing(directory: Path, file: str) -> None:
+    """Remove a directory in which nothing was written but this file, such as the log of a refused job.
+
+    Never the current folder, which is the user's own: hydra.run.dir=. asks for it.
+    """
+    with suppress(OSError):  # what cannot be removed stays: another error is being reported
+        if directory != Path.cwd() and {path.name for path in directory.iterdir()} <= {file}:
+            (directory / file).unlink(missing_ok=True)
+            directory.rmdir()
+
+
+# -- the command
+
+
+def each_run(args: list[str], verb: Verb) -> list[str]:
+    """`run=SWEEP`, a folder of runs or a pattern as a sweep over the finished runs that it means; other words as typed.
+
+    UserError where it means none, and where `to=` names one folder for all.
+    """
+    typed = next((arg for arg in args if arg.startswith("run=")), None)
+    if typed is None or "run" not in verb.keys:
+        return args
+    word = typed.removeprefix("run=").strip("'\"")
+    path = home_expanded(word, "run")
+    is_folder = path.is_dir() and not os.path.lexists(path / directories.MANIFEST)
+    if not (is_folder or (glob.has_magic(word) and not path.exists())):
+        return args
+    from roundround.analysis.past_run import Filters, directories_of, runs_in
+
+    damaged: list[tuple[str, str]] = []
+    wanted = verb.name if verb.trains else "train"
+    found = directories_of(word, "", levels=LEVELS)
+    runs = [str(run.directory) for run in runs_in(found, Filters({"verb": wanted, "status": "done"}), damaged)]
+    if not runs:
+        first = f"; {damaged[0][1]}" if damaged else ""
+        raise UserError(f"run={word} means {len(found):,} runs, and none is a finished run of {wanted}{first}")
+    for _, why in damaged:
+        print_status(f"passed over: {why}")
+    if any(arg.startswith("to=") for arg in args):
+        raise UserError(f"run={word} means {len(runs):,} runs, and to= is one folder; give one, such as run={runs[0]}")
+    each = f"run=choice({','.join(map(in_quotes, runs))})"
+    is_sweep = {"-m", "--multirun"} & {*args}
+    return [*(each if arg is typed else arg for arg in args), *([] if is_sweep else ["-m"])]
+
+
+def about_path(error: BaseException, directory: Path) -> str | None:
+    """A line about a disk that is full or a path that cannot be; None where the error is another."""
+    if is_full(error):
+        path = (error.filename if isinstance(error, OSError) else None) or directory
+        return f"no space left on the disk of {path}; free some, or give outputs=DIR"
+    if isinstance(error, OSError) and error.errno in WRONG_PATH and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return None
+
+
 def dispatch(verb: Verb, args: list[str], typed: str) -> int:
     """Run a verb, called by its name or an alias, through Hydra; the exit code."""
     argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit
-    claimed.clear()
     finished.clear()
     config_dir, code = None, 0
-    handlers = on_signals(end_before_the_task)
     try:
-        check_current_folder()
-        line = read_command_line(each_run(args, verb), verb)
-        config_dir = line.config_dir
-        sys.argv = [argv[0], *line.overrides, *line.flags]
+        overrides, flags, config_dir = read_command_line(each_run(args, verb), verb)
+        sys.argv = [argv[0], *overrides, *flags]
         run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name(verb.name))
         run(Job(verb, config_dir, (typed, *args)))()
-        if "--multirun" in line.flags and not finished:
+        if "--multirun" in flags and not finished:
             raise UserError("this sweep has no job: one of its values is a sweep over nothing")
         failed = {n: result for n, job in enumerate(finished) if isinstance(result := result_of(job), JobFailed)}
         code = int(next(iter(failed.values())).args[0]) if failed else 0
-        show_what_came(failed)
+        show_what_came(failed, code)
     except SystemExit as end:  # a job's, or Hydra's after a page of help
         return int(end.code or 0)
     except (Exception, NotClaimed, Interrupted, KeyboardInterrupt) as raised:
@@ -318,25 +377,27 @@ def dispatch(verb: Verb, args: list[str], typed: str) -> int:
         code, message = outcome(cause, explain(cause, config_dir))
         return refused_before_joining(verb.name, message) if code == 2 else complain(verb.name, message, code)
     finally:
-        put_back(handlers)
         sys.argv = argv
-        leave_no_claimed()
         del os.environ["HYDRA_FULL_ERROR"]
         os.environ.update({} if full is None else {"HYDRA_FULL_ERROR": full})
-    for directory, file in claimed.items():
-        if file == OF_SWEEP and code == 0:
-            print_result(directory)
     return code
 
 
-def show_what_came(failed: dict[int, JobFailed]) -> None:
-    """Show what came of a sweep: a table, a page, the next command. failed: the jobs that did, by their numbers."""
+def show_what_came(failed: dict[int, JobFailed], code: int) -> None:
+    """Show what came of a sweep: a table, a page, the next command, its directory.
+
+    failed: the jobs that did, by their numbers. code: the exit code.
+    """
     hydra_config = finished[0].hydra_cfg.hydra if finished and finished[0].hydra_cfg is not None else None
     if hydra_config is None or hydra_config.mode != RunMode.MULTIRUN:
         return
     from roundround.report.sweep import show_sweep
 
+    directory = Path(hydra_config.sweep.dir)
     try:
-        show_sweep(Path(hydra_config.sweep.dir), {n: error.args[1] for n, error in failed.items()}, len(finished))
+        show_sweep(directory, {n: error.args[1] for n, error in failed.items()}, len(finished))
     except Exception as error:  # the runs are there
         log.warning("what came of the sweep could not be shown: %s", one_line(error))
+    leave_nothing(directory, "multirun.yaml")  # which Hydra writes, although all jobs are refused
+    if code == 0:
+        print_result(str(directory))

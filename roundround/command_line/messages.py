@@ -9,14 +9,15 @@ import difflib
 import re
 from typing import Any
 
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import MarkedYAMLError, YAMLError
+from yaml import YAMLError
 
-from roundround.command_line.catalogue import NO_KEYS, group_names
+from roundround.command_line.pages import NO_KEYS
 from roundround.config.build import without_place
 from roundround.config.options import as_path, options_of
+from roundround.config.recorded import flat
 from roundround.support.errors import UserError, nearest, one_line
 
 EXPLAINED = (UserError, HydraException, OmegaConfBaseException, YAMLError)  # for the user to mend, in one line
@@ -37,13 +38,7 @@ def explain(error: BaseException, config_dir: str | None) -> str | None:
         return one_line(own)
     if isinstance(error, MissingConfigException):
         return missing_choice(error, config_dir)
-    if isinstance(error, MarkedYAMLError):
-        at = error.problem_mark
-        where = f"{at.name.strip(chr(34))}, line {at.line + 1}, column {at.column + 1}" if at else "a yaml file"
-        return f"{where}: not valid yaml: {error.problem or error.context}"
     text = one_line(error)
-    if isinstance(error, OverrideParseException):
-        return f"cannot read '{error.override}': {text.split(' See https')[0]}"
     for link in chain:
         if isinstance(link, OmegaConfBaseException) and link.full_key:
             return wrong_key(link)
@@ -64,8 +59,7 @@ def missing_choice(error: MissingConfigException, config_dir: str | None) -> str
     choices = set(options_of(group, config_dir)) if name else set()
     if not choices:
         return without_advice(one_line(error))
-    own = "" if config_dir else "; --config-dir DIR adds your own"
-    return f"no {group}={name}{as_path(group, name) or nearest(name, choices) + own}"
+    return f"no {group}={name}{as_path(group, name) or nearest(name, choices)}"
 
 
 def wrong_key(cause: OmegaConfBaseException) -> str:
@@ -74,24 +68,15 @@ def wrong_key(cause: OmegaConfBaseException) -> str:
     if "not in struct" not in str(cause) or not isinstance(parent, DictConfig):
         text = without_place(cause)
         return f"{key}: {text}" if key not in text else text
-    if key in group_names():
-        return f"'{key}' has no keys until its option is named too: {key}=NAME; roundround list {key} has the names"
     name = key.rpartition(".")[2]
     advice = nearest(name, [str(other) for other in parent if other not in NO_KEYS])
     if "did you mean" not in advice:  # it may be short for one in a node: optim.lr for lr
-        ends: dict[str, str] = {}
-        for dotted in dotted_keys(OmegaConf.to_container(parent, resolve=False)):
-            ends.setdefault(dotted.rpartition(".")[2], dotted)
-        near = [f"max_{name}", *difflib.get_close_matches(name, ends, n=1, cutoff=0.8)]
-        deeper = next((ends[end] for end in (name, *near) if end in ends), None)
+        values: Any = OmegaConf.to_container(parent, resolve=False)
+        ends = {key.rpartition(".")[2]: key for key in flat(values)}
+        near = [name, f"max_{name}", *difflib.get_close_matches(name, ends, n=1, cutoff=0.8)]
+        deeper = next((ends[end] for end in near if end in ends), None)
         advice = advice if deeper is None else f"; did you mean '{key.removesuffix(name)}{deeper}'?{advice}"
     return f"no config key '{key}'{advice}"
-
-
-def dotted_keys(values: Any) -> list[str]:
-    """The keys below a node, `optim.lr` and the like."""
-    inner = {str(key): value for key, value in values.items() if key not in NO_KEYS} if isinstance(values, dict) else {}
-    return [*inner, *(f"{key}.{rest}" for key, value in inner.items() for rest in dotted_keys(value))]
 
 
 def without_advice(text: str) -> str:

@@ -1,39 +1,66 @@
 """The pages of help: what roundround can do, a verb with its keys, the groups, one group, one option of it.
 
-Text that fits the terminal and breaks no word. It imports neither Hydra nor torch. Tested by
-tests/command_line/test_pages.py.
+What they say is read off the yamls, their comments, and the docstrings of the classes that they name, without Hydra or
+torch. How many pairs a rotary encoding rotates, and how slowly, is computed by torch, so that a line of its yaml says
+it. Text fits the terminal and breaks no word.
+
+Tested by tests/command_line/test_pages.py and tests/command_line/test_arguments.py.
 """
 
 from __future__ import annotations
 
+import argparse
+import ast
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from roundround.command_line.catalogue import (
-    GROUPS,
-    WITH_VALUE,
-    Key,
-    as_typed,
-    chosen_by,
-    group_names,
-    groups_of,
-    keys_of,
-    named_option,
-    offered,
-    options,
-)
-from roundround.config.options import checked_config_dir, config_name
-from roundround.config.verb import Flag, Verb
+import yaml
+
+from roundround.config.options import checked_config_dir, conf_dir, config_name, options_of
+from roundround.config.verb import Verb
 from roundround.support import console
 from roundround.support.console import print_document
-from roundround.support.errors import UserError, escaped, nearest
-from roundround.verbs import VERBS
+from roundround.support.errors import UserError, escaped, nearest, one_line
+from roundround.support.files import read_text
+from roundround.verbs import VERBS, verb_named
 
+GROUPS = {
+    "bench": "The sets of `roundround bench`, and the parts of each.",
+    "data": "What a model learns or is asked: text, a task, or minimal pairs.",
+    "experiment": "A published experiment with its settings, each for one verb.",
+    "logger": "Where metrics go beside the run directory.",
+    "model": "The architecture to train, or a pretrained model to measure.",
+    "gate": "What changes the output of attention: gates, exclusive attention.",
+    "optim": "The optimizer.",
+    "pattern": "Kinds of layers and their order: windows, and parts that differ by layer.",
+    "pe": "The positional encoding: where attention looks.",
+    "qk_norm": "How queries and keys are normalised.",
+    "schedule": "The learning rate over the steps.",
+    "softmax": "The normaliser of attention: how sharply it looks.",
+    "tokenizer": "How text becomes tokens.",
+    "trainer": "Steps, devices and precision of training.",
+}
+# yamls of a group that are no options of it: what a list of loggers becomes, and what a pattern's kinds are made from
+NO_OPTIONS = {"logger": "several", "pattern": "kind/"}
+NO_KEYS = {"_target_", "kind", "defaults", "hydra"}  # of a yaml, that nobody types
+# flags of Hydra's, with their short forms
+WITH_VALUE = {"--cfg": "-c", "--package": "-p", "--config-name": "-cn", "--config-dir": "-cd", "--info": "-i"}
+WITHOUT_VALUE = {
+    "--help": "-h",
+    "--hydra-help": "",
+    "--version": "",
+    "--resolve": "",
+    "--run": "-r",
+    "--multirun": "-m",
+}
+ROTATES = "rotates: "  # begins a line of the yaml of a rotary encoding: tests compare it with what the encoding does
 WIDEST = 100  # columns: longer lines are hard to read
 NAMES = 28  # columns for what is typed; what is longer stands in a line of its own
 FLAGS_OF_HYDRA = [
@@ -42,7 +69,6 @@ FLAGS_OF_HYDRA = [
     ("-cd, --config-dir DIR", "your own conf folder: its variants join the groups"),
 ]
 HELP = ("-h, --help", "this page")
-HELP_ON = ("-h, --help [KEY]", "this page, or what it says about a key or a group")  # where a bare word is no path
 FLAGS = [
     ("--version", "print the version"),
     ("--install-completion", "let TAB complete verbs, groups and keys"),
@@ -51,19 +77,271 @@ FLAGS = [
 ]
 PARAGRAPHS = r"[ \n](?=(?:Contrast|Margin|Expected|Found)\b)"  # of the comment of an experiment
 SENTENCES = r"(?<=[.?]) (?=[A-Z])"
-ROTATES = "rotates {} pairs of a head of 64 channels; the slowest of them turns once in {} tokens"
+ROTATION = "rotates {} pairs of a head of 64 channels; the slowest of them turns once in {} tokens"
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a config: its dotted name, its default as it is typed, and the comment on its line."""
+
+    name: str
+    default: str
+    comment: str
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a group, from its yaml and the docstring of the class that this names.
+
+    command: the one that uses it. idea: in a sentence or more; lines that begin with spaces are for a shell.
+    docstring: its paragraphs, the first of which is the class's idea, and reference the one with the paper. layers: of
+    a pattern, `LLLG ...`. values: the yaml's.
+    """
+
+    name: str
+    command: str
+    idea: str
+    docstring: tuple[str, ...]
+    reference: str
+    rotates: str
+    layers: str
+    values: dict[str, Any]
+
+    @property
+    def paper(self) -> str:
+        """`Author year, arXiv:id`: of the reference what stands before section and equation."""
+        match = re.match(r".*?arXiv:\d{4}\.\d{5}", self.reference)
+        return match[0] if match else self.reference
+
+    @property
+    def numbers(self) -> str:
+        """Its keys with their defaults in a line; of a pattern its layers."""
+        if self.layers:
+            return self.layers
+        plain = {key: value for key, value in self.values.items() if key not in NO_KEYS and not isinstance(value, dict)}
+        words = [f"{key}={as_typed(value)}" for key, value in plain.items()]
+        return " ".join([*words, *([ROTATES + self.rotates] if self.rotates else [])])
+
+
+def group_names() -> list[str]:
+    return sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
+
+
+def options(group: str, config_dir: str | None) -> list[Option]:
+    """The options of a group by name, also from the user's own conf folder. UserError for a broken file."""
+    found = sorted(options_of(group, config_dir).items())
+    return [option_of(name, path, config_dir) for name, path in found if not is_no_option(group, name)]
+
+
+def is_no_option(group: str, name: str) -> bool:
+    return name.startswith(NO_OPTIONS.get(group, "\0"))
+
+
+def option_of(name: str, path: Path, config_dir: str | None) -> Option:
+    text, values = read_yaml(path)
+    docstring = docstring_of(str(values.get("_target_", "")), config_dir)
+    comments = [line.lstrip("#").rstrip() for line in text.splitlines() if re.match("#(?! @package)", line)]
+    lines = [line if line.startswith("  ") else line.strip() for line in comments]
+    command = next(iter(lines), "") if re.match(r"roundround\b", next(iter(lines), "")) else ""
+    rotates = [line for line in lines if line.startswith(ROTATES)]
+    others = [line for line in lines if line != command and line not in rotates]
+    own_idea = re.sub(r"(?m)(^\S.*)\n(?=\S)", r"\1 ", "\n".join(others))
+    return Option(
+        name=name,
+        command=command,
+        idea=own_idea or next(iter(docstring), ""),
+        docstring=docstring,
+        reference=next((paragraph for paragraph in docstring if "arXiv:" in paragraph), ""),
+        rotates=rotates[0].removeprefix(ROTATES) if rotates else "",
+        layers=letters(values) if "order" in values else "",
+        values=values,
+    )
+
+
+def read_yaml(path: Path) -> tuple[str, dict[str, Any]]:
+    """A yaml's text and its values. UserError for one that cannot be read."""
+    try:
+        text = read_text(path)
+        values = yaml.safe_load(text) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: not valid yaml: {one_line(error)}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: must give values by name, such as theta: 100.0")
+    return text, values
+
+
+def letters(pattern: dict[str, Any]) -> str:
+    """The layers of a pattern as a row, a letter for each kind: `LLLLLG ... G`, the last one where it is fixed."""
+    row = "".join(str(name)[0].upper() for name in pattern["order"])
+    return row + (f" ... {str(pattern['last'])[0].upper()}" if pattern.get("last") else " ...")
+
+
+def as_typed(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value).replace(" ", "") if isinstance(value, list | dict) else str(value)
+
+
+def docstring_of(target: str, config_dir: str | None) -> tuple[str, ...]:
+    """The paragraphs of the docstring of the class that a `_target_` names; none where there is no such class.
+
+    The class is ours, or in a module beside the user's own conf folder. Nothing is imported.
+    """
+    module, _, name = target.rpartition(".")
+    roots = [Path(__file__).parents[2], *([Path(config_dir)] if config_dir else [])]
+    files = [root.joinpath(*module.split(".")).with_suffix(".py") for root in roots if module]
+    for source in filter(Path.is_file, files):
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                paragraphs = (ast.get_docstring(node) or "").split("\n\n")
+                return tuple(" ".join(paragraph.split()) for paragraph in paragraphs if paragraph.strip())
+    return ()
+
+
+# -- which groups and options a verb takes
+
+
+def groups_of(verb: Verb) -> dict[str, tuple[str, str]]:
+    """The groups in the defaults list of a verb's yaml: the option of each, and the comment on its line.
+
+    A group whose option fills another node of the config has that in its name: `softmax@normalisers.ssmax`.
+    """
+    found = {}
+    text, values = read_yaml(conf_dir() / f"{verb.name.replace('-', '_')}.yaml")
+    for group, option in defaults_of(values):
+        if group:
+            line = re.search(rf"^  - {re.escape(group)}: .*?(?: # *(.*))?$", text, re.MULTILINE)
+            found[group] = (option, (line and line[1]) or "")
+    return found
+
+
+def defaults_of(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """The defaults list of a yaml as pairs of a group, empty for a yaml of the same folder, and an option."""
+    listed = values.get("defaults")
+    entries = [
+        entry if isinstance(entry, dict) else {"": entry} for entry in (listed if isinstance(listed, list) else [])
+    ]
+    return [(str(group), as_typed(option)) for entry in entries for group, option in entry.items()]
+
+
+def offered(verb: Verb, group: str, config_dir: str | None) -> list[str]:
+    """The options of a group that a verb takes."""
+    found = options_of(group, config_dir)
+    return [name for name in sorted(found) if takes(verb, group, name, found)]
+
+
+def takes(verb: Verb, group: str, name: str, found: dict[str, Path]) -> bool:
+    """Whether a verb takes an option: no class of a module that it refuses, no experiment of another verb's."""
+    if is_no_option(group, name):
+        return False
+    if group == "experiment":
+        command = re.search(r"^# roundround ([\w-]+)", read_yaml(found[name])[0], re.MULTILINE)
+        return command is None or verb_named(command[1]) is verb
+    refused = verb.refuses.get(group, ())
+    if not refused:
+        return True
+    _, values = read_yaml(found[name])
+    made_from = [read_yaml(found[base])[1] for group, base in defaults_of(values) if not group and base in found]
+    return not any(str(node.get("_target_")).startswith(refused) for node in [values, *made_from])
+
+
+def completions(verb: Verb, words: list[str], incomplete: str) -> list[str]:
+    """The groups and options that the word under the cursor may become, given the words before it.
+
+    Bash breaks words at `=`, so `pe=p_` arrives as `pe`, `=`, `p_`, and a lone `=` as nothing; the answers then begin
+    after the `=`.
+    """
+    if not incomplete and os.environ.get("COMP_WORDS", "").endswith("="):
+        words = [*words, "="]
+    prefix = f"{words[-2]}=" if words[1:] and words[-1] == "=" else ""
+    group, equals, _ = (prefix + incomplete).partition("=")
+    groups = groups_of(verb) if verb.config is not None else {}
+    found = [name for name in groups if name == group or (not equals and name.startswith(group))]
+    if len(found) > 1:
+        return [f"{name}=" for name in found]
+    options = [f"{name}={option}" for name in found for option in offered(verb, name, None)]
+    return [option.removeprefix(prefix) for option in options if option.startswith(prefix + incomplete)]
+
+
+# -- the keys of a yaml, with what the comment on the line of each says
+
+
+def keys_of(folder: str, name: str, prefix: str, config_dir: str | None, *, verb: bool = False) -> dict[str, Key]:
+    """The keys that an option gives, each behind a prefix such as `pe`; first the keys of the yamls it is made from.
+
+    Options of other groups that it chooses are `chosen_by`, and their keys are left out. folder: the one of its group,
+    `pe` or `pattern/kind`; empty for a verb's own yaml, whose groups are left out. UserError for a yaml that is not
+    there, although another one names it.
+    """
+    options = options_of(folder, config_dir) if folder else {name: conf_dir() / f"{name}.yaml"}
+    if name not in options:
+        raise UserError(f"a defaults list names {folder}/{name}, which is not there")
+    text, values = read_yaml(options[name])
+    beside = "/".join([folder, *name.split("/")[:-1]])  # where names in its defaults list begin
+    found: dict[str, Key] = {}
+    for group, option in defaults_of(values):
+        group = group.removeprefix("optional ")
+        of_another = group.startswith("/") and "@" in group  # puts an option into a node: /pe@local.pe
+        if option in ("null", "_self_") or group.startswith("override ") or of_another or (verb and group):
+            continue
+        option, _, at = option.partition("@")
+        group, _, below = group.partition("@")
+        if option.startswith("/"):
+            group, _, option = option[1:].partition("/")
+            group = f"/{group}"
+        there = group[1:] if group.startswith("/") else "/".join(filter(None, [beside, group]))
+        where = ".".join(filter(None, [prefix, at or below]))
+        found |= keys_of(there, option, where, config_dir)
+    for key in keys_in(text, prefix):
+        comment = key.comment or (found[key.name].comment if key.name in found else "")
+        found[key.name] = Key(key.name, key.default, comment)
+    return found
+
+
+def chosen_by(option: Option, group: str) -> dict[str, str]:
+    """The options of other groups that an option chooses, by what is typed to choose others: pe@pattern.local.pe."""
+    typed = [
+        (re.sub(r"^(override )?/", "", name), chosen) for name, chosen in defaults_of(option.values) if "/" in name
+    ]
+    return {name.replace("@", f"@{group}."): chosen for name, chosen in typed}
+
+
+def keys_in(text: str, prefix: str) -> Iterator[Key]:
+    """The keys that a yaml itself gives."""
+    lines = text.splitlines()
+
+    def inside(node: yaml.MappingNode, prefix: str) -> Iterator[Key]:
+        for name, value in node.value:
+            dotted = f"{prefix}.{name.value}" if prefix else str(name.value)
+            if not isinstance(name.value, str) or name.value in NO_KEYS:
+                continue
+            if isinstance(value, yaml.MappingNode) and value.value:
+                yield from inside(value, dotted)
+                continue
+            default, last = text[value.start_mark.index : value.end_mark.index], value.end_mark
+            if isinstance(value, yaml.SequenceNode):
+                default, last = "".join(default.split()), last if value.flow_style else name.end_mark
+            if not getattr(value, "flow_style", True):  # a list of a line for each item
+                default = as_typed(
+                    [yaml.safe_load(text[item.start_mark.index : item.end_mark.index]) for item in value.value]
+                )
+            _, _, comment = lines[last.line][last.column :].partition("#")
+            yield Key(dotted, default, comment.strip())
+
+    root = yaml.compose(text, yaml.SafeLoader)
+    if isinstance(root, yaml.MappingNode):
+        yield from inside(root, prefix)
 
 
 # -- lines of a page
 
 
-def columns() -> int:
-    return max(40, min(shutil.get_terminal_size((80, 24)).columns, WIDEST))
-
-
 def wrapped(text: str, indent: int) -> list[str]:
     """A text in lines that begin at a column; no word and no command is broken."""
-    return console.wrapped(text, columns(), " " * indent)
+    width = max(40, min(shutil.get_terminal_size((80, 24)).columns, WIDEST))
+    return console.wrapped(text, width, " " * indent)
 
 
 def rows(pairs: Iterable[tuple[str, str]], widest: int = NAMES, column: int | None = None) -> Iterator[str]:
@@ -86,34 +364,15 @@ def show(lines: Iterable[str]) -> None:
 # -- all verbs
 
 
-def purposes() -> list[tuple[str, list[Verb]]]:
-    return [(purpose, list(verbs)) for purpose, verbs in groupby(VERBS, key=lambda verb: verb.purpose)]
-
-
-def print_overview() -> None:
-    """Print what roundround can do in ten lines."""
-    verbs = [(purpose, ", ".join(verb.name for verb in verbs)) for purpose, verbs in purposes()]
-    show(
-        [
-            *wrapped("roundround VERB [KEY=VALUE ...]: where attention looks, and how sharply", 0),
-            "",
-            *rows([*verbs, ("Look up", "list [GROUP [NAME]], VERB --help")]),
-            "",
-            *wrapped("For a start: roundround train pe=p_rope, and when it is done roundround eval.", 0),
-            *wrapped("roundround --help has a sentence on each verb.", 0),
-        ]
-    )
-
-
 def print_verbs() -> None:
     """Print a sentence on each verb."""
     sections = [
         (purpose, [(", ".join([verb.name, *verb.aliases]), verb.help) for verb in verbs])
-        for purpose, verbs in purposes()
+        for purpose, verbs in groupby(VERBS, key=lambda verb: verb.purpose)
     ]
     look_up = [
         ("list [GROUP [NAME]]", "The groups, the options of one, or what one option is."),
-        ("VERB --help", "The groups and keys that a verb takes; also: help VERB."),
+        ("VERB --help", "The groups and keys that a verb takes."),
     ]
     lines = ["roundround VERB [KEY=VALUE ...] [FLAGS]", ""]
     lines += wrapped(
@@ -121,71 +380,48 @@ def print_verbs() -> None:
     )
     for heading, pairs in [*sections, ("Look up", look_up), ("Flags", FLAGS)]:
         lines += ["", heading, *rows(pairs, column=25)]
-    lines += [
-        "",
-        *wrapped("After the verb comes Hydra's grammar: key=value, group=option, -m for sweeps, --cfg job.", 0),
-    ]
+    lines += ["", *wrapped("After the verb comes Hydra's grammar: key=value, group=option, -m, --cfg job.", 0)]
+    lines += wrapped("For a start: roundround train pe=p_rope, and when it is done roundround eval.", 0)
     show(lines)
 
 
 # -- one verb
 
 
-def words_beside_help(words: list[str], verb: Verb) -> tuple[list[str], str | None]:
-    """The words beside --help that are no flags, and the user's own conf folder: UserError where there is none."""
-    with_value = {*WITH_VALUE, *WITH_VALUE.values(), *(name for name, flag in verb.flags.items() if flag.needs)}
-    rest, own = [], None
-    left = iter(words)
-    for word in left:
-        flag, equals, value = word.partition("=")
-        if flag in with_value:
-            value = value if equals else next(left, "")
-            own = value if flag in ("-cd", "--config-dir") else own
-        elif not word.startswith("-"):
-            rest.append(word)
-    return rest, checked_config_dir(own)
-
-
-def print_verb(verb: Verb, words: list[str], config_dir: str | None) -> None:
+def print_verb(verb: Verb, words: list[str]) -> None:
     """Print the groups and keys that a verb takes, each with its default and a sentence.
 
-    words: what is typed beside --help. GROUP=OPTION shows the keys of that option; a bare word is a key or a group, and
-    all else is left out. Other words, lists and sweeps say nothing here. UserError for an option or a key that does not
-    exist.
+    words: what is typed beside --help. GROUP=OPTION shows the keys of that option, and --config-dir adds the user's own
+    options; all else says nothing here. UserError for an option that does not exist.
     """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-cd", "--config-dir")
+    known, rest = parser.parse_known_args(words)
+    config_dir = checked_config_dir(known.config_dir)
     groups = {} if verb.config is None else groups_of(verb)
     chosen = {group: option for group, (option, _) in groups.items() if "@" not in group}
-    for group, equals, option in (word.partition("=") for word in words):
+    for group, equals, option in (word.partition("=") for word in rest):
         if equals and group in chosen and re.fullmatch(r"[\w./-]+", option):
             names = offered(verb, group, config_dir)
             if option not in (*names, "null"):
                 raise UserError(f"no {group}={option}{nearest(option, names)}")
             chosen[group] = option
-    sections = [list(own_keys(verb).values())]
-    sections += [
-        list(keys_of(group, option, "" if group == "experiment" else group, config_dir).values())
-        for group, option in chosen.items()
-        if option != "null"
-    ]
-    about = [] if verb.words or verb.config is None else [word for word in words if "=" not in word]
-    if about:
-        show(lines_about(about, verb, chosen, groups, sections, config_dir))
-        return
     word = f"[{word_of(verb)} ...] " if verb.words else "[RUN] " if verb.config is None else ""
     lines = [f"roundround {verb.name} {word}[KEY=VALUE ...]{' [FLAGS]' if verb.config else ''}", ""]
     lines += wrapped(f"{verb.help} {verb.more}", 0)
     if groups:
         lines += ["", "Groups and their options: GROUP=OPTION"]
         lines += lines_of_groups(verb, chosen, groups, config_dir)
-    lines += ["", "Keys and their defaults: KEY=VALUE"]
-    for keys in filter(None, sections):
-        lines += [*rows_of_keys(keys), ""]
+    lines += ["", "Keys and their defaults: KEY=VALUE", *rows_of_keys(own_keys(verb).values())]
+    for group, option in chosen.items():
+        keys = keys_of(group, option, "" if group == "experiment" else group, config_dir) if option != "null" else {}
+        lines += ["", *rows_of_keys(keys.values())] if keys else []
     if verb.config is not None:
-        lines += ["Flags", *rows([*FLAGS_OF_HYDRA, HELP if verb.words else HELP_ON, *own_words(verb)]), ""]
+        lines += ["", "Flags", *rows([*FLAGS_OF_HYDRA, HELP, *own_words(verb)]), ""]
         lines += wrapped(
             "roundround list GROUP NAME explains an option. GROUP=OPTION --help shows the keys of that option.", 0
         )
-    show(lines[: None if lines[-1] else -1])
+    show(lines)
 
 
 def own_keys(verb: Verb) -> dict[str, Key]:
@@ -221,38 +457,14 @@ def own_words(verb: Verb) -> Iterator[tuple[str, str]]:
     if verb.filters:
         yield "other KEY=VALUE", f"the same as {verb.filters}=[KEY=VALUE,...]"
     for name, flag in verb.flags.items():
-        yield (f"{name} NAME,NAME", meaning_of(flag)) if flag.needs else (name, f"the same as {flag.override}")
-
-
-def meaning_of(flag: Flag) -> str:
-    short = "".join(f"; {word} is {name}" for word, name in flag.short.items())
-    return f"the same as {flag.override}=[{','.join([*flag.first, 'NAME', 'NAME'])}]{short}"
+        short = "".join(f"; {word} is {name}" for word, name in flag.short.items())
+        value = " NAME,NAME" if "{}" in flag.override else ""
+        yield f"{name}{value}", f"the same as {flag.override.format('NAME,NAME')}{short}"
 
 
 def word_of(verb: Verb) -> str:
     """What a bare word of a verb is: PATH of paths=[...]."""
     return verb.words.removesuffix("s").upper()
-
-
-def lines_about(
-    names: list[str],
-    verb: Verb,
-    chosen: dict[str, str],
-    groups: dict[str, tuple[str, str]],
-    sections: list[list[Key]],
-    config_dir: str | None,
-) -> Iterator[str]:
-    """What the page of a verb says about these groups and keys. UserError for a name that is neither."""
-    keys = [key for section in sections for key in section]
-    for name in names:
-        found = [key for key in keys if key.name == name or key.name.startswith(f"{name}.")]
-        found = found or [key for key in keys if key.name.endswith(f".{name}")]
-        if not found and name not in chosen:
-            guess, _, _ = nearest(name, [*chosen, *(key.name for key in keys)]).partition(" (choices")
-            raise UserError(f"no key or group '{name}'{guess or f'; roundround {verb.name} --help lists all'}")
-        if name in chosen:
-            yield from lines_of_groups(verb, {name: chosen[name]}, {name: groups[name]}, config_dir)
-        yield from rows_of_keys(found)
 
 
 # -- groups and options
@@ -264,12 +476,7 @@ def print_groups() -> None:
 
 
 def print_group(group: str, config_dir: str | None) -> None:
-    """Print the options of a group: idea, paper, numbers; through a pipe in a line each, for grep.
-
-    UserError for a group that there is not.
-    """
-    if group not in group_names():
-        raise UserError(f"no group '{group}'{nearest(group, group_names())}")
+    """Print the options of a group: idea, paper, numbers; through a pipe in a line each, for grep."""
     found = options(group, config_dir)
     column = max(len(option.name) for option in found) + 2
     is_wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
@@ -287,9 +494,12 @@ def print_group(group: str, config_dir: str | None) -> None:
 def print_option(group: str, name: str, config_dir: str | None) -> None:
     """Print what one option is: its idea, formula and paper, its keys, and the command that uses it.
 
-    UserError for a group or a name that does not exist.
+    UserError for a name that does not exist.
     """
-    option = named_option(group, name, config_dir)
+    found = options_of(group, config_dir)
+    if name not in found:
+        raise UserError(f"no {group}={name}{nearest(name, sorted(found))}")
+    option = option_of(name, found[name], config_dir)
     is_setting = group in ("bench", "experiment")  # which give values to keys of others
     keys = keys_of(group, name, "" if is_setting else group, config_dir)
     lines = [f"{group}={name}"]
@@ -302,7 +512,7 @@ def print_option(group: str, name: str, config_dir: str | None) -> None:
     chosen = chosen_by(option, group)
     if option.rotates:
         pairs, _, slowest = option.rotates.partition(", ")
-        lines += ["", *wrapped(ROTATES.format(pairs, slowest), 2)]
+        lines += ["", *wrapped(ROTATION.format(pairs, slowest), 2)]
     if chosen:
         lines += ["", "Options", *rows([(f"{name}={choice}", "") for name, choice in chosen.items()])]
     keys = {name: key for name, key in keys.items() if not any(node.endswith(f"@{name}") for node in chosen)}

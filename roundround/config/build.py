@@ -7,7 +7,6 @@ to Python, and `+typo=1` passes Hydra; here each is a one-line error that names 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import inspect
 import re
 import sys
@@ -20,7 +19,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException, ValidationError
+from omegaconf.errors import OmegaConfBaseException
 
 from roundround.config.private import where
 from roundround.config.renamed import let_old_names_import, today
@@ -55,12 +54,9 @@ def constructed(node: DictConfig, family: type[T], checked: Mapping[str, Any], *
 def named_parts(target: type) -> dict[str, type]:
     """The constructor's parameters that take objects of a class by name, `Mapping[str, Corpus]`, with that class."""
     hints = constructor_hints(target)
-    parts = {key: typing.get_args(hint) for key, hint in hints.items() if typing.get_origin(hint) is Mapping}
-    return {key: args[1] for key, args in parts.items() if isinstance(args[1], type) and is_ours_to_build(args[1])}
-
-
-def is_ours_to_build(target: type) -> bool:
-    return target.__module__.startswith("roundround.")
+    parts = {key: typing.get_args(hint)[1] for key, hint in hints.items() if typing.get_origin(hint) is Mapping}
+    named = {key: part for key, part in parts.items() if isinstance(part, type)}
+    return {key: part for key, part in named.items() if part.__module__.startswith("roundround.")}
 
 
 def maker(node: DictConfig, family: type[T]) -> Callable[..., T]:
@@ -77,40 +73,28 @@ def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> di
         if key not in hints:
             raise UserError(f"{where(node)} has no parameter '{key}'{nearest(key, hints)}")
     missing = [key for key in required if key not in given]
-    return typed_values(node, hints, [*given, *missing], f"{where(node)}.")  # the others keep the constructor's default
+    keys = [*given, *missing]  # the others keep the constructor's default
+    values = plain(node)
+    return {key: typed_value(values.get(key, MISSING), hints[key], f"{where(node)}.{key}") for key in keys}
 
 
-def typed_values(node: DictConfig, hints: Mapping[str, Any], keys: Iterable[str], below: str) -> dict[str, Any]:
-    """Values of a node as plain Python of the types that `hints` gives; a text stays a text, one like a number too.
+def typed_value(value: Any, hint: Any, name: str) -> Any:
+    """A value of a config as plain Python of the type that `hint` gives; a text stays a text, one like a number too.
 
-    A single value is a list of one where a list is asked for (length=512). below: where in the config they are. Raises
-    UserError for a wrong type, for a number that is no 64-bit one, and for a key that has no value.
+    A single value is a list of one where a list is asked for (length=512). name: of the key in the config. Raises
+    UserError for a wrong type, and where there is no value.
     """
-    values: dict[str, Any] = {}
-    for key in keys:
-        hint = hints[key]
-        schema = OmegaConf.structured(
-            dataclasses.make_dataclass("Values", [(key, hint, dataclasses.field(default=MISSING))])
-        )
-        try:
-            if key not in map(str, node) or OmegaConf.is_missing(node, key):
-                raise UserError(f"{below}{key} has no value; give {below}{key}=...")
-            value = plain(OmegaConf.select(node, key))
-            parts = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
-            if bool in parts and isinstance(value, int | float) and value not in (0, 1):
-                raise ValidationError(f"Value '{value}' is neither true nor false")
-            if any(typing.get_origin(part) is list for part in parts):
-                value = [value] if isinstance(value, bool | int | float | str) else value
-                if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
-                    raise ValidationError(f"Value '{value}' must be a list of single values")
-            OmegaConf.update(schema, key, literal(value), force_add=False)
-            values[key] = plain(OmegaConf.select(schema, key))
-        except (OmegaConfBaseException, OverflowError) as error:
-            raise UserError(f"{below}{key}: {without_place(error)}") from error
-        numbers = values[key] if isinstance(values[key], list) else [values[key]]
-        if any(isinstance(number, int) and not -(2**63) <= number < 2**63 for number in numbers):
-            raise UserError(f"{below}{key}: {value} is beyond the whole numbers of 64 bits")
-    return values
+    if value == MISSING:
+        raise UserError(f"{name} has no value; give {name}=...")
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    if any(typing.get_origin(part) is list for part in parts) and isinstance(value, bool | int | float | str):
+        value = [value]
+    schema = schema_of(hint)
+    try:
+        OmegaConf.update(schema, "value", literal(value), force_add=False)
+        return plain(schema.value)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{name}: {without_place(error)}") from error
 
 
 def plain(value: Any) -> Any:
@@ -144,19 +128,10 @@ def target_class(node: DictConfig, family: type) -> type:
             let_old_names_import()
         target = get_class(today(name))
     except Exception as error:  # importing a user's module may raise anything
-        hint = "" if is_there(name) else "; --config-dir DIR names the folder of modules of your own"
-        raise UserError(f"{where(node)}._target_={name} cannot be imported: {one_line(error)}{hint}") from error
+        raise UserError(f"{where(node)}._target_={name} cannot be imported: {one_line(error)}") from error
     if not issubclass(target, family):
         raise UserError(f"{where(node)}._target_={name} is not a {family.__name__}")
     return target
-
-
-def is_there(name: str) -> bool:
-    """Whether Python finds the module or package with which a dotted name begins."""
-    try:
-        return importlib.util.find_spec(name.partition(".")[0]) is not None
-    except ValueError:
-        return False
 
 
 @cache
@@ -174,32 +149,28 @@ def constructor_options(target: type, runtime: frozenset[str]) -> tuple[dict[str
 def constructor_hints(target: type) -> dict[str, Any]:
     """The types of the constructor's parameters, where they can be trusted and known."""
     constructor: Any = target.__init__  # type: ignore[misc]
+    if target.__module__.startswith("lightning"):  # a library's annotations need not describe what a yaml may say
+        return {}
     try:
-        return typing.get_type_hints(constructor) if is_ours(target) else {}
+        return typing.get_type_hints(constructor)
     except NameError:  # a name imported for type checkers only
         return {}
-
-
-def is_ours(target: type) -> bool:
-    """Whether annotations can be trusted to describe yaml values, which a library's need not."""
-    return not target.__module__.startswith("lightning")
 
 
 def config_type(hint: Any) -> Any:
     """The hint where OmegaConf can check it (numbers, strings, lists of them, optional ones), otherwise Any."""
     if typing.get_origin(hint) is Sequence:  # which OmegaConf knows as a list
         hint = list[typing.get_args(hint)]  # type: ignore[misc]
-    return hint if checkable(hint) else Any
+    try:
+        schema_of(hint)
+    except OmegaConfBaseException:
+        return Any
+    return hint
 
 
-def checkable(hint: Any) -> bool:
-    simple = (int, float, bool, str)  # a tuple, because the arguments of a hint need not be hashable
-    parts = [part for part in typing.get_args(hint) if part is not type(None)]
-    if typing.get_origin(hint) in (types.UnionType, typing.Union) and len(parts) == 1:
-        return checkable(parts[0])
-    if typing.get_origin(hint) in (types.UnionType, typing.Union, list, dict, tuple):
-        return all(part in simple for part in parts)
-    return hint in simple
+def schema_of(hint: Any) -> Any:
+    """A config with one `value` of this type."""
+    return OmegaConf.structured(dataclasses.make_dataclass("Values", [("value", hint, MISSING)]))
 
 
 # -- the whole config of a verb
@@ -217,21 +188,22 @@ def checked(schema: type[T], cfg: DictConfig, below: str = "") -> T:
     others = {name: field.type for name, field in declared.items() if name not in nodes}
     hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=others), names)
     values: dict[str, Any] = {}
+    given: Any = OmegaConf.to_container(cfg, resolve=True)
     required = [name for name, field in declared.items() if field.default is dataclasses.MISSING]
     for key in dict.fromkeys([*map(str, cfg), *required]):
         if key not in declared:
             raise UserError(f"no config key '{below}{key}'{nearest(key, declared)}")
         part = hints.get(key)  # None for a node
         if part is not None and not dataclasses.is_dataclass(part):
-            values |= typed_values(cfg, hints, [key], below)
+            values[key] = typed_value(given.get(key, MISSING), part, f"{below}{key}")
             continue
-        given = OmegaConf.select(cfg, key)
-        if isinstance(given, DictConfig):
-            values[key] = checked(part, given, f"{key}.") if isinstance(part, type) else given
-        elif given is None and declared[key].default is None:
+        node = OmegaConf.select(cfg, key)
+        if isinstance(node, DictConfig):
+            values[key] = checked(part, node, f"{key}.") if isinstance(part, type) else node
+        elif node is None and declared[key].default is None:
             values[key] = None
         else:
-            raise UserError(f"{below}{key} must give values by name; it is {given}")
+            raise UserError(f"{below}{key} must give values by name; it is {node}")
     config = schema(**values)
     config.check()  # type: ignore[attr-defined]
     return config

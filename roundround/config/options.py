@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from roundround.config.build import maker
 from roundround.config.recorded import as_dict, give_theta
 from roundround.support.errors import UserError, nearest
 from roundround.support.files import home_expanded
-
-T = TypeVar("T")
 
 
 def conf_dir() -> Path:
@@ -91,11 +88,6 @@ def as_path(group: str, name: str) -> str:
     if group not in BY_PATH or not (is_there or re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name)):
         return ""
     return f"; write {BY_PATH[group][is_there]}={as_value(name)}"
-
-
-def named(group: str, name: str, family: type[T], **numbers: Any) -> Callable[..., T]:
-    """A function that builds an option again and again; UserError for a name or a number that does not exist."""
-    return maker(load_option(group, name, **numbers), family)
 
 
 # -- Hydra's composition, without running anything: to read a command line, to complete it, to compare with

@@ -6,7 +6,6 @@ Tested by tests/config/test_recorded.py and tests/config/test_starting.py.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -73,20 +72,15 @@ def nodes_in(value: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]
         yield from nodes_in(item, f"{name}.{key}" if name else str(key))
 
 
-def kinds_in(config: DictConfig) -> dict[str, DictConfig]:
-    """The kinds of layers of a config's pattern, by name; none where there is no pattern."""
-    pattern = OmegaConf.select(config, "pattern")
-    nodes = {str(name): node for name, node in pattern.items()} if isinstance(pattern, DictConfig) else {}
-    return {name: node for name, node in nodes.items() if isinstance(node, DictConfig)}
-
-
 def give_theta(config: DictConfig, theta: Any = None) -> None:
     """Put the base of RoPE where an encoding's `theta` is null, so that a run's config says everything about its model.
 
     theta: the base of the model at hand, one number or one for each kind of layer; None if it brings none: then a
     kind's own, else THETA. `pe.theta` stays null where kinds of layers that use `pe` bring their bases.
     """
-    kinds = kinds_in(config)
+    pattern = config.get("pattern")
+    found = {str(name): node for name, node in pattern.items()} if isinstance(pattern, DictConfig) else {}
+    kinds = {name: node for name, node in found.items() if isinstance(node, DictConfig)}
     alone = [kind for kind in kinds.values() if kind.get("pe") is None and kind.get("theta") is not None]
     by_kinds = theta is None and alone != []
     for key in ["pe", *(f"pattern.{name}.pe" for name in kinds)]:
@@ -148,11 +142,12 @@ def config_of_run(
     own = own_config(manifest, directory, trust=cfg.trust)
     keys = overridden(overrides)
     everything = "experiment" in keys
-    typed, recorded = (settings_in(words, free) for words in (overrides, manifest["overrides"]))
+    typed, recorded = (  # the overrides that decide about a result
+        {word for word in words if not any(is_below(key, free) for key in overridden([word]))}
+        for words in (overrides, manifest["overrides"])
+    )
     if cfg.resume is not None and "resume" not in keys and typed != recorded:  # a job that resumes its own run
-        words = [f"give {' '.join(sorted(recorded - typed))}", f"leave out {' '.join(sorted(typed - recorded))}"]
-        advice = "; ".join(word for word, some in zip(words, (recorded - typed, typed - recorded), strict=True) if some)
-        raise UserError(f"{directory} holds a run that was started with other settings: {advice}")
+        raise UserError(f"{directory} holds a run that was started with other settings: {' '.join(sorted(recorded))}")
     of_task = {"model.train_length", "tokenizer"} if own.get("tokenizer") is None else set()  # which a task decides
     give_theta(cfg, OmegaConf.select(own, "pe.theta"))
     before, after = flat(as_dict(own)), flat(as_dict(cfg))
@@ -165,8 +160,7 @@ def config_of_run(
         and not (is_below(key, of_task) and key not in keys)
     ]
     if changed and typed != recorded:  # else what differs was decided when the run began, such as init=last
-        names = re.sub(r"\._target_|\b(\w+\.)+(?=[A-Z])", "", ", ".join(changed))  # of classes, without their modules
-        raise UserError(f"a resumed run keeps its settings; leave out what changes: {names}")
+        raise UserError(f"a resumed run keeps its settings; leave out what changes: {', '.join(changed)}")
     for name in free:
         whole = everything or name in OF_THE_COMMAND
         for key in [name] if whole else [k for k in keys if k == name or k.startswith(name + ".")]:
@@ -174,8 +168,3 @@ def config_of_run(
             if value is not ABSENT:  # such as trainer.num_nodes, which stands in no yaml
                 OmegaConf.update(own, key, literal(plain(value)), merge=False)
     return own
-
-
-def settings_in(overrides: list[str], free: Collection[str]) -> set[str]:
-    """The overrides that decide about a result."""
-    return {word for word in overrides if not any(is_below(key, free) for key in overridden([word]))}

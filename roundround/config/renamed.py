@@ -6,11 +6,8 @@ Tested by tests/config/test_renamed.py.
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import sys
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
 
 RENAMED = {  # old name: new name; of the names that begin alike the longest counts
     "roundround.attention": "roundround.kernels",
@@ -18,6 +15,7 @@ RENAMED = {  # old name: new name; of the names that begin alike the longest cou
     "roundround.attention.compilation": "roundround.kernels.torch_internals",
     "roundround.attention.finals": "roundround.kernels.variants",
     "roundround.attention.kernels": "roundround.kernels.sdpa",
+    "roundround.command_line.places": "roundround.command_line.launch",
     "roundround.data.mixture": "roundround.data.prepared",
     "roundround.data.pydoc": "roundround.data.local_texts",
     "roundround.data.stories": "roundround.data.local_texts",
@@ -58,28 +56,13 @@ def today(name: str) -> str:
     return name
 
 
-class OldNames(MetaPathFinder, Loader):
-    """Imports a renamed module under its old name: it is the same module, so that a class exists once."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        return None if today(name) == name else ModuleSpec(name, self)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = importlib.import_module(today(spec.name))
-        self.spec = module.__spec__
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self.spec  # the import system has just replaced it by the spec of the old name
-
-
 def let_old_names_import() -> None:
-    """For code of variants, which names rooms in its import lines.
+    """For code of variants, which names rooms in its import lines: each module is there under its old name too.
 
-    The rooms are known from now on, because importing one binds its name in the package: `roundround.attention` and
-    `roundround.runs` are functions there.
+    It is the same module, so that a class exists once.
     """
-    if not any(isinstance(finder, OldNames) for finder in sys.meta_path):
-        sys.meta_path.insert(0, OldNames())
-        sys.modules["roundround.attention"] = importlib.import_module("roundround.kernels")
-        sys.modules["roundround.runs"] = importlib.import_module("roundround.records")
+    for old, new in RENAMED.items():
+        room = importlib.import_module(new)
+        sys.modules.setdefault(old, room)
+        for found in pkgutil.walk_packages(vars(room).get("__path__", []), f"{new}."):
+            sys.modules.setdefault(old + found.name.removeprefix(new), importlib.import_module(found.name))

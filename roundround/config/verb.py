@@ -72,16 +72,12 @@ class FigureStyle:
 class Flag:
     """A flag of a verb's own, which is rewritten to an override.
 
-    override: what the flag stands for; of a flag that takes names, `--temp A,B`, the key whose list they join.
-    needs: what the value is, in words; empty where the flag takes none. first: names that are always in the list.
-    short: names that stand for others. choices: the node of the verb's config whose keys may be named.
+    override: what the flag stands for, with {} where the flag takes names, as in `--temp A,B`. short: names that stand
+    for others.
     """
 
     override: str
-    needs: str = ""
-    first: tuple[str, ...] = ()
     short: Mapping[str, str] = field(default_factory=dict)
-    choices: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +95,9 @@ class Verb:
     partly: groups of a run's config that may be changed in part: keys below them are added to what the verb's own yaml
     has.
 
-    words: the key whose list takes words without `=`. names: what these words may name, as "module:function"; empty
-    where they name runs. filters: the key whose list takes every key=value that is not the verb's own; sweeps_filters:
-    with --multirun each combination of their values is a job. pairs: keys whose value is key=value itself. flags: its
-    own ones.
+    words: the key whose list takes words without `=`. names: whether these words are names, not paths. filters: the key
+    whose list takes every key=value that is not the verb's own; sweeps_filters: with --multirun each combination of
+    their values is a job. pairs: keys whose value is key=value itself. flags: its own ones.
 
     parallel: the processes of a launcher share its work. measures: its records are numbers of a model, which `compare`
     can put side by side. repeats: `rerun` can do it again and compare. title: of its page. page: what its page shows,
@@ -121,7 +116,7 @@ class Verb:
     refuses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     partly: tuple[str, ...] = ()
     words: str = ""
-    names: str = ""
+    names: bool = False
     filters: str = ""
     sweeps_filters: bool = False
     pairs: tuple[str, ...] = ()

@@ -46,9 +46,7 @@ FILES = (
     *("metrics.csv", "results.csv"),
 )
 FIGURES = ("*.svg", "*.pdf", "*.png")  # the same, in its folder
-EXPORTED = "exported"  # what a run whose parameters were shared out leaves for from_pretrained
 SCRATCH = "roundround-rank-"
-LARGEST = 16 << 20  # bytes of a manifest; most have a few thousand
 NEEDED = {"verb", "status", "started", "roundround", "overrides", "config", "facts", "headline"}  # what makes it one
 
 
@@ -167,7 +165,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     """The manifest of a run directory; nothing in its strings is resolved. UserError if the directory is no run."""
     path = directory / MANIFEST
     try:
-        manifest: Any = parse_json(read_text(path, LARGEST))
+        manifest: Any = parse_json(read_text(path))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else one_line(error)
         raise UserError(f"{directory} is not a run directory: its {MANIFEST} cannot be read: {reason}") from error

@@ -24,7 +24,6 @@ from roundround.config.recorded import as_dict, flat
 from roundround.distributed.device import PeakMemory, larger
 from roundround.distributed.launcher import job, rank
 from roundround.records.directories import (
-    EXPORTED,
     FIGURES,
     FILES,
     LOCK,
@@ -226,7 +225,6 @@ def clean_up(directory: Path) -> None:
     for folder, names in {".": FILES, "conf/softmax": FILES, "figures": FIGURES}.items():
         for path in leftovers(directory / folder, names):
             path.unlink()
-    shutil.rmtree(directory / f".{EXPORTED}", ignore_errors=True)
     if (directory / "checkpoints").is_dir():
         from roundround.records import checkpoints  # torch takes seconds to import
 

@@ -21,11 +21,11 @@ from roundround.support.errors import OutputError, escaped, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Column, Table
+    from rich.table import Table
 
 WIDE = 10_000  # characters: a file or a pipe has no width to wrap at
 UNBROKEN = 30  # characters of a cell that stays on one line: a number with its interval has fewer
-NARROWEST = 20  # characters of a column whose cells are longer
+NARROWEST = 20  # characters of a column of sentences
 # a verb and the words behind it, up to one that is prose: in small letters, or behind a sign that ends a clause
 COMMAND = re.compile(r"roundround [a-z-]+((?<![.,;:]) (-\S+ |(?=\S*([^a-z\s.,;:]|\.\w)))('[^']*'|[^\s'])+)*")
 
@@ -54,12 +54,6 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     return [indent + line.replace("\0", " ") for line in lines]
 
 
-def print_passing(text: str) -> None:
-    """On a terminal, print what the next line overwrites; an empty text takes it away. Elsewhere print nothing."""
-    if not quiet and sys.stderr.isatty():
-        print(f"{text:<10}", end="\r", file=sys.stderr, flush=True)
-
-
 def print_result(text: str) -> None:
     """Print one line on standard output, such as the run directory: never cut."""
     print(escaped(text), flush=True)
@@ -80,8 +74,8 @@ def print_table(
 ) -> None:
     """Print tables on standard error, or on standard output; a pipe or a file gets them as wide as they are.
 
-    `fitted` leaves out columns that have no room. A line below names them, and `see`, such as format=markdown, which
-    shows all.
+    On a narrow terminal columns leave in the order of `first_to_leave` until the others have room. A line below names
+    them, and `see`, such as format=markdown, which shows all.
     """
     if quiet:
         return
@@ -90,102 +84,79 @@ def print_table(
     stream = sys.stdout if on_output else sys.stderr
     wide = not stream.isatty() and not os.environ.get("COLUMNS", "").isdigit()
     room = WIDE if wide else Console(file=stream).width
-    console = Console(
-        file=stream, width=WIDE, markup=False, emoji=False, highlight=False
-    )  # the terminal wraps the rest
+    console = Console(file=stream, width=WIDE, markup=False, emoji=False, highlight=False)
     missing: dict[str, None] = {}
     for table in tables:
         if isinstance(table, str):
             console.print(escaped(table), width=room)
             continue
-        parts, left_out = fitted(table, room, first_to_leave)
-        for part in parts:
-            console.print(part)
-        missing |= dict.fromkeys(left_out)
+        names = [str(column.header) for column in table.columns]
+        leave = [name for name in first_to_leave if name in names]
+        kept = [[name for name in names if name not in leave[:n]] for n in range(len(leave) + 1)]
+        shown = next((names for names in kept if least(part_of(table, names)) <= room), kept[-1])
+        for part in parts_of(table, shown, room):
+            console.print(part, width=max(room, least(part)))  # the terminal wraps a column that alone is too wide
+        missing |= dict.fromkeys(name for name in leave if name not in shown)
     if missing:
         shows = f"a wider terminal{f' or {see}' * bool(see)} shows them"
         print(in_lines(f"not shown for lack of room: {', '.join(missing)}; {shows}", stream), file=stream)
 
 
-def fitted(table: Table, room: int, first_to_leave: Sequence[str]) -> tuple[list[Table], list[str]]:
-    """A table as parts that a terminal has room for, and the columns left out.
+def least(table: Table) -> int:
+    """The width that a table needs."""
+    from rich.console import Console
 
-    No cell of up to UNBROKEN characters is broken, and longer ones only at spaces. Columns leave in the order of
-    `first_to_leave`; one that still has room stays. If the others are too wide, they are printed below each other, each
-    time with the first column. A column that alone is too wide stays whole: the terminal wraps it.
-    """
-    left_out = [name for name in first_to_leave if any(column.header == name for column in table.columns)]
-    kept = [n for n, column in enumerate(table.columns) if column.header not in left_out]
-    widths = list(map(widths_of, table.columns))
-    for name in reversed(left_out.copy()):
-        more = [n for n, column in enumerate(table.columns) if n in kept or column.header == name]
-        if spare_room(table, more, widths, room) >= 0:
-            kept = more
-            left_out.remove(name)
-    first, *others = kept
-    groups = [[first]]
-    for n in others:
-        if len(groups[-1]) > 1 and spare_room(table, [*groups[-1], n], widths, room) < 0:
-            groups.append([first])
-        groups[-1].append(n)
-    parts = [part_of(table, group, widths, spare_room(table, group, widths, room)) for group in groups]
+    return Console(width=WIDE).measure(table).minimum
+
+
+def parts_of(table: Table, names: Sequence[str], room: int) -> list[Table]:
+    """The columns of these names as tables below each other that have room, each with the first column."""
+    whole = part_of(table, names)
+    if least(whole) <= room:
+        return [whole]
+    groups = [[names[0]]]
+    for name in names[1:]:
+        if len(groups[-1]) > 1 and least(part_of(table, [*groups[-1], name])) > room:
+            groups.append([names[0]])
+        groups[-1].append(name)
+    parts = [part_of(table, group) for group in groups]
     for part in parts[1:]:
         part.title = None
     for part in parts[:-1]:
         part.caption = None
-    return parts, [str(column.header) for column in table.columns if column.header in left_out]
+    return parts
 
 
-Widths = Sequence[tuple[int, int]]  # the least and the largest that each column needs, in characters
+def part_of(table: Table, names: Sequence[str]) -> Table:
+    """The table with the columns of these names, its text escaped.
 
+    Only sentences, whose columns have cells of more than UNBROKEN characters with spaces, may be broken into lines.
+    """
+    from rich.cells import cell_len
 
-def part_of(table: Table, columns: Sequence[int], widths: Widths, spare: int) -> Table:
-    """The table with these columns alone, its text escaped. Columns that may be broken share the spare characters."""
     part = copy(table)
     part.title, part.caption = (escaped(str(text)) if text else None for text in (table.title, table.caption))
     part.columns, part.rows = [], []
-    share = min(1.0, max(0, spare) / max(1, sum(widths[n][1] - widths[n][0] for n in columns)))
-    for n in columns:
-        column, (least, most) = table.columns[n], widths[n]
-        width = least + int(share * (most - least))
+    columns = [column for column in table.columns if str(column.header) in names]
+    for column in columns:
+        lines = [line for cell in (column.header, *column.cells) for line in lines_of(cell).split("\n")]
+        whole = max((cell_len(line) for line in lines if column.no_wrap or is_whole(line)), default=NARROWEST)
         part.add_column(
             lines_of(column.header),
-            width=width,
+            min_width=whole,
+            no_wrap=all(map(is_whole, lines)) or column.no_wrap,
             overflow="fold",
             justify=column.justify,
             style=column.style,
-            no_wrap=column.no_wrap,
         )
-    cells = zip(*(table.columns[n].cells for n in columns), strict=True)
-    for row, texts in zip(table.rows, cells, strict=True):
+    for row, texts in zip(table.rows, zip(*(column.cells for column in columns), strict=True), strict=True):
         part.add_row(*map(lines_of, texts), style=row.style, end_section=row.end_section)
     return part
 
 
-def spare_room(table: Table, columns: Sequence[int], widths: Widths, room: int) -> int:
-    """The characters that are left if each of these columns has its least width; negative for missing ones."""
-    from rich.console import Console
-
-    shape = copy(table)
-    shape.title = shape.caption = None
-    shape.columns, shape.rows = [], []
-    for n in columns:
-        shape.add_column(width=widths[n][0])
-    return room - Console(width=WIDE).measure(shape).maximum
-
-
-def widths_of(column: Column) -> tuple[int, int]:
-    """The least and the largest width that a column needs: whole cells, or whole words of longer ones."""
-    from rich.cells import cell_len
-
-    head, *cells = [lines_of(cell).split("\n") for cell in (column.header, *column.cells)]
-    lines = [line for cell in cells for line in cell]
-    words = [word for line in [*head, *lines] for word in line.split()]
-    most = max(map(cell_len, [*head, *lines]), default=0)
-    if column.no_wrap:
-        return most, most
-    whole = [width if (width := cell_len(line)) <= UNBROKEN else NARROWEST for line in lines]
-    return max([*whole, *map(cell_len, words)], default=0), most
+def is_whole(line: str) -> bool:
+    """Whether a line of a cell is never broken: a name, or a number with its interval."""
+    return len(line) <= UNBROKEN or " " not in line
 
 
 def lines_of(cell: RenderableType) -> str:
@@ -229,9 +200,6 @@ def open_streams() -> None:
 
 def text_stream(number: int, before: TextIO | None) -> TextIO:
     """A stream in the encoding of the one before, with escapes for what that cannot write."""
-    if os.name != "posix" and isinstance(before, io.TextIOWrapper):  # the console of Windows is no file
-        before.reconfigure(errors="backslashreplace")
-        return before
     raw = Stream(number, needed=number == 1)
     return io.TextIOWrapper(
         io.BufferedWriter(raw),

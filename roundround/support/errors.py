@@ -40,14 +40,8 @@ def check_no_credentials(text: str, option: str) -> None:
 def nearest(name: str, choices: Iterable[str]) -> str:
     """The end of a message about a wrong name: the nearest right one, if there is one, and all of them."""
     name, names = name.lower(), sorted(choices)
-    longer = sorted(
-        (choice for choice in names if len(name) > 2 and choice.startswith(name)), key=len
-    )  # sof -> softmax
-    beginnings = {choice[: len(name)]: choice for choice in reversed(names)}  # adaptve -> adaptive_temperature
-    misspelt = [
-        beginnings[part] for part in difflib.get_close_matches(name, filter(None, beginnings), n=1, cutoff=0.75)
-    ]
-    near = longer or difflib.get_close_matches(name, names, n=1) or misspelt  # smollm -> smollm2-135m, not small
+    longer = sorted((choice for choice in names if len(name) > 2 and choice.startswith(name)), key=len)
+    near = longer or difflib.get_close_matches(name, names, n=1)
     guess = f"; did you mean '{near[0]}'?" if near else ""
     return f"{guess} (choices: {', '.join(names)})" if names else guess
 

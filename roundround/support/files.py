@@ -6,7 +6,6 @@ Tested by tests/records/test_run.py.
 from __future__ import annotations
 
 import errno
-import fnmatch
 import hashlib
 import json
 import os
@@ -22,14 +21,8 @@ from typing import Any
 from roundround.support.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk, and of a user's share of it
-LARGEST = 1 << 30  # bytes of a text; the tokenizer.json of a million tokens has less than a tenth
 # what no path of this machine begins with: s3://, zip::http://, and http:/, which is misspelt
 ADDRESS = re.compile(r"([a-z][\w+.-]+::)*(?!file:)[a-z][\w+.-]+:[/\\]", re.IGNORECASE)
-TEMPORARY = re.compile(r"\.(?P<name>.+)\.[a-z0-9_]{8}")  # as tempfile makes it from the prefix below
-
-
-class UnfitToRead(OSError):
-    """For a pipe or a device, which would be read without end, or a file that would fill the memory."""
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -49,9 +42,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 def leftovers(folder: Path, names: Iterable[str]) -> list[Path]:
     """The temporary files of killed `write_atomically` calls in a folder, for the files of these names or patterns."""
-    found = [(path, TEMPORARY.fullmatch(path.name)) for path in folder.glob(".*.*")]
-    wanted = list(names)
-    return [path for path, m in found if m is not None and any(fnmatch.fnmatchcase(m["name"], name) for name in wanted)]
+    return [path for name in names for path in folder.glob(f".{name}.{'[a-z0-9_]' * 8}")]  # as tempfile does
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -76,13 +67,10 @@ def parse_json(text: str, **hooks: Any) -> Any:
 
 
 def home_expanded(path: str, option: str) -> Path:
-    """The path with `~` and `~user` replaced. UserError, which names the option, for an address, or an unknown home."""
+    """The path with `~` and `~user` replaced. UserError, which names the option, for an address."""
     if ADDRESS.match(path):
         raise UserError(f"{option} is an address; give a file or folder of this machine")
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise UserError(f"{option}: no home folder is known for '{path}'; give the path in full") from None
+    return Path(path).expanduser()
 
 
 @contextmanager
@@ -120,30 +108,17 @@ def usual_mode(path: Path | str) -> None:
     os.chmod(path, 0o666 & ~mask)
 
 
-def check_current_folder() -> None:
-    """Raises UserError if the current folder is gone, which relative paths and children need."""
-    try:
-        os.getcwd()
-    except OSError as error:
-        raise UserError(f"the current folder cannot be used ({error.strerror}); cd to another one") from error
-
-
 def check_is_file(path: Path) -> os.stat_result:
-    """The status of a regular file. UnfitToRead for a pipe, a device or a folder; OSError if there is nothing."""
+    """The status of a regular file. OSError for a pipe, a device or a folder, and if there is nothing."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise UnfitToRead(errno.EINVAL, "it is not a regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return status
 
 
-def read_text(path: Path, largest: int = LARGEST) -> str:
-    """The text of a regular file of at most `largest` bytes.
-
-    UnfitToRead for anything else, OSError if it cannot be read, UnicodeDecodeError if it is not UTF-8.
-    """
-    n_bytes = check_is_file(path).st_size
-    if n_bytes > largest:
-        raise UnfitToRead(errno.EFBIG, f"it has {n_bytes:,} bytes, and up to {largest:,} are read", str(path))
+def read_text(path: Path) -> str:
+    """The text of a regular file. OSError if it cannot be read, UnicodeDecodeError if it is not UTF-8."""
+    check_is_file(path)
     return path.read_text(encoding="utf-8")
 
 
@@ -158,10 +133,9 @@ def is_full(error: BaseException, numbers: Sequence[int] = FULL) -> bool:
 
 
 def sha256(*paths: Path) -> str:
-    """sha256 (hex) of files, one after the other. OSError for anything else."""
+    """sha256 (hex) of files, one after the other."""
     digest = hashlib.sha256()
     for path in paths:
-        check_is_file(path)
         with open(path, "rb") as file:
             while block := file.read(1 << 22):
                 digest.update(block)

@@ -6,6 +6,7 @@ Tested by tests/test_imports.py.
 from __future__ import annotations
 
 import ast
+import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,10 +50,8 @@ def import_statements(source: str | bytes, package: str | None = None) -> Iterat
 
 def origin_of(node: ast.ImportFrom, package: str | None) -> str:
     """The module after `from`; a relative one below `package`."""
-    if package is None or not node.level:
-        return "." * node.level + (node.module or "")
-    above = package.split(".")[: len(package.split(".")) - node.level + 1]
-    return ".".join([*above, *([node.module] if node.module else [])])
+    name = "." * node.level + (node.module or "")
+    return importlib.util.resolve_name(name, package) if package else name
 
 
 def package_of(module: str, path: Path) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.build import checked, maker, plain
-from roundround.config.recorded import overridden
 from roundround.model.block import Attention, LayerKind, order_of_layers
 from roundround.model.decoder import Decoder
 from roundround.model.gate import OutputGate
@@ -119,30 +118,31 @@ def maker_of(part: str, node: DictConfig | None) -> Callable[..., Any] | None:
     return maker(node, FAMILIES[part]) if node else None  # an option such as qk_norm=none has nothing in it
 
 
-def close_unread_parts(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]) -> None:
-    """Take away what no layer reads, and its choice: a part that every kind of the pattern names itself, and the base
-    of a kind whose encoding has another.
+def unread_keys(
+    pattern: DictConfig | None, pe: DictConfig | None, typed: Collection[str], chosen: str | None
+) -> list[str]:
+    """The keys of a config that no layer reads: a part that every kind of the pattern names itself, and the base of a
+    kind whose encoding has another.
 
-    UserError for one that the command line gives.
+    typed: the keys that the command line gives; UserError where it gives one of these. chosen: the pattern's option.
     """
-    if not cfg.get("pattern"):
-        return
-    kinds = kinds_by_name(cfg.pattern)
+    if not pattern:
+        return []
+    kinds, unread = kinds_by_name(pattern), list[str]()
     for name, kind in kinds.items():
-        encoding = cfg.pe if kind.pe is None else kind.pe
+        encoding = pe if kind.pe is None else kind.pe
         own = encoding.get("theta") if encoding else None
         if own is not None and kind.theta is not None and own != kind.theta:
-            if f"pattern.{name}.theta" in overridden(overrides):
+            if f"pattern.{name}.theta" in typed:
                 raise UserError(f"pattern.{name}.theta={kind.theta:g}, and its encoding has theta={own:g}; give one")
-            cfg.pattern[name].theta = None
+            unread.append(f"pattern.{name}.theta")
     for part in FAMILIES:
-        why = why_unread(part, kinds, f"pattern={choices.get('pattern')}")
-        if why and part in {key.partition(".")[0] for key in overridden(overrides)}:
+        why = why_unread(part, kinds, f"pattern={chosen}")
+        if why and part in {key.partition(".")[0] for key in typed}:
             raise UserError(why)
-        if why and part in cfg:
-            with open_dict(cfg):
-                cfg[part] = None
-            choices[part] = None
+        if why:
+            unread.append(part)
+    return unread
 
 
 def replaced_in_pattern(own: DictConfig | None, given: DictConfig) -> DictConfig:

@@ -1,7 +1,6 @@
 """Where a training run starts: from weights drawn by its seed, from a checkpoint's, or where it stopped.
 
-`starting_point` decides that once, from the composed config. The run then asks its `Start` for the tokenizer, the
-vocabulary and the weights.
+`starting_point` decides that once, from the composed config. Its `Start` names the tokenizer and the weights.
 
 Tested by tests/trained/test_initial.py and tests/training/test_train.py.
 """
@@ -10,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
@@ -25,19 +25,18 @@ from roundround.config.recorded import RUN, as_dict, config_of_run, give_theta, 
 from roundround.data.corpora import Source
 from roundround.data.minimal_pairs import MinimalPairs
 from roundround.data.prepared import Prepared, TokenData
-from roundround.data.tasks.base import BYTES_OF_TOKEN, Task
+from roundround.data.tasks.base import Task
 from roundround.data.tasks.batches import TaskData
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
-from roundround.distributed.device import check_fits
-from roundround.model.decoder import Decoder, belongs_to_a_variant, fill, is_sharded
+from roundround.model.decoder import Decoder, belongs_to_a_variant, fill
 from roundround.records import checkpoints
 from roundround.records.directories import ONE_RUN, find_run, read_manifest
 from roundround.records.run import Invocation
 from roundround.support.errors import UserError
 from roundround.support.files import sha256
-from roundround.trained.models import TrainedRun, decoder_of_config, planned, saved_tokenizer
-from roundround.trained.patterns import PARTS, close_unread_parts, replaced_in_pattern
+from roundround.trained.models import TrainedRun, build_decoder, decoder_of_config, planned, saved_tokenizer
+from roundround.trained.patterns import PARTS, replaced_in_pattern, unread_keys
 from roundround.verbs.train import TrainConfig
 
 if TYPE_CHECKING:
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 Data = TypeVar("Data", TokenData, TaskData)
 OF_THE_WEIGHTS = {"model", "tokenizer", "pattern", "qk_norm", "gate"}
 NOT_IN_WEIGHTS = {"model.train_length", "model.initializer_range"}  # may be given beside init=
+PART_OF_KIND = re.compile(r"(^[+]*|@)pattern\.")  # the key of an override
 OF_TEXT = {  # keys that mean nothing beside a task, and what says it there
     "tokenizer": "a task has its own vocabulary",
     "validation_tokens": "a task says data.validation_examples",
@@ -53,95 +53,63 @@ OF_TEXT = {  # keys that mean nothing beside a task, and what says it there
 }
 
 
-class Start:
-    """A start from weights that the seed draws, and the base class of the other starts, which override its hooks.
+MakeDecoder = Callable[..., Decoder]  # from n_vocab, and what is done with each layer once it is made
 
-    choices: the option of each config group, as the run reports it. config: what the run records as its own. facts:
-    what the manifest keeps about the start. message: a line about it for the person at the terminal. task: what the run
-    learns, where that had to be built to know the config.
+
+class Weights:
+    """Weights that the seed draws, and the base class of weights from elsewhere, which override its hooks.
+
+    facts: what the manifest keeps about them. message: a line about them for the person at the terminal. sha256: of
+    their files. n_rows: of their embeddings. tokenizer: the one that they were trained with. The last two are None
+    where the config decides.
     """
 
-    config: dict[str, Any]
+    def __init__(self, folder: Path | None = None, sha256: str | None = None, n_rows: int | None = None) -> None:
+        self.sha256, self.n_rows = sha256, n_rows
+        self.facts = {} if folder is None else {"init": {"folder": str(folder), "sha256": sha256}}
+        self.message = None if folder is None else f"starting from the weights of {folder}"
+        self.tokenizer: TokenizerRecipe | None = None
 
-    message: str | None = None
-    task: Task | None = None
+    def check(self, make: MakeDecoder) -> None:
+        """Raises UserError where they do not fit the decoder that the config describes; it takes no memory."""
 
-    def __init__(self, choices: dict[str, Any]) -> None:
-        self.choices = choices
-        self.facts: dict[str, Any] = {}
-
-    def check(self, config: TrainConfig) -> None:
-        """Raises UserError where the weights do not fit the model that the config describes; it takes no memory."""
-
-    def tokenizer(self, config: TrainConfig) -> TokenizerRecipe:
-        """The tokenizer that the run reads its text with."""
-        if config.tokenizer is None:
-            raise UserError("tokenizer has no value, and text needs one; give tokenizer=bpe or tokenizer=bytes")
-        return build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
-
-    def checked_data(self, data: Data) -> Data:
-        """The data with the vocabulary of the start. Raises UserError where they do not go together."""
-        return data
-
-    def past(self, *, sharded: bool) -> checkpoints.Checkpoint | None:
-        """The run's own checkpoint, where it is resumed; without weights where processes read their shares."""
-        return None
-
-    def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
-        """Give a freshly initialised decoder its weights, from its `past` where it has one."""
-
-
-class FromElsewhere(Start):
-    """Base of starts from other weights, whose model and tokenizer the run's config has taken over.
-
-    folder: where they lie. sha256: of their files. n_vocab: rows of their embeddings.
-    """
-
-    def __init__(self, folder: Path, sha256: str, n_vocab: int, choices: dict[str, Any]) -> None:
-        super().__init__(choices)
-        self.folder, self.sha256, self.n_vocab = folder, sha256, n_vocab
-        self.facts = {"init": {"folder": str(folder), "sha256": sha256}}
-        self.message = f"starting from the weights of {folder}"
-
-    def checked_data(self, data: Data) -> Data:
-        return with_rows(data, self.n_vocab, str(self.folder))
+    def load_into(self, decoder: Decoder) -> None:
+        """Give a freshly initialised decoder its weights."""
 
 
 @final
-class FromLlama(FromElsewhere):
+class LlamaWeights(Weights):
     """The weights of a Llama-type checkpoint in a folder."""
 
-    def __init__(self, checkpoint: LlamaCheckpoint, choices: dict[str, Any]) -> None:
-        super().__init__(checkpoint.folder, checkpoint.sha256, checkpoint.nodes.n_vocab, choices)
+    def __init__(self, checkpoint: LlamaCheckpoint) -> None:
         self.checkpoint = checkpoint
+        super().__init__(checkpoint.folder, checkpoint.sha256, checkpoint.nodes.n_vocab)
 
-    def check(self, config: TrainConfig) -> None:
+    def check(self, make: MakeDecoder) -> None:
         with torch.device("meta"):
-            self.checkpoint.check(decoder_of_config(config, self.n_vocab))
+            self.checkpoint.check(make(n_vocab=self.n_rows))
 
-    def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
+    def load_into(self, decoder: Decoder) -> None:
         self.checkpoint.load_into(decoder)
 
 
-PART_OF_KIND = re.compile(r"(^[+]*|@)pattern\.")  # the key of an override
-
-
 @final
-class FromRun(FromElsewhere):
+class WeightsOfRun(Weights):
     """The weights of a finished run's best checkpoint.
 
     Its encoding and its normaliser may be others: what they learn begins anew (DroPE, arXiv:2512.12167, with NoPE).
     """
 
-    def __init__(self, directory: Path, *, trust: bool, choices: dict[str, Any]) -> None:
+    def __init__(self, directory: Path, *, trust: bool) -> None:
         self.trained, self.checkpoint = TrainedRun(directory, trust=trust), checkpoints.find(directory, "best")
         files = sorted(self.checkpoint.glob("*.safetensors"))
-        super().__init__(directory, sha256(*files), int(self.trained.manifest["data"]["n_vocab"]), choices)
+        super().__init__(directory, sha256(*files), int(self.trained.manifest["data"]["n_vocab"]))
+        self.tokenizer = saved_tokenizer(directory, self.trained.manifest)
 
     def own_weights(self, decoder: Decoder) -> dict[str, Tensor]:
         """The run's weights that the decoder has too. UserError where others are missing or of another shape."""
         state, stored = decoder.state_dict(), checkpoints.load_weights(self.checkpoint)
-        before = planned(lambda: decoder_of_config(self.trained.config, self.n_vocab))
+        before = planned(lambda: decoder_of_config(self.trained.config, self.trained.manifest["data"]["n_vocab"]))
         weights = {name: value for name, value in stored.items() if not belongs_to_a_variant(name)}
         for name in filter(belongs_to_a_variant, state):
             if (source := same_part(name, decoder, before)) in stored:
@@ -150,13 +118,10 @@ class FromRun(FromElsewhere):
         checkpoints.check_weights(decoder, {**fresh, **weights}, self.checkpoint)
         return weights
 
-    def check(self, config: TrainConfig) -> None:
-        self.own_weights(planned(lambda: decoder_of_config(config, self.n_vocab)))
+    def check(self, make: MakeDecoder) -> None:
+        self.own_weights(planned(lambda: make(n_vocab=self.n_rows)))
 
-    def tokenizer(self, config: TrainConfig) -> TokenizerRecipe:
-        return saved_tokenizer(self.folder, self.trained.manifest)
-
-    def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
+    def load_into(self, decoder: Decoder) -> None:
         own = decoder.state_dict()
         for name, weight in self.own_weights(decoder).items():
             fill(own[name], weight)
@@ -178,55 +143,24 @@ def same_part(name: str, decoder: Decoder, before: Decoder) -> str | None:
     return f"encodings.{then}.{own}" if alike else None
 
 
-@final
-class ResumedStart(Start):
-    """The newest checkpoint of the run in a directory; where it was stopped before the first, what it began from."""
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What is decided about a training run beside its typed config, before its data are read.
 
-    def __init__(self, directory: Path, manifest: dict[str, Any], began: Start, *, began_elsewhere: bool) -> None:
-        super().__init__(manifest.get("choices", {}))
-        self.directory, self.manifest, self.began = directory, manifest, began
-        self.began_elsewhere = began_elsewhere
-        self.facts, self.message = began.facts, began.message
+    choices: the option of each config group, as the run reports it. config: what the run records as its own. weights:
+    those that it begins with. make_decoder: builds the model that the config describes. task: what the run learns,
+    where that had to be built to know the config. tokenizer: the one that reads its text; None beside a task with a
+    vocabulary of its own. resumed: the directory of a run that is resumed. before: what its manifest says of its data.
+    """
 
-    def check(self, config: TrainConfig) -> None:
-        self.began.check(config)
-
-    def tokenizer(self, config: TrainConfig) -> TokenizerRecipe:
-        kept = self.manifest["data"] is not None and (self.directory / "tokenizer.json").exists()
-        if self.began_elsewhere and kept:  # the folder need not be there any more
-            return saved_tokenizer(self.directory, self.manifest)
-        return self.began.tokenizer(config)
-
-    def checked_data(self, data: Data) -> Data:
-        before = self.manifest["data"] or {}
-        now: dict[str, Any] = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
-        if isinstance(data, TokenData):
-            now["n_groups"] = data.n_groups  # among which windows are shuffled
-        names = {"corpus_hash": "corpus", "tokenizer_hash": "tokenizer", "n_groups": "grouping of the shards"}
-        changed = [names[key] for key, value in now.items() if before.get(key, value) != value]
-        if changed:
-            raise UserError(f"the {changed[0]} is no longer the one that {self.directory} began with; start a new run")
-        if self.began_elsewhere and before:
-            return with_rows(data, int(before["n_vocab"]), str(self.directory))
-        return self.began.checked_data(data)
-
-    def past(self, *, sharded: bool) -> checkpoints.Checkpoint | None:
-        newest = checkpoints.newest(self.directory / "checkpoints")
-        if newest is None:
-            return None
-        if sharded:
-            return checkpoints.Checkpoint({}, {}, checkpoints.read_state(newest), newest)
-        return checkpoints.load(newest)
-
-    def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
-        if past is None:
-            self.began.load_into(decoder, None)
-        elif any(is_sharded(parameter) for parameter in decoder.parameters()):
-            from roundround.records.sharded_checkpoints import load_shards_into  # torch.distributed takes a second
-
-            load_shards_into(decoder, past)
-        else:
-            checkpoints.load_into(decoder, past.weights, past.folder)
+    choices: dict[str, Any]
+    config: dict[str, Any]
+    weights: Weights
+    make_decoder: MakeDecoder
+    task: Task | None
+    tokenizer: TokenizerRecipe | None
+    resumed: Path | None
+    before: dict[str, Any]
 
 
 def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[TrainConfig, Start]:
@@ -234,28 +168,52 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[TrainConfig
 
     Raises UserError where that cannot be.
     """
-    cfg, overrides = copy.deepcopy(cfg), invocation.overrides
+    cfg, overrides, directory = copy.deepcopy(cfg), invocation.overrides, invocation.directory
     OmegaConf.set_struct(cfg, False)
+    manifest: dict[str, Any] = {}
+    task, weights = None, Weights()
     if cfg.resume is not None:
-        cfg, start = resumed(cfg, invocation)
+        cfg, manifest, weights = resumed(cfg, invocation)
+        choices = manifest.get("choices", {})
     else:
         choices = {group: choice for group, choice in invocation.choices.items() if not group.startswith("hydra/")}
-        if cfg.init is None:
-            close_unread_parts(cfg, overrides, choices)
-            start = Start(choices)
-        elif str(cfg.init).startswith(RUN):
-            start = from_run(cfg, invocation, choices)
-        else:
-            close_unread_parts(cfg, overrides, choices)
-            start = from_llama(cfg, overrides, choices)
-        decide_by_data(cfg, overrides, start)
+        from_run = str(cfg.init).startswith(RUN)
+        if from_run:
+            weights, choices = weights_of_run(cfg, invocation, choices)
+        for key in unread_keys(cfg.get("pattern"), cfg.get("pe"), overridden(overrides), choices.get("pattern")):
+            OmegaConf.update(cfg, key, None)
+            choices |= {key: None} if key in PARTS else {}
+        if cfg.init is not None and not from_run:
+            weights, choices = llama_weights(cfg, overrides, choices)
+        task = decide_by_data(cfg, overrides, choices)
         give_theta(cfg)
-    start.config = as_dict(cfg)
-    return checked(TrainConfig, cfg), start
+    config = checked(TrainConfig, cfg)
+    make = partial(
+        build_decoder,
+        config.model,
+        config.pe,
+        config.softmax,
+        pattern=config.pattern,
+        qk_norm=config.qk_norm,
+        gate=config.gate,
+    )
+    tokenizer = weights.tokenizer
+    if tokenizer is None and config.tokenizer is not None:
+        tokenizer = build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
+    return config, Start(
+        choices=choices,
+        config=as_dict(cfg),
+        weights=weights,
+        make_decoder=make,
+        task=task,
+        tokenizer=tokenizer,
+        resumed=directory if manifest else None,
+        before=manifest.get("data") or {},
+    )
 
 
-def from_llama(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]) -> Start:
-    """`starting_point` of a new run that begins with the weights of a Llama-type checkpoint: it completes `cfg`."""
+def llama_weights(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]) -> tuple[Weights, dict[str, Any]]:
+    """The weights of a Llama-type checkpoint, whose model completes `cfg`, and the choices with its names."""
     from roundround.hf.checkpoint import read_checkpoint, target  # transformers takes seconds to import
 
     checkpoint = read_checkpoint(cfg.init)
@@ -267,31 +225,30 @@ def from_llama(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]) -
     names: dict[str, str | None] = dict.fromkeys(("pattern", "qk_norm", "gate"))
     names |= {"model": name, "tokenizer": "hf"} | dict.fromkeys(nodes.others, name)
     names["pe"] = None if nodes.pe is None else str(nodes.pe["_target_"]).split(".")[-2]
-    return FromLlama(checkpoint, take_over(cfg, overrides, choices, brought, names))
+    return LlamaWeights(checkpoint), take_over(cfg, overrides, choices, brought, names)
 
 
-def from_run(cfg: DictConfig, invocation: Invocation, choices: dict[str, Any]) -> Start:
-    """`starting_point` of a new run that begins with the weights of a finished one, perhaps with another encoding."""
+def weights_of_run(cfg: DictConfig, invocation: Invocation, choices: dict[str, Any]) -> tuple[Weights, dict[str, Any]]:
+    """The weights of a finished run, whose model completes `cfg`, and the choices with its names."""
     overrides, name = invocation.overrides, str(cfg.init).removeprefix(RUN)
     directory = find_run(name, cfg.outputs, "train", done=True, sweep=invocation.sweep)
-    start = FromRun(directory, trust=cfg.trust, choices=choices)
+    weights = WeightsOfRun(directory, trust=cfg.trust)
     of_kinds = {override for override in overrides if PART_OF_KIND.search(override.partition("=")[0])}
     refuse_own_model([override for override in overrides if override not in of_kinds])
-    own, parts = start.trained.config, ("model", "tokenizer", *PARTS)
+    own, parts = weights.trained.config, ("model", "tokenizer", *PARTS)
     brought = {part: plain(own.get(part)) for part in parts} | {"init": f"{RUN}{directory}"}
     if of_kinds:
         brought["pattern"] = plain(replaced_in_pattern(own.get("pattern"), cfg.pattern))
-    then = start.trained.manifest["choices"]
-    start.choices = take_over(cfg, overrides, choices, brought, {part: then.get(part) for part in parts})
-    close_unread_parts(cfg, overrides, start.choices)
-    return start
+    then = weights.trained.manifest["choices"]
+    return weights, take_over(cfg, overrides, choices, brought, {part: then.get(part) for part in parts})
 
 
-def decide_by_data(cfg: DictConfig, overrides: list[str], start: Start) -> None:
+def decide_by_data(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]) -> Task | None:
     """Put into the config what its data decide beside the tokens: the tokenizer, and the context of a task.
 
-    Raises UserError for minimal pairs, for what the command line says of text beside a task, and where the validation
-    examples of a task, half as long in the mean, are more than the memory holds.
+    Returns the task; None for text.
+
+    Raises UserError for minimal pairs, and for what the command line says of text beside a task.
     """
     keys, kind = overridden(overrides), target_class(cfg.data, Source)
     if issubclass(kind, MinimalPairs):
@@ -300,10 +257,10 @@ def decide_by_data(cfg: DictConfig, overrides: list[str], start: Start) -> None:
     brings_one = any(issubclass(target_class(node, Source), Prepared) for node in nodes)
     if brings_one and cfg.init is None and not any(key.partition(".")[0] == "tokenizer" for key in keys):
         OmegaConf.update(cfg, "tokenizer", load_option("tokenizer", "prepared"), merge=False)
-        start.choices["tokenizer"] = "prepared"
+        choices["tokenizer"] = "prepared"
     if not issubclass(kind, Task):
-        return
-    task = start.task = build(cfg.data, Task)  # type: ignore[type-abstract]
+        return None
+    task = build(cfg.data, Task)  # type: ignore[type-abstract]
     is_text = isinstance(task, TextTask)
     for name, reason in OF_TEXT.items():
         given = next((key for key in sorted(keys) if key == name or key.startswith(f"{name}.")), None)
@@ -312,17 +269,10 @@ def decide_by_data(cfg: DictConfig, overrides: list[str], start: Start) -> None:
     if not is_text and cfg.init is not None:
         raise UserError("init= brings a tokenizer, and this task has its own vocabulary; leave one of them out")
     if not is_text:
-        cfg.tokenizer = start.choices["tokenizer"] = None
+        cfg.tokenizer = choices["tokenizer"] = None
     if "model.train_length" not in keys:
-        shortest, longest = task.train_lengths
-        context = task.context(longest)
-        check_fits(
-            task.validation_examples * context // 2 * BYTES_OF_TOKEN,
-            torch.device("cpu"),
-            f"data.validation_examples={task.validation_examples} of data.train_lengths=[{shortest},{longest}]",
-            "give fewer or shorter ones",
-        )
-        cfg.model.train_length = context
+        cfg.model.train_length = task.context(task.train_lengths[1])
+    return task
 
 
 def refuse_own_model(overrides: list[str]) -> None:
@@ -358,37 +308,50 @@ def take_over(
     return {**choices, **{key: name for key, name in names.items() if key not in kept}}
 
 
-def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Start]:
-    """`starting_point` of a run that continues in its own directory."""
+def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, dict[str, Any], Weights]:
+    """The config of a run that continues in its own directory, its manifest, and the weights that it began with.
+
+    The weights matter where it was stopped before its first checkpoint.
+    """
     directory = invocation.directory
     if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job resumes its own
         raise UserError(ONE_RUN)
     manifest = read_manifest(directory)
-    if (given := cfg.init) is not None:
-        recorded = manifest["config"].get("init")
-        if recorded is not None and not (str(given).startswith(RUN) or str(recorded).startswith(RUN)):
-            from roundround.hf.checkpoint import checkpoint_folder
-
-            if checkpoint_folder(given).resolve() == checkpoint_folder(recorded).resolve():
-                given = recorded  # the same folder by another name
-        cfg.init = literal(given)
     cfg = config_of_run(cfg, manifest, directory, invocation.overrides, verb=invocation.verb)
-    init, began = cfg.get("init"), Start({})
-    if init is not None and checkpoints.newest(directory / "checkpoints") is None:
+    init, weights = cfg.get("init"), Weights()
+    if init is None:
+        return cfg, manifest, weights
+    if checkpoints.newest(directory / "checkpoints") is None:
         if str(init).startswith(RUN):
-            began = FromRun(Path(str(init).removeprefix(RUN)), trust=cfg.trust, choices={})
+            weights = WeightsOfRun(Path(str(init).removeprefix(RUN)), trust=cfg.trust)
         else:
             from roundround.hf.checkpoint import read_checkpoint
 
-            began = FromLlama(read_checkpoint(init), {})
-        if (manifest.get("init") or {}).get("sha256", began.sha256) != began.sha256:
-            origin = init if isinstance(began, FromRun) else began.folder
-            raise UserError(f"{origin} is no longer the checkpoint that {directory} began from; start a new run")
-    return cfg, ResumedStart(directory, manifest, began, began_elsewhere=init is not None)
+            weights = LlamaWeights(read_checkpoint(init))
+        if (manifest.get("init") or {}).get("sha256", weights.sha256) != weights.sha256:
+            raise UserError(f"{init} is no longer the checkpoint that {directory} began from; start a new run")
+    if manifest["data"] is not None:
+        weights.n_rows = int(manifest["data"]["n_vocab"])
+        if (directory / "tokenizer.json").exists():  # the folder of the weights need not be there any more
+            weights.tokenizer = saved_tokenizer(directory, manifest)
+    return cfg, manifest, weights
 
 
-def with_rows(data: Data, n_vocab: int, origin: str) -> Data:
-    """The data for embeddings of `n_vocab` rows: more, perhaps, than tokens in use. UserError where they are fewer."""
-    if data.n_vocab > n_vocab:
-        raise UserError(f"{origin}: the tokenizer has ids up to {data.n_vocab - 1} and the embeddings {n_vocab} rows")
-    return replace(data, n_vocab=n_vocab)
+def checked_data(data: Data, before: Mapping[str, Any], n_rows: int | None) -> Data:
+    """The data with as many ids as the embeddings have rows, which may be more than tokens in use.
+
+    before: what the manifest of a resumed run says of its data. Raises UserError where these are others, or where the
+    rows are too few.
+    """
+    now: dict[str, Any] = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
+    if isinstance(data, TokenData):
+        now["n_groups"] = data.n_groups  # among which windows are shuffled
+    names = {"corpus_hash": "corpus", "tokenizer_hash": "tokenizer", "n_groups": "grouping of the shards"}
+    changed = [names[key] for key, value in now.items() if before.get(key, value) != value]
+    if changed:
+        raise UserError(f"the {changed[0]} is no longer the one that the run began with; start a new run")
+    if n_rows is None:
+        return data
+    if data.n_vocab > n_rows:
+        raise UserError(f"the tokenizer has ids up to {data.n_vocab - 1} and the embeddings of init= {n_rows} rows")
+    return replace(data, n_vocab=n_rows)

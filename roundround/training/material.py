@@ -26,7 +26,8 @@ from roundround.data.tasks.batches import TaskBatch, TaskData, TrainingExamples,
 from roundround.data.tasks.text_task import TextTask
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import AnswerScores, perplexity, score, score_answers
-from roundround.trained.start import Start
+from roundround.support.errors import UserError
+from roundround.trained.start import Start, checked_data
 from roundround.verbs.train import TrainConfig
 
 VALIDATION_TOKENS = 8192  # measured at once
@@ -101,16 +102,18 @@ class Material(ABC):
 
 
 def material_of(config: TrainConfig, start: Start) -> Material:
-    """What the run learns: a tokenised corpus, from the cache or tokenised now, or a task."""
-    source = start.task or build(config.data, Source)  # type: ignore[type-abstract]
-    if isinstance(source, TextTask):
-        source = source.with_vocabulary(start.tokenizer(config).build(source.training_texts()))
+    """What the run learns: a tokenised corpus, from the cache or tokenised now, or a task. It has the vocabulary."""
+    source, recipe = start.task or build(config.data, Source), start.tokenizer  # type: ignore[type-abstract]
+    if isinstance(source, Corpus | TextTask) and recipe is None:
+        raise UserError("tokenizer has no value, and text needs one; give tokenizer=bpe or tokenizer=bytes")
+    if isinstance(source, Corpus) and recipe is not None:
+        data = checked_data(prepare(source, recipe, default_cache_dir()), start.before, start.weights.n_rows)
+        return TextMaterial(data, config, separate_documents=source.separate_documents)
+    if isinstance(source, TextTask) and recipe is not None:
+        source = source.with_vocabulary(recipe.build(source.training_texts()))
         source.check_is_read()
-    if isinstance(source, Task):
-        return TaskMaterial(start.checked_data(task_data(source)), config)
-    assert isinstance(source, Corpus), "a source is one or the other"
-    data = start.checked_data(prepare(source, start.tokenizer(config), default_cache_dir()))
-    return TextMaterial(data, config, separate_documents=source.separate_documents)
+    assert isinstance(source, Task), "a source is one or the other"
+    return TaskMaterial(checked_data(task_data(source), start.before, start.weights.n_rows), config)
 
 
 @final

@@ -22,42 +22,44 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from roundround.kernels.torch_internals import compile_in_place, uncompiled
 from roundround.model.block import Block
 from roundround.model.decoder import Decoder, is_sharded
-from roundround.records.checkpoints import Checkpoint
+from roundround.records.checkpoints import Checkpoint, load_into
 from roundround.records.run import Run
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 from roundround.softmax.softmax import Softmax
-from roundround.trained.models import decoder_of_config, planned
-from roundround.trained.start import Start
+from roundround.trained.models import planned
+from roundround.trained.start import MakeDecoder, Weights
 from roundround.training.material import Material
 from roundround.training.optim import OptimizerFactory, Schedule
-from roundround.verbs.train import TrainConfig
 
-MakeDecoder = Callable[[Callable[[Block], object]], Decoder]  # from what is done with each layer once it is made
 MakeShare = Callable[[DeviceMesh], Decoder]  # of one process, once the processes have met
 
 
 def decoder_of(
-    config: TrainConfig, n_vocab: int, start: Start, past: Checkpoint | None, *, sharded: bool
+    make: MakeDecoder, weights: Weights, past: Checkpoint | None, *, seed: int, compiled: bool, sharded: bool
 ) -> tuple[Decoder, MakeShare | None]:
-    """The decoder with its weights. If parameters are shared out: a plan of it, and what makes a process's share."""
+    """The decoder with its weights. If parameters are shared out: a plan of it, and what makes a process's share.
 
-    def make(shard_layer: Callable[[Block], object] | None = None) -> Decoder:
-        decoder = decoder_of_config(config, n_vocab, shard_layer=shard_layer)
-        decoder.activation_checkpointing = config.activation_checkpointing
-        if str(config.trainer.precision).startswith("64"):  # before it is given weights; Lightning does it after that
-            decoder.double()
-        return decoder
+    past: the checkpoint of a run that is resumed, which then has the weights.
+    """
 
     def share(mesh: DeviceMesh) -> Decoder:
-        decoder = sharded_decoder(make, mesh, seed=config.seed, compiled=config.compile)
-        start.load_into(decoder, past)
+        decoder = sharded_decoder(make, mesh, seed=seed, compiled=compiled)
+        if past is None:
+            weights.load_into(decoder)
+        else:
+            from roundround.records.sharded_checkpoints import load_shards_into  # it takes a second to import
+
+            load_shards_into(decoder, past)
         return decoder
 
     if sharded:
         return planned(make), share
-    torch.manual_seed(config.seed)
+    torch.manual_seed(seed)
     decoder = make()
-    start.load_into(decoder, past)
+    if past is None:
+        weights.load_into(decoder)
+    else:
+        load_into(decoder, past.weights, past.folder)
     return decoder, None
 
 
@@ -75,7 +77,7 @@ def sharded_decoder(make: MakeDecoder, mesh: DeviceMesh, *, seed: int, compiled:
         fully_shard(layer, mesh=mesh)
 
     torch.manual_seed(seed)
-    decoder = make(shard_layer)
+    decoder = make(shard_layer=shard_layer)
     fully_shard(decoder, mesh=mesh)
     return decoder
 

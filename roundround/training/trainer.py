@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning
 import torch
@@ -35,7 +35,9 @@ from roundround.distributed.peers import KILLED, SECONDS_BETWEEN_CHECKS, SECONDS
 from roundround.kernels.precision import has_bfloat16
 from roundround.records.run import Run
 from roundround.support.errors import UserError, nearest, one_line
-from roundround.verbs.train import TrainConfig
+
+if TYPE_CHECKING:
+    from roundround.config.verb import Node
 
 COUNTS = ("max_steps", "log_every_n_steps", "accumulate_grad_batches")
 HONOURED = (
@@ -87,9 +89,9 @@ class FullyShardedStrategy(ModelParallelStrategy):
         super().setup_environment()
 
 
-def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Trainer:
+def make_trainer(node: Node[lightning.Trainer], run: Run, n_steps: int) -> lightning.Trainer:
     """Lightning's Trainer for the steps that are left; UserError for what it refuses."""
-    settings = plain(config.trainer)
+    settings = plain(node)
     gpu = settings["accelerator"] in ("gpu", "cuda") or (
         settings["accelerator"] == "auto" and torch.cuda.is_available()
     )
@@ -110,7 +112,7 @@ def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Train
         settings["strategy"] = FullyShardedStrategy(tensor_parallel_size=1)
     own = {name: value for name, value in settings.items() if name not in ("_target_", "max_steps", "peak_flops")}
     try:
-        trainer: lightning.Trainer = target_class(config.trainer, lightning.Trainer)(
+        trainer: lightning.Trainer = target_class(node, lightning.Trainer)(
             **(processes | own),
             max_steps=n_steps,
             max_epochs=1,

@@ -38,7 +38,10 @@ def runs(names: list[str], values: dict[str, str]) -> None:
     from roundround.report.lab_book import as_record, show_runs
     from roundround.support.console import print_result, print_status
 
-    outputs, limit = values.pop("outputs", "outputs"), limit_of(values.pop("limit", VERB.reads["limit"][0]))
+    outputs, given = values.pop("outputs", "outputs"), values.pop("limit", VERB.reads["limit"][0])
+    if given != "all" and not given.isdecimal():
+        raise UserError(f"limit={given}: give a whole number, or all")
+    limit = None if given == "all" else int(given)
     form = values.pop("format", "table")
     if form not in FORMATS:
         raise UserError(f"no format={form}{nearest(form, FORMATS)}")
@@ -54,12 +57,3 @@ def runs(names: list[str], values: dict[str, str]) -> None:
         show_runs(found, n_runs=len(directories), all_seen=len(found) != limit)
     for _, why in damaged:
         print_status(f"passed over: {why}")
-
-
-def limit_of(text: str) -> int | None:
-    """How many runs are shown; None for all."""
-    if text == "all":
-        return None
-    if not text.isascii() or not text.isdecimal() or not 0 < int(text) < 10**9:
-        raise UserError(f"limit={text}: give a whole number from 1 on, or all")
-    return int(text)

@@ -6,12 +6,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from conftest import Done, assert_refused, metrics_of
 from helpers_runs import write_run
 
-from roundround.analysis.past_run import STATUSES
-from roundround.command_line.completion import complete_reader
 from roundround.report.drawing.tables import shown as shown_number
 
 Command = Callable[..., Done]
@@ -76,18 +73,3 @@ def test_show_takes_one_run(roundround: Command) -> None:
         write_run(Path(f"outputs/eval/2026-01-01/12-0{minute}-00"), minute)
     assert "outputs holds 2 runs, and show takes one" in roundround("show", "outputs").err
     assert "no key pe" in roundround("show", "last", "pe=rope").err
-
-
-@pytest.mark.parametrize(
-    ("words", "incomplete", "offered"),
-    [
-        ([], "la", ["last"]),
-        ([], "st", [f"status={status}" for status in STATUSES]),
-        ([], "status=d", ["status=done", "status=died"]),
-        (["status", "="], "f", ["failed"]),  # as bash breaks it
-        (["outputs=x"], "pe=p_rope_", ["pe=p_rope_25", "pe=p_rope_50", "pe=p_rope_reversed"]),
-        ([], "pe=x_", []),
-    ],
-)
-def test_tab_completes_filters(words: list[str], incomplete: str, offered: list[str]) -> None:
-    assert sorted(complete_reader("runs", words, incomplete)) == sorted(offered)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from matplotlib.transforms import BboxBase
 
-from roundround.distributed.interruption import StopSignal, interrupt, on_signals, put_back
+from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.report.drawing.figures import SCREEN, figure_of, save, styled
 from roundround.support.errors import Interrupted
 from roundround.support.panels import Curve, Drawing, Panel
@@ -44,21 +43,7 @@ def test_a_signal_while_modules_are_imported_is_one_line(
         [sys.executable, "-c", program, "train", "logger=none"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (code, f"roundround: interrupted by {signum.name}\n")
-    assert list(here.glob("outputs/*/*/*")) == []
-
-
-def test_a_signal_while_the_config_is_composed_leaves_no_directory(here: Path) -> None:
-    program = STOPPED.format(module="nothing", signum=0).replace(
-        "main()\n",
-        "import roundround.command_line.launch as launch\n"
-        f"launch.Job.__call__ = lambda *_: os.kill(os.getpid(), {int(signal.SIGTERM)})\n"
-        "main()\n",
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "train", "logger=none"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (143, "roundround: interrupted by SIGTERM\n")
-    assert list(here.glob("outputs/*/*/*")) == []
+    assert list(here.glob("outputs/*/*/*/run.json")) == []
 
 
 @pytest.mark.parametrize("collected", ["weakref.ref(here, stop)", "weakref.finalize(here, stop)"])
@@ -106,37 +91,3 @@ def test_a_signal_while_matplotlib_draws_waits_for_the_picture(here: Path, monke
         put_back(handlers)
     assert next(asked, None) is None
     assert [path.name for path in here.iterdir()] == ["line.png"]
-
-
-@pytest.fixture
-def ctrl_c_ignored() -> Iterator[None]:
-    """As a shell without job control starts a command in the background."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("ctrl_c_ignored")
-def test_a_signal_that_is_ignored_stays_ignored() -> None:
-    handlers, stop = on_signals(interrupt), StopSignal()
-    stop.start()
-    try:
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-        assert signal.getsignal(signal.SIGTERM) == stop.ask
-    finally:
-        stop.close()
-        assert signal.getsignal(signal.SIGTERM) == interrupt
-        put_back(handlers)
-
-
-def test_signals_that_come_together_are_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    stop, now = StopSignal(), [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    for _ in range(10):
-        stop.ask(signal.SIGINT, None)
-        now[0] += 0.02
-    stop.ask(signal.SIGTERM, None)
-    assert stop.asked == signal.SIGINT
-    now[0] += 2
-    with pytest.raises(Interrupted):
-        stop.ask(signal.SIGINT, None)

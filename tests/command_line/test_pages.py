@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Done, assert_refused, option, typed, variants
+from conftest import ROOT, assert_refused, option, typed, variants
 from helpers_attention import attention_shape
 
-from roundround.command_line.catalogue import (
-    GROUPS,
-    NO_OPTIONS,
+from roundround.command_line.pages import (
     group_names,
     groups_of,
     keys_of,
     offered,
     options,
 )
-from roundround.command_line.completion import complete_override
 from roundround.config.build import build
 from roundround.config.options import config_name, options_of
 from roundround.config.verb import Verb
@@ -100,18 +96,6 @@ def test_through_a_pipe_each_option_is_one_line(monkeypatch: pytest.MonkeyPatch)
 # -- verbs
 
 
-def test_roundround_alone_says_in_ten_lines_what_it_can_do() -> None:
-    lines = typed().out.splitlines()
-    assert len(lines) <= 11
-    assert all(any(re.search(rf"\b{verb.name}\b", line) for line in lines[2:]) for verb in VERBS)
-
-
-def test_help_is_a_word_too() -> None:
-    assert typed("help").out == typed("--help").out == typed("-h").out
-    assert typed("help", "train").out == typed("train", "--help").out
-    assert (typed("help", "trian").code, "train" in typed("help", "trian").err) == (2, True)
-
-
 @pytest.mark.parametrize("verb", OF_HYDRA, ids=name_of)
 def test_every_key_of_a_verb_has_a_sentence(verb: Verb) -> None:
     keys = keys_of("", config_name(verb.name), "", None, verb=True)
@@ -144,17 +128,6 @@ def test_the_option_that_is_typed_shows_its_keys() -> None:
     assert "  pe.p=0.75" in typed("train", "pe=p_rope", "--help").out
     assert "  pe." not in typed("train", "pe=nope", "-h").out
     assert_refused(typed("train", "pe=prope", "--help"), "roundround train: no pe=prope; did you mean 'p_rope'?")
-
-
-def test_help_tells_of_one_key_or_group_alone() -> None:
-    lines = typed("train", "-h", "max_steps").out.splitlines()
-    assert [line.split()[0] for line in lines] == ["trainer.max_steps=600"]
-    page = typed("train", "pe=p_rope", "-h", "pe").out
-    assert page.startswith("  pe=p_rope")
-    assert "  pe.p=0.75" in page
-    wrong = typed("train", "-h", "sede")
-    assert_refused(wrong, "roundround train: no key or group 'sede'; did you mean 'seed'?")
-    assert wrong.err.endswith("'seed'?\n")
 
 
 def test_variants_of_ones_own_are_listed(here: Path) -> None:
@@ -204,36 +177,11 @@ def test_a_verb_that_reads_runs_lists_the_keys_that_it_takes(here: Path) -> None
 )
 def test_options_that_a_verb_refuses_are_not_offered(verb: str, group: str, taken: set[str], refused: set[str]) -> None:
     found = {*offered(verb_named(verb), group, None)}
-    completed = {word.partition("=")[2] for word in complete_override(verb, [], f"{group}=")}
     assert taken <= found
-    assert taken <= completed
-    assert found & refused == completed & refused == set()
-
-
-@pytest.mark.parametrize(
-    ("verb", "word"),
-    [
-        (verb.name, f"{group}={name}")
-        for verb in OF_HYDRA
-        for group in verb.refuses
-        for name in sorted({*options_of(group)} - {*offered(verb, group, None)})
-        if name.partition("_")[0] in ("stories260k", "tiny", "copy", "zorro", "prepared", "muon")
-    ],
-)
-def test_what_is_not_offered_is_refused(verb: str, word: str, here: Path) -> None:
-    more = {"prepared": ["data.path=."], "reproduce": ["rope.fig3"], "check": [], "export": ["to=there"]}
-    args = [*more.get(word.partition("=")[2], []), *more.get(verb, [])]
-    done = typed(verb, word, "logger=none", *args)
-    assert (done.code, done.out) == (2, ""), done.err
+    assert not found & refused
 
 
 # -- `roundround list`
-
-
-def test_list_alone_says_what_each_group_is() -> None:
-    lines = typed("list").out.splitlines()
-    assert [line.split()[0] for line in lines[:-2] if line[2] != " "] == group_names() == sorted(GROUPS)
-    assert "  pe          The positional encoding: where attention looks." in lines
 
 
 @pytest.mark.parametrize("group", group_names())
@@ -271,12 +219,6 @@ def test_a_pattern_shows_its_layers_its_parts_and_its_keys() -> None:
     assert re.search(r"^  pattern.local.window=512 +tokens that a query", page, re.MULTILINE)
 
 
-def test_what_is_no_option_is_not_listed_nor_completed() -> None:
-    for group, begin in NO_OPTIONS.items():
-        assert not re.search(rf"^{begin}", typed("list", group).out, re.MULTILINE)
-    assert "pe._target_=" not in complete_override("train", [], "pe.")
-
-
 def test_an_experiment_shows_what_it_sets_and_sweeps() -> None:
     page = typed("list", "experiment", "rope/table2").out
     assert "\nSweep\n  seed=1,2,3,4,5\n" in page
@@ -288,12 +230,6 @@ def test_an_experiment_shows_what_it_sets_and_sweeps() -> None:
 def test_a_wrong_name_is_answered_with_the_nearest(group: str) -> None:
     name = next(name for name in sorted(options_of(group)) if len(name) > 2)
     assert_refused(typed("list", group, f"{name}x"), f"roundround list: no {group}={name}x; did you mean '{name}'?")
-
-
-def test_list_pe_prints_both_numbers_of_the_plane(roundround: Callable[..., Done]) -> None:
-    printed = roundround("list", "pe").out
-    for pairs, exponent in ((32, 31 / 32), (8, 7 / 32)):  # of rope and p_rope_25
-        assert f"rotates: {pairs} of 32, {round(2 * math.pi * 1e4**exponent):,}\n" in printed
 
 
 @pytest.mark.parametrize("name", sorted(variants("pe")))

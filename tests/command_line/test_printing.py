@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from rich.table import Table
 
 from roundround.cli import run
 from roundround.support.console import Stream, print_status, print_table
-from roundround.support.errors import OutputError, printable
+from roundround.support.errors import printable
 
 
 def test_what_a_terminal_would_obey_is_escaped() -> None:
@@ -49,43 +49,23 @@ def table_of_runs() -> Table:
     return table
 
 
-@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120, 200])
+@pytest.mark.parametrize("width", [40, 100, 200])
 def test_a_narrow_terminal_gets_whole_names_and_numbers(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each cell is on one line where it is short, each word of a longer one too; columns leave in their order."""
+    """No number and no path is broken; sentences are, and columns leave in their order."""
     monkeypatch.setenv("COLUMNS", str(width))
     table = table_of_runs()
     print_table(table, first_to_leave=["memory", "difference"], see="format=markdown")
     shown = capsys.readouterr().err
-    may_leave = [str(column.header) for column in table.columns if column.header in ("memory", "difference")]
-    left_out = [name for name in may_leave if f" {name} " not in shown]
+    left_out = [] if width == 200 else ["memory", "difference"]
     for column in table.columns:
-        cells = [cell for cell in map(str, column.cells) if column.header not in left_out]
-        for text in [part for cell in cells for part in ([cell] if len(cell) <= 30 else cell.split())]:
-            assert text in shown, text
-    assert width < 200 or not left_out
+        for cell in map(str, column.cells if column.header not in left_out else []):
+            for text in [cell] if len(cell) <= 30 else cell.split():
+                assert text in shown, text
     line = f"not shown for lack of room: {', '.join(left_out)}; a wider terminal or format=markdown shows them\n"
     assert shown.endswith(line) if left_out else "not shown" not in shown
-    assert bool(left_out) == (width < 200)
-    if width >= 80:
-        assert max(map(len, shown.removesuffix(line).splitlines())) <= width
-
-
-def test_a_terminal_breaks_lines_between_words(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A line of the summary of `train` is longer than a terminal; a file or a pipe gets it as it is."""
-    text = f"tiny model, {', '.join(f'number {n:,}' for n in range(1000, 1026))}, outputs/{'x' * 100}"
-    print_status(text)
-    assert capsys.readouterr().err == f"{text}\n"
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    print_status(text)
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 6
-    assert " ".join(lines) == text
-    assert [len(line) > 80 for line in lines] == [False] * (len(lines) - 1) + [True]
+    assert width < 100 or max(map(len, shown.removesuffix(line).splitlines())) <= width
 
 
 COMMANDS = [
@@ -108,13 +88,6 @@ def test_a_terminal_breaks_no_command(
 
 
 # -- streams that fail
-
-
-def test_standard_output_that_cannot_be_written_is_said_once() -> None:
-    with Stream(os.open("/dev/full", os.O_WRONLY), needed=True) as stream:
-        with pytest.raises(OutputError, match="standard output cannot be written: No space left"):
-            stream.write(b"a")
-        assert stream.write(b"b") == 1
 
 
 @pytest.mark.parametrize("needed", [True, False])
@@ -174,35 +147,3 @@ def test_pages_say_that_standard_output_is_full() -> None:
 @pytest.mark.parametrize("line", ["$rr --help | head -c 1; exit ${PIPESTATUS[0]}", "$rr --help <&- >&- 2>&-"])
 def test_a_page_that_nobody_reads_is_no_error(line: str) -> None:
     assert in_a_shell(line) == (0, "")
-
-
-# -- what stands on the screen while libraries load
-
-
-def on_a_terminal(*args: str) -> str:
-    """What a command prints on a terminal."""
-    screen, terminal = os.openpty()
-    with subprocess.Popen([sys.executable, "-m", "roundround", *args], stdout=terminal, stderr=terminal) as process:
-        os.close(terminal)
-        printed = b""
-        with suppress(OSError):  # Linux's way to say that the other end is closed
-            while part := os.read(screen, 4096):
-                printed += part
-    os.close(screen)
-    assert process.returncode in (0, 2)
-    return printed.decode()
-
-
-def test_a_terminal_says_at_once_that_it_loads_and_the_next_line_overwrites_it() -> None:
-    first, rest = on_a_terminal("train", "pe=prope", "logger=none").split("\r", 1)
-    assert first.strip() == "loading"
-    assert "roundround train: no pe=prope" in rest.partition("\n")[0]
-
-
-@pytest.mark.parametrize("args", [["train", "--cfg", "job"], ["train", "--help"], ["list", "pe"]])
-def test_what_comes_at_once_does_not_say_so(args: list[str]) -> None:
-    assert "loading" not in on_a_terminal(*args)
-
-
-def test_a_pipe_is_not_told() -> None:
-    assert in_a_shell("$rr train pe=prope")[1].startswith("roundround train: no pe=prope")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.config.build import build, checked_values, maker
+from roundround.config.build import build, maker
 from roundround.support.errors import UserError
 
 
@@ -35,18 +35,8 @@ class Wave(Family):
     ) -> None:
         if frequency < 0:
             raise ValueError(f"frequency={frequency} must be 0 or above")
-        if frequency > 99:
-            raise RuntimeError("too fast for us")
         self.shape, self.frequency, self.lengths, self.n_pairs = shape, frequency, lengths, n_pairs
         self.title, self.scaled, self.limit, self.steps, self.make = title, scaled, limit, steps, make
-
-
-class Ripple(Wave):
-    """A member of the family that leaves the constructor alone."""
-
-
-class Still(Family):
-    """A member that takes nothing."""
 
 
 class Loose(Family):
@@ -54,13 +44,6 @@ class Loose(Family):
 
     def __init__(self, *, points: Any, table: Wave | None, rest=None) -> None:  # type: ignore[no-untyped-def]
         self.points, self.table, self.rest = points, table, rest
-
-
-class Unchecked(Family):
-    """A class that computes with what it is given, whose type no annotation says."""
-
-    def __init__(self, *, points: Any) -> None:
-        self.points = int(abs(points))
 
 
 class Stranger:
@@ -87,7 +70,7 @@ class OwnDevice(Device):
 
 def node(name: str = "Wave", *, root: dict[str, Any] | None = None, **values: Any) -> DictConfig:
     """The node `wave` of a config, naming a class of this module."""
-    usual = {"frequency": 0.5, "lengths": [3]} if name in ("Wave", "Ripple") else {}
+    usual = {"frequency": 0.5, "lengths": [3]} if name == "Wave" else {}
     return OmegaConf.create({**(root or {}), "wave": {"_target_": f"{__name__}.{name}", **usual, **values}}).wave
 
 
@@ -119,36 +102,10 @@ def test_the_object_is_of_the_class_that_the_node_names_with_its_values() -> Non
     }
 
 
-def test_what_the_node_leaves_out_takes_the_constructors_default() -> None:
-    wave = build(node(), Wave)
-    assert (wave.n_pairs, wave.title, wave.scaled, wave.limit) == (4, None, False, None)
-
-
 def test_what_is_known_only_now_comes_from_the_caller() -> None:
     wave = build(node(), Wave, "round", make=lambda: "by the caller")
     assert wave.shape == "round"
     assert wave.make() == "by the caller"
-
-
-def test_an_inherited_constructor_is_checked_like_an_own_one() -> None:
-    assert type(build(node("Ripple", n_pairs=2), Wave)) is Ripple
-    assert "wave.n_pairs" in refused(node("Ripple", n_pairs="two"))
-
-
-def test_a_class_without_a_constructor_takes_nothing() -> None:
-    assert type(build(node("Still"), Family)) is Still
-    assert "wave has no parameter 'frequency'" in refused(node("Still", frequency=1.0))
-
-
-def test_kind_is_for_the_verb_not_for_the_constructor() -> None:
-    assert build(node(kind="architecture"), Wave).frequency == 0.5
-
-
-def test_building_leaves_the_node_as_it_was() -> None:
-    config = node(n_pairs="7", lengths=5)
-    before = OmegaConf.to_container(config)
-    build(config, Family)
-    assert OmegaConf.to_container(config) == before
 
 
 def test_a_maker_builds_anew_at_each_call_with_what_it_is_given() -> None:
@@ -156,12 +113,6 @@ def test_a_maker_builds_anew_at_each_call_with_what_it_is_given() -> None:
     first, second = make("first"), make("second")
     assert (first.shape, second.shape) == ("first", "second")
     assert first.lengths is not second.lengths
-
-
-def test_a_maker_refuses_at_the_call() -> None:
-    make = maker(node(frequencies=1), Wave)
-    with pytest.raises(UserError, match="no parameter 'frequencies'"):
-        make()
 
 
 # -- types
@@ -176,17 +127,13 @@ def test_a_maker_refuses_at_the_call() -> None:
         ("title", 5, "5"),
         ("scaled", "yes", True),
         ("limit", None, None),
-        ("limit", 3, 3.0),
         ("lengths", [1, 2], [1, 2]),
         ("lengths", ["1", 2], [1, 2]),
-        ("lengths", [], []),
         ("lengths", 512, [512]),
         ("lengths", "512", [512]),
         ("steps", [1, "2"], [1.0, 2.0]),
         ("steps", 5, [5.0]),
         ("scaled", 1, True),
-        ("limit", 10**30, 1e30),
-        ("n_pairs", 2**63 - 1, 2**63 - 1),
     ],
 )
 def test_a_value_becomes_what_the_annotation_says(key: str, given: Any, meant: Any) -> None:
@@ -200,28 +147,15 @@ def test_a_value_becomes_what_the_annotation_says(key: str, given: Any, meant: A
     [
         ("frequency", "fast"),
         ("frequency", True),
-        ("frequency", None),
-        ("frequency", [1.0]),
         ("frequency", {"low": 1.0}),
         ("n_pairs", 1.5),
-        ("n_pairs", "1.5"),
         ("n_pairs", True),
-        ("n_pairs", None),
         ("scaled", "perhaps"),
-        ("limit", "none"),
         ("title", ["a"]),
         ("lengths", ["a"]),
-        ("lengths", [1.5]),
         ("lengths", "1,2"),
-        ("lengths", None),
         ("lengths", {"a": 1}),
         ("steps", "abc"),
-        ("steps", [1, "abc"]),
-        ("scaled", 2),
-        ("n_pairs", 2**63),
-        ("n_pairs", -(2**64)),
-        ("lengths", [3, 10**20]),
-        ("limit", 10**400),
     ],
 )
 def test_a_wrong_type_is_one_line_that_names_the_key(key: str, given: Any) -> None:
@@ -245,25 +179,14 @@ def test_an_interpolation_is_resolved() -> None:
     assert build(node(frequency="${.n_pairs}", n_pairs=3), Wave).frequency == 3.0
 
 
-def test_an_interpolation_that_leads_nowhere_names_the_key() -> None:
-    assert refused(node(frequency="${speed}")) == "wave.frequency: Interpolation key 'speed' not found"
-
-
 # -- what is refused
 
 
-@pytest.mark.parametrize(
-    ("typo", "meant"), [("frequencies", "frequency"), ("n_pair", "n_pairs"), ("lenghts", "lengths")]
-)
+@pytest.mark.parametrize(("typo", "meant"), [("frequencies", "frequency"), ("lenghts", "lengths")])
 def test_a_typo_names_the_nearest_parameter_and_all_of_them(typo: str, meant: str) -> None:
     message = refused(node(**{typo: 1}))
     assert message.startswith(f"wave has no parameter '{typo}'; did you mean '{meant}'?")
     assert "(choices: frequency, lengths, limit, make, n_pairs, scaled, steps, title)" in message
-
-
-@pytest.mark.parametrize("key", ["_partial_", "_recursive_", "_convert_", "_args_"])
-def test_hydras_own_keywords_are_typos_here(key: str) -> None:
-    assert f"wave has no parameter '{key}'" in refused(node(**{key: True}))
 
 
 def test_what_the_caller_supplies_is_no_parameter_of_the_yaml() -> None:
@@ -279,85 +202,30 @@ def test_a_missing_value_says_what_to_type(key: str) -> None:
     assert refused(found) == f"wave.{key} has no value; give wave.{key}=..."
 
 
-def test_a_value_left_open_is_missing() -> None:
-    assert refused(node(frequency="???")) == "wave.frequency has no value; give wave.frequency=..."
-
-
 def test_the_constructors_value_error_becomes_one_line() -> None:
     assert refused(node(frequency=-1)) == "wave: frequency=-1.0 must be 0 or above"
 
 
-def test_a_value_that_the_constructor_cannot_compute_with_is_one_line() -> None:
-    assert refused(node("Unchecked", points="abc")).startswith("wave: bad operand type")
-    assert refused(node("Unchecked", points=1e400)).startswith("wave: cannot convert float infinity")
-
-
-def test_another_error_of_the_constructor_is_ours_to_mend() -> None:
-    with pytest.raises(RuntimeError, match="too fast for us"):
-        build(node(frequency=100), Family)
-
-
 def test_a_class_of_another_family_is_refused() -> None:
     assert refused(node("Stranger")) == f"wave._target_={__name__}.Stranger is not a Family"
-    with pytest.raises(UserError, match="is not a Ripple"):
-        build(node("Wave"), Ripple)
 
 
-@pytest.mark.parametrize("target", [None, 5, "???", ["a"]])
+@pytest.mark.parametrize("target", [None, 5])
 def test_a_node_without_a_target_says_what_it_should_name(target: Any) -> None:
     assert refused(node(_target_=target)) == "wave has no _target_; it must name a subclass of Family"
 
 
-@pytest.mark.parametrize("target", ["no.such.module", f"{__name__}.Nothing", f"{__name__}.function", "Wave", "", ".."])
+@pytest.mark.parametrize("target", ["no.such.module", f"{__name__}.function", "Wave"])
 def test_a_target_that_is_no_class_is_named(target: str) -> None:
     assert refused(node(_target_=target)).startswith(f"wave._target_={target} cannot be imported: ")
-
-
-def test_a_module_that_fails_at_import_is_named(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "halfwritten_variant.py").write_text("class Variant:\n    x = 1 / 0\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    message = refused(node(_target_="halfwritten_variant.Variant"))
-    assert message.startswith("wave._target_=halfwritten_variant.Variant cannot be imported: ")
-    assert "division by zero" in message
-
-
-def test_a_nested_node_is_named_by_its_whole_place() -> None:
-    config = OmegaConf.create({"sea": {"wave": OmegaConf.to_container(node(n_pairs="two"))}})
-    assert refused(config.sea.wave).startswith("sea.wave.n_pairs: ")
-
-
-def test_a_node_of_its_own_is_called_config() -> None:
-    config = OmegaConf.create(OmegaConf.to_container(node(n_pairs="two")))
-    assert refused(config).startswith("config.n_pairs: ")
-
-
-def test_values_can_be_checked_ahead_of_building() -> None:
-    values = checked_values(node(n_pairs="7"), Family, ["make"])
-    assert "make" not in values
-    assert (values["n_pairs"], values["lengths"]) == (7, [3])
 
 
 # -- defaults and annotations as people write them
 
 
-class Mine(Family):
-    def __init__(self, *, lr: float, betas: tuple[float, float] = (0.9, 0.95), extra=(1, 2)):
-        self.lr, self.betas, self.extra = lr, betas, extra
-
-
 class Untyped(Family):
     def __init__(self, *, lr=0.1, betas=(0.9, 0.95)):
         self.lr, self.betas = lr, betas
-
-
-@dataclass(kw_only=True)
-class Implicit(Family):
-    n: int = None
-
-
-@dataclass(kw_only=True)
-class Activated(Family):
-    activation: Callable[[float], float] = abs
 
 
 @dataclass(kw_only=True)
@@ -381,36 +249,9 @@ def test_a_default_that_is_a_tuple_stays() -> None:
     assert made("Untyped").betas == (0.9, 0.95)
 
 
-def test_a_typed_default_that_is_a_tuple_stays() -> None:
-    assert made("Mine", lr=1).betas == (0.9, 0.95)
-
-
-def test_an_implicitly_optional_parameter() -> None:
-    assert made("Implicit").n is None
-    assert made("Implicit", n=3).n == 3
-
-
-def test_a_callable_default() -> None:
-    assert made("Activated").activation is abs
-
-
 def test_an_annotation_that_cannot_be_resolved() -> None:
     assert made("Forward", lr=1).lr == 1.0
 
 
 def test_interpolation_inside_a_list() -> None:
     assert made("Lists", root={"a": 0.5}, lengths=["${a}", 1]).lengths == [0.5, 1.0]
-
-
-def test_a_value_left_open_is_missing_also_with_a_default() -> None:
-    with pytest.raises(UserError):
-        made("Lists", lengths=[1], n="???")
-
-
-def test_optional_list_takes_a_scalar() -> None:
-    assert made("Lists", lengths=[1], maybe=5).maybe == [5]
-
-
-def test_optional_list_is_checked() -> None:
-    with pytest.raises(UserError):
-        made("Lists", lengths=[1], maybe=["a"])

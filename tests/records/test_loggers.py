@@ -186,7 +186,7 @@ def test_what_one_of_several_loggers_cannot_do_the_others_still_do(
 
 
 def words(*args: str) -> list[str]:
-    return read_command_line(list(args), verb_named("train")).overrides
+    return read_command_line(list(args), verb_named("train"))[0]
 
 
 def test_a_list_of_loggers_gives_each_a_node_of_its_own() -> None:
@@ -196,10 +196,24 @@ def test_a_list_of_loggers_gives_each_a_node_of_its_own() -> None:
     assert words(*expanded) == expanded, "as other processes of the run get it"
 
 
-def test_the_last_choice_of_loggers_counts() -> None:
-    assert words("logger=[wandb,csv]", "logger=none") == ["logger=none"]
-    assert words("logger=[wandb,csv]", "logger=[csv]")[-2:] == ["logger=several", "+logger@logger.csv=csv"]
-    assert "+logger@logger.wandb=wandb" not in words("logger=[wandb,csv]", "logger=[csv]")
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ("[csv,tensorbord]", ["no logger=tensorbord", "did you mean 'tensorboard'?"]),
+        ("several", ["give the list itself"]),
+    ],
+)
+def test_a_list_that_nobody_can_mean_is_refused(train: Callable[..., Done], given: str, parts: list[str]) -> None:
+    assert_refused(train(f"logger={given}"), *parts)
+
+
+def test_a_yaml_that_lists_loggers_is_refused_because_hydra_would_merge_them(here: Path) -> None:
+    Path("own/experiment").mkdir(parents=True)
+    given = "# @package _global_\ndefaults:\n  - override /logger: [csv, tensorboard]\n"
+    Path("own/experiment/mine.yaml").write_text(given)
+    without = [word for word in FAST if word != "logger=none"]
+    done = typed("train", *without, "experiment=mine", "--config-dir", "own")
+    assert_refused(done, "a list goes on the command line: logger=[wandb,csv]")
 
 
 def test_an_option_of_one_of_several_is_set_by_its_name(roundround: Callable[..., Done]) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from conftest import named
 from torch import Tensor
 
-from roundround.config.options import named
 from roundround.kernels.bias import LinearBias
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding

@@ -10,7 +10,7 @@ import torch
 from conftest import Done, assert_refused, saved_weights, typed
 from helpers_patterns import config_of, decoder_of
 
-from roundround.command_line.catalogue import options
+from roundround.command_line.pages import options
 from roundround.model.block import order_of_layers
 from roundround.model.decoder import Decoder
 from roundround.trained.patterns import layer_lines

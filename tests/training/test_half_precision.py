@@ -25,9 +25,9 @@ def in_half(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     make_trainer = verb.make_trainer
 
     def switch_on(**scaler: Any) -> None:
-        def in_16_bits(config: Any, run: Any, n_steps: int) -> Any:
+        def in_16_bits(node: Any, run: Any, n_steps: int, **sizes: int) -> Any:
             earlier = run.manifest.pop("processes", [])  # of a CPU, on which a run refuses 16-mixed
-            made = make_trainer(config, run, n_steps)
+            made = make_trainer(node, run, n_steps, **sizes)
             run.manifest["processes"] = earlier
             made.strategy.precision_plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", **scaler))
             return made

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Done, metrics_of, saved_weights
+from conftest import Done, metrics_of, named, saved_weights
 from rounding import rounding
 from torch import Tensor
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Done, saved_weights
+from conftest import Done, named, saved_weights
 from rounding import rounding
 from torch import Tensor
 from transformers import get_cosine_schedule_with_warmup, get_wsd_schedule

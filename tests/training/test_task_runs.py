@@ -374,3 +374,52 @@ def test_a_loss_that_is_not_finite_is_never_the_best() -> None:
 
 
 # -- a run that is started again by its own words
+
+
+def test_a_sweep_that_is_typed_again_keeps_what_is_done_and_one_typed_otherwise_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The context and the tokenizer were settled by the task when the runs began, and are not in the words."""
+    monkeypatch.chdir(tmp_path)
+    short = ["trainer.max_steps=4", "validate_every=4", "checkpoint_every=4", "model=tiny"]
+    words = ["train", "-m", *(word for word in TINY if not word.startswith("optim")), *short, "seed=1,2"]
+    words += ["hydra.sweep.dir=sweep"]
+    assert typed(*words, "optim.lr=1e-2").code == 0
+    before = [json.loads((tmp_path / f"sweep/{job}/run.json").read_text()) for job in "01"]
+    shutil.rmtree(tmp_path / "sweep/1")
+    again = typed(*words, "optim.lr=1e-2")
+    assert again.code == 0, again.err
+    after = [json.loads((tmp_path / f"sweep/{job}/run.json").read_text()) for job in "01"]
+    assert after[1]["config"] == before[1]["config"]
+    assert after[0] == before[0]  # it was done, and is not touched
+    assert "finished before, and kept" in again.err
+    looks = ["eval", "run=sweep", "length=2", "examples=8", "logger=none", "device=cpu", "hydra.sweep.dir=looks"]
+    assert typed(*looks).code == 0
+    look = (tmp_path / "looks/1/run.json").read_text()
+    shutil.rmtree(tmp_path / "looks/0")
+    repeated = typed(*looks)
+    assert repeated.code == 0, repeated.err
+    assert (tmp_path / "looks/1/run.json").read_text() == look
+    assert (tmp_path / "looks/0/results.json").exists()
+    otherwise = typed(*words, "optim=muon")
+    assert otherwise.code == 2
+    assert "holds a run that was started with other settings: " in otherwise.err
+
+
+def test_a_job_that_slurm_puts_back_into_the_queue_resumes_its_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["train", *TINY, "trainer.max_steps=4", "validate_every=4", "checkpoint_every=4"]
+    words += ["experiment=length/reverse", "hydra.mode=RUN"]
+    for name, value in {"SLURM_JOB_ID": "4711", "SLURM_CLUSTER_NAME": "big"}.items():
+        monkeypatch.setenv(name, value)
+    first = typed(*words)
+    assert first.code == 0, first.err
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    manifest = first.directory / "run.json"
+    manifest.write_text(manifest.read_text().replace('"status": "done"', '"status": "interrupted"'))
+    second = typed(*words)
+    assert second.code == 0, second.err
+    assert second.directory == first.directory
+    assert "resuming after step 4" in second.err + second.out

@@ -175,13 +175,13 @@ def test_a_run_that_another_process_is_at_is_waited_for(
 
 
 def test_every_combination_is_a_job_of_a_sweep() -> None:
-    from roundround.command_line.arguments import expand_sugar
+    from roundround.command_line.arguments import expand_words
     from roundround.verbs import verb_named
 
     verb = verb_named("bench")
-    assert expand_sugar(["pe=a,b", "seeds=2"], verb) == ["seeds=2", "where=['pe=a,b']"]
-    assert expand_sugar(["-m", "pe=a,b", "softmax=c", "hydra/launcher=joblib"], verb) == [
-        "-m", "hydra/launcher=joblib", "where=choice(['pe=a','softmax=c'],['pe=b','softmax=c'])",
+    assert expand_words(["pe=a,b", "seeds=2"], verb, jobs=False) == ["seeds=2", "where=['pe=a,b']"]
+    assert expand_words(["pe=a,b", "softmax=c", "hydra/launcher=joblib"], verb, jobs=True) == [
+        "hydra/launcher=joblib", "where=choice(['pe=a','softmax=c'],['pe=b','softmax=c'])",
     ]  # fmt: skip
 
 

@@ -27,7 +27,6 @@ from roundround.support.errors import UserError
 SPECIAL = ("<bos>", "<sep>", "<eos>", "<unk>")  # the first ids of every task; no task draws the last one
 BOS, SEP, EOS = range(3)
 LONGEST = 2**20  # the largest length, and the longest in the papers
-BYTES_OF_TOKEN = 9  # of an example in memory: the token, and whether it is scored
 FIRST = len(SPECIAL)  # the id of a task's first symbol
 SPLITS = ("train", "validation", "test")
 OF_EIGHT = {"train": range(6), "validation": range(6, 7), "test": range(7, 8)}  # eighths of all examples

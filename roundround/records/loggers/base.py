@@ -15,11 +15,11 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 from roundround.config.recorded import flat
 from roundround.records.directories import METRICS
-from roundround.support.console import print_passing, print_status
+from roundround.support.console import print_status
 from roundround.support.errors import UserError, one_line
 from roundround.support.files import write_atomically
 from roundround.verbs import verb_named
@@ -35,7 +35,6 @@ class Logger:
     follow `results`, `figures` and `checkpoint` with what is in its directory, and `finish`.
     """
 
-    libraries: ClassVar[tuple[str, ...]] = ()  # slow modules that it needs, imported before torch
     log_checkpoint: str | None = None  # the checkpoint that the logger gets: best or last
 
     def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
@@ -158,9 +157,6 @@ class WandB(Logger):
     artifact, and how the run ended. The jobs of a sweep are a group; a resumed run is the same run there.
     """
 
-    # pydantic, which they define models with, searches all modules there are: after torch's that takes 0.6 s more
-    libraries = ("wandb", "wandb.sdk.launch.inputs.internal")
-
     def __init__(
         self,
         *,
@@ -213,7 +209,6 @@ class WandB(Logger):
         """wandb's run, offline if the server cannot be reached."""
         settings = self.wandb.Settings(console="off", silent=True, init_timeout=SECONDS_TO_REACH)
         if mode == "online":
-            print_passing("reaching W&B")
         try:
             return self.wandb.init(mode=mode, settings=settings, **options)
         except (self.wandb.errors.Error, OSError) as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,13 +27,11 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from roundround.config.build import checked_values, target_class
 from roundround.data.tasks.text_task import TextTask, beginning
-from roundround.distributed.device import check_fits
 from roundround.hf.private import packages_needed
 from roundround.model.decoder import Decoder
 from roundround.records import checkpoints
-from roundround.records.directories import EXPORTED
 from roundround.support.errors import UserError
-from roundround.support.files import folder_in_one_step, usual_mode, write_atomically
+from roundround.support.files import usual_mode, write_atomically
 from roundround.trained.export import check, modeling
 from roundround.trained.export.card import Card, model_card
 from roundround.trained.export.modeling import RoundroundConfig, RoundroundForCausalLM
@@ -179,24 +176,6 @@ def own_config(trained: ModelToExport) -> RoundroundConfig:
         eos_token_id=trained.end_of_document,
         bos_token_id=trained.first_token,
     )
-
-
-def export_best(directory: Path, n_parameters: int) -> Path:
-    """Write the best checkpoint of a run whole, with Hugging Face's names, into its directory; the folder.
-
-    Raises UserError where one machine does not hold the model, or where a class of it has no source file.
-    """
-    what = f"exporting {n_parameters:,} parameters"
-    # three copies of the weights at once: read, in the decoder, to be written
-    check_fits(3 * 4 * n_parameters, torch.device("cpu"), what, "export on a larger machine")
-    trained, final = TrainedRun(directory, trust=True), directory / EXPORTED  # its classes have just been used
-    shutil.rmtree(final, ignore_errors=True)
-    folder = final.with_name(f".{EXPORTED}")
-    with folder_in_one_step(final, folder):
-        write_folder(
-            model_to_export(trained, trained.decoder("best")), folder, card_of(trained, directory.name, "best")
-        )
-    return final
 
 
 # largest difference allowed, as a share of the largest logit

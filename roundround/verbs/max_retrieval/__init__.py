@@ -105,11 +105,8 @@ VERB = Verb(
     refuses={"optim": ("roundround.training.optim.Muon",)},
     flags={
         "--temp": Flag(
-            override="evaluate",
-            needs="the name of a normaliser, several with commas between, or all",
-            first=("softmax",),
+            override="evaluate=[softmax,{}]",
             short={"adaptive": "adaptive_temperature"},
-            choices="normalisers",
         )
     },
     parallel=True,

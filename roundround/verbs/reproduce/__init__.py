@@ -47,7 +47,7 @@ VERB = Verb(
     config=ReproduceConfig,
     refuses={"model": ARCHITECTURES, "data": (*TASKS, *PAIRS)},
     words="item",
-    names="roundround.papers:item_names",
+    names=True,
     flags={"--write-docs": Flag(override="write_docs=true")},
     title="Reproduction",
 )

@@ -35,7 +35,7 @@ VERB = Verb(
     config=TheoryConfig,
     refuses={"model": ARCHITECTURES, "data": (*TASKS, *PAIRS)},
     words="claim",
-    names="roundround.papers:statement_names",
+    names=True,
     repeats=True,
     title="Statements checked",
 )

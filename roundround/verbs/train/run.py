@@ -5,6 +5,8 @@ Tested by tests/training/test_train.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import lightning
@@ -12,19 +14,20 @@ from omegaconf import DictConfig
 from torch.utils.data import DataLoader
 
 from roundround.analysis.past_run import past_run
-from roundround.config.build import build, plain, target_class
+from roundround.config.build import build, plain
 from roundround.data.batches import Shares
 from roundround.distributed.device import describe_device
 from roundround.kernels.torch_internals import compile_in_place
 from roundround.kernels.trial import FallsBack
+from roundround.model.block import Block
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.records import checkpoints
 from roundround.records.opening import build_logger, opened
 from roundround.records.run import Invocation, Run
 from roundround.support.console import print_status, warnings_as_lines
-from roundround.support.errors import Interrupted, UserError
+from roundround.support.errors import Interrupted
 from roundround.support.files import write_atomically
-from roundround.trained.models import check_buildable, decoder_of_config, planned
+from roundround.trained.models import planned
 from roundround.trained.patterns import chosen_parts, layer_lines
 from roundround.trained.start import Start, starting_point
 from roundround.training.bookkeeping import Meter, Timed, peak_flops, training_flops
@@ -39,27 +42,19 @@ from roundround.verbs.train import TrainConfig
 def train(cfg: DictConfig, invocation: Invocation) -> None:
     """Train a decoder as the config says; resume the run that `resume` names."""
     config, start = starting_point(cfg, invocation)
-    target_class(config.trainer, lightning.Trainer)
     check_trainer(plain(config.trainer))
-    check_buildable(config, 2)
-    start.check(config)
+    make = start.make_decoder
+    start.weights.check(make)
     optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
-    optimizer.check(planned(lambda: decoder_of_config(config, n_vocab=2)), sharded=shards(config.trainer))
+    optimizer.check(planned(partial(make, n_vocab=2)), sharded=shards(config.trainer))
     logger = build_logger(config.logger)  # a wrong option is reported before hours of tokenising
     material = material_of(config, start)
-    known = {"choices": start.choices, "data": material.facts(), **start.facts}
+    known = {"choices": start.choices, "data": material.facts(), **start.weights.facts}
     with opened(invocation, config=start.config, logger=logger, known=known) as run:
         messages_in_log()
         fit(run, config, material, optimizer, schedule, start, invocation)
         if run.writes:
-            report(run, config, material)
-            if shards(config.trainer):  # for programs that know Hugging Face's names alone
-                from roundround.trained.export.folder import export_best  # transformers takes seconds to import
-
-                try:
-                    print_status(f"exported to {export_best(run.directory, run.manifest['facts']['parameters'])}")
-                except UserError as error:  # the run has what it was for
-                    print_status(f"not exported: {error}")
+            report(run, material)
 
 
 def fit(
@@ -73,10 +68,22 @@ def fit(
 ) -> None:
     """Train the decoder from where the run starts to its last step."""
     n_steps, sharded = config.trainer.max_steps, shards(config.trainer)
-    past = start.past(sharded=sharded)
+    past, newest = None, start.resumed and checkpoints.newest(start.resumed / "checkpoints")
+    if newest is not None:
+        if sharded:  # each process reads its share of the weights later
+            past = checkpoints.Checkpoint({}, {}, checkpoints.read_state(newest), newest)
+        else:
+            past = checkpoints.load(newest)
     first_step = past.state["step"] if past else 0
-    decoder, share = decoder_of(config, material.n_vocab, start, past, sharded=sharded)
-    trainer = make_trainer(config, run, max(1, n_steps - first_step))
+    recomputed, in_64_bits = config.activation_checkpointing, str(config.trainer.precision).startswith("64")
+
+    def make(shard_layer: Callable[[Block], object] | None = None) -> Decoder:
+        decoder = start.make_decoder(n_vocab=material.n_vocab, shard_layer=shard_layer)
+        decoder.activation_checkpointing = recomputed
+        return decoder.double() if in_64_bits else decoder  # before it gets weights; Lightning does it after that
+
+    decoder, share = decoder_of(make, start.weights, past, seed=config.seed, compiled=config.compile, sharded=sharded)
+    trainer = make_trainer(config.trainer, run, max(1, n_steps - first_step), batch_size=config.batch_size)
     n_micro, device = config.trainer.accumulate_grad_batches, trainer.strategy.root_device
     shares = Shares(
         batch_size=config.batch_size,
@@ -104,8 +111,8 @@ def fit(
         n_steps=n_steps,
         share=share,
     )
-    announce(run, material, decoder, trainer, config.trainer.strategy, first_step, start)
-    for note in about_softmax(run, decoder):
+    announce(run, material, decoder, trainer, config.trainer.strategy, first_step)
+    for note in filter(None, [start.weights.message, *about_softmax(run, decoder)]):
         if run.writes:
             print_status(note)
     if config.compile and share is None:
@@ -130,7 +137,6 @@ def announce(
     trainer: lightning.Trainer,
     strategy: str,
     first_step: int,
-    start: Start,
 ) -> None:
     """Record what is about to be trained, and by how many processes from which step on; print it in two lines."""
     facts: dict[str, Any] = {"parameters": n_parameters(decoder), **decoder.facts()}
@@ -158,11 +164,9 @@ def announce(
         print_status(line)
     if first_step:
         print_status(f"resuming after step {first_step}")
-    if start.message is not None:
-        print_status(start.message)
 
 
-def report(run: Run, config: TrainConfig, material: Material) -> None:
+def report(run: Run, material: Material) -> None:
     """Write the results of a finished run: what its best checkpoint was measured to be, and what it cost."""
     folder = checkpoints.newest(run.directory / "checkpoints")
     assert folder is not None, "a finished run has a checkpoint"
@@ -176,7 +180,7 @@ def report(run: Run, config: TrainConfig, material: Material) -> None:
     ]
     curve: list[Measured] = [line for line in found if "nats_per_token" in line]
     choices = run.manifest["choices"]
-    common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": config.seed}
+    common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": run.manifest["seed"]}
     records, headline = material.results(best, curve)
     numbers = {name: value for name, value in run.manifest["facts"].items() if not isinstance(value, str)}
     facts = [{"metric": name, "value": value} for name, value in numbers.items()]
