@@ -13,7 +13,7 @@ from conftest import Done, metrics_of, named, saved_weights
 from rounding import rounding
 from torch import Tensor
 
-from roundround.config.options import load_option, named
+from roundround.config.options import load_option
 from roundround.model.decoder import Decoder
 from roundround.trained.models import build_decoder
 from roundround.training.optim import Muon, OptimizerFactory

@@ -12,7 +12,7 @@ from rounding import rounding
 from torch import Tensor
 from transformers import get_cosine_schedule_with_warmup, get_wsd_schedule
 
-from roundround.config.options import load_option, named
+from roundround.config.options import load_option
 from roundround.trained.models import build_decoder
 from roundround.training.module import LanguageModel
 from roundround.training.optim import OptimizerFactory, Schedule

@@ -208,7 +208,6 @@ class WandB(Logger):
     def begin(self, mode: str, options: dict[str, Any]) -> Any:
         """wandb's run, offline if the server cannot be reached."""
         settings = self.wandb.Settings(console="off", silent=True, init_timeout=SECONDS_TO_REACH)
-        if mode == "online":
         try:
             return self.wandb.init(mode=mode, settings=settings, **options)
         except (self.wandb.errors.Error, OSError) as error:
