@@ -83,7 +83,7 @@ def fit(
         return decoder.double() if in_64_bits else decoder  # before it gets weights; Lightning does it after that
 
     decoder, share = decoder_of(make, start.weights, past, seed=config.seed, compiled=config.compile, sharded=sharded)
-    trainer = make_trainer(config.trainer, run, max(1, n_steps - first_step), batch_size=config.batch_size)
+    trainer = make_trainer(config.trainer, run, max(1, n_steps - first_step))
     n_micro, device = config.trainer.accumulate_grad_batches, trainer.strategy.root_device
     shares = Shares(
         batch_size=config.batch_size,
