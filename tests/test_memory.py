@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from roundround.distributed import device
 from roundround.support.errors import UserError
-from roundround.trained.start import decide_by_data
+from roundround.training.trainer import check_model_fits
 
 CPU = torch.device("cpu")
+
+
+def plan(n_parameters: int) -> torch.nn.Module:
+    return torch.nn.ParameterList([torch.empty(n_parameters, device="meta")])
 
 
 def test_the_smallest_limit_around_the_process_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,15 +42,32 @@ def test_a_limit_on_the_address_space_is_one_on_the_memory(monkeypatch: pytest.M
     assert device.memory(CPU) == 4096
 
 
-def test_validation_examples_that_fit_nowhere_are_refused_before_they_are_drawn(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("precision", "n_bytes"), [(None, 1600), ("bf16-mixed", 1600), ("64-true", 3200), (64, 3200)])
+def test_a_parameter_takes_four_numbers_in_training(
+    precision: object, n_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device, "memory", lambda device: 10**6)
-    copy = {"_target_": "roundround.data.tasks.copying.Copy", "n_symbols": 10, "train_examples": None}
-    copy |= {"train_lengths": [1, 20], "validation_examples": 512}
-    node = OmegaConf.create({"model": {"train_length": 8}, "init": None, "tokenizer": None, "data": copy})
-    decide_by_data(node, [], {})
-    assert node.model.train_length == 43
-    node.data.train_lengths = [1, 2000]
-    with pytest.raises(UserError, match=r"^data.validation_examples=512 of data.train_lengths=\[1,2000\] needs"):
-        decide_by_data(node, [], {})
+    monkeypatch.setattr(device, "memory", lambda device: n_bytes)
+    check_model_fits(plan(100), {"accelerator": "cpu", "precision": precision})
+    with pytest.raises(UserError, match="training 101 parameters needs"):
+        check_model_fits(plan(101), {"accelerator": "cpu", "precision": precision})
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_shares"),
+    [
+        ({"accelerator": "cpu", "devices": 4}, 1),  # in the memory of one machine
+        ({"accelerator": "gpu", "devices": 4, "num_nodes": 2}, 8),
+        ({"accelerator": "gpu", "devices": "0,2"}, 2),
+        ({"accelerator": "gpu", "devices": "auto"}, 5),
+    ],
+)
+def test_of_parameters_that_are_shared_out_each_device_holds_its_share(
+    settings: dict[str, object], n_shares: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 5)
+    monkeypatch.setattr(device, "memory", lambda device: 1600)
+    trainer = {**settings, "precision": None, "strategy": "fsdp2"}
+    check_model_fits(plan(100 * n_shares), trainer)
+    with pytest.raises(UserError, match=r"parameters.* needs at least"):
+        check_model_fits(plan(100 * n_shares + 1), trainer)

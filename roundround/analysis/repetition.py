@@ -24,7 +24,7 @@ from roundround.analysis.past_run import PastRun, is_held, is_number
 from roundround.config.options import as_value, compose, config_name, usual_config
 from roundround.config.recorded import RUN, as_dict, flat, overridden, own_options
 from roundround.config.verb import WHERE
-from roundround.distributed.child import start
+from roundround.distributed.child import start, start_warm
 from roundround.records.directories import MANIFEST, all_runs, runs_of
 from roundround.records.provenance import changes, git_state, versions
 from roundround.support import __version__
@@ -190,7 +190,7 @@ class Runner:
             again = [verb, f"resume={as_value(stopped[-1])}", *usual] if stopped else [verb, *words]
             own_folder = [] if self.config_dir is None else ["--config-dir", self.config_dir]
             whole = [*again, f"outputs={as_value(self.outputs)}", *own_folder]
-            directory = start(whole, log=self.log)
+            directory = start(whole) if self.log is None else start_warm(whole, self.log)
         self.made.append(Made(command, directory, taken=bool(done)))
         return directory
 

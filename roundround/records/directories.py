@@ -67,6 +67,7 @@ def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequen
         found = read_manifest(directory)["verb"]
         if found != verb:  # refused before Hydra writes its log there
             raise UserError(f"{directory} is a run of {found}, and this takes one of {verb}")
+        refuse_links(directory)
         return str(directory)
     if started_again():
         runs = all_runs(runs_of(outputs, verb), verb)
@@ -175,3 +176,13 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         if isinstance(node.get("_target_"), str):
             node["_target_"] = today(node["_target_"])
     return manifest
+
+
+def refuse_links(directory: Path) -> None:
+    """Raises UserError for a link that leads out of a run, where a resume would write. W&B makes some in its folder."""
+    inside = directory.resolve()
+    for folder, folders, files in os.walk(directory):
+        for path in (Path(folder, name) for name in [*folders, *files]):
+            if path.is_symlink() and not path.resolve().is_relative_to(inside):
+                raise UserError(f"{path} is a link that leads out of the run; replace it by what it leads to")
+        folders[:] = [name for name in folders if name != "wandb"]

@@ -41,7 +41,9 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     """The end of a message about a wrong name: the nearest right one, if there is one, and all of them."""
     name, names = name.lower(), sorted(choices)
     longer = sorted((choice for choice in names if len(name) > 2 and choice.startswith(name)), key=len)
-    near = longer or difflib.get_close_matches(name, names, n=1)
+    beginnings = {choice[: len(name)]: choice for choice in reversed(names)}  # adaptve -> adaptive_temperature
+    begun = [beginnings[part] for part in difflib.get_close_matches(name, beginnings, n=1, cutoff=0.75)]
+    near = longer or difflib.get_close_matches(name, names, n=1) or begun
     guess = f"; did you mean '{near[0]}'?" if near else ""
     return f"{guess} (choices: {', '.join(names)})" if names else guess
 

@@ -21,8 +21,10 @@ from lightning.fabric.plugins.environments import LightningEnvironment, TorchEla
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.strategies.launchers import subprocess_script
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import nn
 
 from roundround.config.build import plain, target_class
+from roundround.distributed.device import check_fits
 from roundround.distributed.launcher import (
     STARTED_BY,
     address,
@@ -87,6 +89,43 @@ class FullyShardedStrategy(ModelParallelStrategy):
     def setup_environment(self) -> None:
         self._data_parallel_size = self.num_nodes * self.num_processes  # Lightning's "auto" is the number of nodes
         super().setup_environment()
+
+
+def check_model_fits(decoder: nn.Module, trainer: Mapping[str, Any]) -> None:
+    """Raises UserError if memory is too small for weights, gradients and Adam's moments, or a process's share of them.
+
+    decoder: a plan of it on the meta device.
+    """
+    n_parameters = sum(parameter.numel() for parameter in decoder.parameters())
+    n_shares = memories(trainer) if shards(trainer) else 1
+    bytes_of_number = 8 if str(trainer["precision"]).startswith("64") else 4
+    check_fits(
+        -(-n_parameters // n_shares) * 4 * bytes_of_number,
+        device_of(trainer),
+        f"training {n_parameters:,} parameters" + (f" in {n_shares} shares" if n_shares > 1 else ""),
+        "give a smaller model.d_model, model.n_layers or tokenizer.vocab_size",
+    )
+
+
+def device_of(trainer: Mapping[str, Any]) -> torch.device:
+    """The kind of device that the Trainer's settings choose."""
+    gpu = torch.cuda.is_available() and trainer["accelerator"] in ("gpu", "cuda", "auto")
+    return torch.device("cuda" if gpu else "cpu")
+
+
+def memories(trainer: Mapping[str, Any]) -> int:
+    """The number of memories that the processes use: one for each GPU, or for each machine."""
+    n_nodes, devices = int(trainer.get("num_nodes", 1)), trainer["devices"]
+    launched = launched_from_outside()
+    if launched is not None:
+        n_nodes, devices = max(n_nodes, launched.n_processes // launched.n_on_machine), launched.n_on_machine
+    if device_of(trainer).type == "cpu":
+        return n_nodes
+    if devices in ("auto", -1, "-1"):
+        devices = torch.cuda.device_count()
+    if isinstance(devices, str):  # "0,2": which ones
+        devices = [name for name in devices.split(",") if name] if "," in devices else int(devices)
+    return n_nodes * (devices if isinstance(devices, int) else len(devices))
 
 
 def make_trainer(node: Node[lightning.Trainer], run: Run, n_steps: int) -> lightning.Trainer:

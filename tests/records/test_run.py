@@ -491,6 +491,24 @@ def test_a_folder_that_is_no_run_is_a_user_error(tmp_path: Path, text: str | Non
 # -- claiming a directory
 
 
+@pytest.mark.parametrize("name", ["train.log", "checkpoints", "figures/curve.svg", "wandb"])
+def test_a_run_with_a_link_that_leads_out_of_it_is_not_resumed(tmp_path: Path, name: str) -> None:
+    run = leave_run(tmp_path / "run", "2026-01-02T23:00:00.000000+00:00")
+    (run / "checkpoints" / "step-00000001").mkdir(parents=True)
+    (run / "checkpoints" / "last").symlink_to("step-00000001")
+    (run / "wandb").mkdir()
+    (run / "wandb" / "debug.log").symlink_to("/tmp/wandb.log")
+    assert run_directory("outputs", "train", str(run)) == str(run)
+    path = run / name
+    if path.is_dir():
+        path.rename(tmp_path / "elsewhere")
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=f"{name} is a link that leads out of the run"):
+        run_directory("outputs", "train", str(run))
+    assert find_run(str(run), "outputs", "train", done=True) == run, "it may be read"
+
+
 def test_launches_of_one_second_get_directories_of_their_own(tmp_path: Path) -> None:
     noon = datetime(2026, 1, 31, 12, 0, 0)
     claimed = [claim(tmp_path / "train", noon) for _ in range(3)]

@@ -35,7 +35,14 @@ from roundround.training.callback import TrainingCallback
 from roundround.training.material import Material, Measured, material_of
 from roundround.training.module import LanguageModel, about_softmax, decoder_of
 from roundround.training.optim import OptimizerFactory, Schedule
-from roundround.training.trainer import check_trainer, make_trainer, messages_in_log, processes_of_lightning, shards
+from roundround.training.trainer import (
+    check_model_fits,
+    check_trainer,
+    make_trainer,
+    messages_in_log,
+    processes_of_lightning,
+    shards,
+)
 from roundround.verbs.train import TrainConfig
 
 
@@ -46,9 +53,12 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     make = start.make_decoder
     start.weights.check(make)
     optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
-    optimizer.check(planned(partial(make, n_vocab=2)), sharded=shards(config.trainer))
+    plan = planned(partial(make, n_vocab=2))
+    optimizer.check(plan, sharded=shards(config.trainer))
+    check_model_fits(plan, config.trainer)
     logger = build_logger(config.logger)  # a wrong option is reported before hours of tokenising
     material = material_of(config, start)
+    check_model_fits(planned(partial(make, n_vocab=material.n_vocab)), config.trainer)
     known = {"choices": start.choices, "data": material.facts(), **start.weights.facts}
     with opened(invocation, config=start.config, logger=logger, known=known) as run:
         messages_in_log()
