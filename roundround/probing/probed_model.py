@@ -161,13 +161,20 @@ class ProbedDecoder(ProbedModel):
         return [self.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
 
     def positions(self, tokens: Sequence[int]) -> Tensor:
+        self.check_length(len(tokens))
         [first, *_] = self.decoder.draws(torch.tensor([tokens]))
         return self.decoder.encoding.positions(torch.arange(len(tokens))[None], first)[0]
+
+    def check_length(self, n_tokens: int) -> None:
+        longest = self.decoder.longest()
+        if longest is not None and n_tokens > longest:
+            raise UserError(f"{self.name} has {longest} positions, and a text has {n_tokens} tokens; cut it shorter")
 
     def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
         return self.decoder.hidden(tokens_BT, pos_BT=pos_BT)
 
     def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        self.check_length(tokens_BT.shape[1])
         loss_BT: Tensor = self.decoder(tokens_BT, targets_BT=targets_BT)
         return loss_BT
 

@@ -167,6 +167,9 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
     try:
         manifest: Any = parse_json(read_text(path))
+    except FileNotFoundError as error:
+        why = f"it has no {MANIFEST}" if directory.is_dir() else "it does not exist"
+        raise UserError(f"{directory} is not a run directory: {why}") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else one_line(error)
         raise UserError(f"{directory} is not a run directory: its {MANIFEST} cannot be read: {reason}") from error

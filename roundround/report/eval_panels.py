@@ -313,7 +313,7 @@ def scope_of_text(records: Sequence[Record], trained: Lengths) -> list[str]:
     lines = [
         f"Scored targets: {counts} at each context length." if counts else "",
         f"Documents are joined by {one['joining_token']}, which is no target." if one.get("joining_token") else "",
-        "Documents in a window do not see each other." if one.get("separate_documents") else "",
+        "Documents in a window do not see each other." if any(r.get("separate_documents") for r in records) else "",
         f"Text that spells a special token is {spelled}." if spelled else "",
         f"The model was trained on contexts of {trained[1]:,} tokens (*)." if trained else "",
     ]

@@ -186,8 +186,8 @@ def test_unfinished_runs_are_named_and_left_out(outputs: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("run.json", '{"roundround": ', "run.json is not valid json"),
-        ("run.json", '{"verb": "train"}', "status is missing"),
+        ("run.json", '{"roundround": ', "its run.json cannot be read"),
+        ("run.json", '{"verb": "train"}', "it has not all of config, facts"),
         ("results.json", '[{"metric": "perplexity", "val', "results.json cannot be read"),
         ("results.json", '{"metric": "perplexity"}', "is not a list of records"),
         ("results.json", None, "it has no results.json"),

@@ -45,7 +45,7 @@ def test_a_damaged_run_is_named_and_passed_over(roundround: Command) -> None:
     listed = roundround("runs")
     assert (listed.code, listed.out.count("12-0")) == (0, 1)
     assert listed.err.startswith("passed over: ")
-    assert "12-01-00/run.json is not valid json" in listed.err
+    assert "12-01-00 is not a run directory: its run.json cannot be read" in listed.err
     (broken / "run.json").unlink()
     os.mkfifo(broken / "run.json")  # nobody writes into it
     listed = roundround("runs")

@@ -475,7 +475,7 @@ def test_a_run_is_found_anywhere_by_its_path(outputs: Path, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "its run.json cannot be read: No such file"),
+        (None, "it has no run.json"),
         ("{", "cannot be read"),
         ("[]", "is not a manifest of roundround"),
         ('{"verb": "train", "status": "done"}', "is not a manifest of roundround"),

@@ -57,9 +57,9 @@ def test_an_evaluation_shows_shares_with_intervals_and_names_the_lengths_in_trai
     page = Page(page_of(write_run(tmp_path / "eval", "eval", [*records, part], run=str(run))))
     assert any(words.startswith("share right against length: exact match") for words in pictures(page))
     assert any(words.startswith("entropy of a row (nats) against length:") for words in pictures(page))
-    assert len([path for path in page.all("path") if path.get("class") == "band"]) == 2
+    assert len([path for path in page.all("path") if path.get("class") == "band"]) == 3
     assert "Lengths 1 to 20 were in training." in page.text
-    assert "Test examples: 1,024 at each length." in page.text
+    assert "Test examples: 1,024 at each length; intervals of 95 %." in page.text
     assert "count once in the intervals: 1,020 are distinct at least." in page.text
     assert page.column("distinct examples") == ["1020", "1040"]
     assert [page.column(name) for name in ("length", "tokens", "exact match", "low")] == [

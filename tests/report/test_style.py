@@ -115,7 +115,7 @@ def test_a_users_own_settings_of_matplotlib_change_no_figure(drawn: Any) -> None
 
 def test_every_verb_that_draws_has_the_key_and_no_other() -> None:
     told = {verb.name for verb in VERBS if "figures" in verb.keys}
-    assert told == {"bench", "compare", "eval", "max-retrieval", "probe", "reproduce", "theory"}
+    assert told == {"compare", "eval", "max-retrieval", "probe", "reproduce", "theory"}
     for verb in told:
         text = (conf_dir() / f"{verb.replace('-', '_')}.yaml").read_text()
         assert "\n  - figures\n" in text

@@ -54,7 +54,7 @@ def test_training_and_eval_measure_each_document_by_itself(
     assert apart.value("nats_per_token") == pytest.approx(expected, rel=1e-5)
     told = roundround("eval", run, *of_eval)
     assert told.value("perplexity_with_joints", separate_documents=True) == pytest.approx(math.exp(expected), rel=1e-5)
-    assert "documents in a window do not see each other" in told.err
+    assert "Documents in a window do not see each other" in told.err
     text = ["data=text", f"data.path={corpus}", "data.held_out=0.3", "data.separate_documents=false"]
     joined = roundround("eval", run, *of_eval, *text)
     assert abs(joined.value("perplexity_with_joints", separate_documents=False) / math.exp(expected) - 1) > 1e-3

@@ -108,6 +108,11 @@ class AskedModel:
         return self.model
 
     @property
+    def draws_positions(self) -> bool:
+        """Whether each number is the mean over several draws of positions."""
+        return self.decoder is not None and self.decoder.draws_positions
+
+    @property
     def seed(self) -> int | None:
         return None if self.trained is None else int(self.trained.config.seed)
 
@@ -216,6 +221,8 @@ def evaluate_text(
         if run.writes:
             if not separate_documents and (line := data.about_documents("held_out", max(losses))):
                 print_status(line)
+            if subject.draws_positions:
+                print_status("The loss is the mean of five draws of positions, of each window or of all documents.")
             write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
             report.leave_dispersion(dispersions, run.directory, config, title=title)
 
@@ -280,6 +287,8 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, t
         note = f"{scores[lengths[0]].n_examples:,} examples at each length."
         finish(run, config, TASK, records, in_training, title, note, *tables)
         if run.writes:
+            if subject.draws_positions and config.by != "generation":
+                print_status("Each example is the mean of five draws of its positions.")
             if n_shared:
                 print_status(f"{n_shared:,} examples may be in training too, of a length that has too few")
             report.leave_dispersion(dispersions, run.directory, config, title=title, contexts=contexts)
