@@ -454,7 +454,7 @@ def remarks_of(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
 
 
 def about_seeds(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
-    """Settings with few seeds, and numbers that only some of them have."""
+    """Settings with few seeds, and numbers that only some seeds or settings have."""
     n_seeds = numbers.groupby(["group", "cell"]).size()
     most = n_seeds.groupby("group").max()
     for n, what in (
@@ -471,6 +471,12 @@ def about_seeds(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
             for group, row in torn
         ]
         yield f"fewer seeds than the setting has: {some(names)}"
+    judged = numbers[numbers["metric"].map(direction) != 0]
+    known = judged.groupby("cell")["group"].nunique()
+    lacking = first.loc[known.index[known < judged["group"].nunique()]]
+    if len(lacking):
+        names = [f"{row['metric']} at {format_settings(dict(row['coordinates']))}" for _, row in lacking.iterrows()]
+        yield f"known of some settings and not of others: {some(names)}"
     scored = numbers[numbers["metric"] == "scored_targets"].groupby("cell")["value"]
     if (scored.nunique() > 1).any():
         yield "the models were scored on different targets"

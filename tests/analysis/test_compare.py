@@ -224,6 +224,14 @@ def test_a_metric_that_some_runs_lack_is_reported_and_its_mean_is_of_those_that_
     assert remark(found, "fewer") == "eval: fewer seeds than the setting has: perplexity at length=32 of pe=nope"
 
 
+def test_a_number_that_a_setting_lacks_altogether_is_named(outputs: Path) -> None:
+    for seed in (1, 2, 3):
+        for pe, lengths in (("rope", {16: 9.0, 32: 10.0 + seed}), ("nope", {16: 9.0})):
+            write_eval(outputs / "eval" / f"{pe}{seed}", outputs / "train" / f"{pe}-{seed}", lengths)
+    expected = "eval: known of some settings and not of others: perplexity at length=32"
+    assert remark(compare(outputs / "eval"), "known") == expected
+
+
 def test_two_runs_with_the_same_settings_and_seed_are_named_and_the_newest_counts(outputs: Path) -> None:
     again = write_train(outputs / "train" / "again", "nope", 2, 99.0, minute=60)
     found = compare(outputs)
