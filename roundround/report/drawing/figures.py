@@ -285,7 +285,8 @@ def look_of(curve: Curve, place: int) -> dict[str, Any]:
         return {"color": GREY, "linestyle": "none", "marker": ".", "markersize": 2, "alpha": 0.35, "rasterized": True}
     if curve.points:
         return {"color": INK, "linestyle": "none", "marker": marker, "fillstyle": "none"}
-    dashes = {"linestyle": (0, tuple(part / 2 for part in DASHES[number]))} if DASHES[number] else {}  # a unit is half the width
+    # DASHES are for lines that are two points wide; matplotlib multiplies dashes by the line width
+    dashes = {"linestyle": (0, tuple(part / 2 for part in DASHES[number]))} if DASHES[number] else {}
     return {"color": PALETTE[number], "marker": marker, **dashes}
 
 

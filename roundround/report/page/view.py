@@ -275,7 +275,7 @@ def short(value: float, digits: int = 3) -> float | int | None:
 
 
 def scaled(values: NDArray[Any]) -> dict[str, Any]:
-    """The largest absolute value, and the values as integer multiples of largest / STEPS; None for what is not finite."""
+    """The largest absolute value, and the values as integer multiples of largest / STEPS; None if not finite."""
     flat = values.astype(np.float64).ravel()
     finite = np.isfinite(flat)
     largest = float(np.abs(flat[finite]).max()) if finite.any() else 0.0
