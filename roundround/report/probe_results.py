@@ -426,7 +426,7 @@ def draw_prompt(prompt: PromptRecord, seen: Probe, folder: Path, sizes: Sizes) -
         width = max(width, side + 1.1)
     figure.set_size_inches(2 * width, 2 * len(heads) * max(sizes.height, width - 0.3))
     told = range(0, n, max(1, math.ceil(side / (width - 1.1))))  # a paper's column has no room for all words
-    words = [prompt.words[i].strip() or repr(prompt.words[i])[1:-1].strip() or "_" for i in told]  # spaces are invisible
+    words = [prompt.words[i].strip() or repr(prompt.words[i])[1:-1].strip() or "_" for i in told]  # not a blank
     for number, (layer, head, label, _) in enumerate(heads):
         row = axes[4 * number : 4 * number + 4]
         record = prompt.layers[layer]
