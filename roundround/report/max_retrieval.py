@@ -212,7 +212,7 @@ def scope(measured: Measured, config: Mapping[str, Any]) -> list[str]:
 
 
 def drawings(measured: Measured) -> list[Drawing]:
-    """Accuracy beside the paper's, the heads, and the dispersion of weights beside Lemma 2.1's bounds at temperature 1."""
+    """Accuracy beside the paper's, the heads, and the weights' dispersion beside Lemma 2.1's bounds (temperature 1)."""
     found = [Drawing("accuracy", "Accuracy", [accuracy(measured)])]
     found += [Drawing("heads", "Heads", [heads(measured)])] if measured.of_heads else []
     spread, note = measured.of_logits.get("logit_spread"), ""
