@@ -185,7 +185,7 @@ def show(reports: Sequence[LayerReport], unread: Sequence[str], name: str, where
 
 
 def encoding_of(config: CheckConfig, n_heads: int, n_key_heads: int, head_dim: int) -> PositionalEncoding:
-    """The encoding of `pe=` in these sizes. Raises UserError if it does not act on queries and keys."""
+    """The encoding of `pe=` in these sizes. Raises UserError if its queries and keys do not show it."""
     shape = AttentionShape(
         n_heads=n_heads,
         n_key_heads=n_key_heads,
@@ -194,7 +194,7 @@ def encoding_of(config: CheckConfig, n_heads: int, n_key_heads: int, head_dim: i
         layer=0,
         train_length=config.train_length,
     )
-    assert config.pe is not None, "it has been asked for"
+    assert config.pe is not None, "this is only called with pe="
     encoding = build(config.pe, PositionalEncoding, shape)
     conformance.check_conformable(encoding)
     return encoding
@@ -278,7 +278,7 @@ def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -
 
 
 def read_vectors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file and its metadata. UserError if it cannot be read, or lacks the inputs of the other tensors."""
+    """The tensors of a file and its metadata. UserError if it cannot be read or lacks inputs of other tensors."""
     try:
         with safe_open(path, "pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
