@@ -1,4 +1,4 @@
-"""Where variants stand on the standard set: a terminal table, csv, Markdown, sentences and a page.
+"""The values of variants on the standard set: a terminal table, csv, Markdown, sentences and a page.
 
 All are made from the records of `results.json` and the curves in `bench.json`.
 
@@ -43,7 +43,7 @@ MARKS = {BETTER: "+", WORSE: "-"}
 
 @dataclass
 class Standings:
-    """The chosen variants beside the baseline; `found` are all that have values, which say how differences vary."""
+    """The chosen variants and the baseline. found: all variants with values, which show how much differences vary."""
 
     set: StandardSet
     found: Sequence[Standing]
@@ -61,7 +61,7 @@ class Standings:
         return [record for _, some in self.rows for record in some]
 
     def leave(self, directory: Path) -> None:
-        """Write what the page needs beside the records, and the records and the table for other programs."""
+        """Write bench.json, from which the page is made together with the records, bench.csv and bench.md."""
         parts = [
             {
                 "name": part.name,
@@ -90,7 +90,7 @@ class Standings:
         """The first metric of a part by length: the values of all seeds, of at most MOST_CURVES variants."""
         metric = part.columns[0].number.partition("@")[0]
         clear = [sum(r["part"] == part.name and r["verdict"] in MARKS for r in some) for _, some in self.rows]
-        most = sorted(range(1, len(self.rows)), key=lambda n: -clear[n])[: MOST_CURVES - 1]  # with most differences
+        most = sorted(range(1, len(self.rows)), key=lambda n: -clear[n])[: MOST_CURVES - 1]  # most differences
         drawn = [self.rows[n][0] for n in [0, *sorted(most)]]
         return {"x": "length", "variants": {s.name: s.curve(part.name, metric) for s in drawn}}
 
@@ -103,7 +103,7 @@ class Standings:
         return found
 
     def sentences(self) -> list[str]:
-        """One for each variant but the baseline, where these are few."""
+        """A sentence for each variant except the baseline; none if there are more than FEW."""
         others = self.rows[1 : FEW + 1] if len(self.rows) <= FEW + 1 else []
         return [sentence(s.name, self.baseline.name, some) for s, some in others]
 
@@ -121,7 +121,7 @@ class Standings:
         )
 
     def overview(self) -> Table:
-        """A row for each variant, a column for each number, with a mark where it differs."""
+        """A row for each variant, a column for each number; a number that differs from the baseline has a mark."""
         title = f"standard set {self.set.name}, size {self.set.size}{'' if self.set.is_standard else ', changed'}"
         rows = [
             [Cell(s.name), len(s.made), *(Cell(text(r) + MARKS.get(r["verdict"], ""), r["value"]) for r in some)]
@@ -131,13 +131,13 @@ class Standings:
 
 
 def text(record: Record) -> str:
-    """The mean with three decimals, a large one with one."""
+    """The mean with three decimals; with one decimal if it is 10 or more."""
     mean = record["value"]
     return "n/a" if mean is None else fixed(mean, 3 if abs(mean) < 10 else 1)
 
 
 def sentence(name: str, baseline: str, records: Sequence[Record]) -> str:
-    """`half against rope: better in counting 1.5x (+0.82, p 0.003); worse in ...; not told apart in 11.`"""
+    """A sentence: `half against rope: better in counting 1.5x (+0.82, p 0.003); worse in ...; not told apart in 11.`"""
     parts = []
     for verdict in (BETTER, WORSE):
         some = [record for record in records if record["verdict"] == verdict]
@@ -163,8 +163,8 @@ def view(files: RunFiles, records: list[Record]) -> View:
         return View([])
     files.remarks.extend(about["remarks"])
     note = (
-        "Each number is the mean over the seeds. A cell is coloured where the difference from "
-        f"{about['baseline']} is told apart (p < {SIGNIFICANT}, paired by seed, Holm over the row's numbers): blue "
+        "Each number is the mean over the seeds. A cell is coloured if its difference from "
+        f"{about['baseline']} is significant (p < {SIGNIFICANT}, paired by seed, Holm over the row's numbers): blue "
         "and + is better, orange and - is worse. A number's name leads to the curves."
     )
     columns = [(column["name"], part["question"]) for part in about["parts"] for column in part["columns"]]
@@ -174,7 +174,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
         rows.setdefault(r["variant"], []).append(cell | {"kind": r["verdict"] if r["verdict"] in MARKS else ""})
     grid = {"columns": columns, "rows": list(rows.items())}
     standings = Section("Standings", note=note, part="bench.html.j2", values={"grid": grid})
-    note = f"At most {MOST_CURVES} variants are drawn: the ones with most clear differences in the part."
+    note = f"At most {MOST_CURVES} variants are drawn: those with the most significant differences in the part."
     curves = Section("Curves", note=note, panels=panels_of(about), anchor="curves")
     tables = []
     for part in about["parts"]:
@@ -187,7 +187,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
 
 
 def as_compared(record: Record) -> Record:
-    """A record as the tables of a comparison read it."""
+    """The record in the form that `report/comparison.py` expects."""
     settings = {"variant": record["variant"], "number": record["metric"], "verdict": record["verdict"]}
     own = ("metric", "n_seeds", "n_pairs", "difference", "difference_low", "difference_high", "p", "p_holm")
     return {"settings": settings, "mean": record["value"], **{key: record[key] for key in own}}

@@ -1,40 +1,41 @@
-"""A comparison as tables, figures and a page, and what it leaves for other programs.
+"""A comparison as tables, figures and a page, and its files for other programs.
 
-`results.json` is a flat list, a record for each metric, place and setting that was measured:
+`results.json` is a flat list with a record for each metric, each setting, and each combination of length, ...:
 
     metric        the name of the number, such as perplexity
-    verb          what measured it: train, eval, probe, max-retrieval; null where it was read from a csv file
-    length, ...   the place: context length, n, task, texts, layer, head, ... whichever the measurement has
-    settings      {"pe": "rope", "softmax": "softmax"}: the values of the settings that vary, null where there is none
+    verb          the verb that measured it: train, eval, probe, max-retrieval; null if it was read from a csv file
+    length, ...   the place: the fields that locate the measurement, such as context length, n, task, layer, head
+    settings      {"pe": "rope", "softmax": "softmax"}: the values of the settings that vary; null for a missing one
     mean, low, high, n_seeds    mean over the seeds and its 95 % t interval (null for one seed)
     seeds, values               the seeds in order, and the number of each
-    baseline                    the settings that this record is compared with; null where with none, or with itself
-    n_pairs                     the seeds that both have, whose differences are taken
+    baseline                    the settings that this record is compared with; null if there are none, or if they are
+                                its own
+    n_pairs                     the number of seeds that both settings have; differences are paired by seed
     difference, difference_low, difference_high    mean of (this - baseline) over these seeds, and its 95 % t interval
-    p, p_holm                   of the paired t-test; the same corrected over all settings that are compared with a
-                                baseline at this metric and place, those without a p (one seed) included
-    p_is_bound                  true where both are upper bounds: the difference is the same in every seed and not 0,
-                                and p is 2^(1 - n_pairs), of the signs alone (where it is 0 in every seed, p is 1)
-    value                       the mean again: every record of a results.json has a value
-    tokens_per_second           of training, the mean over the seeds; null where it is not known
-    peak_resident_bytes, peak_device_bytes    the largest over the seeds of the training run; null where not recorded
+    p, p_holm                   p of the paired t-test; p after Holm's correction over all settings that are compared
+                                with a baseline at this metric and place, including those without a p (one seed)
+    p_is_bound                  true if both are upper bounds: if the difference is the same in every seed and not 0,
+                                p is that of a sign test, 2^(1 - n_pairs) (if it is 0 in every seed, p is 1)
+    value                       the mean again, because every record of a results.json has a value
+    tokens_per_second           speed of training, the mean over the seeds; null if not known
+    peak_resident_bytes, peak_device_bytes    of the training runs, the largest over the seeds; null if not recorded
 
-Every record has all of these fields; a number that does not exist is null. `comparison.json` says the rest once:
+Every record has all of these fields; a number that does not exist is null. `comparison.json` holds the rest:
 
     settings   {"pe": ["nope", "rope"], ...}: the settings that vary and their values, in the order of the tables
-    baseline   ["pe=rope"]: what was asked for or taken, [] for none
-    remarks    sentences that a reader has to know: few seeds, what makes runs incomparable, what is missing
+    baseline   ["pe=rope"]: the baseline that was given or chosen; [] if there is none
+    remarks    warnings for the reader: few seeds, differences that make runs incomparable, missing runs
     skipped    [{"run": DIR, "why": "failed: ..."}]: runs that were named and are not in the numbers
     groups     [{"verb", "settings", "seeds", "runs"}]: the directories (or the file) behind each setting
-    of_tasks   true where lengths are those of tasks, which count what their papers count; else they are tokens
-    train_lengths  [512, 512]: the shortest and longest of training, where all models share them; else null
+    of_tasks   true if lengths are sizes of a task, counted as in its paper; false if they are tokens
+    train_lengths  [512, 512]: the shortest and longest length in training if all models share them, else null
     curves     [{"settings", "metric", "tokens", "mean", "low", "high", "n_seeds"}]: training curves, thinned
     figures    names of the figures in figures/, without .svg and .pdf
 
-`comparison.csv` holds the records of `results.json`, `comparison.md` and `comparison.tex` the tables for people.
+`comparison.csv` holds the records of `results.json`; `comparison.md` and `comparison.tex` hold the tables for people.
 
-Lines of a figure differ in marker and dashes as well as in colour, so that a print without colour can be read. Bands
-are 95 % t intervals over seeds.
+Lines of a figure differ in marker and dashes as well as in colour, so that they can be read without colour. Bands are
+95 % t intervals over seeds.
 
 Tested by tests/analysis/test_compare_command.py.
 """
@@ -75,23 +76,23 @@ from roundround.report.page.view import RunFiles, Section, View
 from roundround.support.errors import escaped
 from roundround.support.panels import Curve, Drawing, HeatMap, Panel, numbers
 
-FINE = {"layer", "head", "first_position", "last_position", "kind", "first_token", "pair"}  # places of detail
+FINE = {"layer", "head", "first_position", "last_position", "kind", "first_token", "pair"}  # fields of detailed records
 MOST_ROWS = 120  # of all tables together; comparison.csv has all
 A_SCREEN = 12  # the same on a terminal
-TO_LEAVE = ("memory", "pairs", "seeds", "95 % interval", "p (Holm)", "p")  # columns, where a terminal is narrow
+TO_LEAVE = ("memory", "pairs", "seeds", "95 % interval", "p (Holm)", "p")  # columns to drop if a terminal is narrow
 AXES = {
     "distance": "distance (tokens)", "length": "context length (tokens)", "n": "items",
     "prefix": "tokens of text before the sentence",
 }  # fmt: skip
-CROWDED = 5  # lines; more are split into panels where there is a second setting
-LINES, PANELS, FEW_PANELS = 8, 6, 2  # in a file; of more panels than that the first few
+CROWDED = 5  # lines; more are split into panels if there is a second setting
+LINES, PANELS, FEW_PANELS = 8, 6, 2  # most lines and panels in a file; if there are more panels, only FEW_PANELS
 ON_A_PAGE = 8  # panels of a section
-CELLS = 8  # on a side of a matrix
-NARROW = 4  # times from the first tick to the last: more are on a logarithmic axis
+CELLS = 8  # most rows and columns of a matrix
+NARROW = 4  # if last tick / first tick is larger, the axis is logarithmic
 
 
 def summary(found: Comparison, curves: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What comparison.json says, but for the names of the figures."""
+    """The content of comparison.json, except the names of the figures."""
     sources = [run for group in found.groups for run in group.sources]
     lengths = {run.train_lengths for run in sources}
     return {
@@ -118,7 +119,7 @@ def summary(found: Comparison, curves: Sequence[dict[str, Any]]) -> dict[str, An
 
 
 def by_metric(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """The records of each metric of each verb, by what the tables call it."""
+    """The records of each metric of each verb, by the title of their table."""
     found: dict[str, list[Record]] = {}
     for record in records:
         verb, metric = record.get("verb"), record["metric"]
@@ -127,10 +128,10 @@ def by_metric(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def sheets(records: Sequence[Record], most_rows: int = MOST_ROWS) -> tuple[list[Table], list[str]]:
-    """The tables to read, and the metrics that they leave out: by layer and head, and what is too much to read.
+    """The tables for people, with at most `most_rows` rows, and the names of metrics left out, wholly or partly.
 
-    Where a verb measures quality, its other metrics are left out, and so are numbers that are the same everywhere.
-    Metrics that are only measured in detail are shown as far as there is room.
+    If a verb measures quality, its other metrics are left out; so are metrics with the same value everywhere, and
+    records by layer, head or position. A metric that has only such detailed records is shown as far as there is room.
     """
     judged = {record.get("verb") for record in records if direction(record["metric"])}
     metrics = by_metric(records)
@@ -197,7 +198,7 @@ def sheet(title: str, rows: Sequence[Record], **options: Any) -> Table:
 
 
 def format_cell(value: Any) -> Cell:
-    """The value of a setting or a place."""
+    """The cell for the value of a setting or of a place field."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return Cell(f"{value:,}" if whole else format_setting(value), value if number(value) is not None else None)
 
@@ -214,7 +215,7 @@ def latex(sentences: Iterable[str], found: Iterable[Table], remarks: Iterable[st
 
 
 def as_csv(records: Sequence[Record]) -> str:
-    """The records of results.json, a line each; settings as pe=rope, softmax=softmax, seeds apart by spaces."""
+    """The records of results.json, a line each; settings as `pe=rope, softmax=softmax`, seeds separated by spaces."""
 
     def in_a_cell(value: Any) -> Any:
         if isinstance(value, dict | list):
@@ -223,7 +224,7 @@ def as_csv(records: Sequence[Record]) -> str:
 
     rows = [{name: in_a_cell(value) for name, value in record.items()} for record in records]
     first = ["metric", "verb", *dict.fromkeys(name for record in records for name in place_of(record)), "settings"]
-    table = DataFrame(rows, dtype=object)  # integers stay such
+    table = DataFrame(rows, dtype=object)  # keeps integers
     return str(table[[*first, *table.columns.difference(first, sort=False)]].to_csv(index=False, lineterminator="\n"))
 
 
@@ -231,7 +232,7 @@ def as_csv(records: Sequence[Record]) -> str:
 
 
 def draw(records: Sequence[Record], about: Mapping[str, Any], folder: Path, style: FigureStyle) -> list[str]:
-    """Draw what the comparison has into files; the names of the figures."""
+    """Draw the figures of a comparison into files; returns their names."""
     drawn = drawings(records, about)
     with styled(style) as sizes:
         for drawing in drawn:
@@ -248,7 +249,7 @@ def picture_of(drawing: Drawing, sizes: Sizes) -> Any:
 
 
 def cut(panels: Sequence[Panel | HeatMap]) -> tuple[list[Panel | HeatMap], int]:
-    """As many panels and lines as can be read in a file; how many lines are left out."""
+    """As many panels and lines as can be read in one file, and the number of lines that are left out."""
     found = list(panels[: PANELS if len(panels) <= PANELS else FEW_PANELS])
     n_lines = sum(len(panel.curves) for panel in panels if isinstance(panel, Panel))
     for n, panel in enumerate(found):
@@ -272,10 +273,10 @@ def drawings(records: Sequence[Record], about: Mapping[str, Any]) -> list[Drawin
 
 
 def telling(records: Sequence[Record], *, judged: bool = True) -> dict[str, list[Record]]:
-    """The records of the first metric of each verb that measures quality; for a file, of every such metric.
+    """The records of each verb's first metric of quality, by title; for a csv file, of every metric of quality.
 
-    judged=False: of metrics that do not measure quality, such as a wavelength. Training has none where models were
-    evaluated: its held-out loss is in the training curves.
+    judged=False: of metrics that do not measure quality instead, such as a wavelength. If models were also evaluated,
+    training's metrics are left out, because its held-out loss is in the training curves.
     """
     chosen: dict[str, list[Record]] = {}
     evaluated = any(record.get("verb") == "eval" for record in records)
@@ -296,7 +297,10 @@ def by_length(
     *,
     differences: bool,
 ) -> list[Drawing]:
-    """Quality against context length (or distance, or items), where several were measured; or its differences."""
+    """Drawings of a metric, or its differences to the baseline, against context length, distance or items.
+
+    Empty unless it was measured at several of them.
+    """
     key = next((key for key in AXES if len({number(row.get(key)) for row in rows} - {None}) > 1), None)
     fields = ("difference", "difference_low", "difference_high") if differences else ("mean", "low", "high")
     rows = [
@@ -340,9 +344,9 @@ def by_length(
 def panels_of(
     curves: Sequence[tuple[dict[str, Any], Curve]], title: str, labels: tuple[str, str], **options: Any
 ) -> list[Panel]:
-    """One panel, or one for each value of all settings but the first where one would be crowded, numbers by their size.
+    """One panel; if that would be crowded, a panel for each combination of all settings but the first, in order.
 
-    A curve that has a name belongs to all; one of the same name looks the same in all panels.
+    A curve that has a name is drawn in every panel. Curves with the same settings look the same in all panels.
     """
     common = [curve for _, curve in curves if curve.name]
     own = [(settings, curve) for settings, curve in curves if not curve.name]
@@ -364,7 +368,7 @@ def panels_of(
 
 
 def training_curves(about: Mapping[str, Any]) -> list[Drawing]:
-    """Held-out loss by training tokens, means over seeds."""
+    """Held-out loss against training tokens, means over seeds."""
     curves = []
     for curve in about.get("curves", []):
         if len(curve["tokens"]) > 1:
@@ -377,7 +381,7 @@ def training_curves(about: Mapping[str, Any]) -> list[Drawing]:
 
 
 def matrices(rows: Sequence[Record], title: str, name: str) -> list[Drawing]:
-    """The first setting that varies against the others: a matrix for each of a few places."""
+    """Matrices of the first setting that varies (rows) against the others (columns), one for each of a few places."""
     keys = list(rows[0]["settings"])
     down = sorted({row["settings"][keys[0]] for row in rows}, key=order)[:CELLS] if keys else []
     across = list(dict.fromkeys(tuple(row["settings"].get(key) for key in keys[1:]) for row in rows))[:CELLS]
@@ -413,7 +417,10 @@ def star_of(row: Record) -> str:
 
 
 def darkness(cells: Sequence[Sequence[Record | None]], metric: str) -> NDArray[np.float64]:
-    """From 0 to 1; for a share the share itself, so that panels can be compared. NaN where there is no number."""
+    """How dark each cell is, from 0 to 1: better is darker, NaN without a number.
+
+    For a share it is the share itself (or 1 - share), so that panels can be compared.
+    """
     means = np.array([numbers(None if row is None else number(row["mean"]) for row in line) for line in cells])
     if np.isnan(means).all():
         return means
@@ -428,7 +435,7 @@ def darkness(cells: Sequence[Sequence[Record | None]], metric: str) -> NDArray[n
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
-    """Findings first, then remarks: these say what the numbers do not support."""
+    """The page: findings first, then remarks, which say what the numbers do not support."""
     about = files.json("comparison.json") or {}
     files.remarks += about.get("remarks", [])
     sections = sections_of(records, about, files.remarks)
@@ -443,7 +450,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
 
 
 def sections_of(records: Sequence[Record], about: Mapping[str, Any], remarks: list[str]) -> list[Section]:
-    """A section for each verb with its tables and panels; a remark where panels are left out."""
+    """A section for each verb with its tables and panels; appends to `remarks` if panels are left out."""
     sections: dict[str, Section] = {}
     for title, rows in by_metric(records).items():
         verb = str(rows[0].get("verb") or "")
@@ -457,13 +464,13 @@ def sections_of(records: Sequence[Record], about: Mapping[str, Any], remarks: li
     for section in sections.values():
         if len(section.panels) > ON_A_PAGE:
             drawn = f"{ON_A_PAGE} of {len(section.panels):,} panels are drawn"
-            remarks.append(f"{section.title}: {drawn}; compare fewer settings for others")
+            remarks.append(f"{section.title}: {drawn}; compare fewer settings to see the others")
             section.panels = section.panels[:ON_A_PAGE]
     return list(sections.values())
 
 
 def which_runs(about: Mapping[str, Any]) -> Section:
-    """The directories behind each setting, and the runs that were left out with the reason."""
+    """The run directories of each setting, and the runs that were left out, with the reasons."""
     rows = [
         [text_of(group["verb"]), format_settings(group["settings"]), text_of(group["seeds"]), text_of(group["runs"])]
         for group in about.get("groups", [])

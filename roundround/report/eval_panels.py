@@ -1,6 +1,6 @@
-"""How an evaluation is shown: the table, the panels and the page of each kind of result, by one specification.
+"""The table, the panels and the page of an evaluation: one `ResultKind` for each kind of result.
 
-All of it is made of the records of `results.json`, when `eval` ends and when a page is made.
+Everything is made from the records of `results.json`, when `eval` ends and when a page is made.
 
 Tested by tests/training/test_eval.py, tests/training/test_task_runs.py, tests/training/test_pair_runs.py and
 tests/asking/test_harness.py.
@@ -27,24 +27,26 @@ DISPERSION = {  # metric: label
 WITH_INTERVAL = ("exact_match", "token_accuracy", "string_match", "output_match")
 ANSWERS = (*WITH_INTERVAL, "error_rate", "nats_per_token")  # of a task, at each length
 PARTS = {"depth": "depth (0: the beginning)", "distance": "distance (tokens)"}  # of a task, whose examples say where
-OF_A_PART = {"first_position", "layer", "task", "phenomenon", *PARTS}  # fields of a record that is not of everything
+OF_A_PART = {"first_position", "layer", "task", "phenomenon", *PARTS}  # fields of a record of only a part of the data
 THREE_DECIMALS = {*WITH_INTERVAL, "accuracy", "accuracy_change"}  # other numbers have four
-FEW = 100  # examples: a share near one half is known to 10 %
+FEW = 100  # examples: the interval of a share near one half is then 10 percentage points to either side
 MOST_HEADS = 16  # of a layer, each with a line of its own
 MOST_LAYERS = 8
 TOKENS = "context length (tokens)"
 BEFORE = "tokens before the target, plus 1"
-Lengths = tuple[int, int] | None  # the shortest and the longest of training, where they are known
+Lengths = tuple[int, int] | None  # the shortest and the longest in training; None if they are not known
 Rows = Mapping[Any, Mapping[Any, Record]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultKind:
-    """A kind of result: along what its numbers stand, and how a terminal, a figure and a page show them.
+    """A kind of result, and how a terminal, a figure and a page show it.
 
-    along: the field of a record. headline: the metric that the manifest has. logged: metrics of metrics.jsonl.
-    columns: headings of the table by metric; `counts`: by the field that has a count; first: of the first column.
-    figure: the name of the file. title: of the panels on a page. scope: over what the numbers were taken.
+    along: the record field that distinguishes the rows of the table and is the x axis of the curves, such as the
+    length. headline: the metric that is copied into the manifest. logged: the metrics written to metrics.jsonl.
+    first: the heading of the table's first column. columns: {metric: heading}. counts: {record field that holds a
+    count: heading}. figure: the name of the file. title: the title of the panels on a page. panels, scope: functions
+    that return the panels, and sentences that say on how much data the numbers were measured.
     """
 
     along: str = "length"
@@ -74,14 +76,14 @@ class ResultKind:
 
 
 def kind_of(records: Sequence[Record]) -> ResultKind:
-    """The kind that the records of a run are of, unless they are the harness'."""
+    """The kind of a run's records; records of the harness have none."""
     if any("prefix" in record and record["metric"] == "accuracy" for record in records):
         return PAIRS
     return TASK if any(record["metric"] == "exact_match" for record in records) else TEXT
 
 
 def at_each(records: Iterable[Record], along: str) -> dict[Any, dict[str, Record]]:
-    """The records of everything by metric, for each value of a field in ascending order."""
+    """{value of the field `along`: {metric: record}}, in ascending order; without records of a part of the data."""
     found: dict[Any, dict[str, Record]] = {}
     for record in records:
         if number(record.get(along)) is not None and not OF_A_PART & record.keys():
@@ -90,7 +92,7 @@ def at_each(records: Iterable[Record], along: str) -> dict[Any, dict[str, Record
 
 
 def crossed(records: Iterable[Record], metric: str, down: str, across: str) -> dict[Any, dict[Any, Record]]:
-    """The records of a metric that have two fields, by the value of the first and of the second."""
+    """{value of the field `down`: {value of the field `across`: record}} for one metric."""
     found: dict[Any, dict[Any, Record]] = {}
     for record in records:
         if record["metric"] == metric and down in record:
@@ -99,7 +101,7 @@ def crossed(records: Iterable[Record], metric: str, down: str, across: str) -> d
 
 
 def in_brackets(record: Record) -> str:
-    """A number, and its interval where it has one."""
+    """A number, followed by its interval in brackets if it has one."""
     sign, decimals = "+" * (record["metric"] == "accuracy_change"), 3 if record["metric"] in THREE_DECIMALS else 4
     interval = f" [{record['low']:{sign}.3f}, {record['high']:{sign}.3f}]" if "low" in record else ""
     return f"{fixed(record['value'], decimals, sign)}{interval}"
@@ -114,9 +116,9 @@ def grid(
     name: Callable[[Any], str] = str,
     cell: Callable[[Record], str] = in_brackets,
 ) -> Table:
-    """A row and its name for each of `rows`, and a cell for each column that it has.
+    """A table with a named row for each of `rows`; a cell is empty if its row lacks the column.
 
-    counts: headings by the field of a record that has a count, the same in the whole row.
+    counts: {record field that holds a count: heading}; the count is the same in the whole row.
     """
     found = []
     for value, row in rows.items():
@@ -136,18 +138,18 @@ def marks_of(trained: Lengths) -> list[Mark]:
 
 
 def along(name: str, records: Sequence[Record], x: str = "length", style: int | None = None) -> Curve:
-    """The values of records along one of their fields, with their intervals where they have some."""
+    """A curve of the records' values against their field `x`, with their intervals if they have any."""
     y, low, high = (numbers(number(record.get(key)) for record in records) for key in ("value", "low", "high"))
     return Curve(name, [float(record[x]) for record in records], y, low=low, high=high, style=style)
 
 
 def curve_of(records: Iterable[Record], metric: str, name: str, x: str = "length", style: int | None = None) -> Curve:
-    """A metric of everything along a field."""
+    """A curve of one metric, measured on all the data, against the field `x`."""
     return along(name, [row[metric] for row in at_each(records, x).values() if metric in row], x, style)
 
 
 def by_length(records: Sequence[Record], trained: Lengths) -> Panel:
-    """Perplexity against the context length; with the joints between documents where they change it."""
+    """Perplexity against the context length; a second curve includes the joints between documents if they change it."""
     curves = [curve_of(records, "perplexity", "perplexity"), curve_of(records, "perplexity_with_joints", "with joints")]
     alike = np.array_equal(curves[0].y, curves[1].y)
     return Panel(
@@ -157,19 +159,19 @@ def by_length(records: Sequence[Record], trained: Lengths) -> Panel:
 
 
 def by_position(records: Sequence[Record], trained: Lengths) -> Panel:
-    """Loss against the place in the window, a line for each context length."""
+    """Loss against the position in the window, a line for each context length."""
     lines: dict[float, list[tuple[float, Record]]] = {}
     for middle, record in by_place(r for r in records if r["metric"] == "nats_per_token"):
         lines.setdefault(number(record.get("length")) or 0.0, []).append((middle, record))
     curves = [curve_by_place(f"context {length:,.0f}", points) for length, points in sorted(lines.items())]
     return Panel(
         BEFORE, "loss (nats per token)", curves, "x", "Loss by position in the window", marks=marks_of(trained),
-        note="A point is the mean over a range of places, drawn in its middle.", possible=(0.0, None), widened=True,
+        note="A point is the mean over a range of positions, drawn in its middle.", possible=(0.0, None), widened=True,
     )  # fmt: skip
 
 
 def by_place(records: Iterable[Record]) -> list[tuple[float, Record]]:
-    """The records of a range of places in the window, with its middle on a logarithmic axis."""
+    """Each record of a range of positions in the window, with the middle of the range on a logarithmic axis."""
     found = []
     for record in records:
         first, last = (number(record.get(key)) for key in ("first_position", "last_position"))
@@ -183,7 +185,7 @@ def curve_by_place(name: str, points: Sequence[tuple[float, Record]]) -> Curve:
 
 
 def of_task(records: Sequence[Record], trained: Lengths) -> list[Panel]:
-    """Right answers and loss by length, and right answers by depth or distance where the examples say it."""
+    """Right answers and loss by length, and right answers by depth or distance if the records have it."""
     right = [curve_of(records, name, in_words(name), style=n) for n, name in enumerate(WITH_INTERVAL)]
     note = "The bands are 95 % intervals over distinct examples."
     if trained is not None:
@@ -223,7 +225,8 @@ def right_by_part(records: Sequence[Record], part: str, trained: Lengths) -> Pan
 def of_pairs(records: Sequence[Record], trained: Lengths) -> list[Panel]:
     """Accuracy over all phenomena against the prefix, if there are several, and the accuracy of each phenomenon.
 
-    The phenomena are sorted by their accuracy behind the shortest prefix; its interval is over their pairs.
+    The phenomena are sorted by their accuracy after the shortest prefix; a band shows the 95 % intervals of these
+    accuracies over pairs.
     """
     prefixes = sorted(at_each(records, "prefix"))
     by_prefix = crossed((r for r in records if "phenomenon" in r), "accuracy", "prefix", "phenomenon")
@@ -255,7 +258,7 @@ def chance(start: float, end: float) -> Curve:
 
 
 def dispersion(records: Sequence[Record], x_label: str) -> list[Panel]:
-    """Each measure of dispersion against the length, a line for each layer, of many layers for some."""
+    """Each measure of dispersion against the length, a line for each layer; at most MOST_LAYERS, evenly spaced."""
     panels = []
     for metric, label in DISPERSION.items():
         layers = by_layer(records, metric, "length")
@@ -268,7 +271,7 @@ def dispersion(records: Sequence[Record], x_label: str) -> list[Panel]:
 
 
 def by_layer(records: Sequence[Record], metric: str, x: str) -> dict[int, dict[float, list[float]]]:
-    """The values of a metric of all heads of each layer, at each x."""
+    """{layer: {x: the values of a metric for all heads}}."""
     found: dict[int, dict[float, list[float]]] = {}
     for record in records:
         place, value = number(record.get(x)), number(record["value"])
@@ -305,7 +308,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
 
 
 def scope_of_text(records: Sequence[Record], trained: Lengths) -> list[str]:
-    """Over how many targets the numbers are taken, and how the text was read."""
+    """Sentences that say how many targets were scored, and how the text was read."""
     one: Record = records[0] if records else {}
     n_targets = sorted({number(r["value"]) or 0.0 for r in records if r["metric"] == "scored_targets"})
     counts = ", ".join(f"{count:,.0f}" for count in n_targets)
@@ -328,7 +331,7 @@ def scope_of_text(records: Sequence[Record], trained: Lengths) -> list[str]:
 
 
 def scope_of_task(records: Sequence[Record], trained: Lengths) -> list[str]:
-    """How many examples there were, and which lengths training had."""
+    """Sentences that say how many examples there were, and which lengths training had."""
     records = [r for r in records if r["metric"] in ANSWERS and not OF_A_PART & r.keys()]
     counts = sorted({f"{count:,.0f}" for r in records if (count := number(r.get("examples"))) is not None})
     low, high = trained or (0, 0)
@@ -345,7 +348,7 @@ def scope_of_task(records: Sequence[Record], trained: Lengths) -> list[str]:
 
 
 def scope_of_pairs(records: Sequence[Record], trained: Lengths) -> list[str]:
-    """How many pairs there were."""
+    """A sentence that says how many pairs there were."""
     record = next(iter(at_each(records, "prefix").values()))["accuracy"]
     sample = ", a sample" if record.get("sample") else ""
     return [f"{record['pairs']:,} pairs of {record['phenomena']:,} phenomena{sample}; chance is 0.5."]
@@ -355,7 +358,7 @@ def scope_of_pairs(records: Sequence[Record], trained: Lengths) -> list[str]:
 
 
 def label(record: Record) -> str:
-    """What the headline calls a number: task, metric, and the filter where there is one."""
+    """The name of a number in the headline: its task, its metric, and its filter if it has one."""
     return "_".join(filter(None, (record["task"], record["metric"], record.get("filter"))))
 
 
@@ -375,7 +378,7 @@ def table_of_harness(records: Sequence[Record], title: str = "tasks of lm_eval")
 
 
 def scope_of_harness(records: Sequence[Record]) -> list[str]:
-    """Over what the numbers were taken, in lines."""
+    """Lines that say with which versions, context and intervals the numbers were measured."""
     one = records[0] if records else {}
     versions = ", ".join(f"{r['task']} {text_of(r.get('version'))}" for r in {r["task"]: r for r in records}.values())
     begin = "nothing in front" if one.get("first_token") is None else f"{one['first_token']} in front"

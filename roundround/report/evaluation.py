@@ -1,7 +1,7 @@
-"""What an evaluation measured as records of `results.json`, and in lines over what it was taken.
+"""Turns the measurements of `eval` into records of `results.json`, and shows the dispersion of attention.
 
-Kinds of results: a text, the dispersion of attention, a task, minimal pairs, tasks of EleutherAI's harness. How records
-are shown: `eval_panels.py`. `contexts` has the tokens of each length of a task, where a length counts something else.
+Kinds of results: a text, the dispersion of attention, a task, minimal pairs, tasks of EleutherAI's harness;
+`eval_panels.py` shows the records. `contexts` maps a task's length, which may count something else, to tokens.
 
 Shapes: N pairs of a phenomenon, P phenomena; L layers, H heads, N bins of rows by their number of visible keys.
 
@@ -34,7 +34,7 @@ from roundround.support.files import write_json
 from roundround.support.panels import Curve, Drawing, Mark, Panel
 from roundround.verbs.eval import EvalConfig
 
-STRANGE_JOINT = 5  # times the mean loss: an even guess among 50,000 tokens is 3 times that of a good model
+STRANGE_JOINT = 5  # times the mean loss; a uniform guess among 50,000 tokens has 3 times the loss of a good model
 SHARES = {"acc", "acc_norm", "acc_bytes", "acc_all", "exact_match", "f1"}  # of the harness, between 0 and 1
 Interval = tuple[float, float]
 
@@ -49,9 +49,9 @@ def records_of_text(
     dispersions: Mapping[int, Dispersion],
     common: Mapping[str, Any],
 ) -> list[Record]:
-    """A record for each number and context length, for the loss in each range of positions, and for each dispersion.
+    """Records of each number at each context length, of the loss in each range of positions, and of the dispersion.
 
-    common: fields of all of them; how the text was read is added.
+    common: fields of every record; the function adds fields that say how the text was read.
     """
     common, words = {**common, **reader.reading(), "stride": reader.stride}, first_words(reader, first_tokens)
     found: list[Record] = []
@@ -74,7 +74,7 @@ def records_of_text(
 
 
 def first_words(reader: Reader, first_tokens: Mapping[int, int | None]) -> dict[int, str | None]:
-    """The token in front of the windows of each length, as it is written."""
+    """The token at the beginning of every window, as text, for each length; None if there is none."""
     written = reader.data.tokenizer.id_to_token
     return {length: None if token is None else written(token) for length, token in first_tokens.items()}
 
@@ -83,15 +83,15 @@ def first_words(reader: Reader, first_tokens: Mapping[int, int | None]) -> dict[
 
 
 def values_of_task(marks: AnswerScores) -> dict[str, float]:
-    """The numbers of a measurement by name, and the share of scored targets that are wrong."""
+    """The numbers of a measurement by name; under teacher forcing also the error rate, 1 - token accuracy."""
     found = marks.values()
     return found if marks.written else {**found, "error_rate": 1 - found["token_accuracy"]}
 
 
 def intervals(marks: AnswerScores) -> dict[str, Interval]:
-    """Wilson's intervals of 95 %: over whole examples, and over the number of independent tokens.
+    """Wilson's 95 % intervals of the shares: over independent examples, or over an effective number of tokens.
 
-    Tokens of one example are right together, so that they count as fewer than there are.
+    Tokens of one example tend to be right together, so their effective number is smaller than their number.
     """
     low, high = token_interval(marks)
     found, n = marks.values(), independent_examples(marks)
@@ -103,19 +103,20 @@ def intervals(marks: AnswerScores) -> dict[str, Interval]:
 
 
 def independent_examples(marks: AnswerScores) -> float:
-    """The number of independent examples: all that were drawn if none was drawn twice, and never more than differ.
+    """The effective number of independent examples, if some were drawn several times.
 
-    Kish 1965, Survey Sampling, section 11.7: (sum of weights)^2 / sum of their squares.
+    It is the number of draws if none was drawn twice, and never more than the number of distinct examples. Kish 1965,
+    Survey Sampling, section 11.7: (sum of weights)^2 / (sum of squared weights).
     """
     return marks["examples"] ** 2 / marks["times_squared"]
 
 
 def token_interval(marks: AnswerScores) -> Interval:
-    """Wilson's interval of the share of right targets, with the number of independent targets that vary as much.
+    """Wilson's interval of the share of right targets, over the number of independent targets with the same variance.
 
-    How a ratio over different examples varies: Cochran 1977, Sampling Techniques, section 2.11. Few examples tell
-    little of that: Korn and Graubard 1998, Survey Methodology 24:193. If all are right, or none, the data do not show
-    how they go together, and each example counts once. No target counts more than once.
+    The variance of a ratio over examples: Cochran 1977, Sampling Techniques, section 2.11. The correction for an
+    estimate of it from few examples: Korn and Graubard 1998, Survey Methodology 24:193. If all targets are right, or
+    none, the variance cannot be estimated, and each example counts as one target. No target counts more than once.
     """
     rate, n, n_distinct = marks["hits"] / marks["targets"], independent_examples(marks), marks.n_distinct
     squares = marks["hits_squared"] - 2 * rate * marks["hits_by_targets"] + rate**2 * marks["targets_squared"]
@@ -130,7 +131,7 @@ def token_interval(marks: AnswerScores) -> Interval:
 def records_of_task(
     by_length: Mapping[int, AnswerScores], contexts: Mapping[int, int], common: Mapping[str, Any]
 ) -> list[Record]:
-    """A record for each number and length, with its interval where it is a share; `context` counts tokens."""
+    """A record for each number and length, with an interval if the number is a share; `context` is in tokens."""
     found = []
     for length, marks in by_length.items():
         where = {"length": length, "context": contexts[length]}
@@ -149,23 +150,28 @@ PairScores = Mapping[str, NDArray[np.float64]]  # nats of the right and the wron
 
 
 def right_of(scores_N2: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether the wrong sentence is not the likelier one, [N]; equal sentences count as right, as in lm-eval."""
+    """Whether each pair is answered right, [N]: the right sentence is at least as likely as the wrong one.
+
+    Ties count as right, as in lm-eval.
+    """
     right_N: NDArray[np.bool_] = scores_N2[:, 0] >= scores_N2[:, 1]
     return right_N
 
 
 def of_mean(shares_P: NDArray[np.float64]) -> dict[str, float]:
-    """The mean over phenomena, with its 95 % interval by Student's t: pairs of a phenomenon go right together, so each
-    phenomenon is one observation. One phenomenon has no interval, nor do several that are equal.
+    """The mean over phenomena, with its 95 % interval by Student's t.
+
+    Each phenomenon is one observation, because its pairs tend to be right together. There is no interval if there is
+    one phenomenon, or if all have the same share.
     """
     mean, half = float(shares_P.mean()), float(half_width(shares_P))
     return {"value": mean} | ({"low": mean - half, "high": mean + half} if len(shares_P) > 1 and half > 0 else {})
 
 
 def records_of_pairs(by_prefix: Mapping[int, PairScores], common: Mapping[str, Any]) -> list[Record]:
-    """For each prefix the accuracy over all and of each phenomenon, and how the first changes from the shortest prefix.
+    """Records of each prefix: the accuracy over all phenomena, its change from the shortest prefix, and that of each.
 
-    Intervals are of 95 %: Wilson's over the pairs of a phenomenon, and `of_mean` over all.
+    The 95 % intervals are Wilson's over the pairs of a phenomenon, and those of `of_mean` over all phenomena.
     """
     found: list[Record] = []
     shares = {n: np.array([right_of(own).mean() for own in scores.values()]) for n, scores in by_prefix.items()}
@@ -190,10 +196,10 @@ def records_of_pairs(by_prefix: Mapping[int, PairScores], common: Mapping[str, A
 
 
 def records_of_harness(found: Mapping[str, Any], common: Mapping[str, Any]) -> list[Record]:
-    """A record for each number of each task and group, in the harness' own names.
+    """A record for each number of each task and group, under the harness' own names.
 
-    Its interval of 95 % is Student's, of the harness' standard error, a share's within 0 and 1; there is none where the
-    error is 0, as it is where all examples are alike.
+    The 95 % interval is Student's, from the harness' standard error; for a share it is clipped to 0 and 1. There is no
+    interval if the standard error is 0, for example if all examples have the same score.
     """
     made = []
     for task, numbers in found["results"].items():
@@ -234,9 +240,10 @@ def records_of_dispersion(
 
 
 def by_visible_keys(by_length: Mapping[int, Dispersion]) -> dict[str, Any]:
-    """Every measure as [layer][head][bin] for each context length, None where there are no rows; and their numbers.
+    """The content of dispersion.json: for each context length, every measure as [layer][head][bin].
 
-    layers: which of the model's layers these are.
+    A bin without rows is None. layers: the numbers of the layers. largest_n: the largest number of visible keys of each
+    bin. rows: the number of rows, [layer][bin].
     """
 
     found = {}
@@ -261,7 +268,10 @@ def leave_dispersion(
     title: str,
     contexts: Mapping[int, int] | None = None,
 ) -> None:
-    """Save dispersion by the number of visible keys, draw the longest context and print the table, if any."""
+    """Save dispersion by the number of visible keys, draw the longest context and print the table.
+
+    Does nothing if dispersion was not measured.
+    """
     if not by_length:
         return
     write_json(directory / "dispersion.json", by_visible_keys(by_length))
@@ -274,7 +284,7 @@ def leave_dispersion(
 
 
 def table_of_dispersion(by_length: Mapping[int, Dispersion], *, name: str) -> Table:
-    """A row for each length, which is called `name`, and layer: the smallest and the largest mean of a head."""
+    """A row for each length and layer: the smallest and the largest mean of a head. name: heading of the lengths."""
     title, heads = "dispersion: the lowest and the highest head of each layer", ("entropy", "of ln n", "top weight")
     shown = Table(name, "layer", *heads, "logit spread", "active rows", title=title)
     for length, dispersion in by_length.items():
@@ -294,7 +304,10 @@ def table_of_dispersion(by_length: Mapping[int, Dispersion], *, name: str) -> Ta
 
 
 def drawing_of_dispersion(dispersion: Dispersion, *, context: int, title: str) -> Drawing:
-    """Each head against the number of keys that it sees, beside Lemma 2.1 of the widest head and uniform weights."""
+    """The dispersion of each head against the number of visible keys.
+
+    For comparison: uniform weights, and the bound of Lemma 2.1 (arXiv:2410.01104) for the head with the widest spread.
+    """
     n = [*dispersion.largest_n[:-1], min(dispersion.largest_n[-1], context)]
     n_layers = len(dispersion.layers)
     places = range(n_layers) if n_layers <= MOST_LAYERS else (0, n_layers // 2, n_layers - 1)
@@ -302,7 +315,7 @@ def drawing_of_dispersion(dispersion: Dispersion, *, context: int, title: str) -
     acts = [] if reach is None else [Mark("the temperature's polynomial acts", *reach, axis="y")]
     ln_n = dispersion.means_LHN("ln_n")[dispersion.n_rows_LN.argmax(0), 0, torch.arange(len(n))]  # of a layer with rows
     uniform: dict[str, Any] = {"entropy": ln_n, "largest_weight": [1 / x for x in n]}
-    widest = {  # of the layers that have rows there
+    widest = {  # over the layers that have rows in the bin
         "entropy": dispersion.means_LHN("entropy_bound").nan_to_num(torch.inf).amin((0, 1)),
         "largest_weight": dispersion.means_LHN("largest_weight_bound").nan_to_num(-torch.inf).amax((0, 1)),
     }
@@ -318,5 +331,5 @@ def drawing_of_dispersion(dispersion: Dispersion, *, context: int, title: str) -
             curves.append(Curve("Lemma 2.1, widest head", n, widest[name], points=True))
         log = "xy" if name == "largest_weight" else "x"
         panels.append(Panel("visible keys n", label, curves, log, marks=acts if name == "entropy" else []))
-    note = f"Every head at context {context:,}, rows by the number of keys that they see."
+    note = f"Every head at context {context:,}; rows are grouped by the number of keys that they see."
     return Drawing("dispersion", title, panels, note=note)

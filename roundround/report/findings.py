@@ -1,9 +1,9 @@
-"""What a comparison found, in sentences: better, worse or not told apart, by how much, over how many seeds.
+"""The result of a comparison in sentences: better, worse or not told apart, by how much, over how many seeds.
 
-How many seeds would be needed: the fewest for which the paired t-test finds a difference of the size and spread that
-were seen with 80 % power, by the noncentral t distribution. Its level is 0.05 divided by the number of settings
-that are compared with the baseline at this place: Holm's correction asks no more than that of any of them. Size and
-spread are estimates from few seeds, and so is this.
+The number of seeds that would be needed is the smallest with which the paired t-test has 80 % power for a difference
+of the measured size and spread (noncentral t distribution). The level of the test is 0.05 divided by the number of
+settings that are compared with the baseline at this place, the strictest level in Holm's correction. Size and spread
+are estimates from few seeds, so the number is a rough estimate too.
 
 Tested by tests/report/test_findings.py.
 """
@@ -22,11 +22,11 @@ from roundround.analysis.standings import BETTER, NOT_TOLD_APART, SIGNIFICANT, W
 from roundround.report.drawing.tables import Record, decimals_of, fixed, in_words, number, shown_p
 
 POWER, MOST_SEEDS = 0.8, 1000
-NAMED = 3  # of many settings
+NAMED = 3  # at most so many settings or baselines are named
 
 
 def findings(telling: Mapping[str, Sequence[Record]]) -> list[str]:
-    """A sentence for each baseline of each telling metric, whose records are given by title."""
+    """A sentence for each metric and baseline. telling: {title of a metric: its records}."""
     found: list[str] = []
     for title, rows in telling.items():
         pairs: dict[str, list[Record]] = {}
@@ -43,8 +43,8 @@ def findings(telling: Mapping[str, Sequence[Record]]) -> list[str]:
 def sentence(title: str, baseline: str, rows: Sequence[Record], compared: Sequence[Record]) -> str:
     """`eval: perplexity against pe=rope at length=512, 3 seeds: worse: pe=nope +15 (+3 to +27, p 0.033).`
 
-    It is about the last of the places with the fewest coordinates, such as the longest context of a whole task, and
-    names the others that differ. compared: the rows of all baselines; the rows of one place are Holm's family.
+    The sentence is about the last place with the fewest fields, such as the longest context over a whole task; it also
+    names other places with another verdict. compared: the rows of all baselines; the rows of a place are Holm's family.
     """
     least = min(len(place_of(row)) for row in rows)
     where = [place for place in map(place_of, rows) if len(place) == least][-1]
@@ -62,12 +62,12 @@ def sentence(title: str, baseline: str, rows: Sequence[Record], compared: Sequen
 
 
 def n_pairs(row: Record) -> int:
-    """The seeds that it has in common with its baseline."""
+    """The number of seeds that the row's setting and its baseline both have."""
     return int(number(row.get("n_pairs")) or 0)
 
 
 def verdict(row: Record) -> str:
-    """By p after Holm's correction, against SIGNIFICANT."""
+    """The verdict: not told apart unless p after Holm's correction is below SIGNIFICANT."""
     p, difference = number(row.get("p_holm")), number(row["difference"])
     if p is None or difference is None or p >= SIGNIFICANT:
         return NOT_TOLD_APART
@@ -75,9 +75,9 @@ def verdict(row: Record) -> str:
 
 
 def part_of(kind: str, rows: Sequence[Record], n_compared: int) -> str:
-    """Settings of one verdict, the largest differences first; and the seeds needed where no difference is clear.
+    """The settings of one verdict, largest difference first; if they are not told apart, also the seeds needed.
 
-    n_compared: how many settings are compared with a baseline at this place, whatever their verdict.
+    n_compared: the number of settings that are compared with a baseline at this place, with any verdict.
     """
     rows = sorted(rows, key=lambda row: -abs(row["difference"]))
     highs = [(number(row.get("difference_high")), row["difference"]) for row in rows]
@@ -106,9 +106,10 @@ def part_of(kind: str, rows: Sequence[Record], n_compared: int) -> str:
 
 
 def seeds_to_tell(row: Record, n_compared: int) -> int | None:
-    """The fewest seeds, more than there are, with which the paired t-test at SIGNIFICANT / n_compared has the POWER.
+    """The smallest number of seeds, above the present one, with which the paired t-test has the power POWER.
 
-    MOST_SEEDS + 1 where so many are too few; None where nothing is known of the spread.
+    The level of the test is SIGNIFICANT / n_compared. MOST_SEEDS + 1 if even MOST_SEEDS are too few; None if the spread
+    is not known.
     """
     n, difference, high = n_pairs(row), number(row["difference"]), number(row.get("difference_high"))
     if n < 2 or high is None or not difference or high <= difference or row.get("p_is_bound") is True:
@@ -121,7 +122,10 @@ def seeds_to_tell(row: Record, n_compared: int) -> int | None:
 
 
 def elsewhere(rows: Sequence[Record], here: Sequence[Record]) -> str:
-    """Whether the other places say the same; nothing where there are none. A setting that `here` lacks is named."""
+    """A sentence that says whether the verdicts at other places are the same; "" if there are no other places.
+
+    A setting that was not measured at the place of `here` counts as different.
+    """
     others = [row for row in rows if all(row is not one for one in here)]
     if not others:
         return ""

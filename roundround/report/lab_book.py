@@ -1,4 +1,4 @@
-"""What a page and a terminal say about a past run beside its results; the output of `roundround runs` and `show`.
+"""The facts about a past run besides its results, for page and terminal; the output of `roundround runs` and `show`.
 
 Tested by tests/analysis/test_runs_and_show.py and tests/report/test_page_command.py.
 """
@@ -25,16 +25,16 @@ from roundround.verbs import verb_named
 
 NUMBERS_SHOWN = 2  # of a headline
 ROWS_SHOWN = 20  # of a table of results
-TO_LEAVE = ("took", "verb", "headline", "status", "overridden")  # columns of the list, where a terminal is narrow
-WHY = 60  # characters of why a run failed
+TO_LEAVE = ("took", "verb", "headline", "status", "overridden")  # columns to drop if a terminal is narrow
+WHY = 60  # characters of the reason why a run failed
 SHORT_HASH = 12  # characters
 
 
 def origin_of(run: PastRun) -> dict[str, Any]:
-    """Where the run comes from: `facts` of time, device, data, code and versions, `settings`, and `commands`.
+    """The origin of a run: `facts` (time, device, data, code, versions), `settings` and `commands`.
 
-    The settings are those that the command line gave. The commands repeat the run: from its manifest, and as it was
-    typed in its folder.
+    settings: those given on the command line. commands: `roundround rerun`, which repeats the run from its manifest,
+    and the command that was typed.
     """
     manifest, git = run.manifest, run.manifest.get("git") or {}
     looked_at, commit = manifest.get("run"), str(git.get("commit") or "")
@@ -56,7 +56,7 @@ def origin_of(run: PastRun) -> dict[str, Any]:
         ("versions", ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items()) or None),
     ]
     found = []
-    for name, value in values:  # a hash is cut; a seed and the id of a token are numbers whose digits stay together
+    for name, value in values:  # a seed and a token id have no thousands separators
         if name.endswith("_hash") and isinstance(value, str):
             found.append((in_words(name), value[:SHORT_HASH]))
         elif value is not None:
@@ -82,10 +82,10 @@ def duration(seconds: float | None) -> str:
 
 
 def meant_by(verb: Verb, names: Sequence[str], values: Mapping[str, str]) -> list[Path]:
-    """The runs that are named, or the last one. UserError for a key that the verb does not read."""
+    """The runs that are named, or the last run. Raises UserError for a key that the verb does not read."""
     for key in values:
         if key not in verb.reads:
-            raise UserError(f"no key {key}{nearest(key, verb.reads)}; roundround runs filters")
+            raise UserError(f"no key {key}{nearest(key, verb.reads)}; to filter runs, use roundround runs")
     outputs, of_verb = values.get("outputs", "outputs"), values.get("verb")
     named = [run for name in names for run in directories_of(name, outputs, of_verb)]
     return list(dict.fromkeys(named if names else [last(0, outputs, of_verb)]))
@@ -107,7 +107,7 @@ def show_runs(runs: Sequence[PastRun], *, n_runs: int, all_seen: bool) -> None:
 
 
 def as_record(run: PastRun) -> dict[str, Any]:
-    """A run of the list as values by name."""
+    """The record of a run in the list."""
     return {
         "run": str(run.directory),
         "verb": run.verb,
@@ -120,7 +120,7 @@ def as_record(run: PastRun) -> dict[str, Any]:
 
 
 def show_run(run: PastRun) -> None:
-    """Print the origin of a run, its settings, results, curves and files, in the words of its page."""
+    """Print the origin of a run, its settings, results, curves and files, worded as on its page."""
     print_result(relative(run.directory))
     origin = origin_of(run)
     for name, value in origin["facts"]:
@@ -144,6 +144,6 @@ def show_run(run: PastRun) -> None:
 
 
 def relative(directory: Path) -> str:
-    """The directory as it is typed from the current folder."""
+    """The path relative to the current folder if the directory is inside it, otherwise the path unchanged."""
     near = os.path.relpath(directory)
     return str(directory) if near.startswith("..") else near

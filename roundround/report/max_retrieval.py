@@ -1,6 +1,6 @@
-"""The results of a max-retrieval run: records, the table beside the paper's, the distance between them, panels, page.
+"""The results of a max-retrieval run: records, a table beside the paper's, the distance between both, panels, page.
 
-Files and page draw the same panels; maps of attention and the fit are drawn here as matplotlib has them.
+The files of a run and its page draw the same panels.
 Shapes: S seeds, N sizes.
 
 Tested by tests/papers/test_max_retrieval_command.py.
@@ -28,14 +28,14 @@ from roundround.support.panels import Curve, Drawing, HeatMap, Mark, Panel
 
 Array = NDArray[np.float64]
 
-MARK = "*"  # of SECOND_HAND
+MARK = "*"  # marks numbers of SECOND_HAND
 FEWEST_TO_RESAMPLE = 5  # seeds; a bootstrap interval of fewer means nothing
 BASELINE, ADAPTIVE = "softmax", "adaptive_temperature"
 OF_HEADS = ("logit_slope", "class_offset_spread")
 FROM_PAPER = ("baseline_from_paper", "gains_from_paper")
 BY_WEIGHT = "heaviest_class_is_right"
 ROUNDED = {"true": "weights, items and every result in between", "factors": "the factors of matrix products"}
-EQUAL = 5e-4  # of accuracy, which is printed in tenths of a per cent, and of the other measures' size
+EQUAL = 5e-4  # absolute and relative tolerance; accuracies are printed in tenths of a per cent
 
 
 @dataclass
@@ -67,9 +67,10 @@ class Measured:
         return float(self.accuracy(name)[:, self.sizes.index(n)].mean())
 
     def distinct(self) -> dict[str, list[str]]:
-        """Each normaliser, with itself and all that are the same in every measure, to EQUAL, at every seed and size.
+        """Groups of normalisers that agree in every measure, within EQUAL, at every seed and size; keyed by the first.
 
-        A normaliser that learns is measured as it starts, and may be another one there: SSMax starts as ln n scaling.
+        A learnable normaliser is measured with its initial parameters, and these may make it equal to another one:
+        SSMax starts as ln n scaling.
         """
         found: dict[str, list[str]] = {}
         for name, own in self.values.items():
@@ -83,7 +84,7 @@ class Measured:
         return found
 
     def records(self) -> list[dict[str, Any]]:
-        """A record for each metric, normaliser, seed and size; then of each head, and its distance from the paper."""
+        """Records of each metric, normaliser, seed and size; then of each seed's head and distance from the paper."""
         found = []
         for name, metrics in [*self.values.items(), (None, self.of_logits)]:
             which = {} if name is None else {"softmax": name}
@@ -103,7 +104,7 @@ class Measured:
 
 
 def measured_of(records: Sequence[Record]) -> Measured:
-    """The measurements that the records of a run hold; NaN for missing ones."""
+    """The `Measured` that the records of a run describe; missing values are NaN."""
     sized = [record for record in records if number(record.get("n")) is not None and "seed" in record]
     there = [record for record in sized if is_number(record["value"])]
     found = Measured(sorted({r["seed"] for r in there}), sorted({r["n"] for r in there}))
@@ -117,7 +118,7 @@ def measured_of(records: Sequence[Record]) -> Measured:
 
 
 class Distance(NamedTuple):
-    """Root mean square distance from the paper over the sizes, in percentage points; a 95 % interval over seeds."""
+    """Root mean square distance from the paper over sizes, in percentage points, and its 95 % interval over seeds."""
 
     value: float
     low: float
@@ -129,16 +130,16 @@ class Distance(NamedTuple):
 
 
 def distances(measured: Measured, metric: str = "accuracy") -> tuple[Distance, Distance] | None:
-    """From the paper's baseline, and from its gains by the adaptive temperature; None unless both were measured.
+    """Distances from the paper's baseline accuracies, and from its gains by adaptive temperature.
 
-    The intervals are bootstrap percentiles over seeds, none below five of them.
+    None unless both were measured. The intervals are bootstrap percentiles over seeds, NaN for fewer than five seeds.
     """
     apart = from_paper(measured, metric)
     return None if apart is None else (distance(apart[0]), distance(apart[1]))
 
 
 def from_paper(measured: Measured, metric: str = "accuracy") -> tuple[Array, Array] | None:
-    """Baseline and gains minus the paper's, in percentage points: [S, N] each."""
+    """(baseline - the paper's baseline, gains - the paper's gains), in percentage points: [S, N] each."""
     places = [j for j, n in enumerate(measured.sizes) if n in PAPER]
     if not places or metric not in measured.values.get(ADAPTIVE, {}):
         return None
@@ -149,7 +150,7 @@ def from_paper(measured: Measured, metric: str = "accuracy") -> tuple[Array, Arr
 
 
 def distance(values: Array) -> Distance:
-    """The distance from 0 of the mean over seeds of `values` [S, N]."""
+    """The root mean square over sizes of the mean over seeds. values: [S, N]."""
 
     def of(chosen: NDArray[np.intp]) -> float:
         return float(np.sqrt(np.mean(values[chosen].mean(0) ** 2)))
@@ -186,7 +187,7 @@ def table(measured: Measured) -> Table:
 
 
 def scope(measured: Measured, config: Mapping[str, Any]) -> list[str]:
-    """Lines below the table: over what the numbers are, how they were tested, how far from the paper they are."""
+    """Lines below the table: what was averaged, how it was tested, and the distance from the paper's table."""
     n, marked = len(measured.seeds), " and ".join(f"{n:,}" for n in measured.sizes if n in SECOND_HAND)
     seeds = f"Mean of {n} seeds in per cent, ± its 95 % interval; p: paired t-test against the plain softmax."
     apart, rounded = distances(measured), ROUNDED.get(str(config.get("bfloat16")).lower())
@@ -211,7 +212,7 @@ def scope(measured: Measured, config: Mapping[str, Any]) -> list[str]:
 
 
 def drawings(measured: Measured) -> list[Drawing]:
-    """Accuracy and the paper's, and how the weights disperse beside the bounds of Lemma 2.1 at temperature 1."""
+    """Accuracy beside the paper's, the heads, and the weights' dispersion beside Lemma 2.1's bounds (temperature 1)."""
     found = [Drawing("accuracy", "Accuracy", [accuracy(measured)])]
     found += [Drawing("heads", "Heads", [heads(measured)])] if measured.of_heads else []
     spread, note = measured.of_logits.get("logit_spread"), ""
@@ -234,7 +235,7 @@ def accuracy(measured: Measured) -> Panel:
 
 
 def heads(measured: Measured) -> Panel:
-    """Each seed's head as a point, beside the two numbers that give the paper's table."""
+    """Each seed's head as a point (slope, spread), beside the point whose accuracies match the paper's table."""
     slope, spread = (measured.of_heads[name] for name in OF_HEADS)
     curves = [
         Curve("a seed's head", slope, spread, points=True, style=0),
@@ -253,7 +254,7 @@ DISPERSION: dict[str, dict[str, Any]] = {
 
 
 def dispersion(measured: Measured, metric: str) -> Panel:
-    """A measure of dispersion, its value for equal weights, and Lemma 2.1 for the plain softmax."""
+    """A measure of dispersion, its value for equal weights, and the bound of Lemma 2.1 for the plain softmax."""
     curves = curves_of(measured, metric)
     alike = [math.log(n) if metric == "entropy" else 1 / n for n in measured.sizes]
     curves.append(Curve("uniform: ln n, 1 / n", measured.sizes, alike, reference=True))
@@ -265,7 +266,7 @@ def dispersion(measured: Measured, metric: str) -> Panel:
 
 
 def curves_of(measured: Measured, metric: str, factor: float = 1.0) -> list[Curve]:
-    """A line for each normaliser; equal ones share a line, because they would hide each other."""
+    """A line for each normaliser; normalisers with equal results share a line, because one would hide the other."""
     curves = []
     for style, (name, names) in enumerate(measured.distinct().items()):
         if metric in measured.values[name]:
@@ -283,9 +284,9 @@ def over_items(measured: Measured, label: str, curves: Sequence[Curve], title: s
 
 
 def heat_maps(arrays: Mapping[str, Array]) -> list[Drawing]:
-    """For each normaliser a map of each size: rows are sets, columns their items of highest priority.
+    """A drawing for each normaliser, with a heat map of each size: rows are sets, columns items of highest priority.
 
-    arrays: the weights by normaliser and size, such as softmax.16.
+    arrays: weights by `<normaliser>.<size>`, such as softmax.16.
     """
     maps: dict[str, list[HeatMap]] = defaultdict(list)
     for key in sorted(arrays, key=lambda key: int(key.rpartition(".")[2])):
@@ -297,7 +298,7 @@ def heat_maps(arrays: Mapping[str, Array]) -> list[Drawing]:
 
 
 def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequence[int]) -> Drawing:
-    """The points, the polynomial fitted to them, the published one and where that sharpens."""
+    """The points, the polynomial fitted to them, the published polynomial, and the range in which that sharpens."""
     import torch
 
     from roundround.softmax.adaptive_temperature import PUBLISHED, inverse_temperature
@@ -305,7 +306,7 @@ def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequenc
     entropy, beta = points.T
     grid = np.linspace(0, max(6.2, float(entropy.max())), 400)
     active = grid[inverse_temperature(torch.from_numpy(grid)).numpy() > 1]
-    held = np.polyval(coefficients, grid.clip(entropy.min(), entropy.max()))  # at its ends beyond the points
+    held = np.polyval(coefficients, grid.clip(entropy.min(), entropy.max()))  # constant beyond the points
     curves = [
         Curve("best for one input", entropy, beta, points=True),
         Curve("fitted here", grid, held, style=0),

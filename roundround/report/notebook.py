@@ -1,4 +1,4 @@
-"""The figures that Python and notebooks get of results.
+"""The figures of results for Python and notebooks (`rr.plot`).
 
 Tested by tests/test_api.py and tests/test_notebook.py.
 """
@@ -31,17 +31,18 @@ from roundround.support.panels import Drawing
 if TYPE_CHECKING:
     from roundround.probing.rows import AttentionWeights
 
-Pictures = dict[str, Callable[[Sizes], Any]]  # what draws each, by name
+Pictures = dict[str, Callable[[Sizes], Any]]  # the function that draws each picture, by the picture's name
 ALL_HEADS = "all"
-CELL = 1.1  # inches of a head where all are drawn
+CELL = 1.1  # inches of a head if all heads are drawn
 LETTER, ROW = 0.085, 0.2  # inches of a letter of a token and of a token's row
 DPI = 85  # in a notebook
 
 
 def pictures_of(result: object) -> Pictures:
-    """What can be drawn of a comparison, a probe, attention weights or a run directory. UserError for anything else.
+    """The pictures of a comparison, a probe, attention weights or a run directory. UserError for anything else.
 
-    Attention weights have every head as a small map, and each by its name, `2.3` for head 3 in layer 2, with tokens.
+    Attention weights have a picture `all`, in which every head is a small map, and one picture of each head with its
+    tokens, such as `2.3` for head 3 in layer 2.
     """
     if isinstance(result, Comparison):
         curves, _ = training_curves(result.groups)
@@ -101,25 +102,25 @@ def draw_head(weights: AttentionWeights, layer: int, head: int, sizes: Sizes) ->
 
 
 def drawn(pictures: Pictures, what: str | None) -> Any:
-    """The figure of this name, or the first; a notebook shows it. UserError if there is none."""
+    """The figure named `what`, or the first; a notebook displays it. Raises UserError if there is no such figure."""
     what = next(iter(pictures), "") if what is None else what
     if what not in pictures:
         raise UserError(f"there is no picture '{what}'{nearest(what, pictures)}")
     with styled(SCREEN) as sizes:
         figure = pictures[what](sizes)
     figure.savefig = partial(save_styled, figure)
-    figure._repr_png_ = partial(as_png, figure)  # a notebook asks every object for it; pyplot need not be imported
+    figure._repr_png_ = partial(as_png, figure)  # IPython's display hook, which works without pyplot
     return figure
 
 
 def save_styled(figure: Any, *args: Any, **options: Any) -> None:
-    """`Figure.savefig` in the style that the figure was drawn in, because saving reads fonts and colours again."""
+    """`Figure.savefig` in the style in which the figure was drawn, because saving reads matplotlib's defaults again."""
     with styled(SCREEN):
         type(figure).savefig(figure, *args, **options)
 
 
 def as_png(figure: Any) -> bytes:
-    """The figure as a notebook shows it."""
+    """The PNG that a notebook displays."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)

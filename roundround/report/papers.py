@@ -1,4 +1,4 @@
-"""What checks of the papers' statements found, and what was made of their figures: lines, tables, pages, drawings.
+"""The verdicts on the papers' statements and on their reproduced figures: lines, tables, pages, drawings.
 
 Tested by tests/verbs/test_theory.py and tests/verbs/test_reproduce.py.
 """
@@ -46,7 +46,7 @@ from roundround.support.panels import Drawing, HeatMap, Panel
 
 
 def interval(comparison: CheckedNumber) -> str:
-    """The interval in which the number had to lie, in words; "" where it is not judged."""
+    """The interval in which the number had to lie, in words; "" if the number is not judged."""
     low, high = comparison.low, comparison.high
     if not comparison.is_judged:
         return ""
@@ -63,13 +63,13 @@ def interval(comparison: CheckedNumber) -> str:
 
 
 def number(value: float | None) -> str:
-    """As digits; "" for None."""
+    """A number as text; "" for None."""
     if value is None:
         return ""
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e9 else f"{value:.4g}"
 
 
-# -- statements: findings by label, which is the statement's name, and the model in parentheses that was asked
+# -- statements: findings by label, which is the statement's name, followed by the tested model in parentheses, if any
 
 
 def title(label: str) -> str:
@@ -77,7 +77,7 @@ def title(label: str) -> str:
 
 
 def line(label: str, finding: Finding) -> str:
-    """The verdict with the number nearest to failing."""
+    """A line with the verdict, the statement and the number that is nearest to failing."""
     closest = finding.closest
     what = f"{closest.what}: {number(closest.ours)} ({interval(closest)})"
     return f"{finding.of_statement}  {label}: {title(label)}; {what}"
@@ -90,12 +90,12 @@ def counted(findings: Mapping[str, Finding]) -> str:
 
 
 def verdict(comparison: CheckedNumber) -> str:
-    """The verdict on a number of a statement: it fails where it differs."""
+    """The verdict on a number of a statement: a number that differs fails; any other number that is judged holds."""
     return {DIFFERS: FAILS, SHOWN: SHOWN}.get(comparison.verdict, HOLDS)
 
 
 def statement_records(findings: Mapping[str, Finding]) -> list[dict[str, Any]]:
-    """Every number of every check."""
+    """A record for every number of every check."""
     return [
         {"metric": "comparison", "claim": label, "what": c.what, "value": c.ours, "low": c.low, "high": c.high,
          "published": c.published, "margin": c.margin, "verdict": verdict(c)}
@@ -104,12 +104,12 @@ def statement_records(findings: Mapping[str, Finding]) -> list[dict[str, Any]]:
 
 
 def show_statements(findings: Mapping[str, Finding]) -> None:
-    """One row for each statement."""
+    """Print a table with a row for each statement."""
     table = Table("claim", "says", "numbers", "margin", "verdict", title="theory")
     for label, finding in findings.items():
         numbers, margin = str(len(finding.comparisons)), f"{finding.closest.margin:.2f}"
         table.add_row(label, title(label), numbers, margin, finding.of_statement)
-    margin = "1 in the middle of what is allowed, 0 at an end, negative outside; with one end, as a share of it"
+    margin = "1 in the middle of the allowed interval, 0 at an end, negative outside; with one end, as a share of it"
     table.caption = f"{counted(findings)}\nmargin: {margin}"
     print_table(table, first_to_leave=["numbers", "margin"])
 
@@ -154,7 +154,7 @@ weights had been rounded to 4 bits once ([gemma3.md](gemma3.md)).
 
 
 def needs(item: Figure) -> str:
-    """What it takes to make an item, in a few words."""
+    """What an item needs (time, weights, ...), in a few words."""
     if item.needs:
         return item.needs
     if item.model is not None:
@@ -165,7 +165,7 @@ def needs(item: Figure) -> str:
 
 
 def show_all(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Path]]) -> None:
-    """Every item with what was found last of it."""
+    """Print a table of every item with its last outcome."""
     columns = ("item", "shows", "command", "needs", "published", "ours", "verdict")
     table = Table(*columns, title="figures and tables of the papers")
     entries = {name: found[name][0] for name in items if name in found}
@@ -178,12 +178,12 @@ def show_all(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Path]
 
 
 def last_of(entry: Entry | None) -> tuple[str, str]:
-    """What was found last of an item, and its verdict."""
+    """The last outcome of an item, and its verdict."""
     return ("", NOT_RUN) if entry is None else (ours_of(entry), entry.verdict)
 
 
 def summary(items: Mapping[str, Figure], entries: Mapping[str, Entry]) -> str:
-    """The counts by verdict, and how many of the figures of a pretrained model were made of the paper's own."""
+    """The counts by verdict, and how many of the figures of a pretrained model were made with the paper's own model."""
     counted = count_verdicts(last_of(entries.get(name))[1] for name, item in items.items())
     of_models = [entries.get(name) for name, item in items.items() if item.model is not None]
     own = sum(entry is not None and entry.is_the_papers for entry in of_models)
@@ -194,7 +194,7 @@ def summary(items: Mapping[str, Figure], entries: Mapping[str, Entry]) -> str:
 
 
 def show(items: Mapping[str, Figure], entries: Sequence[Entry]) -> None:
-    """What was made now, with every number that differs."""
+    """Print a table of the items that this run made, and a line for every number that differs."""
     table = Table("item", "published", "ours", "numbers", "verdict", title="reproduced")
     for entry in entries:
         numbers = count_verdicts(c.verdict for c in entry.comparisons if c.is_judged)
@@ -207,12 +207,12 @@ def show(items: Mapping[str, Figure], entries: Sequence[Entry]) -> None:
 
 
 def ours_of(entry: Entry) -> str:
-    """What was found, and of which model where that is not the paper's."""
+    """The outcome, followed by the model if it is not the paper's."""
     return entry.ours if entry.is_the_papers else f"{entry.ours} (of {entry.model})"
 
 
 def with_error(comparison: CheckedNumber) -> str:
-    """A number, and half of its 95 % interval where it has one."""
+    """A number, followed by half the width of its 95 % interval if it has one."""
     if not comparison.is_judged or comparison.error == 0:
         return number(comparison.ours)
     error = f"± {number(comparison.error)}" if np.isfinite(comparison.error) else "(interval unknown)"
@@ -220,7 +220,7 @@ def with_error(comparison: CheckedNumber) -> str:
 
 
 def tell_plan(items: Mapping[str, Figure], missing: Mapping[str, str]) -> None:
-    """How long it may take, and what is left out."""
+    """Print how long the run may take, and which items are left out."""
     here = {name: item for name, item in items.items() if name not in missing}
     commands = {item.command or name: item.minutes for name, item in here.items()}  # one run may serve several
     minutes = sum(commands.values())
@@ -231,7 +231,7 @@ def tell_plan(items: Mapping[str, Figure], missing: Mapping[str, str]) -> None:
 
 
 def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Every number of every item, and its verdict."""
+    """Records of every item's verdict and of its numbers."""
     found: list[dict[str, Any]] = []
     for entry in entries:
         found.append({"metric": "verdict", "item": entry.name, "value": entry.verdict})
@@ -261,9 +261,9 @@ DOCS = conf_dir().parent / "docs" / "results"  # of the checkout that this code 
 
 
 def write_docs(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Path]]) -> Path:
-    """The page of all items and its figures; returns its path.
+    """Write the page of all items and its figures; returns its path.
 
-    The outcomes lie beside the figures: what this machine has not made again stays on the page as it was found before.
+    The outcomes are stored beside the figures. An item that this machine has not made keeps its stored outcome.
     """
     folder = DOCS / "reproduction"
     folder.mkdir(exist_ok=True)

@@ -1,8 +1,7 @@
-"""The panels of a probe, and its page: a map of its heads to be explored, perplexity without frequencies, and entropy
-when the model is asked for the maximum.
+"""The panels of a probe and its page: an interactive map of heads, perplexity without frequencies, and maximum.
 
-The files that `probe` leaves and its page draw the same panels. Shapes: L layers, H heads, K key heads, P pairs,
-D distances, T tokens. A part that is too large for a page is kept for the heads that stand out most.
+The files that `probe` writes and its page draw the same panels. Shapes: L layers, H heads, K key heads, P pairs,
+D distances, T tokens. If a part is too large for a page, the page has it only for the heads that stand out most.
 
 Tested by tests/probing/test_probe_figures.py and tests/report/test_page.py.
 """
@@ -25,13 +24,13 @@ from roundround.report.eval_panels import BEFORE, MOST_HEADS, by_layer, by_place
 from roundround.report.page.view import RunFiles, Section, View, scaled, short, shown_word
 from roundround.support.panels import Curve, Panel, numbers
 
-ROOM = 800_000  # characters of each part of what is kept by head
+ROOM = 800_000  # most characters of each part of the page's data that is stored by head
 WITHOUT = "places_without_"
 FIRST = "_without_first"
 SHARE = "share_on_"
 MEASURES = ("entropy", "largest_weight", "logit_spread")
 CHANGE = "change"  # the share of the weight that moves when frequencies are set to zero
-NONE = "none"  # the `ablate` of what is measured before frequencies are set to zero
+NONE = "none"  # the `ablate` of measurements before frequencies are set to zero
 LETTERS = {"diagonal": "D", "previous": "P", "sink": "K", "offset": "O", "semantic": "S", "local": "L", "diffuse": "-"}
 MEANINGS = {
     "diagonal": "looks at the token itself",
@@ -42,12 +41,15 @@ MEANINGS = {
     "local": "looks at the token itself and the seven before",
     "diffuse": "spreads its weight",
 }
-NARROW = 6  # heads in a row, up to which what is shown of a head has room beside the map
-DENSE = 16  # heads in a row, from which on a cell has room for one letter
+NARROW = 6  # with at most so many heads in a row, the details of a head fit beside the map
+DENSE = 16  # with more heads in a row, a cell has room for one letter
 
 
 def kept_panels(records: Sequence[Record]) -> list[Panel]:
-    """Perplexity against the fraction of frequencies kept, from both ends, a line for each range of tokens before."""
+    """Perplexity against the fraction of frequencies kept: a panel for each end from which they are set to zero.
+
+    Each line is a range of the number of tokens before a target.
+    """
     panels = []
     for end, other in (("lowest", "fastest"), ("highest", "slowest")):
         lines: dict[str, list[tuple[float, float | None]]] = {}
@@ -89,7 +91,7 @@ def maximum_panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
-    """The sections of whichever of the three kinds of probe the records are from."""
+    """The page of any of the three kinds of probe; sections without records are empty."""
     heads, metrics = heads_of(records), dict.fromkeys(record["metric"] for record in records)
     places = [name.removeprefix(SHARE) for name in metrics if name.startswith(SHARE)]  # in the order of the arrays too
     sections, data = [], None
@@ -97,7 +99,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
         ordered = standing_out(heads, places)
         first = max(ordered, key=lambda head: head.measures.get("change", 0.0))  # the first where nothing was ablated
         data = arrays_for_script(files, ordered, places) | {"places": places, "first": first.name, "heads": {}}
-        for head in heads:  # the map shows two decimals: of shares rounded to three before, some would be wrong
+        for head in heads:  # 6 digits: rounding to 3 and then to the map's 2 decimals would give wrong shares
             own = {"label": head.label, "share": short(head.share, 6)}
             data["heads"][head.name] = own | {name: short(value) for name, value in head.measures.items()}
         sections.append(explorer(heads, places, first))
@@ -106,13 +108,13 @@ def view(files: RunFiles, records: list[Record]) -> View:
     sections += [ablation(records), asked]
     rest = [record for record in records if "head" not in record or not heads]
     tables, scripts = tables_of(rest, folded=True), ("draw.js", "probe.js") if heads else ()
-    note = "What is measured of each head stands in the table of heads above and in results.json." if heads else ""
+    note = "The measurements of each head are in the table of heads above and in results.json." if heads else ""
     facts = files.run.manifest["facts"]
     scope = [f"Taken over {facts['texts']:,} texts with {facts['tokens']:,} tokens in all."] if "texts" in facts else []
     if heads:
         scope.append(
             "Shares, largest weights and logit spreads are means over sampled rows with at least four tokens before "
-            "them; entropies over all rows, or over the sample where the normaliser has no fused form."
+            "them; entropies are means over all rows, or over the sample if the normaliser has no fused form."
         )
     return View([*sections, Section("Numbers", tables=tables, note=note)], scope, data, scripts)
 
@@ -146,13 +148,13 @@ def explorer(heads: Sequence[ProbedHead], places: Sequence[str], first: ProbedHe
 def table_of(heads: Sequence[ProbedHead], measures: Sequence[str]) -> Table:
     columns = ["layer", "head", "label", "share", *measures]
     rows = [[h.layer, h.head, h.label, h.share, *(h.measures.get(m) for m in measures)] for h in heads]
-    note = "share: of the weight, behind the label; entropy in nats"
-    note += "; change: of the weight, that goes elsewhere" if CHANGE in measures else ""
+    note = "share: of the weight, at the label's place; entropy in nats"
+    note += "; change: share of the weight that moves to another place" if CHANGE in measures else ""
     return Table("heads", columns, rows, note=note, folded=True, short=True)
 
 
 def ablation(records: Sequence[Record]) -> Section:
-    """Perplexity with frequencies set to zero: by the tokens before a target, or along the fraction that is kept."""
+    """Perplexity with frequencies set to zero, by the tokens before a target or by the fraction that is kept."""
     found = [r for r in records if r["metric"] == "perplexity" and "ablate" in r]
     title = "Frequencies set to zero"
     if not found:
@@ -173,7 +175,7 @@ def ablation(records: Sequence[Record]) -> Section:
 
 
 def arrays_for_script(files: RunFiles, heads: Sequence[ProbedHead], places: Sequence[str]) -> dict[str, Any]:
-    """The data that the page's script reads. heads: in the order in which they are kept if not all have room."""
+    """The data that the page's script reads. heads: most important first; the last are dropped if there is no room."""
     probe = files.arrays("probe.safetensors", lambda key: "square" not in key)
     prompt = files.arrays("prompt.safetensors", lambda key: key == "weights")
     norms = {kind: probe[f"{kind}_norm"] for kind in ("query", "key", "value") if f"{kind}_norm" in probe}
@@ -226,7 +228,7 @@ def there(values_P: NDArray[Any]) -> NDArray[Any]:
 
 
 def logits_of(probe: dict[str, NDArray[Any]], head: ProbedHead) -> dict[str, Any]:
-    """What each pair adds to the logit at each distance that was reached: rows are pairs."""
+    """The contribution of each pair (row) to the logit at each distance (column) that occurred."""
     values_PD = probe["logit_by_pair"][head.layer, head.head]
     pairs = ~np.isnan(values_PD).all(-1)
     reached = ~np.isnan(values_PD[pairs]).any(0) if pairs.any() else np.zeros(values_PD.shape[1], bool)
@@ -242,7 +244,7 @@ def weights_of(prompt: dict[str, NDArray[Any]], head: ProbedHead) -> list[int]:
 
 
 def shares_of(probe: dict[str, NDArray[Any]], head: ProbedHead, places: Sequence[str]) -> dict[str, list[int]]:
-    """Thousandths of the weight at each place, with all frequencies and without some."""
+    """The share of the weight at each place, in thousandths, with all frequencies and without each band."""
     rows = {band: [round(1000 * of.get(place, 0.0)) for place in places] for band, of in head.shares.items()}
     for name in ("fastest", "fast", "slow", "slowest"):
         key = f"{WITHOUT}{name}"
@@ -262,7 +264,7 @@ def overview(norms_LHP: NDArray[Any]) -> dict[str, Any]:
 
 @dataclass
 class ProbedHead:
-    """A head: its label and the weight behind it, its shares (by band that is set to zero, by place), its measures."""
+    """A head. share: the weight at its label's place. shares: {band set to zero: {place: share}}. measures: by name."""
 
     layer: int
     head: int
@@ -303,6 +305,6 @@ def heads_of(records: Sequence[Record]) -> list[ProbedHead]:
 
 
 def standing_out(heads: Sequence[ProbedHead], places: Sequence[str]) -> list[ProbedHead]:
-    """The heads in the order of a page: each label in turn gives its head with the largest share that is left."""
+    """The heads in the order of a page: each label in turn gives its remaining head with the largest share."""
     by_label = [sorted((h for h in heads if h.label == place), key=lambda h: -h.share) for place in places]
     return [head for turn in zip_longest(*by_label) for head in turn if head is not None]

@@ -1,6 +1,6 @@
 """The results of a probe and of its ablations: records, tables, and pictures.
 
-Pictures have the layout of arXiv:2410.06205: frequencies downwards from the fastest.
+Pictures have the layout of arXiv:2410.06205: the vertical axis lists frequencies, the fastest at the top.
 
 Shapes: L layers, H heads, T tokens, P pairs, D distances.
 
@@ -46,14 +46,14 @@ from roundround.support.console import print_table
 from roundround.support.panels import Curve, Drawing, Mark, Panel
 from roundround.trained.patterns import runs_of
 
-HEADS_SHOWN = 3  # of each label
+HEADS_SHOWN = 3  # of each label, in a table
 ROTATED = ("query", "key")  # kinds of vectors to which RoPE is applied
 HATCHES = ("", "//", "..", "xx", "\\\\", "--", "")  # of the places, so that they differ in grey too
 HEADS_DRAWN = 1  # of each label, token by token
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of pairs that rotate
-BEYOND, FAR = 0.01, 3.0  # share of the norms beyond the darkest colour, if they are this many times larger
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # ticks of the share of pairs that rotate
+BEYOND, FAR = 0.01, 3.0  # the share of the norms that may exceed the darkest colour, and the ratio from which they do
 TICKS = 6  # distances along an axis
-KINDS_NAMED = 2  # layouts whose wavelengths fit side by side
+KINDS_NAMED = 2  # at most so many layouts have their wavelengths side by side on an axis
 LAYERS_NAMED = 4
 
 
@@ -63,7 +63,7 @@ def shares(seen: Probe) -> dict[str, float]:
 
 
 def records(seen: Probe) -> list[dict[str, Any]]:
-    """One record for each layer's shares, each head's label, place, entropy, largest weight and logit spread."""
+    """Records of each layer's shares, and of each head's label, places, entropy, largest weight and logit spread."""
     found: list[dict[str, Any]] = []
     for kind in KINDS:
         for first_token in (True, False):
@@ -95,7 +95,7 @@ def records(seen: Probe) -> list[dict[str, Any]]:
 
 
 def by_head(metric: str, numbers: Sequence[int], layers: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Each head's value in the layers with these numbers."""
+    """A record of each head's value. numbers: the number of each layer. layers: its values, [H]."""
     return [
         {"metric": metric, "layer": layer, "head": head, "value": value}
         for layer, values_H in zip(numbers, layers, strict=True)
@@ -104,7 +104,7 @@ def by_head(metric: str, numbers: Sequence[int], layers: Sequence[Tensor]) -> li
 
 
 def by_place(numbers: Sequence[int], layers: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Each head's shares [H, 7] of its weight, place by place."""
+    """A record of each head's share of weight on each place. layers: the shares of each layer, [H, 7]."""
     return [
         record
         for column, place in enumerate(PLACES)
@@ -126,7 +126,7 @@ def standing_out(seen: Probe, n: int = HEADS_DRAWN) -> list[tuple[int, int, str,
 
 
 def show(seen: Probe) -> None:
-    """The tables on standard error: the share of squared norm in the slowest quarter by layer, and some heads."""
+    """Print two tables to standard error: the share of squared norm in the slowest quarter by layer, and some heads."""
     title = f"{seen.name}: share of squared norm in the slowest quarter"
     table = Table("layer", *KINDS, "rotated pairs", title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     with_first = {kind: seen.norms.share_of_slowest(kind).tolist() for kind in KINDS}
@@ -135,7 +135,7 @@ def show(seen: Probe) -> None:
         cells = [f"{with_first[kind][place]:.2f} ({without[kind][place]:.2f})" for kind in KINDS]
         name = " ".join([str(layer), *seen.kinds[place : place + 1]])
         table.add_row(name, *cells, f"{layout.n_rotated}/{layout.n_pairs} {layout.pairing}")
-    table.caption = "uniform is 0.25; in brackets without the first token of each text"
+    table.caption = "uniform is 0.25; the numbers in brackets leave out the first token of each text"
     print_table(table)
     if seen.rows is not None:
         labels = [label for heads in seen.labels() for label, _ in heads]
@@ -143,18 +143,18 @@ def show(seen: Probe) -> None:
 
 
 def shown_wavelength(layout: Layout, pair: int) -> str:
-    """Tokens, or that the pair does not rotate."""
+    """The pair's wavelength in tokens, or `still` if it does not rotate."""
     return f"{layout.wavelength(pair):,.0f}" if layout.frequencies_P[pair] > 0 else "still"
 
 
 def head_table(seen: Probe) -> Table:
-    """The heads that stand out: where their weight goes, with and without a band, and which pair is strongest."""
+    """A table of the heads that stand out: where their weight goes, with and without a band, and the strongest pair."""
     assert seen.rows is not None
     columns = ("label", "head", "share", "-slow", "-fast", "pair", "wave", "norm", "entropy", "top", "spread")
     table = Table(*columns, title="heads that stand out", box=None, padding=(0, 1, 0, 0))
     table.caption = (
-        "head: layer.head; share: of the weight at the label's place; -slow, -fast: "
-        "without the slowest or fastest quarter of the pairs; pair: with the largest "
+        "head: layer.head; share: of the weight at the label's place; -slow, -fast: that share "
+        "without the slowest or fastest quarter of the pairs; pair: the one with the largest "
         f"query norm; wave: its wavelength in tokens (training context {seen.train_length:,}); "
         "entropy in nats; top: largest weight; spread: of the logits"
     )
@@ -183,7 +183,7 @@ def head_table(seen: Probe) -> Table:
 
 
 def alignments(prompt: PromptRecord, seen: Probe) -> list[dict[str, Any]]:
-    """Tables 3 to 5 of arXiv:2410.06205 for the heads that stand out at one place: `alignment.json`."""
+    """Tables 3 to 5 of arXiv:2410.06205, for the most pronounced diagonal and previous heads: `alignment.json`."""
     return [
         {"layer": layer, "head": head, "label": label, "tokens": prompt.words, **prompt.alignment(layer, head)}
         for layer, head, label, _ in standing_out(seen, HEADS_SHOWN)
@@ -195,7 +195,7 @@ def alignments(prompt: PromptRecord, seen: Probe) -> list[dict[str, Any]]:
 
 
 def show_maximum(numbers: Sequence[int], entropies: Mapping[int, Sequence[Tensor]]) -> None:
-    """The range of the entropies of each of at most six layers, spread over all."""
+    """Print the range of the heads' entropies for each list length, in at most six evenly spaced layers."""
     shown = sorted({round(i * (len(numbers) - 1) / 5) for i in range(6)})
     columns = ("listed", *(f"layer {numbers[place]}" for place in shown))
     table = Table(*columns, title="entropy of the last row, nats", box=None, padding=(0, 2, 0, 0), pad_edge=False)
@@ -209,7 +209,7 @@ def show_maximum(numbers: Sequence[int], entropies: Mapping[int, Sequence[Tensor
 
 
 def records_of_loss(loss: PositionLoss, **common: Any) -> list[dict[str, Any]]:
-    """Perplexity of all targets, and by the number of tokens before them."""
+    """Records of the perplexity over all targets, and by the number of tokens before a target."""
     found = [{"metric": "perplexity", **common, "targets": n_targets(loss), "value": loss.perplexity()}]
     for first, last in bins(loss):
         where = {"first_position": first, "last_position": last - 1, "targets": n_targets(loss, first, last)}
@@ -218,7 +218,7 @@ def records_of_loss(loss: PositionLoss, **common: Any) -> list[dict[str, Any]]:
 
 
 def show_losses(losses: Mapping[str, PositionLoss]) -> None:
-    """Perplexity by the number of tokens before the target; `losses` by name, the first without frequencies at zero."""
+    """Print perplexity by the number of tokens before the target. losses: by name; the first is the unchanged model."""
     before = next(iter(losses.values()))
     ranges: dict[str, tuple[int, int | None]] = {"all": (0, None)}
     ranges |= {f"{a:,}-{b - 1:,}": (a, b) for a, b in bins(before)}
@@ -235,7 +235,7 @@ def show_losses(losses: Mapping[str, PositionLoss]) -> None:
 
 
 def draw_all(seen: Probe, prompt: PromptRecord, folder: Path, style: FigureStyle = SCREEN) -> list[Path]:
-    """Every picture of a probe; returns the paths."""
+    """Draw every picture of a probe into files; returns the paths."""
     paths = draw_plane(seen, folder, style)
     with styled(style) as sizes:
         for name, draw in pictures(seen).items():
@@ -244,13 +244,13 @@ def draw_all(seen: Probe, prompt: PromptRecord, folder: Path, style: FigureStyle
 
 
 def pictures(seen: Probe) -> dict[str, Callable[[Probe, Sizes], Any]]:
-    """The functions that draw the pictures of a probe without a prompt, by name."""
+    """The functions that draw the pictures that need no prompt, by name."""
     of_rows = {"labels": draw_labels, "logits_by_frequency": draw_split, "without_a_band": draw_without}
     return (of_rows if seen.rows is not None else {}) | {"norms": draw_layers, "heads": draw_heads}
 
 
 def panels_for(n: int, sizes: Sizes, most: int = 3, **options: Any) -> tuple[Any, list[Any], float]:
-    """A figure with n panels, at most `most` side by side; its panels, and the width of each in inches."""
+    """A figure with n panels, at most `most` side by side; returns it, its axes and the width of a panel in inches."""
     n_columns = min(n, most)
     n_rows = -(-n // n_columns)
     width = sizes.widths[n_columns - 1]
@@ -261,9 +261,9 @@ def panels_for(n: int, sizes: Sizes, most: int = 3, **options: Any) -> tuple[Any
 
 
 def darkest(norms: Tensor) -> float:
-    """The norm of the darkest colour, so that a few far larger norms do not hide the others.
+    """The norm that gets the darkest colour, chosen so that a few far larger norms do not hide the others.
 
-    It is the largest norm, unless the share BEYOND of the norms is more than FAR times larger than the others.
+    It is the largest norm, unless that is more than FAR times the (1 - BEYOND) quantile; then it is this quantile.
     """
     known = norms[~norms.isnan()]
     largest, most = float(known.max()), float(known.quantile(1 - BEYOND))
@@ -278,7 +278,7 @@ def context_note(seen: Probe) -> str:
 
 
 def of_layer(seen: Probe, layer: int) -> tuple[list[Layout], list[int]]:
-    """The pairs of one layer and the tokens that it sees."""
+    """The layout of one layer's pairs and its context in tokens, each as a list for `name_pairs`."""
     place = seen.layers.index(layer)
     return [seen.layouts[place]], [seen.contexts()[place]]
 
@@ -319,7 +319,7 @@ def draw_heads(seen: Probe, sizes: Sizes) -> Any:
 
 
 def draw_plane(seen: Probe, folder: Path, style: FigureStyle = SCREEN) -> list[Path]:
-    """Each kind of layer as a point: how many of its pairs rotate, and how slow the slowest of them is."""
+    """Draw each kind of layer as a point: the share of its pairs that rotate, and the wavelength of the slowest."""
     layers_at: dict[tuple[float, float, str], list[int]] = {}
     for place, (layer, layout) in enumerate(zip(seen.layers, seen.layouts, strict=True)):
         slowest = max((layout.wavelength(pair) for pair in range(layout.n_pairs)), key=lambda n: (n < math.inf, n))
@@ -338,7 +338,7 @@ def draw_plane(seen: Probe, folder: Path, style: FigureStyle = SCREEN) -> list[P
 
 
 def draw_labels(seen: Probe, sizes: Sizes) -> Any:
-    """Every head's label as a colour and a letter, the stronger the larger the share of its weight there."""
+    """Every head's label as a colour and a letter; a stronger colour means a larger share of weight at that place."""
     from matplotlib.colors import to_rgb
     from matplotlib.patches import Patch
 
@@ -373,7 +373,7 @@ def draw_labels(seen: Probe, sizes: Sizes) -> Any:
 
 
 def draw_split(seen: Probe, sizes: Sizes) -> Any:
-    """What every pair adds to the logit at every distance, on average, for one head of each label."""
+    """The mean contribution of every pair to the logit at every distance, for one head of each label."""
     assert seen.rows is not None
     heads, split, distances = standing_out(seen), seen.rows.split(), seen.rows.distances
     figure, axes, _ = panels_for(len(heads), sizes)
@@ -393,7 +393,7 @@ def draw_split(seen: Probe, sizes: Sizes) -> Any:
 
 
 def draw_without(seen: Probe, sizes: Sizes) -> Any:
-    """What is left of a head's pattern when a quarter of its pairs is taken out of its logits."""
+    """Where a head's weight goes when a quarter of its pairs is left out of its logits."""
     from matplotlib.patches import Patch
 
     assert seen.rows is not None
@@ -421,12 +421,12 @@ def draw_prompt(prompt: PromptRecord, seen: Probe, folder: Path, sizes: Sizes) -
     """Figures 5 to 7 and 12 to 18: chunk norms of each token, weights and logits of one head of each label."""
     n, heads = len(prompt.words), standing_out(seen)
     figure, axes, width = panels_for(4 * len(heads), sizes, most=2)
-    side = n * 1.35 * sizes.small / 72  # of a panel beside which every word stands
+    side = n * 1.35 * sizes.small / 72  # inches that a panel needs to label every word
     if sizes.titled:
         width = max(width, side + 1.1)
     figure.set_size_inches(2 * width, 2 * len(heads) * max(sizes.height, width - 0.3))
-    told = range(0, n, max(1, math.ceil(side / (width - 1.1))))  # a paper's columns have no room for all
-    words = [prompt.words[i].strip() or repr(prompt.words[i])[1:-1].strip() or "_" for i in told]  # a space is not seen
+    told = range(0, n, max(1, math.ceil(side / (width - 1.1))))  # a paper's column has no room for all words
+    words = [prompt.words[i].strip() or repr(prompt.words[i])[1:-1].strip() or "_" for i in told]  # not a blank
     for number, (layer, head, label, _) in enumerate(heads):
         row = axes[4 * number : 4 * number + 4]
         record = prompt.layers[layer]
@@ -456,10 +456,11 @@ def draw_prompt(prompt: PromptRecord, seen: Probe, folder: Path, sizes: Sizes) -
 def name_pairs(
     axis: Any, n_pairs: int, layouts: Sequence[Layout], contexts: Sequence[int], strongest: int | None = None
 ) -> None:
-    """Pairs down the axis with their wavelengths, the strongest among them; dashed where the context ends.
+    """Label the vertical axis with pairs and their wavelengths; a dashed line marks wavelengths beyond the context.
 
-    layouts, contexts: the pairs of each column and the tokens that it sees, or one of both for all; none for vectors to
-    which RoPE is not applied. Where columns differ, the wavelengths of both kinds stand side by side.
+    layouts, contexts: the layout of each column and its context in tokens, or one of each for all columns; empty for
+    vectors to which RoPE is not applied. If columns have two kinds of layout, a label has the wavelengths of both.
+    strongest: a pair that always gets a label.
     """
     ticks = {0, n_pairs - 1, *range(0, n_pairs, max(1, n_pairs // 4))}
     if strongest is not None:
@@ -476,7 +477,7 @@ def name_pairs(
         axis.set(yticks=sorted(ticks), ylabel="pair")
     else:
         first = [layouts[columns[0]] for columns in kinds]
-        names = [  # `-` where the heads of a layout are too small to have the pair
+        names = [  # `-` if the heads of a layout are too small to have the pair
             f"{tick}: " + " | ".join(shown_wavelength(kind, tick) if tick < kind.n_pairs else "-" for kind in first)
             for tick in sorted(ticks)
         ]

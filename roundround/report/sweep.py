@@ -1,6 +1,6 @@
-"""The outcome of a sweep: a table of its runs by swept settings, a page with curves and a comparison, the next command.
+"""The outcome of a sweep: a table of its runs by swept settings, a page with curves and a comparison, next commands.
 
-A run that measures the model of another run has the settings of that run too.
+If a run measures the model of another run, that run's settings count as its settings too.
 
 Tested by tests/report/test_sweep.py.
 """
@@ -30,7 +30,7 @@ from roundround.verbs import verb_named
 
 MOST_ROWS = 40  # of the table in a terminal
 PANELS = 12  # of the page
-LOGGED = {  # of a training, by step: what the page overlays
+LOGGED = {  # numbers logged in training that the page draws against the step, a curve for each run
     "held_out_nats_per_token": "held-out loss (nats per token)",
     "loss": "training loss",
     "held_out_exact_match": "exact match, held out",
@@ -38,7 +38,7 @@ LOGGED = {  # of a training, by step: what the page overlays
 
 
 def show_sweep(directory: Path, failures: Mapping[int, str], n_jobs: int) -> None:
-    """Print how a sweep ended. failures: why a job failed, by its number."""
+    """Print how a sweep ended. failures: {number of the job: why it failed}."""
     runs = runs_of(directory)
     if runs:
         table = table_of(runs)
@@ -47,7 +47,7 @@ def show_sweep(directory: Path, failures: Mapping[int, str], n_jobs: int) -> Non
         if table.more:
             print_status(f"and {table.more:,} more runs: roundround runs {shlex.quote(relative(directory))} limit=all")
     if failures:
-        jobs: dict[str, list[str]] = {}  # by reason, without the path of the traceback
+        jobs: dict[str, list[str]] = {}  # {reason without the path of the traceback: jobs}
         for job, why in sorted(failures.items()):
             jobs.setdefault(why.removeprefix("failed: ").partition(" (traceback")[0], []).append(str(job))
         reasons = some(f"{why} (job {', '.join(own)})" for why, own in jobs.items())
@@ -66,7 +66,7 @@ def runs_of(directory: Path) -> list[PastRun]:
 
 
 def next_commands(directory: Path, runs: Sequence[PastRun]) -> list[tuple[str, str]]:
-    """Commands that often follow such runs: in words, and as they are typed."""
+    """Pairs of a description and a command that is often the next step after such runs."""
     name = shlex.quote(relative(directory))
     trained = [run.train_lengths[1] for run in runs if run.train_lengths]
     lengths = ",".join(str(times * max(trained)) for times in (1, 2, 4)) if trained else ""
@@ -76,7 +76,7 @@ def next_commands(directory: Path, runs: Sequence[PastRun]) -> list[tuple[str, s
 
 
 def swept(runs: Sequence[PastRun]) -> list[dict[str, str]]:
-    """The settings given to each run that differ between the runs."""
+    """For each run, the settings from the command line that differ between the runs."""
     given = []
     for run in runs:
         words = [*(run.measured.manifest["overrides"] if run.measured else []), *run.manifest["overrides"]]
@@ -87,7 +87,7 @@ def swept(runs: Sequence[PastRun]) -> list[dict[str, str]]:
 
 
 def table_of(runs: Sequence[PastRun]) -> Table:
-    """A row for each run: its job, what was swept, how it ended unless all are done, its headline numbers."""
+    """A row for each run: its job, its swept settings, its status (unless all are done) and its headline numbers."""
     settings = swept(runs)
     headlines = [run.manifest["headline"] for run in runs]
     statuses = [run.status.partition(":")[0] for run in runs]
@@ -129,11 +129,11 @@ def write_sweep_page(directory: Path, to: Path) -> None:
         "findings": [],
         "remarks": remarks,
         "headline": [("runs", f"{len(runs):,}")],
-        "scope": ["Curves by step are of each run; tables and curves by length are of means over seeds."],
+        "scope": ["Curves by step show each run; tables and curves by length show means over seeds."],
         "data": None,
         "facts": [("directory", str(directory)), ("started", started)],
         "commands": next_commands(directory, runs),
-        "settings": Table("Given to all runs alike", ["setting", "value"], shared),
+        "settings": Table("Given to all runs", ["setting", "value"], shared),
         "config": [],
         "common": [],
     }
@@ -141,7 +141,7 @@ def write_sweep_page(directory: Path, to: Path) -> None:
 
 
 def compared(directory: Path, remarks: list[str]) -> list[Section]:
-    """What `compare` says of the runs: tables and panels of means over seeds. None where nothing can be compared."""
+    """The sections of `compare` for the runs: tables and panels of means over seeds. Empty if it raises UserError."""
     try:
         found = compare(directory)
     except UserError:
@@ -154,7 +154,7 @@ def curves_by_step(runs: Sequence[PastRun]) -> list[Panel]:
     """The numbers that training logs, a curve for each run."""
     lines = [run.metrics() if run.verb == "train" else [] for run in runs]
     settings = swept(runs)
-    others = [{key: value for key, value in own.items() if key != "seed"} for own in settings]  # one colour for all
+    others = [{key: value for key, value in own.items() if key != "seed"} for own in settings]  # all seeds look alike
     styles = others if others[0] else settings
     found: list[Panel] = []
     for name, label in LOGGED.items():

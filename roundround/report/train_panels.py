@@ -11,9 +11,9 @@ from roundround.report.drawing.tables import Record, in_words, number, shown, ta
 from roundround.report.page.view import RunFiles, Section, View
 from roundround.support.panels import Curve, Panel, numbers
 
-MOST_POINTS = 300  # of a line; more logged steps are averaged
+MOST_POINTS = 300  # of a curve; if more steps were logged, neighbours are averaged
 ACROSS = "step"
-OTHERS = {  # each other number that is logged: title, label
+OTHERS = {  # {another logged number: (title, label)}
     "lr": ("Learning rate", "learning rate"),
     "grad_norm": ("Gradient norm, before clipping", "norm"),
     "tokens_per_second": ("Speed", "tokens per second"),
@@ -43,9 +43,10 @@ def panels(lines: Sequence[Record]) -> list[Panel]:
 
 
 def logged(lines: Sequence[Record], name: str, words: str, **look: Any) -> tuple[Curve, str]:
-    """A number by step; more than MOST_POINTS lines become means of equally many, with a band from least to largest.
+    """The curve of a logged number by step, and a note.
 
-    Also a note that says so. A mean over a line without a number is no number either.
+    If there are more than MOST_POINTS lines, each point is the mean of equally many lines, with a band from the least
+    to the largest value; the note says so. A mean that includes a missing number is NaN.
     """
     there = [line for line in lines if name in line]
     steps, values = numbers(float(line["step"]) for line in there), numbers(number(line[name]) for line in there)
@@ -61,7 +62,7 @@ def logged(lines: Sequence[Record], name: str, words: str, **look: Any) -> tuple
 
 
 def scope(manifest: dict[str, Any]) -> list[str]:
-    """What the model was trained on, and what the held-out numbers are taken over."""
+    """Sentences that say on what the model was trained, and on what the held-out numbers were measured."""
     config, data, choices = manifest["config"], manifest["data"] or {}, manifest.get("choices", {})
     as_softmax = manifest.get("trains_as_softmax") and choices.get("softmax") != "softmax"
     lines = [
@@ -76,7 +77,7 @@ def scope_of_text(config: dict[str, Any], data: dict[str, Any], choices: dict[st
     n_tokens, context = number(data.get("training_tokens")), shown(config["model"].get("train_length"))
     return [
         f"Held-out loss: over {min(held_out, wanted):,.0f} of {held_out:,.0f} held-out tokens, in windows of the "
-        f"training context length, {context} tokens; the best checkpoint is the one where it is least."
+        f"training context length, {context} tokens; the best checkpoint is the one with the lowest held-out loss."
         if held_out is not None and wanted is not None
         else "",
         f"Trained on a corpus of {shown(data['training_tokens'])} tokens." if n_tokens is not None else "",
@@ -93,7 +94,7 @@ def scope_of_task(config: dict[str, Any], data: dict[str, Any], choices: dict[st
     what = f"{choices.get('data', 'a task')}: {examples}"
     return [
         f"Held-out numbers: over {n_validated:,.0f} validation examples{same}, of which only scored tokens count; "
-        "the best checkpoint is the one with most exact matches, among equals that of the lowest loss."
+        "the best checkpoint is the one with the most exact matches, and with the lowest loss if several have these."
         if n_validated is not None
         else "",
         f"Trained on {what}, of length {lengths[0]:,} to {lengths[1]:,}, up to {context} tokens." if lengths else "",

@@ -29,9 +29,9 @@ VERB = Verb(
 
 
 def report(names: list[str], values: dict[str, str]) -> None:
-    """Write the page of every run that is meant, and print its path.
+    """Write the page of every given run, and print its path.
 
-    UserError where it cannot be written, or where a file would be lost.
+    Raises UserError if a page cannot be written, or would overwrite a file that is not a page.
     """
     from roundround.records.directories import PAGE, jobs_of_sweep
     from roundround.report.lab_book import meant_by

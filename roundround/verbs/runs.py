@@ -33,7 +33,7 @@ VERB = Verb(
 
 
 def runs(names: list[str], values: dict[str, str]) -> None:
-    """Print the runs that are named, or all under `outputs`, as far as they pass every filter."""
+    """Print the named runs, or all under `outputs`, that pass every filter."""
     from roundround.analysis.past_run import Filters, directories_of_all, runs_in
     from roundround.report.lab_book import as_record, show_runs
     from roundround.support.console import print_result, print_status

@@ -23,7 +23,7 @@ VERB = Verb(
 
 
 def show(names: list[str], values: dict[str, str]) -> None:
-    """Print a run's settings, results, curves and files. UserError where several are meant, or none."""
+    """Print a run's settings, results, curves and files. Raises UserError unless exactly one run is given."""
     from roundround.analysis.past_run import past_run
     from roundround.report.lab_book import meant_by, show_run
 

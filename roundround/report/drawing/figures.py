@@ -1,9 +1,9 @@
-"""Draws every figure with matplotlib's own objects in one style, whatever screen, notebook or MPLBACKEND there is.
+"""Draws every figure with matplotlib's objects in one style, independent of the screen, the notebook and MPLBACKEND.
 
 Whatever differs in colour also differs in dashes, markers, hatches, letters or lightness.
 
-`save` writes files; `draw_panel` draws the curves and the cells that `support/panels.py` describes, the same in the
-files of a run (`save_drawing`, panels on a grid) and in its page (`report/page/view.py`).
+`save` writes files. `draw_panel` draws the curves and cells that `support/panels.py` describes; the files of a run
+(`save_drawing`, panels on a grid) and its page (`report/page/view.py`) both use it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from roundround.support.panels import Curve, Drawing, HeatMap, Panel
 
 BLUE, ORANGE, GREY, SHADE = "#1f5fa8", "#d4500c", "#767f89", "#dfe8f3"
 INK, SOFT, LINE = "#1b1f24", "#57606a", "#d5d9de"
-# of files and of the page; as far apart as contrast on white allows for eyes without red or green cones
+# colours of files and of the page; for colour-blind eyes as far apart as the required contrast on white allows
 PALETTE = (BLUE, ORANGE, "#0f9d77", "#701c5e", "#7a5400", "#2f9ac8", "#d84fa0", "#55606b")
 PLACE_COLOURS = (
     "#c0392b",
@@ -49,10 +49,11 @@ DASHES: tuple[tuple[float, ...], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What a style decides, in inches and points.
+    """The sizes of a style, in inches and points.
 
-    widths: of a figure with one, two, three panels side by side. height: of a panel with its axes. text: of titles and
-    axes' names; small: of all else. titled: whether a title and a note stand in the figure; a paper has its caption.
+    widths: widths of a figure with one, two, three panels side by side. height: height of a panel with its axes.
+    text: font size of titles and axis labels. small: font size of all other text. titled: whether the figure contains
+    its title and note; in a paper the caption has them.
     """
 
     widths: tuple[float, float, float]
@@ -72,7 +73,7 @@ SIZES = {
     "screen": Sizes(widths=(5.0, 8.8, 11.4), height=3.4, text=10, small=8.5, line=1.6, marker=4.5, titled=True),
     "paper": Sizes(widths=(3.25, 6.75, 6.75), height=2.2, text=8, small=7, line=1.1, marker=3.2, titled=False),
 }
-FONTS = {  # of matplotlib's own; a letter that one lacks is taken from the next
+FONTS = {  # fonts that come with matplotlib; a glyph that is missing in the first is taken from the next
     "sans": (["DejaVu Sans"], "dejavusans"),
     "times": (["STIXGeneral", "serif"], "stix"),
 }
@@ -83,7 +84,7 @@ SCREEN = FigureStyle()
 
 @contextmanager
 def styled(style: FigureStyle) -> Iterator[Sizes]:
-    """Set matplotlib's defaults and a style while figures are made and saved, whatever a user's own file says.
+    """Set matplotlib's defaults and a style while figures are made and saved; a user's matplotlibrc is ignored.
 
     Text stays text in svg and pdf (TrueType), so that it can be edited and searched.
     """
@@ -93,7 +94,7 @@ def styled(style: FigureStyle) -> Iterator[Sizes]:
     family, mathtext = FONTS[style.font]
     own = {
         "font.family": family,
-        "font.serif": ["Times New Roman", "Times", "DejaVu Serif"],  # of who reads an svg and has not the first
+        "font.serif": ["Times New Roman", "Times", "DejaVu Serif"],  # fallbacks for a reader of an svg
         "font.size": sizes.text,
         "mathtext.fontset": mathtext,
         **dict.fromkeys(("axes.titlesize", "axes.labelsize", "figure.titlesize"), sizes.text),
@@ -117,17 +118,17 @@ def styled(style: FigureStyle) -> Iterator[Sizes]:
 # -- figures
 
 KINDS = ("svg", "pdf", "png")  # for a page, for a paper, for everything else
-MOST_MARKERS = 40  # points of a line, each with a marker; a longer line has some, so that it differs in grey too
-MANY = 500  # points without a line, which are dots
+MOST_MARKERS = 40  # a line with at most this many points has a marker at each; a longer line has about eight markers
+MANY = 500  # more points than this without a line are drawn as dots
 MOST_TICKS = 7
-TICK_LETTER = 0.03  # of the width of an axis, in a paper's narrowest panel
-MANY_LETTERS = 36  # of the names below a panel
-NARROW = 100  # of a logarithmic axis, largest over smallest: powers of ten would be too few to read it by
+TICK_LETTER = 0.03  # width of a letter as a fraction of an axis, in a paper's narrowest panel
+MANY_LETTERS = 36  # names below a panel with more letters than this overlap
+NARROW = 100  # a logarithmic axis whose largest / smallest is below this needs more ticks than powers of ten
 Array = NDArray[np.float64]
 
 
 def subplots(*shape: int, figsize: tuple[float, float] | None = None, **options: Any) -> tuple[Any, Any]:
-    """A figure and its axes, laid out to fit, with the same form of numbers at all ticks."""
+    """A figure and its axes with constrained layout and one number format for all ticks."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize, layout="constrained")
@@ -139,16 +140,16 @@ def subplots(*shape: int, figsize: tuple[float, float] | None = None, **options:
 
 
 def colour_map(colours: Sequence[str]) -> Any:
-    """Matplotlib's colour map through these: a function of numbers from 0 to 1."""
+    """A matplotlib colour map, which interpolates these colours over numbers from 0 to 1."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("", list(colours))
 
 
 def finish(figure: Any, sizes: Sizes, title: str, note: str = "", handles: Mapping[str, Any] | None = None) -> None:
-    """Add a title above all panels, and a legend and a note below them; the figure grows for them.
+    """Add a title above all panels, and a legend and a note below them; the figure grows to make room.
 
-    The metadata of its files have title and note in any case.
+    The files always carry the title and the note as metadata, even if the style does not draw them.
     """
     width, height = figure.get_size_inches()
     figure.set_label(f"{escaped(title)}\n{escaped(note)}")
@@ -213,7 +214,7 @@ def save_drawing(
 
 
 def figure_of(drawing: Drawing, sizes: Sizes, *, alike: bool = False) -> Any:
-    """The panels on a grid with one legend below. alike: all have the same vertical axis, that of the first."""
+    """The panels on a grid with one legend below. alike: all panels get the same vertical axis, scaled as the first."""
     panels = drawing.panels
     n_columns, width, height = grid_of(panels, sizes)
     n_rows = -(-len(panels) // n_columns)
@@ -245,7 +246,7 @@ def figure_of(drawing: Drawing, sizes: Sizes, *, alike: bool = False) -> Any:
 def grid_of(panels: Sequence[Panel | HeatMap], sizes: Sizes) -> tuple[int, float, float]:
     """How many panels stand side by side, the width of the figure and the height of a row of panels, in inches.
 
-    Cells with texts take the room that these need.
+    A heat map with texts in its cells gets the room that the texts need.
     """
     letter, height, needed = 0.6 * sizes.small / 72, sizes.height, 0.0
     for panel in panels:
@@ -264,7 +265,7 @@ def grid_of(panels: Sequence[Panel | HeatMap], sizes: Sizes) -> tuple[int, float
 
 
 def draw_panel(axis: Any, panel: Panel | HeatMap, ends: tuple[float, float] | None = None) -> None:
-    """Draw curves or cells. ends: of a vertical axis that several panels share."""
+    """Draw curves or cells. ends: the limits of the vertical axis if several panels share it."""
     if isinstance(panel, HeatMap):
         draw_cells(axis, panel)
     else:
@@ -275,21 +276,22 @@ def draw_panel(axis: Any, panel: Panel | HeatMap, ends: tuple[float, float] | No
 
 
 def look_of(curve: Curve, place: int) -> dict[str, Any]:
-    """Colour, dashes and marker of a curve by its place in the panel; they differ without colour too."""
+    """Colour, dashes and marker of the `place`-th curve of a panel; curves also differ if printed without colour."""
     whole, number = divmod(place if curve.style is None else curve.style, len(PALETTE))
-    marker = MARKERS[(number + whole) % len(MARKERS)]  # from the ninth on another one to the same dashes
+    marker = MARKERS[(number + whole) % len(MARKERS)]  # from the ninth curve on, the same dashes get another marker
     if curve.reference:
         return {"color": GREY, "zorder": 1}
     if curve.points and np.asarray(curve.x).size > MANY:
         return {"color": GREY, "linestyle": "none", "marker": ".", "markersize": 2, "alpha": 0.35, "rasterized": True}
     if curve.points:
         return {"color": INK, "linestyle": "none", "marker": marker, "fillstyle": "none"}
-    dashes = {"linestyle": (0, tuple(part / 2 for part in DASHES[number]))} if DASHES[number] else {}  # of two points
+    # DASHES are for lines that are two points wide; matplotlib multiplies dashes by the line width
+    dashes = {"linestyle": (0, tuple(part / 2 for part in DASHES[number]))} if DASHES[number] else {}
     return {"color": PALETTE[number], "marker": marker, **dashes}
 
 
 def draw_curves(axis: Any, panel: Panel, ends: tuple[float, float]) -> None:
-    """Draw bands and lines, each named after the number of its curve, and marks below them."""
+    """Draw bands and lines, whose SVG ids contain the number of their curve, and marks behind them."""
     seen = [(place, curve, panel.visible(curve)) for place, curve in enumerate(panel.curves)]
     seen = [(place, curve, visible) for place, curve, visible in seen if np.isfinite(visible[1]).any()]
     at = [*panel.x_ticks, *(mark.low for mark in panel.marks if mark.axis == "x" and mark.low == mark.high)]
@@ -325,7 +327,7 @@ def draw_curves(axis: Any, panel: Panel, ends: tuple[float, float]) -> None:
 
 
 def y_ends(panels: Sequence[Panel]) -> tuple[float, float]:
-    """The ends of the vertical axis of these panels: around everything that is drawn, with some room."""
+    """The limits of a vertical axis that shows everything drawn in these panels, with a margin."""
     panel = panels[0]
     parts = [np.concatenate(one.visible(curve)[1:]) for one in panels for curve in one.curves]
     at = [mark.low for one in panels for mark in one.marks if mark.axis == "y" and mark.low == mark.high]
@@ -352,7 +354,7 @@ def ends_of(values: Array, log: bool) -> tuple[float, float]:
 
 
 def scale(axis: Any, ends: tuple[float, float], log: bool, wanted: Sequence[float] = ()) -> None:
-    """Set the limits and a few ticks: the wanted ones, thinned out, or round ones, written as numbers."""
+    """Set the limits and a few ticks: the `wanted` ticks, thinned out, or else round numbers."""
     from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
     name = axis.axis_name
@@ -370,7 +372,7 @@ def scale(axis: Any, ends: tuple[float, float], log: bool, wanted: Sequence[floa
 
 
 def apart(ticks: Sequence[float], ends: tuple[float, float], log: bool) -> list[float]:
-    """The ticks, from the largest on, whose labels do not overlap on the narrowest panel."""
+    """Thin out ticks (given in descending order) so that their labels do not overlap on the narrowest panel."""
     places = np.log([*ends, *ticks]) if log else np.array([*ends, *ticks])
     low, high, *along = places.tolist()
     kept: list[int] = []
@@ -382,7 +384,7 @@ def apart(ticks: Sequence[float], ends: tuple[float, float], log: bool) -> list[
 
 
 def tick_words(value: float, _: object = None) -> str:
-    """A number beside a tick, with the minus sign that is as wide as a plus."""
+    """The label of a tick, with the Unicode minus sign."""
     return tick_label(value).replace("-", "\N{MINUS SIGN}")
 
 
@@ -403,7 +405,7 @@ def slanted(names: Sequence[str]) -> bool:
 
 
 def draw_cells(axis: Any, panel: HeatMap) -> None:
-    """Draw cells from light to dark: with texts in the page's blue, without them with a colour bar."""
+    """Draw cells from light to dark: shaded in the page's blue if they have texts, otherwise with a colour bar."""
     from matplotlib import rcParams
     from matplotlib.patches import Rectangle
 
@@ -429,7 +431,7 @@ def draw_cells(axis: Any, panel: HeatMap) -> None:
 
 
 def add_heat(axis: Any, values: Array, label: str, *, colours: Sequence[str] = HEAT, **options: Any) -> None:
-    """Draw coloured cells, rows downwards, and a colour bar, which is pointed if values lie beyond it."""
+    """Draw coloured cells, rows downwards, and a colour bar, which ends in a point if values exceed its maximum."""
     image = axis.imshow(values, aspect="auto", interpolation="nearest", cmap=colour_map(colours), **options)
     most = options.get("vmax")
     beyond = "neither" if most is None or not (values > most).any() else "max"
@@ -441,10 +443,10 @@ def add_heat(axis: Any, values: Array, label: str, *, colours: Sequence[str] = H
 
 
 def write(figure: Any, path: Path) -> None:
-    """Write one file, in the format of its ending; the same picture gives the same bytes.
+    """Write one file, in the format of its suffix; the same figure gives the same bytes.
 
-    It is drawn in memory first, because on a full disk matplotlib's PDF fails with another error than the system's. It
-    is laid out once for all formats, because matplotlib itself would draw every file twice.
+    The file is drawn in memory first, because matplotlib's PDF writer hides the system's error if the disk is full. The
+    layout is computed once for all formats, because matplotlib would otherwise draw every file twice.
     """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -1,6 +1,6 @@
-"""One table for every reader: terminal, Markdown, LaTeX and page; records of results.json as such tables.
+"""A table that can be shown in a terminal, Markdown, LaTeX and a page; tables of the records of results.json.
 
-Numbers have as many digits as the interval justifies.
+Numbers have as many digits as their interval justifies.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from roundround.support.markdown import markdown_table
 MOST_DECIMALS = 8
 LARGE = 1e15
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-DIGITS = 4  # significant ones that a table shows
+DIGITS = 4  # significant digits in a table
 
 
 def shown_p(p: float | None, is_bound: bool = False) -> str:
-    """As 0.012, 3e-5, <= 0.25; nothing for None, - for NaN."""
+    """A p-value such as 0.012, 3e-5 or <= 0.25; "" for None, - for NaN."""
     if p is None:
         return ""
     if math.isnan(p):
@@ -35,7 +35,7 @@ def shown_p(p: float | None, is_bound: bool = False) -> str:
 
 
 def decimals_of(values: Iterable[float], half_widths: Iterable[float]) -> int:
-    """Decimals for a column: two digits of the smallest interval; without one, four digits of the smallest value."""
+    """The decimals of a column: two digits of the smallest interval; without one, four digits of the smallest value."""
     halves, sizes = [half for half in half_widths if 0 < half < math.inf], [abs(value) for value in values if value]
     if not halves and all(float(size).is_integer() for size in sizes):
         return 0
@@ -44,7 +44,7 @@ def decimals_of(values: Iterable[float], half_widths: Iterable[float]) -> int:
 
 
 def fixed(value: float, decimals: int, sign: str = "") -> str:
-    """A number with so many decimals; a huge one, of a diverged run, with its power of ten."""
+    """A number with this many decimals; a huge number, as of a diverged run, in scientific notation."""
     return f"{value:{sign}.{decimals}f}" if abs(value) < LARGE else f"{value:{sign}.3e}"
 
 
@@ -60,7 +60,7 @@ def number(value: Any) -> float | None:
 
 
 def shown(value: Any, digits: int = DIGITS) -> str:
-    """A value as a table shows it: numbers with a few significant digits, whole ones with all of theirs."""
+    """A value as a table shows it: integers with all digits, other numbers with a few significant digits."""
     if value is None:
         return ""
     if isinstance(value, bool) or number(value) is None:
@@ -74,7 +74,7 @@ def shown(value: Any, digits: int = DIGITS) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A value of a config or a record in words."""
+    """A value of a config or a record as text."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -87,7 +87,7 @@ def text_of(value: Any) -> str:
 
 
 Record = dict[str, Any]
-LONG = 20  # rows of a table
+LONG = 20  # a table with more rows is long, and may be folded on a page
 TEX = str.maketrans(
     {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", **{mark: f"\\{mark}" for mark in "&%$#_{}"}}
     | {"^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
@@ -95,7 +95,7 @@ TEX = str.maketrans(
 
 
 class Cell(NamedTuple):
-    """A value with the text that stands for it everywhere."""
+    """A value and the text that is shown for it."""
 
     text: str
     value: Any = None
@@ -103,10 +103,11 @@ class Cell(NamedTuple):
 
 @dataclass
 class Table:
-    """Columns by name and rows of plain values or cells. `note` says what holds for all rows, `more` the rows left out.
+    """Columns by name, and rows of plain values or cells.
 
-    short: numbers are shown and carried on a page with few digits alone, because there are thousands. names: how many
-    columns say what a row is of; the others are numbers.
+    note: what all rows have in common. more: how many rows were left out. folded: whether a page folds the table.
+    short: whether a page stores numbers with few digits only, because there are thousands. names: how many columns at
+    the left identify the row; the other columns are numbers.
     """
 
     title: str
@@ -129,11 +130,11 @@ class Table:
         self.rows = self.rows[:most_rows]
 
     def texts(self) -> list[list[str]]:
-        """The rows as they are read."""
+        """The rows as text."""
         return [[text(cell) for cell in row] for row in self.rows]
 
     def rich(self) -> rich.Table:
-        """For a terminal."""
+        """The table for a terminal."""
         found = rich.Table(box=box.SIMPLE_HEAD, pad_edge=False, title=escaped(self.title), title_justify="left")
         for name in self.columns:
             found.add_column(name, overflow="fold")
@@ -145,11 +146,11 @@ class Table:
         return f"### {escaped(self.title)}\n\n{markdown_table(self.columns, self.texts())}"
 
     def latex(self) -> str:
-        """For a paper; the preamble needs booktabs."""
+        """The table for a paper, whose preamble needs booktabs."""
         rows = [[escaped(cell).translate(TEX) for cell in row] for row in [self.columns, *self.texts()]]
         rows = [
             ["{}" * (row[0][:1] in ("[", "*")) + row[0], *row[1:]] for row in rows
-        ]  # or they belong to \\ before them
+        ]  # {} stops LaTeX from reading [ or * as an argument of \\ before it
         lines = [" & ".join(row) + r" \\" for row in rows]
         body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
         form = "l" * self.names + "r" * (len(self.columns) - self.names)
@@ -157,7 +158,7 @@ class Table:
 
 
 def text(cell: Any) -> str:
-    """A cell as it is read."""
+    """The text of a cell."""
     return cell.text if isinstance(cell, Cell) else shown(cell)
 
 
@@ -167,7 +168,7 @@ def exact(cell: Any) -> Any:
 
 
 def is_numeric_cell(cell: Any) -> bool:
-    """Whether a cell is a number, also one that json writes as a name, or is empty."""
+    """Whether a cell is empty, a number, or one of the names that json uses for numbers (nan, inf, -inf)."""
     value = exact(cell)
     if value is None:
         return not isinstance(cell, Cell) or not cell.text
@@ -175,7 +176,7 @@ def is_numeric_cell(cell: Any) -> bool:
 
 
 def filled(title: str, columns: Iterable[tuple[str, list[Any]]], **options: Any) -> Table:
-    """A table of columns, without empty ones."""
+    """A table of these columns, without the empty ones."""
     there = [(name, cells) for name, cells in columns if any(text(cell) for cell in cells)]
     return Table(
         title, [name for name, _ in there], [list(row) for row in zip(*(c for _, c in there), strict=True)], **options
@@ -183,7 +184,7 @@ def filled(title: str, columns: Iterable[tuple[str, list[Any]]], **options: Any)
 
 
 def common_fields(records: list[Record]) -> dict[str, Any]:
-    """The fields that all records share, with one value: what the results are of."""
+    """The fields that all records have with the same value."""
     if not records:
         return {}
     first = records[0]
@@ -192,7 +193,7 @@ def common_fields(records: list[Record]) -> dict[str, Any]:
 
 
 def tables_of(records: list[Record], *, folded: bool = False) -> list[Table]:
-    """A table for each set of fields, without the fields that all records share. folded: whether long tables are."""
+    """A table for each set of fields, without the fields that all records share. folded: fold long ones."""
     common = common_fields(records)
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
@@ -202,9 +203,10 @@ def tables_of(records: list[Record], *, folded: bool = False) -> list[Table]:
 
 
 def pivoted(fields: list[str], records: list[Record]) -> Table:
-    """One row for each combination of the fields, one column for each metric. A repeated record gets a row of its own.
+    """A table with a row for each combination of the fields and a column for each metric.
 
-    A field with a single value is part of the note and has no column.
+    A record whose metric and fields repeat an earlier one gets another row. A field with a single value is part of the
+    note and has no column.
     """
     metrics = list(dict.fromkeys(record["metric"] for record in records))
     varies = [name for name in fields if any(record[name] != records[0][name] for record in records)]

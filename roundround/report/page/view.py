@@ -1,4 +1,4 @@
-"""The page of a run: what it is made of, and how it is written, read off what lies in its directory. No torch here.
+"""The page of a run: its parts, and how it is written from the files of the run directory. Does not import torch.
 
 The page is one file, with the templates, styles and scripts of the package inside. Everything that comes from a run is
 escaped by the template engine. The page's policy lets the browser run these scripts alone, by their hash, and fetch
@@ -69,8 +69,8 @@ from roundround.support.panels import Curve, HeatMap, Panel
 from roundround.verbs import verb_named
 
 HERE = Path(__file__).parent
-MARK = '<p class="kind">roundround</p>'  # of the template: what it stands in is a page of ours
-STEPS = 999  # of an integer that stands for a share of the largest value
+MARK = '<p class="kind">roundround</p>'  # a line of the template: a file that contains it is a page of this project
+STEPS = 999  # the integer that stands for the largest value
 MOST_ROWS = 1000  # of a table; a cell is fifty bytes
 WIDTH, HEIGHT, LEFT, BOTTOM = 440, 290, 76, 46
 VARIABLES = {INK: "ink", SOFT: "soft", LINE: "line", GREY: "reference", SHADE: "shade"}
@@ -81,18 +81,18 @@ NUMBER = re.compile(r"-?\d+\.\d{3,}")
 
 @dataclass
 class RunFiles:
-    """A run, and `remarks`: lines that its page begins with."""
+    """A run, and `remarks`: lines at the beginning of its page."""
 
     run: PastRun
     remarks: list[str] = field(default_factory=list)
 
     def json(self, name: str) -> Any:
-        """The content of a json file; None where there is none."""
+        """The content of a json file; None if the file does not exist."""
         path = self.run.directory / name
         return parse_json(read_text(path)) if path.exists() else None
 
     def arrays(self, name: str, wanted: Callable[[str], bool] = lambda key: True) -> dict[str, NDArray[Any]]:
-        """The wanted arrays of a safetensors file by name; none where it is not there."""
+        """The wanted arrays of a safetensors file by name; empty if the file does not exist."""
         if not (self.run.directory / name).exists():
             return {}
         from safetensors import safe_open
@@ -114,10 +114,11 @@ class RunFiles:
 
 @dataclass
 class Section:
-    """A heading and what stands below it. `part` is a template of its own, with `values` for it.
+    """A heading and the content below it.
 
-    Panels without a point are left out. figures: of each image its name, its address, which holds all of it, and words
-    in its place. anchor: what a link to the section names.
+    Panels without a point are left out. figures: for each image its name, its address (a data URI that contains the
+    whole image) and the text shown if it cannot be displayed. part: the section's own template, filled with `values`.
+    anchor: the id that links to the section use.
     """
 
     title: str
@@ -141,9 +142,9 @@ class Section:
 
 @dataclass
 class View:
-    """The body of a page. scope: what the numbers were taken over. data: what `scripts` read, as JSON.
+    """The body of a page. scope: sentences that say on what the numbers were measured.
 
-    findings: what came out, in sentences that the page begins with.
+    data: JSON that `scripts` read. findings: the results in sentences, with which the page begins.
     """
 
     sections: list[Section]
@@ -157,9 +158,10 @@ class View:
 
 
 def view_of(directory: Path) -> tuple[RunFiles, list[Record], View]:
-    """The run in a directory, its records, and what the verb's own page shows. UserError where there is no run.
+    """The run in a directory, its records, and the view that the verb's page shows.
 
-    Where a file is damaged, or of another version, the general page and a remark are shown.
+    If a file is damaged or from another version, returns the general view with a remark. Raises UserError if the
+    directory is not a run.
     """
     run = past_run(directory)
     remark = {
@@ -192,14 +194,17 @@ def images_of(directory: Path, pattern: str = "*") -> list[dict[str, str]]:
 
 
 def write_page(directory: Path, to: Path | None = None) -> Path:
-    """Write the page of the run in a directory, into it or to another file; its path. UserError where it is no run."""
+    """Write the page of a run into its directory, or to `to`; returns the path.
+
+    Raises UserError if the directory is not a run.
+    """
     path = directory / PAGE if to is None else to
     write_atomically(path, page_of(directory))
     return path
 
 
 def page_of(directory: Path) -> str:
-    """The page as text. UserError where the directory is no run, or its results cannot be read."""
+    """The page as text. Raises UserError if the directory is not a run or its results cannot be read."""
     files, records, view = view_of(directory)
     manifest, common = files.run.manifest, common_fields(records)
     names = {k: v for k, v in {**manifest.get("choices", {}), **common}.items() if v is not None}
@@ -225,7 +230,7 @@ def page_of(directory: Path) -> str:
 
 
 def html(values: dict[str, Any], sections: Sequence[Section], scripts: Sequence[str] = ()) -> str:
-    """The page with these values for its template, its sections, and these scripts beside the common one."""
+    """The page's HTML, from the values for its template and its sections; `scripts` are added to page.js."""
     number = count()
     code = "\n".join((HERE / name).read_text(encoding="utf-8") for name in ("page.js", *scripts))
     script = f"(function () {{\n{code}\n}})();"
@@ -257,12 +262,12 @@ def html(values: dict[str, Any], sections: Sequence[Section], scripts: Sequence[
 
 
 def shown_word(word: str) -> str:
-    """A token as the page shows it: a space or nothing would not be seen."""
+    """A token as the page shows it: a token of spaces alone, or an empty one, is shown as underscores."""
     return escaped(word.strip()) or (escaped(word.replace(" ", "_")) or "_")
 
 
 def short(value: float, digits: int = 3) -> float | int | None:
-    """A number with this many significant digits; None for one that is not finite."""
+    """The value rounded to `digits` significant digits; None if it is not finite."""
     if not math.isfinite(value):
         return None
     found = float(f"{value:.{digits - 1}e}")
@@ -270,7 +275,7 @@ def short(value: float, digits: int = 3) -> float | int | None:
 
 
 def scaled(values: NDArray[Any]) -> dict[str, Any]:
-    """A flat list of integers from -STEPS to STEPS, which stand for shares of `largest`; None for no number."""
+    """The largest absolute value, and the values as integer multiples of largest / STEPS; None if not finite."""
     flat = values.astype(np.float64).ravel()
     finite = np.isfinite(flat)
     largest = float(np.abs(flat[finite]).max()) if finite.any() else 0.0
@@ -285,9 +290,10 @@ def scaled(values: NDArray[Any]) -> dict[str, Any]:
 
 
 def picture_of(panel: Panel | HeatMap, number: int) -> dict[str, Any]:
-    """A panel as a template shows it: `svg` is made here and safe; the template escapes the rest.
+    """A panel as a template shows it: `svg` is generated here and safe; the template escapes everything else.
 
-    number: of the picture on its page, whose parts are called after it. legend: signs, and what each stands for.
+    number: the number of the picture on its page; it makes the ids inside the SVG unique. legend: the signs and their
+    meanings.
     """
     from matplotlib.figure import Figure
 
@@ -321,7 +327,7 @@ def picture_of(panel: Panel | HeatMap, number: int) -> dict[str, Any]:
 
 
 def inline(figure: Any, titles: dict[str, list[str]], salt: str) -> Markup:
-    """What stands inside the `svg` element. titles: by the id of a line, what its markers say."""
+    """The content of the `svg` element. titles: {id of a line: the tooltips of its markers}."""
     import matplotlib
 
     drawn = io.BytesIO()
@@ -353,7 +359,7 @@ def inline(figure: Any, titles: dict[str, list[str]], salt: str) -> Markup:
 
 
 def tidy(key: str, value: str) -> str:
-    """Colours by the page's names, the page's font, and places to a tenth of a pixel."""
+    """An attribute's value with the page's colour variables and font, and coordinates rounded to two decimals."""
     if key == "style":
         value = re.sub(r"#[0-9a-f]{6}", lambda found: f"var(--{VARIABLES.get(found[0], 'ink')})", value)
         value = re.sub(r"font-family: [^;]*; ", "", value)
@@ -361,7 +367,7 @@ def tidy(key: str, value: str) -> str:
 
 
 def titles_of(panel: Panel) -> dict[str, list[str]]:
-    """What each marker says, by the line that it is of."""
+    """{id of a line: the tooltips of its markers}; lines with too many points have none."""
     found = {}
     for place, curve in enumerate(panel.curves):
         x, y, _, _ = panel.visible(curve)
@@ -374,7 +380,7 @@ def titles_of(panel: Panel) -> dict[str, list[str]]:
 
 
 def legend_of(panel: Panel) -> list[tuple[Markup, str]]:
-    """A sign for each name; none for one curve alone."""
+    """A sign for each name; empty if there is only one."""
     found: dict[str, Markup] = {}
     for place, curve in enumerate(panel.curves):
         if curve in panel.drawn:

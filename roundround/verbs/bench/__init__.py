@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class BenchConfig:
-    """What `roundround bench` reads. where: key=value of the variants; files: more values than the package has."""
+    """The config of `roundround bench`. where: key=value filters of variants. files: files with more stored values."""
 
     where: list[str]
     files: list[str]

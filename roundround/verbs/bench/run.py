@@ -1,4 +1,4 @@
-"""`roundround bench`: a variant on the standard set, beside all others.
+"""`roundround bench`: measures a variant on the standard set and compares it with all others.
 
 Tested by tests/verbs/test_bench.py.
 """
@@ -42,13 +42,13 @@ from roundround.support.errors import AlreadyReported, UserError, nearest, one_l
 from roundround.support.files import parse_json, read_text, sha256, write_atomically
 from roundround.verbs.bench import BenchConfig
 
-VALUES = "values"  # the folder of a run for what its variants reached
-LOG = "verbs.log"  # in a run: what the verbs print that it starts
+VALUES = "values"  # the folder of a run with the values of its variants
+LOG = "verbs.log"  # the file of a run with the output of the verbs that it starts
 FIXED = ("trainer.precision=32-true",)  # for every training, as in the stored values: a GPU would choose bfloat16
 
 
 def bench(cfg: DictConfig, invocation: Invocation) -> None:
-    """Run what has no values yet of the variants that are named, and show where they stand."""
+    """Measure the named variants that have no values yet, and show all in comparison with the baseline."""
     config = checked(BenchConfig, cfg)
     the_set = read_set(config.set, config.size, invocation.config_dir)
     [baseline] = variants_of(config.baseline)
@@ -59,7 +59,7 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
     found = all_values(the_set, config, invocation.config_dir)
     named = [*([baseline] if wanted else []), *(v for v in wanted if v != baseline)]
     for variant in [one for one in named if format_variant(one) not in found]:
-        from roundround.trained.models import check_buildable  # torch, which the table of values does not wait for
+        from roundround.trained.models import check_buildable  # imports torch, which the table does not need
 
         words = the_set.words(the_set.parts[0], variant, 1)
         check_buildable(OmegaConf.create(planned_config("train", words, config.outputs, invocation.config_dir)))
@@ -79,9 +79,10 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None) -> dict[str, Standing]:
-    """The values in the package, in the files that are named, and in earlier runs, for the set as it is now.
+    """The values for the current set: from the package, from the given files and from earlier runs.
 
-    A line names what is left out: values of another set, and seeds of a variant of one's own whose code has changed.
+    Prints a line for each file or seed that is left out: values of another set, and seeds of a user's variant whose
+    code has changed since.
     """
     found = {standing.name: standing for standing in stored(the_set.name, the_set.size)}
     own = [
@@ -115,7 +116,7 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
 
 
 def files_of(variant: Variant, config_dir: str | None) -> dict[str, str]:
-    """The files of the user's own folder that say what a variant is, with their hashes: yamls and modules."""
+    """The yamls and modules of the user's own folder that define a variant, with their hashes."""
     if config_dir is None:
         return {}
     folder, found = Path(config_dir).resolve(), dict[str, str]()
@@ -130,7 +131,7 @@ def files_of(variant: Variant, config_dir: str | None) -> dict[str, str]:
 
 @dataclass
 class SetRunner:
-    """Runs the parts of a set for a variant, and adds what comes of it to the values `found`."""
+    """Runs the parts of a set for a variant, and adds the results to the values `found`."""
 
     set: StandardSet
     config: BenchConfig
@@ -149,7 +150,7 @@ class SetRunner:
             add(self.found, standing)
 
     def run_seed(self, standing: Standing, seed: int) -> None:
-        """Every part, for one seed; a part that fails, whatever its error, has a remark in place of its numbers."""
+        """Run every part for one seed; a part that fails, with any error, gets a remark in place of numbers."""
         began = time.monotonic()
         numbers: dict[str, Mapping[str, float]] = {}
         remarks: dict[str, list[str]] = {}
@@ -179,9 +180,9 @@ class SetRunner:
     def numbers(
         self, part: Part, variant: Variant, seed: int, trained: dict[str, Path], remarks: list[str]
     ) -> dict[str, float]:
-        """Train a model and measure it; what was finished before is taken. remarks: gets what was not measured."""
+        """Train a model and measure it; finished runs are reused. Appends to `remarks` what could not be measured."""
         config = self.config
-        own = self.invocation.config_dir  # this command has just trained with its modules: its runs may be measured
+        own = self.invocation.config_dir  # this command has just trained with its modules, so that they are trusted
         kind, _, which = config.device.partition(":")
         accelerator = {"cuda": "gpu"}.get(kind, kind)
         one_device = [f"trainer.accelerator={accelerator}", f"trainer.devices={f'[{which}]' if which else 1}"]
@@ -193,7 +194,7 @@ class SetRunner:
             asked = [f"run={as_value(trained[part.name])}", *words]
             try:
                 looks = [run(verb, *asked)]
-            except (VerbFailed, UserError):  # such as learned positions, which end
+            except (VerbFailed, UserError):  # such as learned positions, whose number is limited
                 looks = self.by_length(run, verb, asked, remarks)
                 if not looks:
                     raise
@@ -202,7 +203,7 @@ class SetRunner:
         return found
 
     def by_length(self, run: Runner, verb: str, words: Sequence[str], remarks: list[str]) -> list[Path]:
-        """A measurement at several lengths, one by one, as far as the model takes them."""
+        """Measure at each length separately; lengths that the model does not support become a remark."""
         found: list[Path] = []
         lost: dict[str, str] = {}
         for word in [word for word in words if word.startswith("length=[")]:
@@ -216,10 +217,10 @@ class SetRunner:
         return found
 
     def measured(self, part: Part, trained: Mapping[str, Path], remarks: list[str]) -> Mapping[str, float]:
-        """What a measurement finds on another part's model. remarks: gets what is to be known of it."""
+        """The numbers of a measurement on another part's model. Appends what the reader must know to `remarks`."""
         if part.model_of not in trained:
             raise UserError(f"{part.model_of} left no model")
-        from roundround.asking import bench_measures  # torch and transformers, which the table of values waits for
+        from roundround.asking import bench_measures  # imports torch and transformers
         from roundround.trained.models import TrainedRun
 
         measurements = {
@@ -232,7 +233,7 @@ class SetRunner:
         return found
 
     def why(self, error: Exception) -> str:
-        """The error's own line; of a verb that ended by itself the one that it printed last."""
+        """The error as one line; for a verb that reported its error itself, the last line that it printed."""
         log = self.directory / LOG
         reported = isinstance(error, AlreadyReported) or (isinstance(error, VerbFailed) and 0 < error.code < 128)
         text = log.read_text(encoding="utf-8", errors="replace") if reported and log.exists() else ""
@@ -241,7 +242,7 @@ class SetRunner:
 
 
 def origin(trained: Iterable[Path]) -> dict[str, str | None]:
-    """The commits and the machine of the trainings, which may be older than this run."""
+    """The commits and the machine with which the models were trained, perhaps before this run."""
     manifests = list(map(read_manifest, trained))
     codes = [manifest.get("git") or {"commit": f"version {manifest['roundround']}"} for manifest in manifests]
     commits = dict.fromkeys(f"{git['commit']}{' with changes' if git.get('dirty') else ''}" for git in codes)

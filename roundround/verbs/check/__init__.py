@@ -1,4 +1,4 @@
-"""`roundround check`: which rotation a model really performs, and vectors to hold an implementation against.
+"""`roundround check`: which rotation a model really performs, and vectors to test an implementation with.
 
 Tested by tests/asking/test_applied_rotations.py.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class CheckConfig:
-    """What `roundround check` reads: a run, a model, or an encoding with a file to write or to hold it against."""
+    """The config of `roundround check`: a run, a model, or an encoding with a file to write or to compare it with."""
 
     run: str | None = key(WHERE)
     checkpoint: str

@@ -52,14 +52,14 @@ ROWS = ("performs", "pairing", "pairs", "wavelength", "attention factor", "windo
 
 
 def check(cfg: DictConfig, invocation: Invocation) -> None:
-    """A model's layers beside their config; or an encoding's vectors, written or compared."""
+    """Compare a model's layers with their config, or write or compare the vectors of an encoding."""
     config = checked(CheckConfig, cfg)
     [given] = config.given
     read = {"run": ["checkpoint"], "model": [], "pe": ["train_length", *OF_THE_VECTORS]}[given]
     if config.against is not None:
         given, read = "against", ["train_length"]  # the file has the vectors
     if unread := sorted({"checkpoint", "train_length", *OF_THE_VECTORS} & overridden(invocation.overrides) - set(read)):
-        raise UserError(f"{unread[0]}= says nothing here: {given}= leaves it unread; leave it out")
+        raise UserError(f"{unread[0]}= says nothing here: {given}= does not use it; leave it out")
     if config.pe is not None:
         give_theta(cfg)
         config = checked(CheckConfig, cfg)
@@ -98,7 +98,7 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def row(report: LayerReport) -> tuple[str, ...]:
-    """What a layer performs, a cell for each of ROWS."""
+    """What a layer was measured to do, a cell for each of ROWS."""
     turning, seen = report.turning, report.seen
     rotates, least = bool(turning.n_rotated), "at least " if report.n_slow else ""
     remarks = ["bias on logits"] * seen.biased + [f"queries grow by {seen.growth:.3g}"] * (abs(seen.growth - 1) > 1e-2)
@@ -116,13 +116,13 @@ def row(report: LayerReport) -> tuple[str, ...]:
 
 
 def slowest(report: LayerReport) -> float:
-    """Tokens in which the slowest pair that rotates turns once."""
+    """The wavelength in tokens of the slowest pair that rotates."""
     f_P = report.turning.frequencies_P.abs()
     return 2 * math.pi / float(f_P[f_P > 0].min())
 
 
 def records(reports: Sequence[LayerReport], unread: Sequence[str]) -> list[dict[str, Any]]:
-    """Each layer's numbers and differences; before them, the keys of the config that nothing reads, if any."""
+    """Records of the config keys that nothing reads, if any, then of each layer's numbers and differences."""
     keys = [{"metric": "unread_keys", "value": len(unread), "keys": ", ".join(unread)}] if unread else []
     return keys + [
         {
@@ -155,8 +155,8 @@ def records(reports: Sequence[LayerReport], unread: Sequence[str]) -> list[dict[
 
 
 def show(reports: Sequence[LayerReport], unread: Sequence[str], name: str, where: str) -> None:
-    """A column for the layers that perform the same, and the differences. where: what declares, such as config.json."""
-    groups: dict[tuple[Any, ...], list[int]] = {}  # the numbers of the layers by what is said of them
+    """Print a column for each group of equal layers, and the differences. where: the declaring file, as config.json."""
+    groups: dict[tuple[Any, ...], list[int]] = {}  # {column and remarks: numbers of the layers}
     for report in reports:
         remarks = [f"not compared: {report.not_compared}"] * bool(report.not_compared)
         groups.setdefault((row(report), *report.differences(), *remarks), []).append(report.declared.number)
@@ -185,7 +185,7 @@ def show(reports: Sequence[LayerReport], unread: Sequence[str], name: str, where
 
 
 def encoding_of(config: CheckConfig, n_heads: int, n_key_heads: int, head_dim: int) -> PositionalEncoding:
-    """The encoding of `pe=` in these sizes. UserError where queries and keys do not show it."""
+    """The encoding of `pe=` in these sizes. Raises UserError if its queries and keys do not show it."""
     shape = AttentionShape(
         n_heads=n_heads,
         n_key_heads=n_key_heads,
@@ -194,14 +194,14 @@ def encoding_of(config: CheckConfig, n_heads: int, n_key_heads: int, head_dim: i
         layer=0,
         train_length=config.train_length,
     )
-    assert config.pe is not None, "it has been asked for"
+    assert config.pe is not None, "this is only called with pe="
     encoding = build(config.pe, PositionalEncoding, shape)
     conformance.check_conformable(encoding)
     return encoding
 
 
 def write_vectors(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> None:
-    """The file of `to=`: tensors, and what made them as its metadata."""
+    """Write the file of `to=`: tensors, and as metadata what they were made with."""
     assert config.to is not None
     path = Path(os.path.abspath(home_expanded(config.to, "to")))
     if path.exists() or not path.parent.is_dir():
@@ -231,7 +231,7 @@ def write_vectors(cfg: DictConfig, config: CheckConfig, invocation: Invocation) 
 def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> None:
     """Compare the tensors of a file with ours.
 
-    Refuted where one differs by more than rounding, NoVerdict where rounding hides whether it does.
+    Raises Refuted if one differs by more than rounding, and NoVerdict if rounding may hide a difference.
     """
     assert config.against is not None
     path = home_expanded(config.against, "against")
@@ -278,7 +278,7 @@ def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -
 
 
 def read_vectors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file and its metadata. UserError where it is none, or has not what the others are made from."""
+    """The tensors of a file and its metadata. UserError if it cannot be read or lacks inputs of other tensors."""
     try:
         with safe_open(path, "pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118

@@ -20,7 +20,7 @@ COMPARISON_FORMATS = ("table", "csv", "latex", "markdown", "json")
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class CompareConfig:
-    """What `roundround compare` reads. where: key=value, which the runs that are compared have."""
+    """The config of `roundround compare`. where: key=value filters of the runs."""
 
     paths: list[str]
     baseline: list[str]

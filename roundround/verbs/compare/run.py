@@ -25,7 +25,7 @@ from roundround.verbs.compare import CompareConfig
 
 
 def compare(cfg: DictConfig, invocation: Invocation) -> None:
-    """Compare the runs that are named, and leave tables and figures."""
+    """Compare the named runs, and write tables and figures."""
     config = checked(CompareConfig, cfg)
     where = {key: value for key, _, value in (word.partition("=") for word in config.where)}
     found = compared(config.paths, baseline=config.baseline, metric=config.metric, where=where, outputs=config.outputs)
@@ -42,7 +42,7 @@ def compare(cfg: DictConfig, invocation: Invocation) -> None:
 def show(
     run: Run, found: Comparison, records: list[Record], curves: list[dict[str, Any]], config: CompareConfig
 ) -> None:
-    """Leave files, print the tables or a document, and on standard error what is to be known."""
+    """Write files, print the tables or a document, and print remarks to standard error."""
     sheets, left_out = comparison.sheets(records)
     sentences = findings(comparison.telling(records))
     documents = {

@@ -38,7 +38,7 @@ HARNESS = "lm_eval:"
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class EvalConfig:
-    """What `roundround eval` reads; pe, softmax, pattern and data are None where the run's own are meant."""
+    """The config of `roundround eval`. pe, softmax, pattern, data: None for the run's own."""
 
     run: str = key(WHERE)
     checkpoint: str
@@ -74,7 +74,7 @@ class EvalConfig:
             raise UserError(f"by={self.by} must be forcing, which gives the right tokens before each, or generation")
         if self.by == "generation" and self.dispersion:
             raise UserError("dispersion=true looks at whole examples, which by=generation writes; give one of them")
-        names = [name.removeprefix(HARNESS) for name in self.tasks]  # before the first of which it stands, or each
+        names = [name.removeprefix(HARNESS) for name in self.tasks]  # the prefix may stand before the first task alone
         if names and not self.tasks[0].startswith(HARNESS):
             raise UserError(
                 f"tasks={names[0]}: tasks are those of EleutherAI's harness; give tasks={HARNESS}{names[0]}"
@@ -89,7 +89,7 @@ class EvalConfig:
 
 
 def check_windows(lengths: Sequence[int], *, stride: int | None, max_tokens: int | None, batch_tokens: int) -> None:
-    """Raises UserError for windows that no text can be cut into."""
+    """Raises UserError for lengths or a stride with which no text can be cut into windows."""
     at_least_one(batch_tokens=batch_tokens, max_tokens=max_tokens)
     at_least_one(length=min(lengths, default=0))
     if stride is not None and not 1 <= stride <= min(lengths):

@@ -1,6 +1,6 @@
-"""What `roundround eval` asks of a model: the loss of a text, a task, which sentence of a minimal pair is likelier.
+"""The measurements of `roundround eval`: the loss of a text, a task, minimal pairs, tasks of EleutherAI's harness.
 
-Each question ends in the same way: notes, numbers as they come, records, a figure, tables and lines.
+Each of them writes notes to the manifest, then numbers, records and a figure, and prints tables and lines.
 
 Tested by tests/training/test_eval.py, tests/training/test_task_runs.py, tests/training/test_pair_runs.py,
 tests/asking/test_eval_pretrained.py and tests/asking/test_task_answers.py.
@@ -75,20 +75,20 @@ from roundround.verbs.eval import EvalConfig
 if TYPE_CHECKING:
     from roundround.hf.load import ProbedHuggingFaceModel
 
-TO_LEAVE = ("with joints", "nats per byte")  # columns, where a terminal is narrow
-TIMES = (1, 2, 4)  # the longest length in training: where lengths are not given
-OF_TEXT = ("data", "stride", "max_tokens", "bos", "dispersion", "by")  # which mean nothing to the harness
-OF_OTHERS = ("by", "length", "stride", "max_tokens", "bos", "examples", "dispersion")  # which text and tasks take
+TO_LEAVE = ("with joints", "nats per byte")  # columns to drop if a terminal is narrow
+TIMES = (1, 2, 4)  # default lengths, as multiples of the longest length in training
+OF_TEXT = ("data", "stride", "max_tokens", "bos", "dispersion", "by")  # keys that the harness does not use
+OF_OTHERS = ("by", "length", "stride", "max_tokens", "bos", "examples", "dispersion")  # keys of text and tasks alone
 
 
-# -- who is asked, and what is left
+# -- the model, and the files of a run
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskedModel:
-    """A model that is asked. choices: the option of each config group, as results name it.
+    """The model that is evaluated. choices: the option of each config group, by the name that results use.
 
-    context: tokens that the model was trained on. trained: the run of a decoder.
+    context: the context length in training, in tokens. trained: the run of a decoder; None for a pretrained model.
     """
 
     model: Decoder | ProbedHuggingFaceModel
@@ -123,12 +123,12 @@ class AskedModel:
         return found
 
     def known(self) -> dict[str, Any]:
-        """What the manifest notes of every subject."""
+        """Fields of the manifest that every model has."""
         run = None if self.trained is None else str(self.trained.directory)
         return {"choices": self.choices, "device": describe_device(self.device), "seed": self.seed, "run": run}
 
     def common(self) -> dict[str, Any]:
-        """What every record has."""
+        """Fields that every record has."""
         return {"pe": self.choices.get("pe"), "softmax": self.choices.get("softmax"), "seed": self.seed}
 
     def title(self) -> str:
@@ -136,13 +136,13 @@ class AskedModel:
         return printable(f"{self.choices.get('data')}, {self.choices.get('model')}, {chosen_parts(self.choices)}")
 
     def check_room(self, n_tokens: int, what: str) -> None:
-        """UserError where the encoding has fewer positions than `n_tokens`, which `what` asks for."""
+        """Raises UserError if the encoding has fewer positions than `n_tokens`. what: the setting that needs them."""
         if self.decoder is not None:
             check_lengths(self.decoder, n_tokens, what, self.choices.get("pe"))
 
 
 def refuse(invocation: Invocation, keys: Iterable[str], why: str) -> None:
-    """UserError for the first of these keys that was given: such results have no use for it."""
+    """Raises UserError if one of these keys was given, because this measurement does not use it. why: the message."""
     given = {name.partition(".")[0] for name in overridden(invocation.overrides)}
     for key in keys:
         if key in given:
@@ -159,9 +159,9 @@ def finish(
     note: str,
     *more: Table,
 ) -> None:
-    """Leave the numbers; draw the figure and print tables and lines in the process that writes.
+    """Write the numbers; the process that writes also draws the figure and prints tables and lines.
 
-    more: tables before that of the kind.
+    more: tables that are printed before that of the kind.
     """
     headline = {}
     for place, row in at_each(records, kind.along).items():
@@ -193,15 +193,15 @@ def evaluate_text(
     separate_documents: bool,
     subject: AskedModel,
 ) -> None:
-    """Measure and report in a run directory, which has what is known before the first number.
+    """Measure the loss of a text and report it in a run directory; the manifest is written before the measurement.
 
-    UserError where there is too little text.
+    Raises UserError if there is too little text.
     """
     check_dispersion(config.dispersion, separate=separate_documents)
     read_as: dict[str, Any] = {name: getattr(config, name) for name in ("bos", "stride", "max_tokens", "batch_tokens")}
     read_as |= {"separate_documents": separate_documents, "peers": invocation.peers}
     reader = Reader(model=subject.model, data=data, device=subject.device, **read_as)
-    with warnings_as_lines(FallsBack):  # the token in front of a length's windows depends on no other length
+    with warnings_as_lines(FallsBack):  # chosen for each length by itself
         first_tokens = first_tokens_of(reader, config.length)
     words = report.first_words(reader, first_tokens)
     alike = len(set(words.values())) == 1
@@ -231,7 +231,7 @@ def evaluate_text(
 
 
 def in_tokens_of(subject: AskedModel, task: Source) -> Task:
-    """The task in the tokens of a pretrained model. UserError for a task with a vocabulary of its own."""
+    """The task in the tokens of a pretrained model. Raises UserError if the task has a vocabulary of its own."""
     if not isinstance(task, TextTask):
         raise UserError(
             f"data={subject.choices.get('data')} has symbols of its own, which a pretrained model does not know; give "
@@ -246,9 +246,9 @@ def in_tokens_of(subject: AskedModel, task: Source) -> Task:
 
 
 def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, task: Task, subject: AskedModel) -> None:
-    """Score test examples of each length: under teacher forcing, which is greedy decoding, or by what is written.
+    """Score test examples of each length, under teacher forcing (the same as greedy decoding) or by generated text.
 
-    UserError for what the model or the task does not take.
+    Raises UserError if the model or the task does not support the settings.
     """
     refuse(invocation, ("stride", "max_tokens", "bos"), "is for text, and this is a task; give examples= and length=")
     trained = subject.trained
@@ -290,15 +290,15 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, t
             if subject.draws_positions and config.by != "generation":
                 print_status("Each example is the mean of five draws of its positions.")
             if n_shared:
-                print_status(f"{n_shared:,} examples may be in training too, of a length that has too few")
+                print_status(f"{n_shared:,} examples may be in training too, because their length has too few")
             report.leave_dispersion(dispersions, run.directory, config, title=title, contexts=contexts)
 
 
 def quarter_turns(task: Task, subject: AskedModel, lengths: Sequence[int], common: Mapping[str, Any]) -> list[Record]:
-    """For a task with distances, the distance at which the slowest pair has turned by pi / 2, for each length.
+    """Records of the distance at which the slowest pair has turned by pi / 2, for each length of a task with distances.
 
-    A search by meaning that uses this pair works up to about this distance: Barbero et al. 2024, arXiv:2410.06205,
-    Theorem 6.1. None where a pair does not rotate.
+    Semantic attention that uses this pair works up to about this distance: Barbero et al. 2024, arXiv:2410.06205,
+    Theorem 6.1. Empty for other tasks, and if some pair does not rotate.
     """
     facts = subject.decoder.facts() if task.part() == "distance" and subject.decoder is not None else {}
     wavelength = facts.get("slowest_wavelength")
@@ -308,7 +308,7 @@ def quarter_turns(task: Task, subject: AskedModel, lengths: Sequence[int], commo
 
 
 def answering(config: EvalConfig, subject: AskedModel) -> Callable[[Task, list[tuple[Example, int]]], AnswerScores]:
-    """The function that scores different examples, each with how often it was drawn."""
+    """The function that scores distinct examples, given as pairs of an example and how often it was drawn."""
     if config.by == "generation":
         writer: Writer
         if subject.trained is not None and subject.decoder is not None:
@@ -323,10 +323,11 @@ def answering(config: EvalConfig, subject: AskedModel) -> Callable[[Task, list[t
 def measure_task(
     config: EvalConfig, task: Task, subject: AskedModel, contexts: Mapping[int, int], peers: Peers
 ) -> tuple[dict[int, dict[str, AnswerScores]], dict[int, Dispersion], int]:
-    """Scores by length and part of the task ("" where it has none), dispersions by length where asked for.
+    """Returns scores by length and part of the task, dispersions by length, and the number of shared examples.
 
-    Also how many examples may be in training too. Each process draws all examples and asks a share of them. contexts:
-    the tokens of the longest example of each length.
+    A task without parts has one, named "". Dispersions are empty unless the config asks for them. Shared examples may
+    also be in training. Each process draws all examples and scores a share of them. contexts: the tokens of the longest
+    example of each length.
     """
     by_part: dict[int, dict[str, AnswerScores]] = {}
     dispersions, n_shared, answer = {}, 0, answering(config, subject)
@@ -338,7 +339,7 @@ def measure_task(
         tested = {name: groups[name] for name, known in tests.items() if known is None or length in known}
         by_part[length] = {}
         with watched(module, context) if config.dispersion else nullcontext() as seen:
-            for name, part in (tested or groups).items():  # a length that no test has is asked of all
+            for name, part in (tested or groups).items():  # if no part has this length, all parts are tested
                 test = Examples(part, seed=subject.seed or 0, split="test", length=length)
                 n = wanted if test.n is None else min(wanted, test.n)
                 own = answer(part, distinct(test[i] for i in range(n))[peers.rank :: peers.n])
@@ -360,7 +361,10 @@ def summed(scores: Iterable[AnswerScores]) -> AnswerScores:
 
 
 def pairs_asked_for(config: EvalConfig, invocation: Invocation) -> MinimalPairs | None:
-    """The minimal pairs that `data=` is, None where it is anything else. UserError for options of the other kind."""
+    """The minimal pairs that `data=` names; None if it names other data.
+
+    Raises UserError if an option was given that this kind of data does not use.
+    """
     if config.data is None or not issubclass(target_class(config.data, Source), MinimalPairs):
         refuse(
             invocation, ["prefix"], "is text before the sentences of minimal pairs; give data=blimp or data=zorro too"
@@ -368,16 +372,17 @@ def pairs_asked_for(config: EvalConfig, invocation: Invocation) -> MinimalPairs 
         return None
     refuse(invocation, OF_OTHERS, "is for text and tasks, and data= is minimal pairs; they take prefix=, data.pairs=")
     if config.data.path is not None and "data.sample" in overridden(invocation.overrides):
-        raise UserError(
-            "data.sample= is for the package's pairs, and data.path= is read in their place; give one of them"
-        )
+        raise UserError("data.sample= is for the package's pairs, and data.path= replaces these; give one of the two")
     return build(config.data, MinimalPairs)
 
 
 def evaluate_pairs(
     cfg: DictConfig, config: EvalConfig, invocation: Invocation, pairs: MinimalPairs, subject: AskedModel
 ) -> None:
-    """Ask all pairs behind each prefix, and report in a run directory. UserError for what cannot be asked."""
+    """Score all pairs after each prefix, and report in a run directory.
+
+    Raises UserError if the model learns a task, or if it cannot read such a prefix.
+    """
     trained = subject.trained
     if trained is not None and trained.learns_a_task:
         raise UserError(f"{trained.directory} was trained on a task, and data= is sentences of English")
@@ -413,7 +418,7 @@ def evaluate_pairs(
 
 
 def tokens_of(asked: Mapping[str, Sequence[Pair]], before: str, vocabulary: Vocabulary) -> dict[str, list[list[int]]]:
-    """Token ids of the right and the wrong sentence of each pair, one after the other, by phenomenon."""
+    """Token ids of the sentences of each phenomenon: right, wrong, right, wrong, ..., in the order of the pairs."""
     found = {}
     for name, pairs in asked.items():
         texts = [before + text for pair in pairs for text in (pair.good, pair.bad)]
@@ -424,16 +429,16 @@ def tokens_of(asked: Mapping[str, Sequence[Pair]], before: str, vocabulary: Voca
 
 
 def cut(subject: AskedModel, config: EvalConfig, n: int) -> list[int]:
-    """The longest prefix, n tokens that end where a document does.
+    """The longest prefix: n tokens of held-out text that end at the end of a document.
 
-    A shorter prefix is the end of a longer one, so that the tokens next to a sentence are always the same. UserError if
+    Shorter prefixes are its last tokens, so that the tokens next to a sentence are always the same. Raises UserError if
     there is too little text.
     """
     if subject.trained is not None:
         data = subject.trained.held_out_text()
     else:
-        assert config.model is not None, "it is no run"
-        option = str(OmegaConf.select(config.model, "default_data") or "pydoc")  # what `eval` reads with the model
+        assert config.model is not None, "a subject without a run is a pretrained model"
+        option = str(OmegaConf.select(config.model, "default_data") or "pydoc")  # as in `eval` of this model
         corpus = build(load_option("data", option), Corpus)  # type: ignore[type-abstract]
         data = text_for(subject.vocabulary, corpus)
     ids = np.asarray(data.held_out)
@@ -474,7 +479,7 @@ def scored(
 
 
 def csv_of(by_prefix: Mapping[int, report.PairScores]) -> str:
-    """The log-probabilities in nats of both sentences of each pair behind each prefix, a row for each."""
+    """A csv with the log-probabilities (nats) of both sentences of a pair, a row for each prefix and pair."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["prefix", "phenomenon", "pair", "good", "bad"])
@@ -490,7 +495,10 @@ def csv_of(by_prefix: Mapping[int, report.PairScores]) -> str:
 
 
 def evaluate_harness(cfg: DictConfig, config: EvalConfig, invocation: Invocation, subject: AskedModel) -> None:
-    """Ask the tasks that the config names. UserError where the harness is not installed, or has no such task."""
+    """Evaluate the tasks that the config names with the harness.
+
+    Raises UserError if the harness is not installed or has no such task.
+    """
     keys = overridden(invocation.overrides)
     refuse(invocation, OF_TEXT, "is for text or a task of a run's own; tasks=lm_eval:... takes length= and examples=")
     if "length" in keys and len(config.length) > 1:
@@ -512,7 +520,7 @@ def evaluate_harness(cfg: DictConfig, config: EvalConfig, invocation: Invocation
         model = HarnessModel.of_pretrained(subject.probed, **options)
     OmegaConf.update(cfg, "length", [longest])
     OmegaConf.update(cfg, "examples", examples)
-    begins = model.tok_encode("a")[:1] == [model.first]  # else it stands there alone where there is no context
+    begins = model.tok_encode("a")[:1] == [model.first]  # otherwise the token is only used if a context is empty
     tokenizer: Any = subject.vocabulary.tokenizer
     first = tokenizer.id_to_token(model.first) if begins else None
     with opened_run(invocation, cfg) as run:

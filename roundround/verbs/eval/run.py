@@ -1,4 +1,4 @@
-"""`roundround eval`: which model is asked, one trained here (`run=`) or a pretrained one (`model=`), and what.
+"""`roundround eval`: loads the model, a run (`run=`) or a pretrained model (`model=`), and chooses the measurement.
 
 Tested by tests/training/test_eval.py and tests/asking/test_eval_pretrained.py.
 """
@@ -64,7 +64,7 @@ def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
 
 @contextmanager
 def of_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation, own_data: bool) -> Iterator[AskedModel]:
-    """The decoder of a run; the whole of what replaces its encodings is put into the config that is recorded."""
+    """The decoder of a run. Options that replace its own encodings are written in full into the recorded config."""
     if config.bos == "true":
         raise UserError(
             "bos=true is for a pretrained model=; a run was trained on windows that begin anywhere in a text"
@@ -110,7 +110,7 @@ def pretrained(
 
 
 def task_of(config: EvalConfig, subject: AskedModel) -> Task | None:
-    """The task that the run learns, or that `data` is; None for text."""
+    """The task that `data` names or the run learns; None for text."""
     if subject.trained is not None:
         return subject.trained.task()
     assert config.data is not None, "a pretrained model is given one"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class ExportConfig:
-    """What `roundround export` reads; data is None where the run's own is meant."""
+    """The config of `roundround export`. data: None for the run's own data."""
 
     run: str = key(WHERE)
     to: str | None = key(WHERE)

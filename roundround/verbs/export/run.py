@@ -44,14 +44,13 @@ N_WINDOWS = 4  # of held-out text, on which logits are compared
 
 
 def export(cfg: DictConfig, invocation: Invocation) -> None:
-    """Write the folder, check it in a process of its own, and put it in place.
+    """Write the folder, check it in a separate process, and move it into place.
 
-    The exported folder is named above; the last line is the run directory as with every verb, because the folder is
-    what the user has just typed.
+    The last line printed is the run directory, as with every verb; the line with the exported folder comes before it.
     """
     config = checked(ExportConfig, cfg)
     assert config.to is not None, "the config has been checked"
-    destination = Path(os.path.abspath(home_expanded(config.to, "to")))  # without ..: it is free where it then lies
+    destination = Path(os.path.abspath(home_expanded(config.to, "to")))  # without ..
     check_free(destination)
     source = find_run(config.run, config.outputs, "train", done=True)
     trained = TrainedRun(source, trust=config.trust, data=config.data)
@@ -60,7 +59,7 @@ def export(cfg: DictConfig, invocation: Invocation) -> None:
         raise UserError(f"{source} is not finished ({status}); resume it with: roundround train resume={source}")
     model = model_to_export(trained, trained.decoder(config.checkpoint))
     if config.stock:
-        fitting_config(model.decoder, model.sizes)  # refuses it where there is none
+        fitting_config(model.decoder, model.sizes)  # raises if there is none
     windows = held_out_windows(trained)
     card = card_of(trained, destination.name, config.checkpoint)
     with opened_run(invocation, cfg) as run:

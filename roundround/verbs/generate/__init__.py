@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class GenerateConfig:
-    """What `roundround generate` reads; model is None where a run is meant, pe and softmax where they are its own."""
+    """The config of `roundround generate`. model: None for a run. pe, softmax: None for those of the model."""
 
     checkpoint: str
     prompt: str = key(MEASURED)
@@ -63,7 +63,7 @@ class GenerateConfig:
 
 
 def check_sampling(*, length: int, temperature: float, top_k: int | None, seed: int, n: int) -> None:
-    """Raises UserError for what no text can be written by."""
+    """Raises UserError for settings with which no text can be generated."""
     at_least_one(length=length, n=n, top_k=top_k)
     check_seed(seed=seed)
     if not 0 <= temperature < math.inf:

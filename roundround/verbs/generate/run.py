@@ -36,7 +36,7 @@ from roundround.verbs.generate import GenerateConfig
 
 
 def generate(cfg: DictConfig, invocation: Invocation) -> None:
-    """Write `n` texts of at most `length` tokens, the first while it is made; Ctrl-C keeps what has been written."""
+    """Generate `n` texts of at most `length` tokens and stream the first; Ctrl-C keeps the text generated so far."""
     choices: dict[str, Any] = subject_choices(cfg, invocation)
     config = checked(GenerateConfig, cfg)
     device = pick_device(config.device)
@@ -57,9 +57,9 @@ def generate(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 class Session:
-    """The texts of a run: what each has so far, and how long that took.
+    """The texts of a run so far, and the time that they took.
 
-    texts: the tokens of each, the prompt's first.
+    texts: the tokens of each text, beginning with those of the prompt.
     """
 
     def __init__(self, run: Run, config: GenerateConfig, writer: Writer, prompt: list[int]) -> None:
@@ -101,7 +101,7 @@ class Session:
         return bool(line)
 
     def extend(self) -> None:
-        """Read what has not been read, and write up to `length` tokens more."""
+        """Feed the tokens that the model has not read, and generate up to `length` more tokens."""
         config, stream, start = self.config, TextStream(self.writer, self.texts[0]), time.perf_counter()
         unread = self.texts[0][self.n_read :]
         options: dict[str, Any] = {"length": config.length, "temperature": config.temperature, "top_k": config.top_k}
@@ -128,7 +128,7 @@ class Session:
         return sum(self.n_of_text) / self.seconds if self.seconds else 0.0
 
     def keep(self) -> None:
-        """Write what there is, if any: the texts, and the numbers of the run."""
+        """Write the texts and the numbers of the run to files, if any text has been generated."""
         ends, written = self.writer.ends, self.n_of_text
         if not any(written):  # a run that is refused leaves nothing
             return
@@ -146,5 +146,5 @@ class Session:
 
 
 def print_text(text: str) -> None:
-    """Print a part of a text on standard output; what a terminal would obey is escaped."""
+    """Print a part of a text on standard output; control characters are escaped."""
     print_document("\n".join(map(escaped, text.split("\n"))))

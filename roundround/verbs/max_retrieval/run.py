@@ -1,4 +1,4 @@
-"""`roundround max-retrieval`: train the head of max retrieval for all seeds, and ask it about ever larger sets.
+"""`roundround max-retrieval`: train the max-retrieval head for all seeds, and test it on ever larger sets.
 
 Tested by tests/papers/test_max_retrieval_command.py.
 """
@@ -65,9 +65,9 @@ HEAT_MAP = {"n_sets": 32, "n_items": 16}  # rows and columns of the paper's figu
 
 
 def max_retrieval(cfg: DictConfig, invocation: Invocation) -> None:
-    """Train, unless `run` names models that are trained; then evaluate, tabulate and draw."""
-    # The penalty drives the query's encoder, which carries nothing, to 1e-40, where a CPU is 7 times slower: so numbers
-    # below 1.2e-38 count as zero. Threads inherit that from the one that starts them: it comes before any operation.
+    """Train, unless `run` names a run with trained models; then evaluate, tabulate and draw."""
+    # Numbers below 1.2e-38 are flushed to zero: the L2 penalty drives the unused weights of the query's encoder to
+    # 1e-40, where a CPU is 7 times slower. This comes before any operation, because threads inherit it when they start.
     torch.set_flush_denormal(True)
     try:
         prepare_and_run(cfg, invocation)
@@ -76,7 +76,7 @@ def max_retrieval(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
-    """Check what is asked for, then do it."""
+    """Check the config, then train or load, and report."""
     cfg, source = config_and_source(cfg, invocation)
     config = checked(MaxRetrievalConfig, cfg)
     device = pick_device(config.device)
@@ -86,7 +86,7 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
     model = build(config.model, MaxRetrieval, seeds[mine])
     optimizer = build(config.optim, OptimizerFactory)
     optimizer.check(model, sharded=False)
-    for node in config.normalisers.values():  # also the ones that are not evaluated
+    for node in config.normalisers.values():  # check also those that are not evaluated
         build(node, AttentionSoftmax, head_shape(config.model.width, config.max_items))
     softmaxes = {name: softmax_of(config, name) for name in config.names}
     if config.one_temperature and not any(isinstance(softmax, AdaptiveTemperature) for softmax in softmaxes.values()):
@@ -112,7 +112,7 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Path | None]:
-    """The config, and the run whose trained models are evaluated; None where this run trains its own."""
+    """The config, and the run whose trained models are evaluated; None if this run trains its own."""
     directory, overrides = invocation.directory, invocation.overrides
     if cfg.resume is not None:
         if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job resumes its own
@@ -126,7 +126,7 @@ def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConf
         return cfg, None
     source = trained(find_run(str(cfg.run), cfg.outputs, VERB, done=True))  # 5 is read as a number
     manifest = read_manifest(source)
-    logger = cfg.logger  # this run's own, whatever the other was logged to
+    logger = cfg.logger  # this run's own, not that of the source
     free = verb_named(VERB).keys_of(MEASURED) | OF_EVALUATION
     cfg = config_of_run(cfg, manifest, source, overrides, verb=VERB, also_free=free)
     OmegaConf.update(cfg, "logger", logger, merge=False)
@@ -139,7 +139,7 @@ def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConf
 
 
 def trained(directory: Path) -> Path:
-    """The run that trained the models of this run: itself, or another one that it evaluated."""
+    """The run that trained the models: this run, or the run that it evaluated."""
     source = read_manifest(directory).get("run")
     return Path(source) if source else directory
 
@@ -152,7 +152,7 @@ def train_all(
     optimizer: torch.optim.Optimizer,
     peers: Peers,
 ) -> None:
-    """Train all seeds, each process its own, from the newest checkpoint if there is one."""
+    """Train all seeds, a share in each process; continue from the newest checkpoint if there is one."""
     mine = seeds_of(peers.rank, peers.n, len(seeds))
     first_step = resume(run, model, optimizer, mine, peers)
     n_steps = config.max_steps
@@ -172,7 +172,7 @@ def train_all(
             last, stop = step == n_steps, bookkeeping.stop_signal.asked
             log = step % config.log_every == 0 or last
             save = step % config.checkpoint_every == 0 or last
-            if log or save or (stop is not None and peers.n == 1):  # where several agree, that is now
+            if log or save or (stop is not None and peers.n == 1):  # several processes stop only at these steps
                 found = peers.gather((loss_S.tolist(), stop))
                 stop = next((asked for _, asked in found if asked is not None), None)
                 losses = dict(zip(seeds, (loss for own, _ in found for loss in own), strict=True))
@@ -201,7 +201,7 @@ def train_all(
 
 
 def resume(run: Run, model: MaxRetrieval, optimizer: torch.optim.Optimizer, mine: slice, peers: Peers) -> int:
-    """Load the seeds of this process from the newest checkpoint; returns its step, 0 if there is none."""
+    """Load this process's seeds from the newest checkpoint; returns its step, or 0 if there is no checkpoint."""
     newest = peers.gather(checkpoints.newest(run.directory / "checkpoints"))[0]
     if newest is None:
         return 0
@@ -214,7 +214,7 @@ def resume(run: Run, model: MaxRetrieval, optimizer: torch.optim.Optimizer, mine
     return first_step
 
 
-# -- what trained models are asked: fit a temperature, measure every size, tabulate and draw
+# -- evaluation of trained models: fit a temperature, measure every size, tabulate and draw
 
 
 def report_on(
@@ -225,7 +225,7 @@ def report_on(
     softmaxes: dict[str, AttentionSoftmax],
     peers: Peers,
 ) -> None:
-    """Fit a temperature where one is asked for, evaluate, tabulate and draw; `seeds` are those of this process."""
+    """Fit a temperature if the config asks for one, evaluate, tabulate and draw. seeds: those of this process."""
     alone = {seed: model.only(place) for place, seed in enumerate(seeds)}
     models: Models = alone
     own = [torch.cat(slope_and_spread(one)) for one in alone.values()]  # of the heads as they were trained
@@ -238,7 +238,7 @@ def report_on(
     if "fitted" in softmaxes:
         try:
             points, softmaxes["fitted"] = fit_temperature(run, config, models, peers)
-        except ValueError as error:  # half an hour of training is not lost for that
+        except ValueError as error:  # a failed fit must not lose half an hour of training
             print_status(f"no fit: {error}, with roundround max-retrieval run={run.directory}")
             softmaxes = {name: softmax for name, softmax in softmaxes.items() if name != "fitted"}
     measured = measure(run, config, models, softmaxes, peers)
@@ -250,7 +250,10 @@ def report_on(
 
 
 def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> AttentionSoftmax:
-    """The normaliser of this name, at inference; UserError for one that this head cannot feed, or another baseline."""
+    """The normaliser of this name, in eval mode.
+
+    Raises UserError if it needs inputs that this head lacks, or if the baseline is not the plain softmax.
+    """
     node = config.normalisers[name]
     if replaced:
         node = OmegaConf.merge(node, replaced)
@@ -258,7 +261,7 @@ def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> Attent
     shape = head_shape(config.model.width, config.max_items)
     softmax: AttentionSoftmax = build(node, AttentionSoftmax, shape).eval().to(pick_device(config.device))
     if name == report.BASELINE and not isinstance(softmax, Softmax):
-        raise UserError(f"normalisers.{name} is the baseline and what is trained with; give others another name")
+        raise UserError(f"normalisers.{name} is the baseline, with which models are trained; give others another name")
     if softmax.window is not None or type(softmax).row_parameters is not AttentionSoftmax.row_parameters:
         what = "a window or parameters of each token"
         raise UserError(f"normalisers.{name} has {what}, and the items of a set have neither; leave it out")
@@ -268,10 +271,10 @@ def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> Attent
 def fit_temperature(
     run: Run, config: MaxRetrievalConfig, models: Models, peers: Peers
 ) -> tuple[torch.Tensor, AttentionSoftmax]:
-    """The paper's fit over all seeds: its points [inputs, 2], and adaptive temperature with the polynomial found.
+    """The paper's fit over all seeds: its points [inputs, 2], and adaptive temperature with the fitted polynomial.
 
-    It holds at the entropies of the points: what a quartic does beyond its last points is an accident of its sign.
-    Raises ValueError where there are too few points.
+    The polynomial is limited to the entropies of the points, because a quartic has no meaning beyond them. Raises
+    ValueError if there are too few points.
     """
     every: list[torch.Tensor] = []
     for n in config.fit_sizes:
@@ -303,7 +306,7 @@ def fit_temperature(
 
 
 def fits_by_seed(points: Sequence[torch.Tensor], n_seeds: int) -> list[list[float]]:
-    """The fit to each seed's own points, which come seed by seed for one size after the other; none where too few."""
+    """The fit to each seed's own points; empty if there are too few. points: ordered by size, then by seed."""
     own = [torch.cat(list(points[seed::n_seeds])).numpy() for seed in range(n_seeds)]
     try:
         return [fit_quartic(points_N2[:, 0], points_N2[:, 1]) for points_N2 in own]
@@ -314,7 +317,7 @@ def fits_by_seed(points: Sequence[torch.Tensor], n_seeds: int) -> list[list[floa
 def measure(
     run: Run, config: MaxRetrievalConfig, models: Models, softmaxes: dict[str, AttentionSoftmax], peers: Peers
 ) -> report.Measured:
-    """Every size, seed and normaliser."""
+    """Measure every size, seed and normaliser."""
     seeds = [seed for theirs in peers.gather(list(models)) for seed in theirs]
     measured = report.Measured(seeds, config.test_sizes)
     display = Display(sum(config.test_sizes) * len(models), 0, shown=run.writes, unit="evaluated")
@@ -344,7 +347,7 @@ def measure(
 
 
 def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) -> None:
-    """Write the results, and show the table."""
+    """Write the results, and print the table."""
     largest = measured.sizes[-1]
     headline = {f"{name}_{largest}": measured.mean_accuracy(name, largest) for name in measured.values}
     apart = report.distances(measured)
@@ -372,7 +375,7 @@ def draw(
     points: torch.Tensor | None,
     directory: Path,
 ) -> None:
-    """Every figure of the run; heat maps of the first seed, plain and adaptive, also as arrays [sets, items]."""
+    """Draw every figure of the run; save the heat maps (first seed, plain and adaptive) as arrays [sets, items] too."""
     shown = {name: softmaxes[name] for name in (report.BASELINE, report.ADAPTIVE) if name in softmaxes}
     seed, model = next(iter(models.items()))
     arrays = {}

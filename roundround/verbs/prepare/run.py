@@ -55,7 +55,7 @@ def prepare(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def corpus_of(config: PrepareConfig) -> Corpus:
-    """The corpus. UserError where there is nothing to tokenise, or for an option of those who read the tokens."""
+    """The corpus. Raises UserError if it is prepared already, or for an option that only training reads."""
     source = build(config.data, Corpus)  # type: ignore[type-abstract]
     if isinstance(source, Prepared):
         raise UserError(f"{source.path} is prepared already; train data=prepared data.path={source.path} reads it")
@@ -65,7 +65,7 @@ def corpus_of(config: PrepareConfig) -> Corpus:
 
 
 def prepared(corpus: Corpus, recipe: TokenizerRecipe, to: Store | None, n_processes: int) -> list[Entry]:
-    """The corpus prepared in `to`; each source of a mixture in a folder of its name, unless it is prepared already."""
+    """Prepare the corpus in `to`; each source of a mixture gets a folder of its name, unless it is prepared already."""
     cache_dir = default_cache_dir()
     if not isinstance(corpus, Mixture):
         return [make(corpus, recipe, to, cache_dir, n_processes=n_processes)]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class SubjectConfig:
-    """A trained model and the texts that it reads; model is None where a run is meant, data where `texts` are."""
+    """A trained model and the texts that it reads. model: None for a run. data: None if `texts` is used."""
 
     checkpoint: str
     texts: str | None = key(MEASURED)

@@ -106,7 +106,7 @@ def probe_texts(
 
 
 def probe_maximum(run: Run, probed: ProbedModel, style: FigureStyle) -> None:
-    """Entropy of every head at the end of a question about the largest of ever more numbers."""
+    """Measure the entropy of every head at the last token of a question for the largest of ever more numbers."""
     check(probed, probed.tokens(APOSTROPHE))
     entropies = entropy_by_length(probed)
     records = [
@@ -130,9 +130,9 @@ def ablate(
     windowed: Windowed | None,
     measure: Callable[[], PositionLoss],
 ) -> None:
-    """Perplexity by context length with frequencies set to zero: of the bands together, or along the whole ladder.
+    """Measure perplexity with frequencies set to zero: those of all given bands together, or step by step (curve).
 
-    measure: the loss of the texts.
+    measure: the function that returns the loss of the texts.
     """
     check(probed, texts[0])
     cut = [ablation.without(table, bands) for table in probed.tables()]
@@ -188,7 +188,7 @@ def draw_curve(
 
 
 def print_scope(loss: PositionLoss, windowed: Windowed | None) -> None:
-    """Say over which targets the perplexities are taken."""
+    """Print on which targets the perplexities are measured."""
     if windowed is None:
         print_status("each text by itself, up to the model's own context; every token but the first is a target")
         return

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class ReproduceConfig:
-    """What `roundround reproduce` reads; model is None where the papers' own models are meant."""
+    """The config of `roundround reproduce`. model: None for the papers' own models."""
 
     item: list[str]
     device: str = key(HOW)

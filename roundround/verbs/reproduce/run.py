@@ -38,7 +38,7 @@ from roundround.verbs.reproduce import ReproduceConfig
 
 
 def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
-    """List the figures, or make some; write the page where it is asked for. Refuted where one differs."""
+    """List the figures, or make some; write the docs page on request. Raises Refuted if a figure differs."""
     config = checked(ReproduceConfig, cfg)
     differing = make(chosen(config.item), cfg, config, invocation) if config.item else []
     found = newest_entries(config.outputs)
@@ -59,10 +59,10 @@ def chosen(wanted: Sequence[str]) -> dict[str, Figure]:
 
 
 def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig, invocation: Invocation) -> list[str]:
-    """Make the figures that are asked for; returns the names of the figures that differ from the paper.
+    """Make the requested figures; returns the names of those that differ from the paper.
 
-    What one model cannot do does not end a run of all figures. A later one may take hours: so what there is is
-    recorded after each.
+    In a run of all figures, a figure that the model cannot make does not end the run. Results are recorded after each
+    figure, because a later figure may take hours.
     """
     pick_device(config.device)
     if config.model is not None:
@@ -120,7 +120,7 @@ def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig
 
 
 def subject_of(figure: Figure, cfg: DictConfig, invocation: Invocation) -> Subject | None:
-    """The model to take: the one that is given, else the paper's own; None for an item without one."""
+    """The model to use: the one on the command line, else the paper's own; None if the item shows no model."""
     if figure.model is None:
         return None
     words = given(invocation, "model")
@@ -134,13 +134,13 @@ def subject_of(figure: Figure, cfg: DictConfig, invocation: Invocation) -> Subje
 
 
 def given(invocation: Invocation, group: str) -> tuple[str, ...]:
-    """The words of the command line about a group: the option and its numbers."""
+    """The overrides of a group on the command line: its option and the option's keys."""
     keys = {word: word.partition("=")[0].lstrip("+~").partition(".")[0] for word in invocation.overrides}
     return tuple(word for word, key in keys.items() if key == group)
 
 
 def why_not(figure: Figure, subject: Subject | None, for_all: bool) -> str | None:
-    """Why an item cannot be made here; None where it can. `all` downloads nothing."""
+    """Why an item cannot be made here; None if it can. `all` downloads nothing."""
     if figure.needs:
         return f"needs {figure.needs}"
     if subject is None or not subject.is_the_papers:

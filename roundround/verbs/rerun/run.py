@@ -1,4 +1,4 @@
-"""`roundround rerun RUN`: a run once more, from its manifest alone, and whether every number came out the same.
+"""`roundround rerun RUN`: repeats a run from its manifest alone, and checks that every number is the same.
 
 Tested by tests/analysis/test_rerun.py.
 """
@@ -45,13 +45,13 @@ from roundround.support.errors import Refuted, UserError
 from roundround.verbs.rerun import RerunConfig
 
 MOST_SHOWN = 20  # numbers that differ
-FOLDER = "again"  # in the run directory: the run that repeats, which is no run of its own in the lab book
+FOLDER = "again"  # the folder of the repetition in the run directory; it is not listed as a run
 
 
 def rerun(cfg: DictConfig, invocation: Invocation) -> None:
-    """Say what has changed since, repeat the run, compare its numbers. Refuted where one differs.
+    """Print what has changed since, repeat the run and compare its numbers. Raises Refuted if one differs.
 
-    Libraries import and obey what lies in folders, so the folders that the manifest names are only used with `trust`.
+    Folders that the manifest names may contain code that libraries execute, so they are only used with `trust`.
     """
     config = checked(RerunConfig, cfg)
     (word,) = config.paths
@@ -76,7 +76,7 @@ def rerun(cfg: DictConfig, invocation: Invocation) -> None:
         print_status(line)
     own = [
         "logger=none",
-        "hydra.mode=RUN",  # an experiment may be a sweep, of which this is one run
+        "hydra.mode=RUN",  # the run may be one job of a sweep
         f"trust={str(config.trust).lower()}",
         f"hydra.run.dir={as_value(invocation.directory / FOLDER)}",
     ]
@@ -93,9 +93,9 @@ def rerun(cfg: DictConfig, invocation: Invocation) -> None:
 def changes_of_config(
     before: PastRun, overrides: Sequence[str], config_dir: str | None, config: RerunConfig
 ) -> list[str]:
-    """What is composed differently today, as far as that is known before the run.
+    """The keys whose composed config differs today, as far as known before the run.
 
-    UserError for a class from outside that is not trusted, and for another text or tokenizer than the run read.
+    Raises UserError for a foreign class that is not trusted, and if the text or tokenizer is not the one that was read.
     """
     if config_dir is not None:
         sys.path.insert(0, config_dir)  # for this job
@@ -108,12 +108,12 @@ def changes_of_config(
     tell_changes(before.directory, before.manifest, planned)
     check_data(before, planned)
     if before.verb == "max-retrieval" and before.manifest.get("run") is not None:
-        return []  # it takes its config from the run that it measures
+        return []  # its config comes from the run that it measures
     return config_changes(before.manifest["config"], planned)
 
 
 def check_data(before: PastRun, planned: dict[str, Any]) -> None:
-    """Raises UserError where the text or the task is not what the run recorded."""
+    """Raises UserError if the text or the task is not the one that the run recorded."""
     recorded, node = before.manifest["data"], planned.get("data")
     if node is None and before.measured is not None:
         node = before.measured.manifest["config"].get("data")
@@ -125,7 +125,7 @@ def check_data(before: PastRun, planned: dict[str, Any]) -> None:
 
 
 def conclude(run: Run, before: PastRun, again: PastRun, rtol: float, known: Sequence[str]) -> None:
-    """Compare, and print what only the repetition shows. Refuted for numbers that differ, or other data."""
+    """Compare both runs and print the result. Raises Refuted if numbers differ, or if the data is not the same."""
     then, now = before.manifest, again.manifest
     for line in (*config_changes(then["config"], now["config"]), *surroundings_changes(then, now.get("device"))):
         if line not in known:
@@ -151,7 +151,7 @@ def conclude(run: Run, before: PastRun, again: PastRun, rtol: float, known: Sequ
 
 
 def records(pairs: Sequence[Repeated], counts: dict[str, int], largest: float) -> list[dict[str, Any]]:
-    """One for each number, whose value is the relative difference, after the totals."""
+    """Records of the totals, then one for each number, whose value is the relative difference."""
     total: list[dict[str, Any]] = [{"metric": f"n_{verdict}", "value": n} for verdict, n in counts.items()]
     total.append({"metric": "largest_relative_difference", "value": largest})
     for pair in pairs:

@@ -14,7 +14,7 @@ from roundround.verbs.probe import SubjectConfig
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class TheoryConfig(SubjectConfig):
-    """What `roundround theory` reads; without run and model the statements are checked on their constructions alone."""
+    """The config of `roundround theory`. Without run and model, statements are checked on their constructions alone."""
 
     claim: list[str]
 

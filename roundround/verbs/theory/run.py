@@ -26,7 +26,7 @@ from roundround.verbs.theory import TheoryConfig
 
 
 def theory(cfg: DictConfig, invocation: Invocation) -> None:
-    """Check one statement, or all; Refuted where one does not hold."""
+    """Check one statement, or all. Raises Refuted if one does not hold."""
     choices = subject_choices(cfg, invocation, with_data=True)
     config = checked(TheoryConfig, cfg)
     checks = {name: checks_of(name) for name in dict.fromkeys(config.claim or statement_names())}

@@ -68,7 +68,7 @@ class TrainConfig:
     trust: bool = key(WHERE)
     tokenizer: Node[TokenizerRecipe] | None = None  # a task has its own vocabulary
     pattern: Node[LayerKind] | None = None
-    pe: Node[PositionalEncoding] | None = None  # None where every kind of layer names its own
+    pe: Node[PositionalEncoding] | None = None  # None if every kind of layer has its own
     softmax: Node[AttentionSoftmax] | None = None
     qk_norm: Node[QueryKeyNorm] | None = None
     gate: Node[OutputGate] | None = None

@@ -177,7 +177,7 @@ def announce(
 
 
 def report(run: Run, material: Material) -> None:
-    """Write the results of a finished run: what its best checkpoint was measured to be, and what it cost."""
+    """Write the results of a finished run: the measurements of its best checkpoint, and the cost of training."""
     folder = checkpoints.newest(run.directory / "checkpoints")
     assert folder is not None, "a finished run has a checkpoint"
     best = checkpoints.read_state(folder)["best"]
