@@ -65,7 +65,7 @@ def _docstrings() -> Iterator[str]:
 
 
 def _definitions(node: ast.AST) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The classes and functions below a node, in source order; expressions are skipped, as they have none."""
+    """The classes and functions below a node, in source order. Expressions are skipped: they contain none."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield child
@@ -87,7 +87,7 @@ def _sources() -> list[tuple[str, Path]]:
 
 @final
 class Stories(Corpus):
-    """18 kB of stories that model=stories260k wrote: its perplexity on them is its own entropy, not its quality."""
+    """18 kB of stories that model=stories260k wrote: its perplexity on them measures its own entropy, not its quality."""
 
     def identity(self) -> str:
         return fingerprint(corpus="stories", held_out=self.held_out, contents=sha256(STORIES))
