@@ -1,4 +1,4 @@
-"""Batches: those of training are a pure function of (seed, step); those of evaluation read the held-out stream in order.
+"""Batches: for training, a pure function of (seed, step); for evaluation, the windows of the held-out text in order.
 
 Which windows a training run reads depends only on the seed and the number of the window in the run.
 B batch, T tokens. A window holds length + 1 tokens: T inputs and, one token later, their T targets.
