@@ -120,7 +120,7 @@ def _json(where: str, text: str) -> Any:
 def _table(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     """Rows with the names of the header as keys; if all columns asked for are whole numbers, with numbers from 0.
 
-    csv is read as in RFC 4180: a quoted field may contain line ends and commas. In tsv a quote is an ordinary character.
+    csv is read as in RFC 4180: quoted fields may contain line ends and commas. In tsv a quote is an ordinary character.
     """
     is_csv = path.suffix.lower() == ".csv"
     csv.field_size_limit(LONGEST_FIELD)

@@ -148,7 +148,7 @@ class HuggingFace(TokenizerRecipe):
         return vocabulary_of(self._find(), self.name)
 
     def _find(self) -> Any:
-        """The tokenizer from a folder or the local cache, else from the hub. Raises UserError if it cannot be loaded."""
+        """The tokenizer from a folder or the local cache, else from the hub. Raises UserError if there is none."""
         from transformers import AutoTokenizer
 
         folder = home_expanded(model_path(self.name), "tokenizer.name")
