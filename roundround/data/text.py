@@ -1,8 +1,8 @@
 """Local files as a corpus, and their formats, read as streams: plain text of any size, rows of tables.
 
-json and csv are read with the standard library. The streaming builders of `datasets` infer a type for every column
-from the first block and then fail on a later block, even for a column that is not used; they read "NA" as missing, and
-do not name the line of an error. Parquet is read with pyarrow, as in `datasets`.
+json and csv are read with the standard library, because the streaming builders of `datasets` infer the type of every
+column from the first block and then fail on a later block, even in a column that is not used; they also read "NA" as
+missing and do not name the line of an error. Parquet is read with pyarrow, as in `datasets`.
 
 Tested by tests/data/test_text_files.py and test_formats.py.
 """

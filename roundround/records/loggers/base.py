@@ -1,7 +1,9 @@
 """Metric loggers: the base class with its hooks, and the loggers of this project.
 
 `metrics.jsonl` and `results.json` are written without any logger. These are not Lightning's loggers: Lightning takes
-six seconds to import, and `eval`, `probe` and `max-retrieval` do not import it. Tested by tests/records/test_loggers.py and tests/records/test_wandb.py.
+six seconds to import, and `eval`, `probe` and `max-retrieval` do not import it.
+
+Tested by tests/records/test_loggers.py and tests/records/test_wandb.py.
 """
 
 from __future__ import annotations
@@ -154,7 +156,7 @@ class WandB(Logger):
     offline in the run directory; never prompts.
 
     It gets the config, the metrics, the results as a table, the figures as images, how the run ended, and, with
-    `log_checkpoint`, a checkpoint as an artifact. The jobs of a sweep form a group; a resumed run continues its W&B run.
+    `log_checkpoint`, a checkpoint as an artifact. The jobs of a sweep are a group; a resumed run continues its W&B run.
     """
 
     def __init__(
