@@ -73,7 +73,7 @@ def nodes_in(value: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def give_theta(config: DictConfig, theta: Any = None) -> None:
-    """Replace a null `theta` of an encoding by the base of RoPE, so that a run's config says everything about its model.
+    """Replace a null `theta` of an encoding by the base of RoPE, so that a run's config describes its model completely.
 
     theta: the base of the model, one number or one for each kind of layer; None if the model has none: then a kind
     of layer gets its own `theta`, else THETA. `pe.theta` stays null if kinds of layers that use `pe` have their own.

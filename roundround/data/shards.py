@@ -37,7 +37,7 @@ BLOCK = 1 << 20  # values
 
 
 def default_cache_dir() -> Path:
-    """$ROUNDROUND_CACHE, else roundround/ in $XDG_CACHE_HOME or ~/.cache. Raises UserError without a home folder."""
+    """$ROUNDROUND_CACHE, else roundround/ in $XDG_CACHE_HOME, else roundround/ in ~/.cache."""
     own, shared = os.environ.get("ROUNDROUND_CACHE"), os.environ.get("XDG_CACHE_HOME")
     if own:
         return home_expanded(own, "ROUNDROUND_CACHE")
