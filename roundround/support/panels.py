@@ -57,8 +57,8 @@ class Panel:
     """Curves in one pair of axes. An axis is logarithmic if its name is in `log`, such as "xy".
 
     possible: the least and the largest value that y can have; bands are cut there. whole: whether the y axis shows the
-    whole range `possible`. widened: whether the y axis spans at least a tenth of the values, because smaller differences
-    are noise. x_ticks: the x values to label, if they are few. note: what a reader must know to read the bands.
+    whole range `possible`. widened: whether the y axis spans at least a tenth of the values, because smaller
+    differences are noise. x_ticks: the x values to label, if they are few. note: what a reader of the bands must know.
     """
 
     x_label: str
