@@ -38,7 +38,7 @@ def launch() -> Launch | None:
         return read("torchrun", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", machine="GROUP_RANK")
     in_shell = in_shell_of_salloc() or os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
     if "SLURM_NTASKS" in os.environ and not in_shell:
-        on_machine = int_of("SLURM_NTASKS") // max(1, int_of("SLURM_STEP_NUM_NODES"))  # Lightning needs equally many on each machine
+        on_machine = int_of("SLURM_NTASKS") // max(1, int_of("SLURM_STEP_NUM_NODES"))  # equally many on each
         return read("srun", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", on_machine, machine="SLURM_NODEID")
     if {"LOCAL_RANK", "NODE_RANK", "MASTER_PORT", "WORLD_SIZE"} <= os.environ.keys():
         return read("Lightning", "LOCAL_RANK", "LOCAL_RANK", "WORLD_SIZE", "WORLD_SIZE", machine="NODE_RANK")
@@ -128,8 +128,7 @@ def speaks() -> bool:
 
 
 def address() -> tuple[str, int]:
-    """Host and port of the store at which the processes meet: those of torchrun or Lightning, or made from the Slurm job.
-    """
+    """Host and port at which the processes meet: those that torchrun or Lightning set, or derived from the Slurm job."""
     host = os.environ.get("MASTER_ADDR") or first_host(os.environ.get("SLURM_STEP_NODELIST", "127.0.0.1"))
     port = os.environ.get("MASTER_PORT") or str(15000 + (31 * int_of("SLURM_JOB_ID") + int_of("SLURM_STEP_ID")) % 10000)
     return host, int(port)

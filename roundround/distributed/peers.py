@@ -140,7 +140,7 @@ class Peers:
     def wait_for(self, key: str, rank: int) -> None:
         """Wait until the process `rank` has set this key in the store.
 
-        Raises UserError if it refused its input or does not come in time, PeerLost or Interrupted if it ended otherwise.
+        Raises UserError if it refused its input or does not come in time; PeerLost or Interrupted for another end.
         """
         began = time.monotonic()
         while not self.present(key):
@@ -223,7 +223,7 @@ class Peers:
             caused = {
                 rank: leaving
                 for rank, leaving in self.who_left().items()
-                if 0 < leaving["code"] < 128 and (why is None or why not in leaving["line"])  # it failed with another error
+                if 0 < leaving["code"] < 128 and (why is None or why not in leaving["line"])  # not the same error
             }
             if not caused:
                 put_back(handlers)
@@ -257,7 +257,7 @@ class Peers:
         return {**dict.fromkeys(sorted(waiting), KILLED), **found}
 
     def watch_others(self) -> None:
-        """In a thread: answer roll calls, notice processes that are gone, and end this process if it does not notice."""
+        """The watching thread: answers roll calls, sees who is gone, and ends this process if it does not notice."""
         here: dict[int, str] = {}
         try:
             here = self.processes_here()
