@@ -52,8 +52,7 @@ def constructed(node: DictConfig, family: type[T], checked: Mapping[str, Any], *
 
 
 def named_parts(target: type) -> dict[str, type]:
-    """The constructor's parameters that take named objects of a class, such as `Mapping[str, Corpus]`, with the class.
-    """
+    """The constructor's parameters that take named objects, such as `Mapping[str, Corpus]`, with the objects' class."""
     hints = constructor_hints(target)
     parts = {key: typing.get_args(hint)[1] for key, hint in hints.items() if typing.get_origin(hint) is Mapping}
     named = {key: part for key, part in parts.items() if isinstance(part, type)}

@@ -94,8 +94,7 @@ def rows_of(path: Path, columns: Sequence[str], *, optional: Sequence[str] = ())
 
 
 def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Rows of a file with one object a line, or with one object or array over several lines, which must fit in memory.
-    """
+    """Rows of a file with one object a line, or with one object or array over several lines, which is read whole."""
     with text_file(path) as file:
         numbered = ((f"{path}, line {n}", line) for n, line in enumerate(file, 1) if not line.isspace())
         where, first = next(numbered, ("", "[]"))

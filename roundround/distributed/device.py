@@ -67,8 +67,7 @@ def describe_device(device: torch.device) -> str:
 
 
 def memory(device: torch.device) -> int:
-    """The memory of the device in bytes; on a CPU the least of what the machine, control groups and `ulimit -v` allow.
-    """
+    """The memory of the device in bytes; on a CPU the least that the machine, control groups and `ulimit -v` allow."""
     if device.type == "cuda":
         import torch
 
@@ -144,8 +143,7 @@ def gpus() -> list[tuple[Any, int]]:
 
 
 def larger(first: Mapping[str, int | None] | None, second: Mapping[str, int | None]) -> dict[str, int | None]:
-    """For each kind of memory the larger of two peaks: those of a run before it was stopped and after it was resumed.
-    """
+    """For each kind of memory, the larger of the peaks before a run was stopped and after it was resumed."""
     earlier = first or {}
     return {
         name: max((n for n in (earlier.get(name), now) if n is not None), default=None) for name, now in second.items()

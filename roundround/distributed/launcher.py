@@ -128,7 +128,7 @@ def speaks() -> bool:
 
 
 def address() -> tuple[str, int]:
-    """Host and port at which the processes meet: those that torchrun or Lightning set, or derived from the Slurm job."""
+    """Host and port at which the processes meet: set by torchrun or Lightning, or derived from the Slurm job."""
     host = os.environ.get("MASTER_ADDR") or first_host(os.environ.get("SLURM_STEP_NODELIST", "127.0.0.1"))
     port = os.environ.get("MASTER_PORT") or str(15000 + (31 * int_of("SLURM_JOB_ID") + int_of("SLURM_STEP_ID")) % 10000)
     return host, int(port)

@@ -90,8 +90,7 @@ def padded(examples: Sequence[Example], *, width: int = 0, share: float = 1.0) -
 
 
 def same_length_batches(examples: Iterable[tuple[Example, int]], batch_tokens: int) -> Iterator[AskedBatch]:
-    """Batches of examples of equal length, so without padding, the shortest first. examples: with how often each came.
-    """
+    """Batches of examples of equal length (no padding), the shortest first. examples: each with how often it came."""
     by_length: dict[int, list[tuple[Example, int]]] = {}
     for example, times in examples:
         by_length.setdefault(len(example.tokens), []).append((example, times))

@@ -75,7 +75,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Texts, which `at` gives by number. algorithm: [N], the index in LONGEST_TRAINED; also [N]: length, hash, bytes."""
+    """Texts, by number with `at`. For each text, [N]: the index of its algorithm in LONGEST_TRAINED, length, hash, bytes."""
 
     where: str
     at: Callable[[int], Text]
@@ -127,8 +127,7 @@ class ClrsText(TextTask):
 
     @abstractmethod
     def read(self, which: str) -> Rows | None:
-        """The rows of the set "train" or "test"; None if the test has no set of its own. Raises UserError if unreadable.
-        """
+        """The rows of the set "train" or "test"; None if the test has no own set. Raises UserError if it is unreadable."""
 
     def set_of(self, which: str) -> Rows:
         if which not in self._sets:
@@ -206,8 +205,7 @@ class ClrsText(TextTask):
             raise self.missing(self.set_of("test"), f"{what}={length}", [length])
 
     def context(self, length: int) -> int:
-        """The number of tokens of the longest example up to this length; without a vocabulary an upper bound, in bytes.
-        """
+        """The most tokens of an example up to this length; without a vocabulary an upper bound, the number of bytes."""
         train, found = self.set_of("train"), list[Text]()
         for rows in [train] if self.set_of("test") is train else [train, self.set_of("test")]:
             numbers = (rows.of(self.algorithms) & (rows.length <= length)).nonzero()[0]

@@ -90,7 +90,7 @@ class LengthTest(TextTask):
 
     @final
     def n_tokens(self, text: Text) -> int:
-        """The number of tokens of an example; of words if there is no vocabulary yet, as for a tokenizer to be learnt."""
+        """The number of tokens of an example; of words if there is no vocabulary yet, before a tokenizer is learnt."""
         return len("".join(text).split()) if self._vocabulary is None else len(self.tokenised(text).tokens)
 
     @final
@@ -165,7 +165,7 @@ class LengthTest(TextTask):
 
 
 def n_tokens_behind(vocabulary: Vocabulary, text: str) -> int:
-    """The number of tokens of a text after a space. It is encoded after "a ", as some tokenizers add an initial space."""
+    """The number of tokens of a text after a space; "a " comes first because some tokenizers add an initial space."""
     return len(vocabulary.encode(f"a {text}")) - len(vocabulary.encode("a"))
 
 
@@ -261,8 +261,8 @@ class VariableTracking(LengthTest):
 
     filler "Let A be V." filler "Let B be A." filler "Which names stand for V? .." A, B; length is all tokens
 
-    Hsieh et al. 2024, arXiv:2404.06654: the sentences of a chain are in its order; `n_hops` follow the first. As in the
-    paper, a text with one chain has no other number. Here names are words, and no solved example precedes the text.
+    Hsieh et al. 2024, arXiv:2404.06654: the sentences of a chain are in its order; `n_hops` follow the first. With one
+    chain, the text has no other number. Names are words, and no solved example precedes the text.
     """
 
     written = 30
