@@ -40,7 +40,7 @@ class Writer(HuggingFaceStorageWriter):
     """torch's writer, which also hashes each file in the process that wrote it; `commit` completes the checkpoint."""
 
     def __init__(self, folder: Path, files: dict[str, int], commit: Callable[[dict[str, str]], None]) -> None:
-        """files: for each tensor the number of its file, 1 or 2. commit: called in the first process with all hashes."""
+        """files: by tensor, the number of its file, 1 or 2. commit: called in the first process with all hashes."""
         super().__init__(str(folder), fqn_to_index_mapping=files, save_distributed=True)
         self.folder, self.commit = folder, commit
 

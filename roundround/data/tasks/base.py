@@ -225,7 +225,7 @@ def check_range(name: str, value: float, least: float, most: float, *, because: 
 
 
 def nats_of_order(answers: Ids) -> float:
-    """The nats of guessing these n tokens in order, each from the tokens left: ln(n! / product of m!), m of each kind."""
+    """Nats of guessing these n tokens in order, each from the tokens left: ln(n! / product of m!), m of each kind."""
     _, counts = np.unique(answers, return_counts=True)
     return math.lgamma(len(answers) + 1) - sum(math.lgamma(m + 1) for m in counts.tolist())
 

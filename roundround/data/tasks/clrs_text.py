@@ -75,7 +75,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Texts, by number with `at`. For each text, [N]: the index of its algorithm in LONGEST_TRAINED, length, hash, bytes."""
+    """Texts, by number with `at`, and [N]: the index of each's algorithm in LONGEST_TRAINED, its length, hash, bytes."""
 
     where: str
     at: Callable[[int], Text]
@@ -127,7 +127,7 @@ class ClrsText(TextTask):
 
     @abstractmethod
     def read(self, which: str) -> Rows | None:
-        """The rows of the set "train" or "test"; None if the test has no own set. Raises UserError if it is unreadable."""
+        """The rows of the set "train" or "test"; None if the test has no own set. Raises UserError if unreadable."""
 
     def set_of(self, which: str) -> Rows:
         if which not in self._sets:

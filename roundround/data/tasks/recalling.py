@@ -44,8 +44,8 @@ class MQAR(Task):
 
     Arora et al. 2023, arXiv:2312.04927, as in the authors' code: the first half of the symbols is for keys, the second
     half for values; an example repeats neither. Each key is asked for once; its value is the target but does not
-    follow the key there. answers_in_sequence: each value replaces the filler after its key. A guesser that ignores the keys
-    can then exclude the values already given: with 4 pairs it is right for 52 %. random_filler: the filler is any
+    follow the key there. answers_in_sequence: each value replaces the filler after its key. A guesser that ignores the
+    keys can then exclude the values already given: with 4 pairs it is right for 52 %. random_filler: the filler is any
     symbol instead of _; the paper's Figure 2 has no such filler.
     """
 

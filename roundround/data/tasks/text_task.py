@@ -56,7 +56,7 @@ class TextTask(Task):
         """Everything that determines the texts, apart from the parameters of `Task`, in a form that json can write."""
 
     def output_at(self, answer: str) -> int | None:
-        """The index of the character at which the output in an answer begins; None if the whole answer is the output."""
+        """The index of the character of an answer at which its output begins; None if the whole answer is output."""
         return None
 
     def stored_texts(self, *, seed: int, split: str, length: int | None) -> FixedSet[Text] | None:
