@@ -75,7 +75,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Texts, by number with `at`, and [N]: the index of each's algorithm in LONGEST_TRAINED, its length, hash, bytes."""
+    """Texts, by number with `at`, and [N]: the index of the algorithm in LONGEST_TRAINED, the length, hash, bytes."""
 
     where: str
     at: Callable[[int], Text]

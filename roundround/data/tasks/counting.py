@@ -202,7 +202,7 @@ class NBack(Task):
 
 @final
 class FlipFlop(Task):
-    """Remembers one bit: the bit after an instruction to read is the one that was last written.
+    """Remembers one bit: after an instruction to read comes the bit that was last written.
 
     <bos> w b_1 c_2 b_2 .. r b_n, c = w, r or i, b drawn evenly except after r; length is 2n, odd ones are rounded down
 

@@ -98,7 +98,7 @@ class MQAR(Task):
 
 @final
 class MQMTAR(Task):
-    """Recalls the values of several keys; each key and each value has several tokens.
+    """Recalls the values of several keys, keys and values of several tokens each.
 
     <bos> _ K_1 : V_1 _ _ K_2 : V_2 _ .. ? K_i ? K_j .. <sep> ? V_i ? V_j .. <eos>; length is all before the first query
 
@@ -166,7 +166,7 @@ class MQMTAR(Task):
 
 @final
 class Recall(Task):
-    """Recalls the value of a key whose item is among filler, at a chosen distance before the query.
+    """Recalls the value of a key whose item stands among filler, a chosen distance before the query.
 
     <bos> _ kv _ _ kv .. k_1 k_2 .. k_q _, v_i is the target at k_i, q is n_queries; length is all tokens
 
@@ -297,7 +297,7 @@ class Passkey(Task):
 
 @final
 class Induction(Task):
-    """Completes a pattern: after the second trigger comes the token that followed the first one.
+    """Completes a pattern: the token that followed the trigger the first time follows it again.
 
     <bos> x_1 .. x_n => x_j, where x_(j-1) is => at a place drawn evenly, and every other x drawn evenly; length is n
 
