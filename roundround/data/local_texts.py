@@ -87,7 +87,7 @@ def _sources() -> list[tuple[str, Path]]:
 
 @final
 class Stories(Corpus):
-    """18 kB of stories that model=stories260k wrote: its perplexity on them is its entropy and no sign of quality."""
+    """18 kB of stories that model=stories260k wrote: its perplexity on them is its own entropy, not its quality."""
 
     def identity(self) -> str:
         return fingerprint(corpus="stories", held_out=self.held_out, contents=sha256(STORIES))
