@@ -1,7 +1,7 @@
-"""From a config node to an object, checked against the constructor it names; a verb's config as its dataclass.
+"""Builds an object from a config node, after checking the node against the constructor; checks a verb's whole config.
 
 A node is `_target_` (a class) and the values of its keyword-only parameters. Hydra would pass a typo or a wrong type on
-to Python, and `+typo=1` passes Hydra; here each is a one-line error that names the key.
+to Python, and it accepts `+typo=1`; here each is a one-line error that names the key.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ NOT_PARAMETERS = {"_target_", "kind"}  # `kind` says which verbs may use a model
 
 
 def build(node: DictConfig, family: type[T], *args: Any, **runtime: Any) -> T:
-    """The object that `node` describes; `args` and `runtime` are what is known only now.
+    """The object that `node` describes; `args` and `runtime` are arguments that only the caller knows.
 
-    Raises UserError where the node is wrong, or where the constructor cannot take a value.
+    Raises UserError if the node is wrong, or if the constructor rejects a value.
     """
     return constructed(node, family, checked_values(node, family, runtime), *args, **runtime)
 
 
 def constructed(node: DictConfig, family: type[T], checked: Mapping[str, Any], *args: Any, **runtime: Any) -> T:
-    """`build` of values that `checked_values` of the node has given."""
+    """The object that `node` describes, from the values that `checked_values` returned for it."""
     target = target_class(node, family)
     parts: dict[str, Any] = {
         key: {str(name): build(node[key][name], part) for name in node[key]}
@@ -46,13 +46,13 @@ def constructed(node: DictConfig, family: type[T], checked: Mapping[str, Any], *
     }
     try:
         built: T = target(*args, **{**checked, **parts}, **runtime)
-    except (ValueError, TypeError, OverflowError) as error:  # the last two where no annotation could be checked
+    except (ValueError, TypeError, OverflowError) as error:  # the last two if an annotation could not be checked
         raise UserError(f"{where(node)}: {one_line(error)}") from error
     return built
 
 
 def named_parts(target: type) -> dict[str, type]:
-    """The constructor's parameters that take objects of a class by name, `Mapping[str, Corpus]`, with that class."""
+    """The constructor's parameters that take named objects, such as `Mapping[str, Corpus]`, with the objects' class."""
     hints = constructor_hints(target)
     parts = {key: typing.get_args(hint)[1] for key, hint in hints.items() if typing.get_origin(hint) is Mapping}
     named = {key: part for key, part in parts.items() if isinstance(part, type)}
@@ -60,7 +60,7 @@ def named_parts(target: type) -> dict[str, type]:
 
 
 def maker(node: DictConfig, family: type[T]) -> Callable[..., T]:
-    """A function that builds the node again and again, such as once a layer; its values are checked once."""
+    """A function that builds a new object from the node at every call, such as one a layer; values are checked once."""
     checked = cache(lambda names: checked_values(node, family, names))
     return lambda *args, **runtime: constructed(node, family, deepcopy(checked(frozenset(runtime))), *args, **runtime)
 
@@ -68,7 +68,7 @@ def maker(node: DictConfig, family: type[T]) -> Callable[..., T]:
 def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> dict[str, Any]:
     """The node's values as plain Python, converted to the types that the constructor asks for."""
     hints, required = constructor_options(target_class(node, family), frozenset(runtime))
-    given = [key for key in map(str, node) if key not in NOT_PARAMETERS]  # `key in node` is False where it says ???
+    given = [key for key in map(str, node) if key not in NOT_PARAMETERS]  # `key in node` is False if its value is ???
     for key in given:
         if key not in hints:
             raise UserError(f"{where(node)} has no parameter '{key}'{nearest(key, hints)}")
@@ -79,10 +79,10 @@ def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> di
 
 
 def typed_value(value: Any, hint: Any, name: str) -> Any:
-    """A value of a config as plain Python of the type that `hint` gives; a text stays a text, one like a number too.
+    """A value of a config as plain Python of the type `hint`; a string is not turned into a number, even if it is one.
 
-    A single value is a list of one where a list is asked for (length=512). name: of the key in the config. Raises
-    UserError for a wrong type, and where there is no value.
+    If the hint asks for a list, a single value becomes a list of one (length=512). name: the key in the config. Raises
+    UserError for a wrong type, or if there is no value.
     """
     if value == MISSING:
         raise UserError(f"{name} has no value; give {name}=...")
@@ -98,12 +98,12 @@ def typed_value(value: Any, hint: Any, name: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value of a config as plain Python, resolved."""
+    """A value of a config as plain Python, with interpolations resolved."""
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def literal(value: Any) -> Any:
-    """Plain Python as a config takes it without resolving it: what looks like an interpolation becomes text."""
+    """Plain Python, escaped so that a config does not resolve it: a "${...}" in a string stays text."""
     if isinstance(value, dict):
         return {key: literal(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -112,12 +112,12 @@ def literal(value: Any) -> Any:
 
 
 def without_place(error: Exception) -> str:
-    """OmegaConf's message in one line, without its own way of saying where."""
+    """OmegaConf's message in one line, without the key that it appends."""
     return one_line(error).split(" full_key:")[0]
 
 
 def target_class(node: DictConfig, family: type) -> type:
-    """The class that the node names; UserError where there is none, or where it is of another family."""
+    """The class that the node names. Raises UserError if there is none, or if it is no subclass of `family`."""
     name = node.get("_target_")
     if not isinstance(name, str):
         raise UserError(f"{where(node)} has no _target_; it must name a subclass of {family.__name__}")
@@ -136,9 +136,9 @@ def target_class(node: DictConfig, family: type) -> type:
 
 @cache
 def constructor_options(target: type, runtime: frozenset[str]) -> tuple[dict[str, Any], list[str]]:
-    """The types of the constructor's keyword-only parameters that the caller does not supply.
+    """(types, required) of the constructor's keyword-only parameters that the caller does not supply.
 
-    And the names of those that have no default.
+    types: the type of each. required: the names of those without a default.
     """
     hints = constructor_hints(target)
     signature = inspect.signature(target).parameters.values()
@@ -147,9 +147,9 @@ def constructor_options(target: type, runtime: frozenset[str]) -> tuple[dict[str
 
 
 def constructor_hints(target: type) -> dict[str, Any]:
-    """The types of the constructor's parameters, where they can be trusted and known."""
+    """The types of the constructor's parameters; empty if its annotations are not reliable or cannot be evaluated."""
     constructor: Any = target.__init__  # type: ignore[misc]
-    if target.__module__.startswith("lightning"):  # a library's annotations need not describe what a yaml may say
+    if target.__module__.startswith("lightning"):  # a library's annotations may be narrower than what a yaml may give
         return {}
     try:
         return typing.get_type_hints(constructor)
@@ -158,8 +158,8 @@ def constructor_hints(target: type) -> dict[str, Any]:
 
 
 def config_type(hint: Any) -> Any:
-    """The hint where OmegaConf can check it (numbers, strings, lists of them, optional ones), otherwise Any."""
-    if typing.get_origin(hint) is Sequence:  # which OmegaConf knows as a list
+    """The hint if OmegaConf can check it (numbers, strings, lists of them, optional ones), otherwise Any."""
+    if typing.get_origin(hint) is Sequence:  # OmegaConf knows only list
         hint = list[typing.get_args(hint)]  # type: ignore[misc]
     try:
         schema_of(hint)
@@ -177,10 +177,10 @@ def schema_of(hint: Any) -> Any:
 
 
 def checked(schema: type[T], cfg: DictConfig, below: str = "") -> T:
-    """The composed config as the verb's dataclass, whose nodes stay DictConfig until `build` takes them.
+    """The composed config as the verb's dataclass. Its nodes stay DictConfig until `build` makes objects of them.
 
-    A node that has a dataclass of its own becomes one. below: where in the config this is. Raises UserError for an
-    unknown key, a wrong type or a value out of range.
+    A field that is itself a dataclass is converted too. below: the prefix of the keys, for messages. Raises UserError
+    for an unknown key, a wrong type or a value out of range.
     """
     declared = {field.name: field for field in fields(schema)}  # type: ignore[arg-type]
     names = dict(item for base in reversed(schema.__mro__) for item in vars(sys.modules[base.__module__]).items())

@@ -1,4 +1,4 @@
-"""The yamls: where they lie, options of a group, one as a node, what Hydra composes, and what a run has instead.
+"""The yamls of conf/: finding their folder, the options of a group, an option as a node, and Hydra's composition.
 
 Tested by tests/command_line/test_arguments.py, tests/test_own_contract.py and tests/report/test_page_command.py.
 """
@@ -30,20 +30,21 @@ def config_name(verb: str) -> str:
 
 
 def options_in(folder: Path) -> dict[str, Path]:
-    """The yamls below a group's folder by the names of the options, such as rope and rope/table2."""
+    """The yamls below a group's folder, by the name of the option, such as rope or rope/table2."""
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}
 
 
 def options_of(group: str, config_dir: str | None = None) -> dict[str, Path]:
-    """The options of a group, also from the user's own conf folder."""
+    """The options of a group, those of the user's own conf folder included."""
     own = {} if config_dir is None else options_in(Path(config_dir) / group)
     return own | options_in(conf_dir() / group)
 
 
 def checked_config_dir(given: str | None) -> str | None:
-    """The absolute path of the user's own conf folder, so that jobs and other ranks find it from anywhere.
+    """The absolute path of the user's own conf folder, which jobs and other ranks can find from any directory.
 
-    Raises UserError where there is none, or where one of its yamls has the name of a packaged one, which Hydra prefers.
+    Raises UserError if the folder does not exist, or if one of its yamls has the name of a packaged yaml, because Hydra
+    would ignore it.
     """
     if given is None:
         return None
@@ -58,7 +59,7 @@ def checked_config_dir(given: str | None) -> str | None:
 
 
 def load_option(group: str, name: str, **numbers: Any) -> DictConfig:
-    """The node of an option of a group, such as softmax=ssmax, with these numbers; UserError for a wrong name."""
+    """The node of an option, such as softmax=ssmax, with these numbers set. Raises UserError for a wrong name."""
     found = options_of(group)
     if name not in found:
         raise UserError(f"no {group}={name}{nearest(name, found)}")
@@ -68,14 +69,14 @@ def load_option(group: str, name: str, **numbers: Any) -> DictConfig:
 
 
 def in_quotes(value: str) -> str:
-    """A text in quotes, from which Hydra's grammar reads the same text, with any characters in it."""
+    """The text quoted so that Hydra's grammar reads it back unchanged, whatever characters it contains."""
     quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)
     trailing = len(quoted) - len(quoted.rstrip("\\"))
     return f"'{quoted}{chr(92) * trailing}'"
 
 
 def as_value(path: object) -> str:
-    """A path as the value of an override, in quotes where Hydra's grammar would read a sign in it."""
+    """A path as the value of an override, in quotes if it has a character that means something in Hydra's grammar."""
     return str(path) if re.fullmatch(r"[\w./~+-]+", str(path)) else in_quotes(str(path))
 
 
@@ -83,14 +84,14 @@ BY_PATH = {"model": ("model=hf model.path",) * 2, "data": ("data=hub data.name",
 
 
 def as_path(group: str, name: str) -> str:
-    """The end of a message about an option that is a file, or a name on the Hugging Face hub: how it is given."""
+    """The end of a message about an unknown option that is a path or a name on the Hugging Face hub: how to give it."""
     is_there = os.path.lexists(name)
     if group not in BY_PATH or not (is_there or re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name)):
         return ""
     return f"; write {BY_PATH[group][is_there]}={as_value(name)}"
 
 
-# -- Hydra's composition, without running anything: to read a command line, to complete it, to compare with
+# -- composing a config without running a verb: to read a command line, to complete it, or to compare with a run
 
 
 def compose(name: str, overrides: list[str], config_dir: str | None) -> DictConfig:
@@ -99,7 +100,7 @@ def compose(name: str, overrides: list[str], config_dir: str | None) -> DictConf
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
-    running = GlobalHydra.get_state()  # of the job that asks, if any
+    running = GlobalHydra.get_state()  # the state of the job that calls this, if any
     GlobalHydra.instance().clear()
     first, second = str(conf_dir()), config_dir
     if config_dir is not None and (Path(config_dir) / f"{name}.yaml").is_file():  # Hydra reads it from the first one
@@ -113,9 +114,9 @@ def compose(name: str, overrides: list[str], config_dir: str | None) -> DictConf
 
 
 def usual_config(verb: str, choices: Mapping[str, str]) -> dict[str, Any] | None:
-    """What a verb would record with these options of its groups and no value given.
+    """The config that a verb would record with these options of its groups and no other override.
 
-    None where today's program has no such verb or option, or where a value must be given.
+    None if this version has no such verb or option, or if the config needs a further value.
     """
     from hydra.errors import HydraException
 

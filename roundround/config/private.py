@@ -1,6 +1,6 @@
-"""What this project uses of Hydra's and OmegaConf's private API, all of it: nobody else does.
+"""The only module that uses private parts of Hydra and OmegaConf.
 
-Hydra hands the results of a sweep's jobs to nobody, and OmegaConf does not say where a node stands in its config.
+Their public API neither returns the results of a sweep's jobs nor gives the dotted key of a node in its config.
 Tested by tests/config/test_private.py, which names the versions.
 """
 
@@ -20,15 +20,15 @@ def where(node: Container) -> str:
 
 
 def result_of(job: JobReturn) -> Any:
-    """What a job returned, or the exception that it raised."""
+    """The value that a job returned, or the exception that it raised."""
     return job._return_value
 
 
 def collect_jobs(passed_over: type[Exception]) -> list[JobReturn]:
-    """A list that gets each job of a sweep when Hydra asks for its result.
+    """A list to which each job of a sweep is appended when Hydra asks for its result.
 
-    An exception of this class that a job raised is not raised here, so that Hydra asks all jobs. Any other one is,
-    without Hydra's line about it: the job has printed a better one.
+    If a job raised an exception of class `passed_over`, it is not raised again, so that Hydra continues with the next
+    job. Any other exception is raised again, without Hydra's line about it: the job has printed a better one.
     """
     from hydra.core.utils import JobReturn, JobStatus
 

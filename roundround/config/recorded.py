@@ -1,5 +1,5 @@
-"""The config that an earlier run recorded: read as data, checked before any class that it names is built, and what a
-run that starts from it takes over.
+"""The config that an earlier run recorded. It is read as data, and checked before any class that it names is built; a
+resumed run takes over its settings.
 
 Tested by tests/config/test_recorded.py and tests/config/test_starting.py.
 """
@@ -17,9 +17,9 @@ from roundround.config.verb import HOW, WHERE, is_below
 from roundround.support.errors import UserError
 from roundround.verbs import verb_named
 
-RUN = "run:"  # in init=, before the directory of a run to begin from
-ITS_OWN = "its own"  # of a pretrained model: no option of a group
-THETA = 10_000.0  # the base of RoPE in a model that brings none, as `AttentionShape` has it
+RUN = "run:"  # in init=, the prefix of the directory of a run whose weights to start from
+ITS_OWN = "its own"  # recorded for the encoding or normaliser of a pretrained model; it is no option of a group
+THETA = 10_000.0  # the base of RoPE in a model without one, as in `AttentionShape`
 
 
 def as_dict(cfg: DictConfig) -> dict[str, Any]:
@@ -30,10 +30,10 @@ def as_dict(cfg: DictConfig) -> dict[str, Any]:
 
 
 def own_config(manifest: dict[str, Any], directory: Path, *, trust: bool, **replaced: DictConfig | None) -> DictConfig:
-    """The config of the run in `directory`, with the nodes that replace its own; None keeps the run's.
+    """The config of the run in `directory`, with the nodes of `replaced` in place of its own; None keeps the run's.
 
-    What the run recorded was resolved when it began, so that a "${...}" in it is text: it is not resolved again.
-    Raises UserError where it names a class from outside roundround, unless `trust`.
+    The recorded config was resolved when the run began, so a "${...}" in it is text and is not resolved again.
+    Raises UserError if it names a class from outside roundround, unless `trust`.
     """
     own = OmegaConf.create(literal(manifest["config"]))
     assert isinstance(own, DictConfig)
@@ -46,7 +46,7 @@ def own_config(manifest: dict[str, Any], directory: Path, *, trust: bool, **repl
 
 
 def refuse_foreign(manifest: dict[str, Any], directory: Path) -> None:
-    """Raises UserError where a run's config names a class from elsewhere: building it runs foreign code."""
+    """Raises UserError if a run's config names a class from outside roundround: to build it would run foreign code."""
     for name, target in foreign_targets(manifest["config"]).items():
         kept = f" ({directory / 'variants'} has the copy that the run kept)" if manifest.get("variants") else ""
         raise UserError(
@@ -64,7 +64,7 @@ def foreign_targets(config: dict[str, Any]) -> dict[str, str]:
 
 
 def nodes_in(value: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every dict of a config below its top, in lists too, by its dotted name."""
+    """(dotted name, dict) of every dict inside a config, also of those in lists."""
     if isinstance(value, dict) and name:
         yield name, value
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -73,10 +73,10 @@ def nodes_in(value: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def give_theta(config: DictConfig, theta: Any = None) -> None:
-    """Put the base of RoPE where an encoding's `theta` is null, so that a run's config says everything about its model.
+    """Replace a null `theta` of an encoding by the base of RoPE, so that a run's config describes its model completely.
 
-    theta: the base of the model at hand, one number or one for each kind of layer; None if it brings none: then a
-    kind's own, else THETA. `pe.theta` stays null where kinds of layers that use `pe` bring their bases.
+    theta: the base of the model, one number or one for each kind of layer; None if the model has none: then a kind
+    of layer gets its own `theta`, else THETA. `pe.theta` stays null if kinds of layers that use `pe` have their own.
     """
     pattern = config.get("pattern")
     found = {str(name): node for name, node in pattern.items()} if isinstance(pattern, DictConfig) else {}
@@ -93,12 +93,15 @@ def give_theta(config: DictConfig, theta: Any = None) -> None:
 
 
 def overridden(overrides: list[str]) -> set[str]:
-    """The dotted keys that overrides of the command line name, groups included."""
+    """The dotted keys that the overrides name, those of groups included."""
     return {override.split("=", 1)[0].lstrip("+~").split("@")[-1].replace("/", ".") for override in overrides}
 
 
 def own_options(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """The options that a run's own config took. Its other choices say what is measured, which another run chose."""
+    """The options in a run's config that describe the run itself.
+
+    If the run measures another run, choices that were not typed describe that run, and are left out.
+    """
     typed = overridden(manifest["overrides"])
     looks_at_another = bool(manifest.get("run"))
     return {
@@ -109,7 +112,7 @@ def own_options(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dicts as one, by dotted keys."""
+    """Nested dicts as one flat dict with dotted keys."""
     found: dict[str, Any] = {}
     for key, value in config.items():
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -131,10 +134,10 @@ def config_of_run(
     verb: str,
     also_free: Collection[str] = (),
 ) -> DictConfig:
-    """The config of the run in `directory`, with what the command line gives of the keys that change no result.
+    """The config of the run in `directory`, with those values of the command line that change no result.
 
-    also_free: further keys that may be given. Raises UserError where the run is of another verb, and naming every other
-    parameter that the command line changes.
+    also_free: further keys that the command line may change. Raises UserError if the run is of another verb, or if the
+    command line changes any other key; the message names these keys.
     """
     if manifest["verb"] != verb:
         raise UserError(f"{directory} is a run of {manifest['verb']}, and this takes one of {verb}")
@@ -142,13 +145,13 @@ def config_of_run(
     own = own_config(manifest, directory, trust=cfg.trust)
     keys = overridden(overrides)
     everything = "experiment" in keys
-    typed, recorded = (  # the overrides that decide about a result
+    typed, recorded = (  # the overrides that can change a result
         {word for word in words if not any(is_below(key, free) for key in overridden([word]))}
         for words in (overrides, manifest["overrides"])
     )
     if cfg.resume is not None and "resume" not in keys and typed != recorded:  # a job that resumes its own run
         raise UserError(f"{directory} holds a run that was started with other settings: {' '.join(sorted(recorded))}")
-    of_task = {"model.train_length", "tokenizer"} if own.get("tokenizer") is None else set()  # which a task decides
+    of_task = {"model.train_length", "tokenizer"} if own.get("tokenizer") is None else set()  # a task sets these
     give_theta(cfg, OmegaConf.select(own, "pe.theta"))
     before, after = flat(as_dict(own)), flat(as_dict(cfg))
     changed = [
@@ -159,12 +162,12 @@ def config_of_run(
         and not is_below(key, free)
         and not (is_below(key, of_task) and key not in keys)
     ]
-    if changed and typed != recorded:  # else what differs was decided when the run began, such as init=last
+    if changed and typed != recorded:  # else a difference comes from a value fixed when the run began, as of init=last
         raise UserError(f"a resumed run keeps its settings; leave out what changes: {', '.join(changed)}")
     for name in free:
         whole = everything or name in OF_THE_COMMAND
         for key in [name] if whole else [k for k in keys if k == name or k.startswith(name + ".")]:
             value = OmegaConf.select(cfg, key, default=ABSENT)
-            if value is not ABSENT:  # such as trainer.num_nodes, which stands in no yaml
+            if value is not ABSENT:  # no yaml has, for example, trainer.num_nodes
                 OmegaConf.update(own, key, literal(plain(value)), merge=False)
     return own

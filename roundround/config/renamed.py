@@ -1,4 +1,4 @@
-"""Rooms that were renamed: runs, yamls and code of variants that hold an old dotted name still work.
+"""Packages and modules that were renamed: runs, yamls and users' classes with an old dotted name still work.
 
 Tested by tests/config/test_renamed.py.
 """
@@ -9,7 +9,7 @@ import importlib
 import pkgutil
 import sys
 
-RENAMED = {  # old name: new name; of the names that begin alike the longest counts
+RENAMED = {  # old name: new name; if several old names are prefixes of a name, the longest applies
     "roundround.attention": "roundround.kernels",
     "roundround.attention.checks": "roundround.kernels.variants",
     "roundround.attention.compilation": "roundround.kernels.torch_internals",
@@ -49,7 +49,7 @@ RENAMED = {  # old name: new name; of the names that begin alike the longest cou
 
 
 def today(name: str) -> str:
-    """A dotted name as it is today."""
+    """The present form of a dotted name that may be an old one."""
     for old in sorted(RENAMED, key=len, reverse=True):
         if name == old or name.startswith(f"{old}."):
             return today(RENAMED[old] + name[len(old) :])
@@ -57,9 +57,9 @@ def today(name: str) -> str:
 
 
 def let_old_names_import() -> None:
-    """For code of variants, which names rooms in its import lines: each module is there under its old name too.
+    """Make each renamed module importable under its old name too, for the import lines of users' classes.
 
-    It is the same module, so that a class exists once.
+    Both names give the same module object, so that each class exists once.
     """
     for old, new in RENAMED.items():
         room = importlib.import_module(new)

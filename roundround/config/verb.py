@@ -1,8 +1,8 @@
-"""What a verb's entry says, the roles of the keys of its config, and the bounds that values of several verbs keep.
+"""The entry of a verb, the roles of the keys of its config, and checks of values that several verbs share.
 
-The entries stand in `verbs/<name>/__init__.py`, each beside its typed config. They import the standard library and this
-file alone, so that every room may read them. --help reads them all: a config has neither repr nor eq, which takes half
-of that time.
+The entries are in `verbs/<name>/__init__.py`, each with its typed config. They import only the standard library and
+this file, so that every package may import them. --help imports them all; config dataclasses have neither repr nor eq,
+which halves the time for that.
 
 Tested by tests/config/test_verbs.py; each verb as a whole by tests/test_every_verb.py.
 """
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     class Node(DictConfig, Generic[T]):
         """A node of a config that describes a T: `_target_` and the values of its constructor, which `build` checks.
 
-        Only type checkers read this name and T: an entry waits neither for OmegaConf nor for torch.
+        Only type checkers read this name and T, so an entry imports neither OmegaConf nor torch.
         """
 
 
-# the role of a key of a config; one for which none is written is a setting: the result depends on it
+# the roles of keys of a config; a key without a written role is a setting: the result depends on it
 SETTING = "setting"
 REPLICATE = "replicate"  # the seed: another draw of the same setting
 MEASURED = "measured"  # which numbers are asked for: lengths, rows; asking for more changes none of them
-HOW = "how"  # how it is computed, without another result than rounding
-WHERE = "where"  # where things come from and go, and what is trusted: of the command, not of the result
+HOW = "how"  # how the result is computed; it changes the result by no more than rounding
+WHERE = "where"  # where inputs come from and outputs go, and what is trusted; it does not change the result
 
 
 def key(role: str, default: Any = MISSING, **below: str) -> Any:
@@ -48,7 +48,7 @@ PAPERS = "Check the papers"
 PAST = "Read past runs"
 ELSEWHERE = "Use a model elsewhere"
 
-# how the names of classes begin that some verbs refuse
+# prefixes of the names of classes that some verbs refuse
 PRETRAINED = ("roundround.hf.",)  # of model=
 ARCHITECTURES = ("roundround.model.",)
 PAIRS = ("roundround.data.minimal_pairs.",)  # of data=
@@ -57,7 +57,7 @@ TASKS = ("roundround.data.tasks.",)
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class FigureStyle:
-    """The values of `figures` in the config of every verb that draws some; conf/figures.yaml says what they are."""
+    """The values of `figures` in the config of every verb that draws figures; conf/figures.yaml explains them."""
 
     style: str = "screen"
     font: str = "sans"
@@ -70,10 +70,10 @@ class FigureStyle:
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """A flag of a verb's own, which is rewritten to an override.
+    """A flag of a verb, which is rewritten to an override.
 
-    override: what the flag stands for, with {} where the flag takes names, as in `--temp A,B`. short: names that stand
-    for others.
+    override: the override that the flag stands for, with {} for the names that the flag takes, as in `--temp A,B`.
+    short: abbreviations of such names, with the full names.
     """
 
     override: str
@@ -82,26 +82,26 @@ class Flag:
 
 @dataclass(frozen=True, kw_only=True)
 class Verb:
-    """A verb of the command line. What stands as "module:function" is imported when it is called.
+    """A verb of the command line. A function given as "module:function" is imported when it is called.
 
-    name: what is typed. run: its function, of config and invocation, or of names and values where it only reads runs.
-    purpose: its heading in --help, where `order` is its number among all verbs. help: a sentence on it;
-    more: what its own page says beside. config: its typed config; None where it only reads runs, without Hydra or a run
-    directory. reads: its keys then, each with its default, empty where that cannot be typed, and a sentence.
+    name: the word that is typed. run: its function, which takes config and invocation; if the verb only reads runs, it
+    takes names and values. purpose: the heading under which --help lists it. order: its number in that list. help: one
+    sentence about it. more: further text for its own help page. config: its typed config; None if the verb only reads
+    runs, and so needs neither Hydra nor a run directory. reads: the keys of such a verb, each with its default (empty
+    if the default cannot be typed) and a sentence.
 
-    refuses: for a group, how the names of the classes begin that the verb does not take; neither --help nor TAB offers
-    their options.
+    refuses: by group, prefixes of the names of classes that the verb does not take; neither --help nor TAB offers their
+    options.
 
-    partly: groups of a run's config that may be changed in part: keys below them are added to what the verb's own yaml
-    has.
+    partly: groups of a run's config that may be changed in part: keys below them are added to those of the verb's yaml.
 
-    words: the key whose list takes words without `=`. names: whether these words are names, not paths. filters: the key
-    whose list takes every key=value that is not the verb's own; sweeps_filters: with --multirun each combination of
-    their values is a job. pairs: keys whose value is key=value itself. flags: its own ones.
+    words: the key whose list takes words without `=`. names: whether these words are names and not paths. filters: the
+    key whose list takes every key=value that is no key of the verb. sweeps_filters: whether --multirun makes a job of
+    each combination of filter values. pairs: keys whose value is itself key=value. flags: the flags of this verb.
 
-    parallel: the processes of a launcher share its work. measures: its records are numbers of a model, which `compare`
-    can put side by side. repeats: `rerun` can do it again and compare. title: of its page. page: what its page shows,
-    as "module:function"; empty where its runs get none unasked.
+    parallel: whether the processes of a launcher share its work. measures: whether its records are numbers of a model,
+    which `compare` can put side by side. repeats: whether `rerun` can repeat it and compare. title: the title of its
+    page. page: the "module:function" that makes its page; empty if its runs get no page by default.
     """
 
     name: str
@@ -142,26 +142,26 @@ class Verb:
 
     @property
     def trains(self) -> bool:
-        """Whether it trains: its runs leave checkpoints and can be resumed."""
+        """Whether the verb trains, so that its runs leave checkpoints and can be resumed."""
         return "resume" in self.keys
 
 
 def is_below(key: str, keys: Collection[str]) -> bool:
-    """Whether a dotted key is one of these, or stands below one of the first level."""
+    """Whether a dotted key, or its first part, is among `keys`."""
     return key in keys or key.partition(".")[0] in keys
 
 
-# -- bounds that values of several verbs must keep
+# -- checks of values that several verbs share
 
 
 def check_checkpoint(name: str) -> None:
-    """Raises UserError where it names no checkpoint."""
+    """Raises UserError if the name cannot be that of a checkpoint."""
     if not re.fullmatch(r"best|last|step-\d+", name):
         raise UserError(f"no checkpoint={name}{nearest(name, ['best', 'last', 'step-00000100'])}")
 
 
 def at_least_one(**values: int | None) -> None:
-    """Raises UserError for the first value below 1, or that is no whole number; None is no value."""
+    """Raises UserError for the first value that is below 1 or no whole number; None is allowed."""
     for name, value in values.items():
         if value is not None and not isinstance(value, int):
             raise UserError(f"{name}={value} must be a whole number")
@@ -170,13 +170,13 @@ def at_least_one(**values: int | None) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """Raises UserError for a seed that not all generators of random numbers take."""
+    """Raises UserError for a seed that some random number generator does not accept."""
     if not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise UserError(f"seed={seed} must lie between 0 and 2^32 - 1, as a whole number")
 
 
 def checked_bos(bos: str) -> str:
-    """auto, true or false; the latter two come as True and False."""
+    """`bos` in lower case: auto, true or false. Raises UserError for any other value."""
     if bos.lower() not in ("auto", "true", "false"):
         raise UserError(f"bos={bos.lower()} must be auto, true or false")
     return bos.lower()

@@ -1,6 +1,6 @@
-"""Batches: for training a pure function of (seed, step), for evaluation the held-out stream in order.
+"""Batches: for training, a pure function of (seed, step); for evaluation, the windows of the held-out text in order.
 
-Which windows a training run reads depends on the seed and the number of the window in the run alone.
+Which windows a training run reads depends only on the seed and the number of the window in the run.
 B batch, T tokens. A window holds length + 1 tokens: T inputs and, one token later, their T targets.
 """
 
@@ -40,11 +40,11 @@ class WindowSampler:
 
     In epoch e the stream is cut, from an offset drawn below `length`, into n_windows windows with disjoint inputs. They
     are visited in the order of a permutation; offset and permutation are drawn from `default_rng([seed, e])`. Item i of
-    the training run is window i % n_windows of epoch i // n_windows, so (seed, i) alone decides it.
+    the training run is window i % n_windows of epoch i // n_windows, so (seed, i) alone determines it.
 
     A corpus of more than `GROUP` shards is visited in groups. The order of the shards is drawn for the epoch. The
-    shards of a group g are one stream, cut and permuted by `default_rng([seed, e, g])`, which for g = 0 is the
-    generator above. So a run needs the memory and the files of one group. The last two permutations are kept.
+    shards of a group g are one stream, cut and permuted by `default_rng([seed, e, g])`; for g = 0 this equals
+    `default_rng([seed, e])`. So a run needs the memory and the files of one group. The last two permutations are kept.
     """
 
     def __init__(self, n_tokens: int | Sequence[int], *, seed: int, length: int) -> None:
@@ -75,7 +75,7 @@ class WindowSampler:
 
     def group_of(self, item: int) -> Group:
         """The group in which an item of the training run lies."""
-        if self.n_groups == 1:  # all epochs are alike
+        if self.n_groups == 1:  # all epochs have the same number of windows
             group = self._group(0, 0, tuple(range(len(self.sizes))), 0)
             epoch = item // max(1, group.n_windows)
             return self._group(epoch, 0, group.shards, epoch * group.n_windows)
@@ -185,7 +185,7 @@ class Shares:
     """The rows of each global batch that one process reads, for some steps in a row.
 
     The global batch is rank 0's micro-batches in order, then rank 1's, and so on, so results do not depend on how a
-    batch is divided among ranks and micro-batches. Raises UserError where it cannot be divided evenly.
+    batch is divided among ranks and micro-batches. Raises UserError if it cannot be divided evenly.
     """
 
     batch_size: int
@@ -242,9 +242,9 @@ class EvaluationWindows(Dataset[Tensor]):
     """Windows [length + 1] over a stream in which every token after the first is a target once.
 
     Each window begins `stride` tokens after the window before it. Its targets count from position `first_scored` on;
-    earlier ones were counted before and serve as context. With stride = length each window begins with the token that
-    was the last target of the window before. The last window is moved back so that it ends with the stream. A slice
-    gives [n, length + 1], int64; nothing is copied before.
+    earlier windows counted the targets before that, which serve as context here. With stride = length each window
+    begins with the token that was the last target of the window before. The last window is moved back so that it ends
+    with the stream. A slice gives [n, length + 1], int64; tokens are copied only when a slice is taken.
 
     A stride below the length is the sliding window of the Hugging Face documentation on perplexity: every target but
     the first `length` has at least length - stride + 1 tokens of context, and the text is read length / stride times.
@@ -267,22 +267,22 @@ class EvaluationWindows(Dataset[Tensor]):
         return np.minimum(windows_N * self.stride, self.last_start)
 
     def first_scored(self, windows: slice) -> Tensor:
-        """The first position whose target counts, of each of these windows: [n], int64."""
+        """For each of these windows the first position whose target counts: [n], int64."""
         windows_N = np.asarray(range(len(self))[windows])
         counted_N = np.where(windows_N == 0, 0, self.starts(windows_N - 1) + self.length - self.starts(windows_N))
         return torch.from_numpy(counted_N)
 
     def scored(self, windows: slice) -> Tensor:
-        """Whether a target counts, of each of these windows: [n, length], bool."""
+        """For each of these windows, which of its targets count: [n, length], bool."""
         return torch.arange(self.length) >= self.first_scored(windows)[:, None]
 
 
 class DocumentWindows:
-    """Windows over single documents, each read from its own beginning, the longest window first.
+    """Windows that each hold tokens of one document only, the longest window first.
 
-    is_joint: [len(tokens)], bool, the tokens between documents, which are in no window. first: the token before a text.
-    It stands in front of a document; in a later window of a long document it replaces the token that was the last
-    target before. None where no token begins a text: the first token of a document is then no target.
+    is_joint: [len(tokens)], bool, the tokens between documents, which are in no window. first: the token that begins
+    each window. It precedes the first token of a document; in a later window of a long document it replaces the last
+    target of the window before. If None, no token is added, so the first token of a document is not a target.
 
     A document of more than `length` targets is cut as `EvaluationWindows` cuts a stream. A slice gives [n, longest of
     these + 1], int64; shorter windows are padded with their last token.
@@ -323,7 +323,7 @@ class DocumentWindows:
         return head + text
 
     def scored(self, windows: slice) -> Tensor:
-        """Whether a target counts, of each of these windows: [n, longest], bool; False for padding."""
+        """For each of these windows, which of its targets count: [n, longest], bool; False for padding."""
         rows = torch.from_numpy(self.rows[windows])
         n_targets = rows[:, 1] - rows[:, 0] - 1
         position_T = torch.arange(int(n_targets.max()) if len(rows) else 0)
@@ -335,8 +335,8 @@ def evaluation_windows(
 ) -> EvaluationWindows:
     """The held-out stream in windows of `length` inputs, `stride` tokens apart (None: length).
 
-    All targets are scored, or the first `max_tokens`: the same targets at every length up to `longest`. UserError where
-    the stream is shorter than one window of `longest`.
+    All targets are scored, or the first `max_tokens`: the same targets at every length up to `longest`. Raises
+    UserError if these targets do not fill one window of `longest`.
     """
     check_one_window(tokens, longest, max_tokens)
     n_targets = len(tokens) - 1 if max_tokens is None else min(max_tokens, len(tokens) - 1)
@@ -346,7 +346,7 @@ def evaluation_windows(
 def validation_windows(tokens: Tokens, *, length: int, max_tokens: int) -> Tensor:
     """The held-out stream in whole windows, `length` apart, [n, length + 1], with at most max_tokens targets.
 
-    The tokens after the last whole window are left out. UserError as `evaluation_windows`.
+    The tokens after the last whole window are left out. Raises UserError if there is no whole window.
     """
     check_one_window(tokens, length, max_tokens)
     n_targets = min(max_tokens, len(tokens) - 1) // length * length
@@ -354,7 +354,7 @@ def validation_windows(tokens: Tokens, *, length: int, max_tokens: int) -> Tenso
 
 
 def check_one_window(tokens: Tokens, length: int, max_tokens: int | None) -> None:
-    """Raises UserError where the tokens to score are fewer than one window of `length`."""
+    """Raises UserError if the tokens to score are fewer than one window of `length`."""
     n_targets = len(tokens) - 1 if max_tokens is None else min(max_tokens, len(tokens) - 1)
     if n_targets < length:
         raise UserError(

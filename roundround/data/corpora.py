@@ -17,36 +17,37 @@ MORE_SPACE = "free space there, or choose another folder with to=DIR, or for the
 
 
 class Source(FinalVariants, ABC):
-    """What a node `data` describes: the sequences that a decoder learns from, of a corpus or a task."""
+    """What the config node `data` describes: a corpus or a task, with the sequences that a decoder learns from."""
 
     @abstractmethod
     def identity(self) -> str:
-        """sha256 (hex) of everything that decides the sequences: equal identities give equal sequences."""
+        """sha256 (hex) of everything that determines the sequences: equal identities mean equal sequences."""
 
 
 class Corpus(Source):
     """A fixed sequence of documents, a fraction of which, or all, is held out for evaluation.
 
-    A document is held out where the sha256 of its text, read as a number in [0, 1), is below `held_out`. So copies of a
+    A document is held out if the sha256 of its text, read as a number in [0, 1), is below `held_out`. So copies of a
     text are always in the same split, and one pass over a corpus larger than memory is enough.
 
-    separate_documents: whether tokens attend only within their document; the tokens are the same.
+    separate_documents: whether tokens attend only within their document; the option does not change the tokens.
     """
 
     def __init__(self, *, held_out: float | None, separate_documents: bool = False) -> None:
-        """held_out: None where that is decided elsewhere."""
+        """held_out: the fraction of documents to hold out; None if the class splits them in another way."""
         if not 0 <= (held_out or 0) <= 1:
             raise ValueError(f"held_out is {held_out}: a fraction of the documents, up to 1 (all, to evaluate)")
         self.held_out, self.separate_documents = held_out, separate_documents
 
     @abstractmethod
     def texts(self) -> Iterator[str]:
-        """The documents' texts, in a fixed order. UserError where they cannot be read."""
+        """The documents' texts, in a fixed order. Raises UserError if they cannot be read."""
 
     def documents(self) -> Iterator[tuple[bool, str]]:
         """(is held out, text) of every document that has a visible character, in a fixed order.
 
-        UserError where a file cannot be read, which is so no error of the disk that tokens are written to.
+        Raises UserError if a file cannot be read. As this is not an OSError, callers do not mistake it for an error of
+        the disk to which they write tokens.
         """
         with reading("the corpus"):
             for raw in self.texts():
@@ -65,7 +66,7 @@ def is_held_out(text: str, fraction: float) -> bool:
 
 
 def well_formed(text: str) -> str:
-    """The text with half surrogate pairs, which json can hold and UTF-8 cannot, replaced by U+FFFD."""
+    """The text with lone surrogates, which json can hold and UTF-8 cannot, replaced by U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -74,13 +75,13 @@ def well_formed(text: str) -> str:
 
 
 def fingerprint(**fields: object) -> str:
-    """sha256 (hex) of named values that json can write, in any order."""
+    """sha256 (hex) of named values that json can write; their order does not matter."""
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager
 def reading(what: object, remedy: str = "repair it, or choose other text", *, done: str = "read") -> Iterator[None]:
-    """Turns an OSError into a UserError that names the file or folder and says what helps."""
+    """Turns an OSError into a UserError that names the file or folder and gives a remedy."""
     try:
         yield
     except OSError as error:
@@ -90,12 +91,12 @@ def reading(what: object, remedy: str = "repair it, or choose other text", *, do
 
 
 def first_line(error: Exception) -> str:
-    """What another library's error says, in one line."""
+    """The first line of another library's error message."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def compiled(name: str, pattern: str | None) -> re.Pattern[str] | None:
-    """The regular expression that `data.<name>` holds, null for none. UserError where it is not one."""
+    """The regular expression in `data.<name>`, or None if it is null. Raises UserError if it is not valid."""
     try:
         return None if pattern is None else re.compile(pattern)
     except re.error as error:

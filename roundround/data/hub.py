@@ -1,7 +1,7 @@
 """The Hugging Face hub: whether it answers, its data sets or their cached copies, and a data set as a corpus.
 
 Without a network its libraries retry for 23 s (a data set) or 49 s (a tokenizer), as measured with huggingface_hub 2.4.
-So the first question is whether it answers at all, which takes seconds.
+So this module first checks whether the hub answers at all, which takes at most a few seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from roundround.data.corpora import Corpus, compiled, fingerprint, first_line
 from roundround.data.text import check_columns, join_columns
 from roundround.support.errors import UserError
 
-SECONDS = 5.0  # a proxy or a slow line answers a HEAD request in less
+SECONDS = 5.0  # even a proxy or a slow line answers a HEAD request within this time
 COMMIT = re.compile(r"[0-9a-f]{40}")
 ROWS_AT_ONCE = 256
 
@@ -62,9 +62,10 @@ def offline() -> Iterator[None]:
 
 @dataclass(kw_only=True)
 class HubRows:
-    """One split of a data set. streaming: read without keeping a copy.
+    """One split of a data set of the hub. streaming: read it without keeping a copy.
 
-    key: what stands before name and revision in the config. without_network: what to use instead.
+    key: the prefix of `name` and `revision` in the config, for messages. without_network: what a message proposes
+    instead if there is no network.
     """
 
     name: str
@@ -77,7 +78,10 @@ class HubRows:
 
     @cached_property
     def commit(self) -> str:
-        """The commit that `revision` stands for, from the hub or else the newest in the local cache. UserError."""
+        """The commit of `revision`, from the hub; without a network, the newest commit in the local cache.
+
+        Raises UserError if the hub has no such data set, or if it cannot be reached and no copy can be used.
+        """
         from huggingface_hub import HfApi, constants, errors
 
         if self.revision is not None and COMMIT.fullmatch(self.revision):
@@ -97,9 +101,9 @@ class HubRows:
             ) from None
 
     def open(self, columns: Sequence[str]) -> Any:
-        """The `Dataset`, or `IterableDataset` when streaming. UserError where config, split or a column is wrong.
+        """The `Dataset`, or `IterableDataset` when streaming. Raises UserError if config, split or a column is wrong.
 
-        Without a network a cached copy serves, except when streaming, which shuffles otherwise.
+        Without a network it opens the cached copy, but not when streaming, because a stream is shuffled differently.
         """
         import datasets
 
@@ -139,8 +143,8 @@ class Hub(Corpus):
     `revision` (null: the newest) is resolved to a commit, which is part of the identity; a full commit id needs no
     network for that. `streaming` reads without keeping a copy. `document_start` (null: a row is a document) is a
     regular expression: a row that it matches begins a document, which ends before the next such row. `shuffle_seed`
-    (null: as stored) shuffles rows or, when streaming, files and then rows within a small buffer. `max_documents`
-    (null: all) stops early.
+    (null: as stored) shuffles all rows; when streaming, it shuffles the files and then rows within a small buffer.
+    `max_documents` (null: all) is the most documents read.
     """
 
     def __init__(
@@ -195,7 +199,7 @@ class Hub(Corpus):
 
 
 def join_rows(rows: Iterable[str], start: re.Pattern[str]) -> Iterator[str]:
-    """Joins rows into documents, with line ends between them; a row that matches `start` begins a document."""
+    """Joins rows into documents, with a line end between rows; a row that matches `start` begins a document."""
     document: list[str] = []
     for row in rows:
         if document and start.search(row):

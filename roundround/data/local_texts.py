@@ -65,7 +65,7 @@ def _docstrings() -> Iterator[str]:
 
 
 def _definitions(node: ast.AST) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The classes and functions below a node, in source order; expressions are skipped, as they have none."""
+    """The classes and functions below a node, in source order. Expressions are skipped: they contain none."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield child

@@ -32,8 +32,8 @@ class MinimalPairs(Source):
     path: files and folders. Rows of jsonl, json, csv, tsv and parquet have the columns `UID` (the phenomenon),
     `sentence_good` and `sentence_bad`, as in BLiMP. A txt file is named after its phenomenon, and every two lines are a
     wrong sentence and then the right one, as in Zorro. name, revision: a data set of the hub with a configuration for
-    each phenomenon of the sample. Where path and name are null, the `sample` is read. phenomena: some of them (null:
-    all). pairs: how many of each phenomenon, evenly spaced (null: all). before: text in front of every sentence.
+    each phenomenon of the sample. If path and name are null, the `sample` is read. phenomena: the phenomena to read
+    (null: all). pairs: how many of each phenomenon, evenly spaced (null: all). before: text before every sentence.
 
     Warstadt et al. 2020, arXiv:1912.00582.
     """
@@ -60,7 +60,7 @@ class MinimalPairs(Source):
         return self.path is None and self.name is None
 
     def files(self) -> list[Path]:
-        """The files of the pairs, unless they are from the hub. UserError where there is nothing to read."""
+        """The files of the pairs, if they are not from the hub. Raises UserError if there is nothing to read."""
         paths = [str(SAMPLES / self.sample)] if self.path is None else self.path
         return TextFiles(path=paths, column=list(COLUMNS), split_regex=None, max_chars=None, held_out=1).files()
 
@@ -73,7 +73,7 @@ class MinimalPairs(Source):
         return fingerprint(corpus="pairs", origin=origin, options=[self.phenomena, self.n_pairs, self.before])
 
     def by_phenomenon(self) -> dict[str, list[Pair]]:
-        """The pairs asked for. UserError, with the file and the line, for a row that is no pair."""
+        """The pairs asked for, by phenomenon. Raises UserError, with file and line, if a row is not a pair."""
         found: dict[str, list[Pair]] = {}
         with reading("the pairs"):
             for pair in self.of_files() if self.name is None else self.of_hub():
@@ -122,7 +122,7 @@ class MinimalPairs(Source):
 
 
 def pair_of(row: Mapping[str, Any], where: str) -> Pair:
-    """The pair of a row. UserError where one of the texts is missing."""
+    """The pair of a row. Raises UserError if one of the texts is missing."""
     texts = [row[name] for name in COLUMNS]
     if not all(isinstance(text, str) and text.strip() for text in texts):
         raise UserError(f"{where}: each row needs a text in {', '.join(COLUMNS)}")

@@ -1,4 +1,4 @@
-"""A corpus in tokens, as training and evaluation read it: prepared before, made now, or several with their shares.
+"""A corpus in tokens, as training and evaluation read it: prepared earlier, tokenised now, or mixed from several.
 
 Tested by tests/data/test_tokens.py, test_shards.py, test_data_yaml.py and tests/training/test_prepared_runs.py.
 """
@@ -43,18 +43,18 @@ from roundround.support.errors import UserError
 
 __all__ = ["TokenData", "default_cache_dir", "make", "opened", "prepare"]
 
-CYCLE = 1 << 16  # held-out tokens in which every source has its share
+CYCLE = 1 << 16  # held-out tokens of a mixture in which every source has its share
 MOST_HELD_OUT = 1 << 24  # tokens
 SAMPLE = 2**20  # tokens from the beginning of a split, among which unknown tokens are counted
-MUCH_SHORTER = 0.25  # documents of this share of the context: three quarters of what a token could see is unrelated
+MUCH_SHORTER = 0.25  # of the context: at this mean length of documents, three quarters of a window are unrelated text
 
 
 @final
 class Prepared(Corpus):
-    """Tokens in shards, in a folder or behind an address that fsspec knows, with their tokenizer and held-out text.
+    """Tokens in shards, in a folder or at an address that fsspec can read, with their tokenizer and held-out text.
 
-    cache_gb: the most GB of local copies of shards from addresses. The identity is that of the prepared corpus, which
-    has the same tokens in the same order.
+    cache_gb: the most GB of local copies of shards from addresses. The identity is that of the corpus before it was
+    prepared, because both give the same tokens in the same order.
     """
 
     def __init__(self, *, path: str, cache_gb: float, separate_documents: bool = False) -> None:
@@ -63,14 +63,14 @@ class Prepared(Corpus):
 
     @cached_property
     def entry(self) -> Entry:
-        """The prepared corpus at `path`. UserError where it is not whole."""
+        """The prepared corpus at `path`. Raises UserError if it is incomplete."""
         return read_entry(open_store(self.path, "data.path"))
 
     def identity(self) -> str:
         return str(self.entry.meta["corpus_hash"])
 
     def check_tokenizer(self, recipe: TokenizerRecipe) -> None:
-        """UserError where the recipe gives another tokenizer than the one that the corpus was prepared with."""
+        """Raises UserError if the recipe gives another tokenizer than that with which the corpus was prepared."""
         known = self.entry.meta["tokenizer"], self.entry.meta["tokenizer_content"]
         if not isinstance(recipe, OfCorpus) and recipe.identity() not in known:
             raise UserError(
@@ -97,11 +97,11 @@ class Prepared(Corpus):
 
 @final
 class Mixture(Corpus):
-    """Windows of several corpora: in every aligned 1,000 each has the share of its weight, to within one window.
+    """Windows of several corpora: in every aligned 1,000 windows each corpus has its share, to within one window.
 
-    A window comes from one source. There is one tokenizer; where it is learnt, it learns from all sources in their
-    shares. Held-out text is in the same shares: `CYCLE` tokens at a time, as long as every source has some, and up to
-    `MOST_HELD_OUT` tokens.
+    The share of a corpus is its weight divided by all weights. Each window comes from one source. All sources share one
+    tokenizer; if it is learnt, it learns from all sources in their shares. Held-out text has the same shares in every
+    `CYCLE` tokens; it ends before a source would run out, or at `MOST_HELD_OUT` tokens.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Mixture(Corpus):
         return (text for _, text in self.documents())
 
     def documents(self) -> Iterator[tuple[bool, str]]:
-        """The next document comes from the source with the fewest bytes for its share, until a source has no more."""
+        """Each document comes from the source with the fewest bytes so far per share; ends when a source runs out."""
         iterators = [source.documents() for source in self.sources.values()]
         given = [0.0] * len(iterators)
         while True:
@@ -144,7 +144,7 @@ class Mixture(Corpus):
     ) -> tuple[TokenStream, TokenStream]:
         """The held-out tokens and bytes of all sources in their shares. parts: (tokens, bytes) of each source.
 
-        end: the token that ends a document; where documents are separate, each piece ends with it.
+        end: the token that ends a document. If documents are separate, each piece is cut after its last such token.
         """
         ends = [round(sum(self.shares[: n + 1]) * CYCLE) for n in range(len(parts))]
         sizes = [last - first for first, last in zip([0, *ends], ends, strict=False)]
@@ -170,13 +170,14 @@ class Mixture(Corpus):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TokenData:
-    """A tokenised corpus, read from its shards; of a mixture, the streams of its sources.
+    """A tokenised corpus, read from its shards; for a mixture, the streams of its sources.
 
-    train, held_out: [n_tokens], uint16 where the vocabulary fits, else uint32.
+    train, held_out: [n_tokens], uint16 if the vocabulary fits, else uint32.
     held_out_bytes: [n_tokens], uint32, the UTF-8 bytes of text that each held-out token stands for, 0 for the end of a
     document, so that the bytes of any stretch of tokens are a sum.
     n_vocab: one more than the largest id. corpus_hash: `Corpus.identity`. tokenizer_hash: sha256 of tokenizer.json.
-    n_groups: of shards that are shuffled together, on which the order of training depends; a list for a mixture.
+    n_groups: the number of groups of shards that are shuffled together, on which the order of training depends; a list,
+    by source, for a mixture.
     """
 
     train: TokenStream | Mix
@@ -198,11 +199,11 @@ class TokenData:
         return str(self.tokenizer.id_to_token(self.end_of_document))
 
     def bytes_of_targets(self, n: int) -> int:
-        """UTF-8 bytes of text that the first n held-out targets, the tokens 1..n, stand for."""
+        """The UTF-8 bytes of the text that the first n held-out targets (tokens 1..n) represent."""
         return int(self.held_out_bytes[1 : n + 1].sum())
 
     def about_documents(self, split: str, length: int) -> str | None:
-        """A line where the documents of a split are much shorter than the `length` tokens of a window."""
+        """A warning, in one line, if documents of the split are much shorter than a window of `length` tokens."""
         n_tokens, n_documents = {
             "train": (len(self.train), self.n_train_documents),
             "held_out": (len(self.held_out), self.n_held_out_documents),
@@ -217,9 +218,9 @@ class TokenData:
 
 
 def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, needs: Sequence[str] = SPLITS) -> TokenData:
-    """The corpus in tokens: prepared before, from the cache, or tokenised now.
+    """The corpus in tokens: prepared earlier, from the cache, or tokenised now.
 
-    UserError as `make`, and where a split that the caller needs has no document.
+    needs: the splits that must not be empty. Raises UserError if one has no document, and as `make` does.
     """
     if isinstance(corpus, Mixture):
         return _mixed(corpus, tokenizer, cache_dir, needs)
@@ -242,7 +243,7 @@ def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, need
 
 
 def opened(entry: Entry, cache_dir: Path, most_bytes: int = CACHE_BYTES) -> TokenData:
-    """The tokens of a prepared corpus. most_bytes: of all local copies of shards from addresses."""
+    """The tokens of a prepared corpus. most_bytes: the limit for all local copies of shards from addresses."""
     meta, shards, streams = entry.meta, Shards(cache_dir / "shards", most_bytes), {}
     for array in FILES:
         segments = [
@@ -266,7 +267,7 @@ def opened(entry: Entry, cache_dir: Path, most_bytes: int = CACHE_BYTES) -> Toke
 
 
 def shared_tokenizer(mixture: Mixture, recipe: TokenizerRecipe) -> TokenizerRecipe:
-    """One tokenizer for all sources: that of the prepared sources, else learnt from all sources in their shares."""
+    """One tokenizer for all sources: that of the prepared sources, else built from all sources in their shares."""
     for corpus in mixture.sources.values():
         if isinstance(corpus, Prepared):
             corpus.check_tokenizer(recipe)

@@ -1,7 +1,7 @@
-"""Tokens in shards: the folder or address where they lie, and their files read as one array.
+"""Tokens in shards: the folder or address that holds them, and their files read as one array.
 
 Addresses are in fsspec's form (s3://, gs://, hf://, memory://). Credentials come from the usual variables and files of
-each service; an address that holds one is refused, because addresses are recorded.
+each service; an address that contains a credential is refused, because addresses are recorded.
 
 Tested by tests/data/test_shards.py.
 """
@@ -29,15 +29,15 @@ from roundround.support.errors import UserError, check_no_credentials
 from roundround.support.files import ADDRESS, home_expanded, sha256, write_atomically
 
 Array = NDArray[np.unsignedinteger[Any]]
-GROUP = 16  # shards whose windows are shuffled together: up to 700 MiB of text, and a GiB where there are more
-CACHE_BYTES = 20 * 10**9  # of copies of shards from addresses, where no corpus says otherwise
+GROUP = 16  # shards whose windows are shuffled together: up to 700 MiB of text; a GiB in corpora of more shards
+CACHE_BYTES = 20 * 10**9  # of copies of shards from addresses, if the corpus gives no limit
 MOST_OPEN = 64  # files
 AGAIN = "roundround prepare with the same data= and to= makes it again"
 BLOCK = 1 << 20  # values
 
 
 def default_cache_dir() -> Path:
-    """$ROUNDROUND_CACHE, or roundround/ in $XDG_CACHE_HOME, or else in ~/.cache. UserError without a home folder."""
+    """$ROUNDROUND_CACHE, else roundround/ in $XDG_CACHE_HOME, else roundround/ in ~/.cache."""
     own, shared = os.environ.get("ROUNDROUND_CACHE"), os.environ.get("XDG_CACHE_HOME")
     if own:
         return home_expanded(own, "ROUNDROUND_CACHE")
@@ -46,10 +46,10 @@ def default_cache_dir() -> Path:
 
 @final
 class Store:
-    """A folder of files with plain names, of this machine or behind an address. A file appears when it is whole.
+    """A folder of files with plain names, on this machine or at an address. A file appears only when it is complete.
 
-    path: None behind an address. UserError, with the reason, where an address is not reached; FileNotFoundError where a
-    file is not there.
+    path: None for an address. Raises UserError, with the reason, if the address cannot be reached, and
+    FileNotFoundError if a file does not exist.
     """
 
     def __init__(self, address: str | Path) -> None:
@@ -63,7 +63,7 @@ class Store:
             self._root = root.rstrip("/")
 
     def read_text(self, name: str) -> str:
-        """A small file."""
+        """The text of a small file."""
         if self.path is not None:
             return (self.path / name).read_text(encoding="utf-8")
         with self._reaching():
@@ -78,31 +78,31 @@ class Store:
             self._fs.pipe_file(f"{self._root}/{name}", text.encode())
 
     def put(self, file: Path, name: str) -> None:
-        """Give a finished file of `scratch` this name."""
+        """Move a finished file of `scratch` into the store, under this name."""
         if self.path is not None:
             return os.replace(file, self.path / name)
         with self._reaching():
             self._fs.put_file(str(file), f"{self._root}/{name}")
 
     def fetch(self, name: str, to: Path) -> None:
-        """Copy a file behind the address to this machine."""
+        """Copy a file from the address to this machine."""
         with self._reaching():
             self._fs.get_file(f"{self._root}/{name}", str(to))
 
     def sizes(self) -> dict[str, int]:
-        """The files in it by name, with their bytes; nothing where there is no such folder yet."""
+        """The sizes of the files in the store, in bytes, by name; empty if the folder does not exist yet."""
         try:
             if self.path is not None:
                 return {path.name: path.stat().st_size if path.exists() else 0 for path in self.path.iterdir()}
             with self._reaching():
                 self._fs.invalidate_cache()
                 return {file["name"].rpartition("/")[2]: file["size"] for file in self._fs.ls(self._root, detail=True)}
-        except OSError:  # reported where something is written
+        except OSError:  # the first write will report it
             return {}
 
     @contextmanager
     def scratch(self, cache_dir: Path) -> Iterator[Path]:
-        """A folder of this machine for files that `put` takes."""
+        """A folder on this machine in which to write the files that `put` takes."""
         if self.path is not None:
             self.path.mkdir(parents=True, exist_ok=True)
             yield self.path
@@ -113,7 +113,7 @@ class Store:
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
-        """One line for whatever goes wrong on the way: each service's library has its own errors."""
+        """Turns any error of a service's library into a UserError of one line; each library has its own errors."""
         try:
             yield
         except FileNotFoundError:
@@ -126,9 +126,9 @@ class Store:
 
 
 def open_store(address: str, option: str) -> Store:
-    """The folder or address that an option names. UserError for an address with credentials.
+    """The folder or address that an option names. Raises UserError for an address with credentials or a query.
 
-    A key of s3:// may hold an @, as may a path of this machine.
+    An @ in a key of s3:// or in a local path is no credential.
     """
     if not address.strip():
         raise UserError(f"{option} is empty; give a folder or an address such as s3://BUCKET/FOLDER")
@@ -142,7 +142,7 @@ def open_store(address: str, option: str) -> Store:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardFile:
-    """An array of a shard: where it lies, and what it has to be."""
+    """The file of one array of a shard: its store and name, and the length, type and hash that it must have."""
 
     store: Store
     name: str
@@ -156,7 +156,7 @@ class ShardFile:
 
 
 class OpenFile:
-    """A file that stays readable when its name is gone. Its bytes are read without a map, whose pages would count as
+    """A file that stays readable after it was deleted. It is not memory-mapped, because the mapped pages would count as
     memory of the process.
     """
 
@@ -169,10 +169,11 @@ class OpenFile:
 
 
 class Shards:
-    """Opens the files of shards: where they lie in a folder, else a copy of them on the local disk.
+    """Opens the files of shards: directly if they are in a local folder, else from copies on the local disk.
 
-    Copies serve all jobs and ranks of a machine. A copy is named by its sha256, which is checked when it arrives. The
-    copies used longest ago are removed until all of them have at most `most_bytes`; whoever has one open reads on.
+    All jobs and ranks of a machine share the copies. A copy is named by its sha256, which is checked after the
+    download. The least recently used copies are removed until the rest has at most `most_bytes`; a process that has a
+    removed copy open can still read it.
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
@@ -180,7 +181,7 @@ class Shards:
         self._opened = lru_cache(MOST_OPEN)(self._open)
 
     def read(self, file: ShardFile, begin: int, end: int) -> Array:
-        """Values begin..end of a shard. UserError where it is lost."""
+        """Values begin..end of a shard's array: [end - begin]. Raises UserError if the file is gone or damaged."""
         size = file.dtype.itemsize
         return np.frombuffer(self._opened(file).read((end - begin) * size, begin * size), file.dtype)
 
@@ -223,7 +224,7 @@ class Segment:
 
 
 class TokenStream:
-    """Segments one after another, as an array of one dimension. A slice is another stream; `read` and numpy copy."""
+    """Segments concatenated, as a one-dimensional array. A slice is a stream without a copy; `read` and numpy copy."""
 
     def __init__(self, segments: Sequence[Segment], dtype: np.dtype[Any], shards: Shards) -> None:
         self.segments, self.dtype, self._shards = list(segments), dtype, shards
@@ -246,7 +247,7 @@ class TokenStream:
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, self.dtype), *parts])
 
     def blocks(self) -> Iterator[Array]:
-        """All values, some at a time."""
+        """All values, in blocks of `BLOCK`."""
         for begin in range(0, len(self), BLOCK):
             yield self.read(begin, min(begin + BLOCK, len(self)))
 
@@ -254,11 +255,11 @@ class TokenStream:
         return sum(int(block.sum(dtype=np.int64)) for block in self.blocks())
 
     def sizes(self) -> list[int]:
-        """Values of each segment; a segment of a whole array is a shard."""
+        """The number of values of each segment; in a stream that was not sliced, each segment is a shard."""
         return [len(segment) for segment in self.segments]
 
     def only(self, segments: Sequence[int]) -> TokenStream:
-        """These segments by number, in this order."""
+        """The stream of these segments, given by number, in this order."""
         return TokenStream([self.segments[n] for n in segments], self.dtype, self._shards)
 
     def _pieces(self, begin: int, end: int) -> Iterator[Segment]:
@@ -278,7 +279,7 @@ def joined(streams: Sequence[TokenStream]) -> TokenStream:
 
 @dataclass(frozen=True)
 class Mix:
-    """Streams, each with its share of the windows. shares: positive, and 1 together. names: of the sources."""
+    """Streams, each with its share of the windows. shares: positive, with sum 1. names: the names of the sources."""
 
     streams: tuple[TokenStream, ...]
     shares: tuple[float, ...]

@@ -1,8 +1,8 @@
 """Local files as a corpus, and their formats, read as streams: plain text of any size, rows of tables.
 
-json and csv are read with the standard library. The streaming builders of `datasets` infer a type for every column
-from the first block and then fail on a later block, even for a column that is not used; they read "NA" as missing, and
-do not name the line of an error. Parquet is read with pyarrow, as in `datasets`.
+json and csv are read with the standard library, because the streaming builders of `datasets` infer the type of every
+column from the first block and then fail on a later block, even in a column that is not used; they also read "NA" as
+missing and do not name the line of an error. Parquet is read with pyarrow, as in `datasets`.
 
 Tested by tests/data/test_text_files.py and test_formats.py.
 """
@@ -34,12 +34,12 @@ LONGEST_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
 SHOWN = 40  # characters of a column's name in an error: without a header the "names" are the first row
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 ENDINGS = (".txt", ".text", ".md", *TABLES)
-Row = tuple[str, Mapping[str, Any]]  # where it stands, for errors; its values by column
+Row = tuple[str, Mapping[str, Any]]  # the file and line, for errors; the values by column
 
 
 @contextmanager
 def text_file(path: Path) -> Iterator[TextIO]:
-    """A UTF-8 file, line ends made `\\n`, a byte order mark dropped. UserError where it is not UTF-8."""
+    """A UTF-8 file, with line ends as `\\n` and without a byte order mark. Raises UserError if it is not UTF-8."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             yield file
@@ -49,11 +49,11 @@ def text_file(path: Path) -> Iterator[TextIO]:
 
 
 def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: int) -> Iterator[str]:
-    """What lies between the separators, as `re.split` would cut the joined chunks, groups and empty texts aside.
+    """The texts between separators, as `re.split` cuts the joined chunks; captured groups are not among them.
 
     A separator is accepted only when `margin` characters after it have been read, so that unread text cannot change it.
-    The result is exact if no look-ahead, look-behind or run of the pattern reaches further. Memory: the longest
-    document, a chunk and the margin.
+    The result is exact if no look-ahead, look-behind or repetition of the pattern reaches further than `margin`.
+    Memory: the longest document, a chunk and the margin.
     """
     text, begin = "", 0  # begin: of the document
     for chunk in itertools.chain(chunks, [None]):
@@ -64,7 +64,7 @@ def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: i
                 break
             yield text[begin : match.start()]
             begin = match.end()
-        cut = max(0, begin - margin)  # the text kept in front is for look-behind
+        cut = max(0, begin - margin)  # the text kept before the document is for look-behind
         text, begin = text[cut:], begin - cut
     yield text[begin:]
 
@@ -79,7 +79,7 @@ def join_columns(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> 
 
 
 def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) -> None:
-    """UserError, with the columns that exist, where one is missing or twice there."""
+    """Raises UserError, with the columns that exist, if a column is missing or exists twice."""
     for name in columns:
         if present.count(name) != 1:
             names = ", ".join(column[:SHOWN] for column in present)
@@ -87,14 +87,14 @@ def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) ->
 
 
 def rows_of(path: Path, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Iterator[Row]:
-    """The rows of a table, which have these columns and perhaps others, the optional ones where they are there."""
+    """The rows of a table, with at least these columns, and with the optional ones if the table has them."""
     if path.suffix.lower() == ".parquet":
         return _parquet_rows(path, columns, optional)
     return _json_rows(path, columns) if path.suffix.lower() in (".json", ".jsonl") else _table(path, columns)
 
 
 def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """One object a line; or one object or array of objects over several lines, which has to fit in memory."""
+    """Rows of a file with one object a line, or with one object or array over several lines, which is read whole."""
     with text_file(path) as file:
         numbered = ((f"{path}, line {n}", line) for n, line in enumerate(file, 1) if not line.isspace())
         where, first = next(numbered, ("", "[]"))
@@ -117,9 +117,9 @@ def _json(where: str, text: str) -> Any:
 
 
 def _table(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Rows by the names of the header, or, where all columns asked for are whole numbers, by number from 0.
+    """Rows with the names of the header as keys; if all columns asked for are whole numbers, with numbers from 0.
 
-    csv as in RFC 4180: quotes may hold line ends and commas. In tsv a quote is an ordinary character.
+    csv is read as in RFC 4180: quoted fields may contain line ends and commas. In tsv a quote is an ordinary character.
     """
     is_csv = path.suffix.lower() == ".csv"
     csv.field_size_limit(LONGEST_FIELD)
@@ -141,7 +141,7 @@ def _table(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
-    """Some rows at a time, with only the columns asked for."""
+    """Rows with only the columns asked for; `ROWS_AT_ONCE` are in memory at a time."""
     import pyarrow.parquet
 
     try:
@@ -160,15 +160,15 @@ def _parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str]) -
 class TextFiles(Corpus):
     """Files, folders (with all below them) and globs, in the order given; within each, files by path.
 
-    Nothing is left out silently: a line counts the files whose ending is not read. A file or folder that cannot be read
-    and a pipe or device with a supported ending are errors. Links are followed, each linked folder once.
+    Nothing is left out silently: a printed line counts the files whose ending is not supported. A file or folder that
+    cannot be read is an error, and so is a pipe or device with a supported ending. Links are followed; a folder that
+    several links reach is read once.
 
     Plain text (txt, text, md) is cut into documents at `split_regex` (null: one document a file, which has to fit in
     memory). A row of jsonl, json, csv, tsv or parquet is a document: the texts of its columns, joined by a newline;
-    `split_regex` does not cut rows. Columns that are whole numbers count from 0, for a csv or tsv file without
-    a header line. `keep_chars` keeps documents of [fewest, most] characters and leaves the others out (null: all);
-    `max_chars` then keeps the first characters of each (null: all). The identity hashes the files' contents, not their
-    names.
+    `split_regex` does not cut rows. For a csv or tsv file without a header line, give the columns as whole numbers,
+    counted from 0. `keep_chars` keeps only documents of [fewest, most] characters (null: all); `max_chars` then keeps
+    the first characters of each (null: all). The identity hashes the files' contents, not their names.
     """
 
     def __init__(
@@ -212,9 +212,9 @@ class TextFiles(Corpus):
                 yield from split_stream(iter(lambda: file.read(BLOCK), ""), self._separator, margin=MARGIN)
 
     def files(self, *, says: bool = False) -> list[Path]:
-        """Every file, once. UserError where there is nothing to read, or where something cannot be read.
+        """Every file, once. Raises UserError if there is nothing to read, or if something cannot be read.
 
-        says: print which endings are left out.
+        says: whether to print which endings are left out.
         """
         found = []
         for entry in self.path:
@@ -224,7 +224,7 @@ class TextFiles(Corpus):
 
 
 def _expand(entry: str, *, says: bool) -> list[Path]:
-    """The files of one entry of `path`. OSError."""
+    """The files of one entry of `path`. Raises OSError if one cannot be read, and UserError if there is none."""
     path = home_expanded(entry, "data.path")
     globbed = (Path(match) for match in sorted(glob.glob(str(path), recursive=True)))
     matches = [path] if os.path.lexists(path) else list(globbed)
@@ -241,9 +241,9 @@ def _expand(entry: str, *, says: bool) -> list[Path]:
 
 
 def _below(folder: Path) -> list[Path]:
-    """The files below a folder by path, without hidden files and hidden folders. OSError.
+    """The files below a folder, sorted by path, without hidden files and folders. Raises OSError if one is unreadable.
 
-    A folder that links reach again is read once, under the first of its names.
+    A folder that several links reach is read once, under the first of its names.
     """
     found, entered = list[Path](), set()
     for parent, below, names in os.walk(folder, onerror=_raise, followlinks=True):

@@ -1,12 +1,12 @@
-"""A corpus becomes tokens in shards: once, in this process or in several, in memory that does not grow with it.
+"""Tokenises a corpus into shards: once, in one process or several, in memory that does not grow with the corpus.
 
     begun.json  tokenizer.json  train-00000.bin  held_out-00000.bin  held_out_bytes-00000.bin  shard-00000.json  ...
     meta.json
 
-A shard is a stretch of the corpus: the tokens of its training documents, and of its held-out ones with the bytes of
-text that each token stands for. An array without a value has no file. shard-NNNNN.json is written after the arrays of a
-shard, and meta.json last of all. Where shards begin and end depends on the corpus alone, so a stopped preparation
-is resumed behind its whole shards, and any number of processes writes the same bytes.
+A shard is a stretch of the corpus: the tokens of its training documents, the tokens of its held-out documents, and the
+bytes of text of each held-out token. An empty array has no file. shard-NNNNN.json is written after the arrays of a
+shard, and meta.json last of all. Only the corpus determines where shards begin and end. So a preparation that was
+stopped resumes after its complete shards, and any number of processes writes the same bytes.
 
 Tested by tests/data/test_tokens.py, test_shards.py and test_tokenizers.py.
 """
@@ -50,7 +50,7 @@ from roundround.support.errors import UserError, one_line
 log = logging.getLogger(__name__)
 
 Document = tuple[bool, str]  # is held out, text
-Numbered = tuple[int, list[Document]]  # a batch, and the shard that it lies in
+Numbered = tuple[int, list[Document]]  # the number of a shard, and a batch of its documents
 Ids = NDArray[np.unsignedinteger[Any]]
 Encoded = tuple[dict[str, NDArray[Any]], dict[str, dict[str, int]]]  # arrays by the names of FILES; counts by split
 
@@ -61,7 +61,7 @@ FIRST_SHARD_BYTES = 1 << 20  # each next shard has twice as much, so that a kill
 SPLITS = ("train", "held_out")
 FILES = (*SPLITS, "held_out_bytes")
 COUNTS = ("documents", "tokens", "bytes")
-BYTES = np.dtype("uint32")  # of text that a token stands for; the token of an unknown word can stand for many
+BYTES = np.dtype("uint32")  # of the text of a token; the token of an unknown word can stand for many bytes
 BEGUN, META, TOKENIZER = "begun.json", "meta.json", "tokenizer.json"
 RECORD = "shard-{:05d}.json"  # the file that says that a shard is whole
 
@@ -76,14 +76,14 @@ class Entry:
 
 
 def dtype_of_ids(n_vocab: int) -> np.dtype[Any]:
-    """Two bytes an id as long as they suffice."""
+    """uint16 if it can hold every id, else uint32."""
     return np.dtype("uint16" if n_vocab <= 2**16 else "uint32")
 
 
 def shard_files(
     store: Store, about: dict[str, Any], number: int, record: dict[str, Any], arrays: Sequence[str] = FILES
 ) -> list[ShardFile]:
-    """The files of a shard, as begun.json or meta.json and its record describe them."""
+    """The files of a shard, as its record and `about` (the content of begun.json or meta.json) describe them."""
     return [
         ShardFile(
             store=store,
@@ -98,10 +98,10 @@ def shard_files(
 
 
 def read_entry(store: Store) -> Entry:
-    """The prepared corpus that lies there. UserError where it is not whole."""
+    """The prepared corpus in the store. Raises UserError if it is incomplete."""
     try:
         meta = json.loads(store.read_text(META))
-        sizes = {} if store.path is None else store.sizes()  # what an address has is checked when it arrives
+        sizes = {} if store.path is None else store.sizes()  # files from an address are checked after the download
         for number, record in enumerate(meta["shards"]):
             for file in shard_files(store, meta, number, record):
                 if store.path is not None and sizes.get(file.name) != file.n_bytes:
@@ -117,7 +117,7 @@ def read_entry(store: Store) -> Entry:
 
 
 def _read_vocabulary(store: Store, about: dict[str, Any]) -> Vocabulary:
-    """The tokenizer that lies there, as begun.json or meta.json describes it."""
+    """The tokenizer in the store, as `about` (the content of begun.json or meta.json) describes it."""
     tokenizer, reads = Tokenizer.from_str(store.read_text(TOKENIZER)), about.get("reads_special_tokens", False)
     return open_vocabulary(tokenizer, about["end_of_document"], reads_special_tokens=reads)
 
@@ -127,8 +127,8 @@ def make(
 ) -> Entry:
     """Prepares the corpus in `to` (None: an entry of the cache), unless it is there already.
 
-    Safe with many processes: one works, the others wait. n_processes: as for `encoding`. UserError where the corpus
-    cannot be read or has no text, the disk is full, or `to` holds something else.
+    Many processes may call this at once: one works, the others wait. n_processes: as for `encoding`. Raises UserError
+    if the corpus cannot be read or has no text, if the disk is full, or if `to` holds something else.
     """
     with reading("the corpus"):
         wanted = {"format": FORMAT, "corpus_hash": corpus.identity(), "tokenizer": recipe.identity()}
@@ -150,8 +150,8 @@ def make(
         path = in_cache if store.path is None else store.path / ".lock"
         with reading(path.parent, MORE_SPACE, done="written"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path).acquire()  # which the system releases when its process ends
-        with lock:  # perhaps after another process of this machine has prepared the corpus
+            lock = FileLock(path).acquire()  # the system releases it when the process ends
+        with lock:  # while this process waited, another may have prepared the corpus
             entry = whole() or _build(corpus, wanted, recipe, store, cache_dir, n_processes)
     return entry
 
@@ -164,7 +164,7 @@ def _build(
     cache_dir: Path,
     n_processes: int | None,
 ) -> Entry:
-    """Tokenises the shards that are not there yet. Whole shards stay, whatever stops it."""
+    """Tokenises the shards that are missing or incomplete. If it is stopped, the complete shards are kept."""
     sizes = store.sizes()
     log.info("tokenising the corpus once; kept in %s", store.address)
     whole: dict[int, dict[str, Any]] = {}
@@ -172,7 +172,7 @@ def _build(
         about, vocabulary = _begin(corpus, wanted, recipe, store)
 
         def missing() -> Iterator[Numbered]:
-            """The batches of shards that are not whole; the records of whole shards go to `whole`."""
+            """The batches of incomplete shards; puts the records of complete shards into `whole`."""
             for number, batches in groupby(_batches(corpus.documents()), key=itemgetter(0)):
                 if RECORD.format(number) in sizes:
                     record = json.loads(store.read_text(RECORD.format(number)))
@@ -198,7 +198,7 @@ def _build(
 def _begin(
     corpus: Corpus, wanted: dict[str, Any], recipe: TokenizerRecipe, store: Store
 ) -> tuple[dict[str, Any], Vocabulary]:
-    """The content of begun.json, and the vocabulary: of a stopped preparation, or learnt now."""
+    """The content of begun.json, and the vocabulary: both from a preparation that was stopped, or both made now."""
     with suppress(Exception):  # not there, or damaged
         about = json.loads(store.read_text(BEGUN))
         if wanted.items() <= about.items():
@@ -211,13 +211,13 @@ def _begin(
         "tokenizer_content": content_identity(vocabulary),
         **({"reads_special_tokens": True} if vocabulary.reads_special_tokens else {}),
     }
-    store.write_text(BEGUN, json.dumps(about, indent=1))  # first: by it a folder is known as ours
+    store.write_text(BEGUN, json.dumps(about, indent=1))  # first, because it marks the folder as a prepared corpus
     store.write_text(TOKENIZER, vocabulary.tokenizer.to_str())
     return about, vocabulary
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[Numbered]:
-    """(number of the shard, documents) of each batch. A batch lies in one shard."""
+    """(number of the shard, documents) of each batch. All documents of a batch belong to one shard."""
     batch: list[Document] = []
     number = n_characters = n_bytes = 0
     for document in documents:
@@ -306,11 +306,11 @@ class Encoder:
 
 
 def bytes_of_tokens(text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.uint32]:
-    """UTF-8 bytes of the text that each token stands for, and 0 for the end of the document: [n_tokens + 1].
+    """The UTF-8 bytes of the text of each token, and 0 for the end of the document: [n_tokens + 1].
 
     offsets: (first, last + 1) character of each token, as `tokenizers` gives them. Characters without a token, such as
-    a dropped space, count with the next token, or the last one; where tokens share a character, the first has all its
-    bytes.
+    a dropped space, count for the next token, or for the last token at the end of the text. If tokens share a
+    character, all its bytes count for the first of them.
     """
     codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     up_to = np.concatenate([[0], np.cumsum(1 + (codes > 0x7F) + (codes > 0x7FF) + (codes > 0xFFFF))])
@@ -320,7 +320,7 @@ def bytes_of_tokens(text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np
 
 
 def _bytes_of_bytes(values: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """`bytes_of_tokens` where every byte is a token: the first byte of a character has all its bytes."""
+    """`bytes_of_tokens` if every byte is a token: all bytes of a character count for its first byte."""
     begins = np.flatnonzero((values & 0xC0) != 0x80)
     found = np.zeros(len(values) + 1, BYTES)
     found[begins] = np.diff(begins, append=len(values))
@@ -331,10 +331,10 @@ def _bytes_of_bytes(values: NDArray[np.uint8]) -> NDArray[np.uint32]:
 def encoding(
     vocabulary: Vocabulary, n_processes: int | None
 ) -> Iterator[Callable[[Iterable[Numbered]], Iterator[tuple[int, Encoded]]]]:
-    """A function that encodes numbered batches, in the same order.
+    """A function that encodes numbered batches and keeps their order.
 
-    n_processes: 1 for this process with one thread; more for as many other processes of one thread each; None for this
-    process and the threads of the tokenizer, which are not used afterwards: forks would warn about them.
+    n_processes: 1 uses this process with one thread; a larger number starts that many processes of one thread each;
+    None uses this process and the tokenizer's threads, and then disables them, because later forks would warn.
     """
     if n_processes is not None:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -346,7 +346,7 @@ def encoding(
     start = (vocabulary.tokenizer.to_str(), vocabulary.end_of_document, vocabulary.reads_special_tokens)
     pool = ProcessPoolExecutor(n_processes, get_context("spawn"), initializer=_start, initargs=start)
     try:
-        with interrupts_blocked():  # Ctrl-C reaches all processes of a terminal: this one ends the others
+        with interrupts_blocked():  # Ctrl-C reaches all processes of a terminal, but only this one shall handle it
             pool.submit(os.getpid)
         yield lambda batches: _in_order(pool, batches, 2 * n_processes)
     finally:
@@ -354,7 +354,7 @@ def encoding(
 
 
 def _in_order(pool: ProcessPoolExecutor, batches: Iterable[Numbered], most: int) -> Iterator[tuple[int, Encoded]]:
-    """At most `most` batches wait at once, so that memory does not grow with the corpus."""
+    """The encoded batches, in order. At most `most` batches wait at once, so memory does not grow with the corpus."""
     waiting: deque[tuple[int, Future[Encoded]]] = deque()
     for number, batch in batches:
         waiting.append((number, pool.submit(_encode, batch)))
@@ -369,7 +369,7 @@ _encoder: list[Encoder] = []  # of a process that `encoding` started
 
 
 def _start(tokenizer_json: str, end_of_document: int, reads_special_tokens: bool) -> None:
-    """Sets up such a process. It ends with the process that started it, however that ends."""
+    """Sets up a process that `encoding` started. It exits as soon as the process that started it has ended."""
     threading.Thread(target=_end_with_the_first, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer = Tokenizer.from_str(tokenizer_json)

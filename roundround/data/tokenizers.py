@@ -1,6 +1,6 @@
 """Tokenizers: raw bytes, byte-level BPE learnt from the corpus, or one from the Hugging Face hub.
 
-A recipe builds a `Vocabulary`; what makes two of them the same is `content_identity`.
+A recipe builds a `Vocabulary`; two vocabularies are the same if their `content_identity` is equal.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ MANY_UNKNOWN = 0.01  # share of tokens
 class Vocabulary:
     """A tokenizer with the id of the token that closes every document.
 
-    first: the id of the token before a text; None where it is the token that closes the text before.
-    documents_apart: whether the model was trained on separate documents, so that no token stands before a text.
+    first: the id of the token before a text; None if it is the token that closes the previous document.
+    documents_apart: whether the model was trained on separate documents, so that no token precedes a text.
 
-    Special tokens in a text are ordinary characters: "<|endoftext|>" in a document is thirteen of them. With
-    `reads_special_tokens` such text is the token that it spells, as in transformers' `tokenizer(text)`.
+    The name of a special token in a text is read as ordinary characters: "<|endoftext|>" is thirteen characters. With
+    `reads_special_tokens` it becomes the special token, as in transformers' `tokenizer(text)`.
     """
 
-    tokenizer: Tokenizer = field(repr=False)  # which would print its whole vocabulary
+    tokenizer: Tokenizer = field(repr=False)  # its repr prints the whole vocabulary
     end_of_document: int
     first: int | None = None
     reads_special_tokens: bool = False
@@ -56,7 +56,7 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """One more than the largest id, in case a vocabulary has holes."""
+        """One more than the largest id, because not every id below it need be used."""
         return 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
 
     def encode(self, text: str) -> list[int]:
@@ -64,7 +64,7 @@ class Vocabulary:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens left out."""
+        """The text of token ids, without special tokens."""
         return self.tokenizer.decode(list(ids))
 
 
@@ -73,11 +73,11 @@ class TokenizerRecipe(FinalVariants, ABC):
 
     @abstractmethod
     def identity(self) -> str:
-        """sha256 (hex) of everything but the corpus that decides what `build` returns."""
+        """sha256 (hex) of everything, apart from the corpus, that determines what `build` returns."""
 
     @abstractmethod
     def build(self, texts: Iterable[str]) -> Vocabulary:
-        """The tokenizer. texts: the training documents, which only a tokenizer that is learnt reads."""
+        """The tokenizer. texts: the training documents, which are read only if the tokenizer is learnt from them."""
 
 
 @final
@@ -148,7 +148,7 @@ class HuggingFace(TokenizerRecipe):
         return vocabulary_of(self._find(), self.name)
 
     def _find(self) -> Any:
-        """From a folder or the local cache, else from the hub. UserError."""
+        """The tokenizer from a folder or the local cache, else from the hub. Raises UserError if there is none."""
         from transformers import AutoTokenizer
 
         folder = home_expanded(model_path(self.name), "tokenizer.name")
@@ -169,7 +169,7 @@ class HuggingFace(TokenizerRecipe):
 
 @final
 class OfCorpus(TokenizerRecipe):
-    """The tokenizer that a corpus was prepared with, which is stored beside its tokens."""
+    """The tokenizer with which a corpus was prepared. It is stored with the tokens."""
 
     def identity(self) -> str:
         return fingerprint(tokenizer="of the corpus")
@@ -187,7 +187,7 @@ class AlreadyOpen(TokenizerRecipe):
 
     @classmethod
     def from_file(cls, path: Path, end_of_document: int) -> AlreadyOpen:
-        """The tokenizer.json of a run, with the id of its end-of-document token. UserError if broken."""
+        """The tokenizer.json of a run, with the id of its end-of-document token. Raises UserError if it is broken."""
         try:
             return cls(open_vocabulary(Tokenizer.from_str(read_text(path)), end_of_document))
         except Exception as error:  # OSError, ValueError, or the library's plain Exception where it is no tokenizer
@@ -208,7 +208,7 @@ def byte_characters() -> list[str]:
 
 
 def _byte_level(model: Any, *, words: bool) -> Tokenizer:
-    """A tokenizer of UTF-8 bytes. words: merges stay within a word of GPT-2's pattern."""
+    """A tokenizer of UTF-8 bytes. words: whether merges stay within a word of GPT-2's pattern."""
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
     tokenizer.decoder = decoders.ByteLevel()
@@ -216,7 +216,7 @@ def _byte_level(model: Any, *, words: bool) -> Tokenizer:
 
 
 def _first_bytes(texts: Iterable[str], n_bytes: int) -> Iterator[str]:
-    """Texts up to the one that reaches the number of UTF-8 bytes, inclusive."""
+    """The first texts, until together they have at least `n_bytes` UTF-8 bytes."""
     for text in texts:
         yield text
         n_bytes -= len(text.encode())
@@ -227,9 +227,10 @@ def _first_bytes(texts: Iterable[str], n_bytes: int) -> Iterator[str]:
 def vocabulary_of(
     tokenizer: Any, name: str, end_of_document: int | None = None, *, reads_special_tokens: bool = False
 ) -> Vocabulary:
-    """The vocabulary of a tokenizer of transformers. Its end-of-sequence token ends a document, or the token given.
+    """The vocabulary of a tokenizer of transformers.
 
-    Raises UserError where it has no fast form or no such token.
+    end_of_document: the id of the token that ends a document; None for the tokenizer's end-of-sequence token. Raises
+    UserError if the tokenizer has no fast form or no such token.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -244,15 +245,15 @@ def vocabulary_of(
 
 
 def open_vocabulary(tokenizer: Tokenizer, end_of_document: int, *, reads_special_tokens: bool = False) -> Vocabulary:
-    """The vocabulary without truncation and padding; special tokens in a text are read or not."""
+    """The vocabulary of a tokenizer, without truncation and padding. `reads_special_tokens`: as for `Vocabulary`."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    tokenizer.encode_special_tokens = not reads_special_tokens  # which tokenizer.json does not say
+    tokenizer.encode_special_tokens = not reads_special_tokens  # tokenizer.json does not store it
     return Vocabulary(tokenizer, end_of_document, reads_special_tokens=reads_special_tokens)
 
 
 def unknown_token(tokenizer: Tokenizer, *others: int | None) -> int | None:
-    """The id of the unknown token; None where there is none, or where it is one of `others` too."""
+    """The id of the unknown token; None if there is none, or if it is also one of `others`."""
     model = json.loads(tokenizer.to_str())["model"]
     name = model.get("unk_token")  # Unigram has the id
     unknown: int | None = model.get("unk_id") if name is None else tokenizer.token_to_id(name)
@@ -260,9 +261,9 @@ def unknown_token(tokenizer: Tokenizer, *others: int | None) -> int | None:
 
 
 def check_known(ids: Sequence[int] | NDArray[Any], unknown: int | None, what: str) -> None:
-    """Prints the share of tokens that the tokenizer could not read where it is above MANY_UNKNOWN.
+    """Prints the share of unknown tokens if it is above MANY_UNKNOWN, and raises UserError if it is above one half.
 
-    Raises UserError above half. unknown: the id of such tokens; None where there is none.
+    unknown: the id of the unknown token; None if there is none.
     """
     share = float(np.mean(np.asarray(ids) == unknown)) if unknown is not None and len(ids) else 0.0
     line = f"the tokenizer cannot read {share:.0%} of the tokens of {what}"
@@ -278,6 +279,6 @@ def content_hash(tokenizer: Tokenizer) -> str:
 
 
 def content_identity(vocabulary: Vocabulary) -> str:
-    """The identity of a tokenizer by its content, wherever it came from."""
+    """The identity of a tokenizer by its content, whatever its source."""
     reading = {"special_tokens": "read"} if vocabulary.reads_special_tokens else {}
     return fingerprint(json=content_hash(vocabulary.tokenizer), end_of_document=vocabulary.end_of_document, **reading)

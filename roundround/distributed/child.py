@@ -1,4 +1,4 @@
-"""A verb in a process of its own, started by another verb or by somebody's Python.
+"""Runs a verb in a process of its own, for another verb or for a user's Python code.
 
 Tested by tests/analysis/test_rerun.py, tests/verbs/test_reproduce.py and tests/test_api.py.
 """
@@ -23,7 +23,7 @@ PACKAGES = Path(__file__).resolve().parents[2]  # the folder that holds roundrou
 
 
 class VerbFailed(Exception):
-    """A verb printed on standard error what went wrong; with its exit code."""
+    """A verb failed with this exit code, after it printed the reason on standard error."""
 
     def __init__(self, command: str, code: int) -> None:
         super().__init__(f"{command} ended with exit code {code}")
@@ -33,7 +33,7 @@ class VerbFailed(Exception):
 def clean_environment() -> dict[str, str]:
     """The environment of a Python process that imports nothing from the current folder."""
     own = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    # a child writes in the encoding of the locale, in which it is read
+    # without PYTHONIOENCODING a child writes in the encoding of the locale, in which this process reads it
     inherited = {name: value for name, value in os.environ.items() if name not in (RAISES, "PYTHONIOENCODING")}
     return inherited | {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([str(PACKAGES), *own])}
 
@@ -44,10 +44,11 @@ def start(
     log: Path | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Path:
-    """Run `roundround WORDS`, in this folder or the current one; returns its run directory.
+    """Run `roundround WORDS` in `folder` (None: the current folder); returns its run directory.
 
-    A signal is passed on to it first. AlreadyReported if it was refused, VerbFailed if it failed; it has printed why.
-    log: a file for its standard error. tell: gets each line of its standard error instead.
+    If a signal stops this process, it passes the signal to the child first. Raises AlreadyReported if the verb refused
+    its input, and VerbFailed if it failed; in both cases the child has printed the reason. log: a file for the child's
+    standard error. tell: a function that gets each line of its standard error instead.
     """
     command = [sys.executable, "-m", "roundround", *words]
     with (
@@ -58,7 +59,7 @@ def start(
             stderr=errors if tell is None else subprocess.PIPE,
             text=True,
             errors="replace",  # libraries may write in any encoding
-            process_group=0,  # Ctrl-C comes from here alone
+            process_group=0,  # so that Ctrl-C reaches the child only through this process
             cwd=folder,
             env=clean_environment(),
         ) as child,
@@ -78,14 +79,17 @@ def start(
 
 
 def hand_on(lines: Iterable[str] | None, tell: Callable[[str], None] | None) -> None:
-    """Give each line to `tell` until there are no more."""
+    """Call `tell` with each line, until the stream ends."""
     if lines is not None and tell is not None:
         for line in lines:
             tell(line.rstrip("\n"))
 
 
 def directory_of(words: Sequence[str], code: int, printed: str) -> Path:
-    """The run directory that a verb has printed last. AlreadyReported or VerbFailed for an exit code other than 0."""
+    """The run directory, which a verb prints as its last line.
+
+    Raises AlreadyReported for exit code 2, and VerbFailed for any other code but 0.
+    """
     if code == 2:
         raise AlreadyReported(f"roundround {' '.join(words)} was refused")
     if code:
@@ -102,9 +106,9 @@ WARM = [
 
 
 def start_warm(words: Sequence[str], log: Path) -> Path:
-    """`start` in a process forked from one that has imported the verbs already, which saves seconds each time.
+    """Like `start`, but forks from a process that has already imported the verbs, which saves seconds each time.
 
-    Standard error is added to a file. On a system that cannot fork so, this is `start`.
+    Standard error is appended to the file `log`. On a system without a fork server it calls `start`.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return start(words, log=log)
@@ -127,8 +131,8 @@ def start_warm(words: Sequence[str], log: Path) -> Path:
 
 
 def be_verb(words: list[str], out: str, log: str) -> None:
-    """Be `roundround WORDS` in this process, whose output goes to files."""
-    os.setpgid(0, 0)  # Ctrl-C comes from the parent alone
+    """Run `roundround WORDS` in this process, with standard output and standard error in files."""
+    os.setpgid(0, 0)  # so that Ctrl-C reaches this process only through its parent
     os.environ.pop(RAISES, None)
     for number, path, stream in ((1, out, sys.stdout), (2, log, sys.stderr)):
         stream.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # as `start_warm` reads it

@@ -1,6 +1,6 @@
-"""The device that a run computes on: its choice, its description, its memory, and the peak that a process has used.
+"""The device that a run computes on: its choice, its description, its memory, and the peak memory of a process.
 
-torch takes seconds to import, and a verb without it asks only for the peak.
+torch takes seconds to import, so it is imported inside functions: a verb without torch needs only the peak memory.
 
 Tested by tests/training/test_train.py, tests/training/test_meter.py and tests/test_memory.py.
 """
@@ -26,7 +26,10 @@ STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")  #
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is a GPU if there is one, another for each process. UserError for a device that torch does not have."""
+    """The device of this name. `auto` is a GPU if there is one, and each process of a machine gets its own.
+
+    Raises UserError if torch cannot use the device.
+    """
     import torch
 
     if name == "auto":
@@ -38,7 +41,7 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
         if device.type == "cuda" and device.index is not None:
-            torch.cuda.set_device(device)  # of kernels that are launched on the current device
+            torch.cuda.set_device(device)  # for kernels that are launched on the current device
     except (RuntimeError, AssertionError) as error:  # torch adds a page about backends
         why = str(error).splitlines()[0].partition(". ")[0]
         raise UserError(f"device={name} cannot be used: {why}") from error
@@ -46,7 +49,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def describe_device(device: torch.device) -> str:
-    """The device in words, for the manifest."""
+    """The name of the device, for the manifest."""
     import torch
 
     if device.type == "cuda":
@@ -60,11 +63,11 @@ def describe_device(device: torch.device) -> str:
     return f"{device.type}: {names[0] if names else 'unknown'}, {torch.get_num_threads()} threads"
 
 
-# -- how much it holds
+# -- memory of the device
 
 
 def memory(device: torch.device) -> int:
-    """Bytes of the device; on a CPU what the machine, the control groups of the process and `ulimit -v` allow."""
+    """The memory of the device in bytes; on a CPU the least that the machine, control groups and `ulimit -v` allow."""
     if device.type == "cuda":
         import torch
 
@@ -90,21 +93,24 @@ def limits_of_control_groups() -> list[int]:
 
 
 def check_fits(n_bytes: int, device: torch.device, what: str, instead: str) -> None:
-    """Raises UserError if the device has less than `n_bytes`, a lower bound of what is needed."""
+    """Raises UserError if the device has less memory than `n_bytes`, which is a lower bound of what is needed.
+
+    what, instead: what needs the memory, and what to do instead, for the message.
+    """
     there = memory(device)
     if n_bytes > there:
         needed, held = (f"{n / 2**30:,.1f}" if n < 10 * 2**30 else f"{n / 2**30:,.0f}" for n in (n_bytes, there))
         raise UserError(f"{what} needs at least {needed} GiB and {device.type} has {held}; {instead}")
 
 
-# -- what a process has used
+# -- peak memory of a process
 
 
 class PeakMemory:
     """The most bytes that this process uses from now on.
 
-    An earlier run in the same process, such as a job of the sweep, may have used more. Linux can forget that. On other
-    systems the peak is not known.
+    An earlier run in the same process, such as another job of a sweep, may have used more. Linux can reset the peak. On
+    other systems the peak is not known.
     """
 
     def __init__(self) -> None:
@@ -116,7 +122,7 @@ class PeakMemory:
             cuda.reset_peak_memory_stats(n)
 
     def so_far(self) -> dict[str, int | None]:
-        """`resident_bytes` and `device_bytes` (of CUDA's tensors); None if it is not known, or no GPU is used."""
+        """`resident_bytes` (None if not known) and `device_bytes`, those of CUDA tensors (None if no GPU is used)."""
         of_gpus = max((cuda.max_memory_allocated(n) for cuda, n in gpus()), default=0)
         return {"resident_bytes": resident_peak() if self.forgotten else None, "device_bytes": of_gpus or None}
 
@@ -125,7 +131,7 @@ def resident_peak() -> int | None:
     """The peak in bytes; None if the system is not Linux."""
     with suppress(OSError):
         found = re.search(r"^VmHWM:\s+(\d+) kB$", STATUS.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-        if found is not None:  # not getrusage, which remembers the process that this one was forked from
+        if found is not None:  # getrusage would include the peak of the process from which this one was forked
             return int(found[1]) * 1024
     return None
 
@@ -137,7 +143,7 @@ def gpus() -> list[tuple[Any, int]]:
 
 
 def larger(first: Mapping[str, int | None] | None, second: Mapping[str, int | None]) -> dict[str, int | None]:
-    """The peaks of a run that was stopped and resumed."""
+    """For each kind of memory, the larger of the peaks before a run was stopped and after it was resumed."""
     earlier = first or {}
     return {
         name: max((n for n in (earlier.get(name), now) if n is not None), default=None) for name, now in second.items()

@@ -1,10 +1,11 @@
 """Signals that stop a run: at once, by raising `Interrupted`, or between two steps.
 
-SIGINT is Ctrl-C, SIGTERM asks for the end, SIGHUP says that the terminal is gone; Slurm and submitit send SIGUSR1 or
-SIGUSR2 before a job's time is over.
+SIGINT is Ctrl-C, SIGTERM asks the process to end, SIGHUP means that the terminal is gone; Slurm and submitit send
+SIGUSR1 or SIGUSR2 before a job's time is over.
 
-An exception raised while modules are imported can come out of any line: it is lost in a callback, looks like a failed
-import, or is followed by tracebacks of half-imported libraries. So a signal during imports ends the process at once.
+An exception that a signal raises during imports can appear at any line: it may be lost in a callback, look like a
+failed import, or leave half-imported libraries that print tracebacks. So a signal during imports ends the process at
+once.
 
 Tested by tests/command_line/test_interruption.py.
 """
@@ -29,15 +30,15 @@ STOP_SIGNALS = tuple(
     for name, number in signal.Signals.__members__.items()
     if name in ("SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 )
-SECONDS_OF_ONE_REQUEST = 1.0  # signals within it are one
+SECONDS_OF_ONE_REQUEST = 1.0  # further signals within this time count as the same request
 Handler = Callable[[int, FrameType | None], None]
 
 
 def on_signals(handler: Handler) -> dict[int, Any]:
-    """Let the stop signals call the handler; returns the earlier handlers. In a thread, which can set none, nothing.
+    """Let the stop signals call the handler; returns the earlier handlers. Outside the main thread it does nothing.
 
-    A signal that is ignored stays ignored: a shell starts `train & other` so that Ctrl-C reaches only the other, and
-    nohup ignores SIGHUP. A signal whose handler was not set by Python (None) stays too: it could not be put back.
+    A signal that is ignored stays ignored: a shell makes a background process ignore Ctrl-C, and nohup ignores SIGHUP.
+    A handler that was not set by Python (None) is kept too, because it could not be restored.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}
@@ -53,7 +54,7 @@ def put_back(handlers: dict[int, Any]) -> None:
 
 @contextmanager
 def signals_ignored() -> Iterator[None]:
-    """Inside, stop signals are ignored: a process that ends already reports why, in a bounded time."""
+    """Inside, stop signals are ignored, so that a process that is ending can report why. Use it for short work only."""
     handlers = on_signals(ignore)
     try:
         yield
@@ -63,7 +64,10 @@ def signals_ignored() -> Iterator[None]:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Inside, stop signals wait: native code that calls Python, as in matplotlib, would raise its own error instead."""
+    """Inside, stop signals are delayed until the block ends.
+
+    Native code that calls Python, as in matplotlib, would turn `Interrupted` into an error of its own.
+    """
     held: list[int] = []
     handlers = on_signals(lambda signum, frame: held.append(signum))
     try:
@@ -75,25 +79,25 @@ def signals_held() -> Iterator[None]:
 
 
 def pass_on(signum: int, handlers: dict[int, Any]) -> None:
-    """Inside a job of submitit, let its handler have the signal too: it puts the job back into the queue, and exits."""
+    """In a job of submitit, call its own handler too, which puts the job back into the queue and exits."""
     handler = handlers.get(signum)
     if "SUBMITIT_EXECUTOR" in os.environ and callable(handler) and signum != signal.SIGINT:
         handler(signum, None)
 
 
 def ignore(signum: int, frame: FrameType | None) -> None:
-    """Let a signal pass."""
+    """A handler that does nothing."""
 
 
 def interrupt(signum: int, frame: FrameType | None) -> None:
-    """Raise `Interrupted`, so that the task can end in order."""
+    """A handler that raises `Interrupted`, so that the main thread can clean up."""
     raise Interrupted(signum)
 
 
 def send_again(ignored: sys.UnraisableHookArgs) -> None:
-    """A `sys.unraisablehook`: an `Interrupted` that rose in a weakref's callback or a __del__ is not lost.
+    """A `sys.unraisablehook` for an `Interrupted` that was raised in a weakref's callback or in a __del__.
 
-    Python drops what is raised there; so the signal is sent once more, a moment later, when another line is reached.
+    Python drops exceptions raised there, so the signal is sent again a moment later, when other code runs.
     """
     if isinstance(ignored.exc_value, Interrupted):
         threading.Timer(0.01, os.kill, (os.getpid(), ignored.exc_value.signum)).start()
@@ -109,14 +113,14 @@ def end_at_once(signum: int, frame: FrameType | None) -> None:
 
 
 def say(line: str) -> None:
-    """Write a line on standard error in a signal's handler, where the main thread may hold a stream's lock."""
-    with suppress(OSError):  # on a terminal, in place of a progress bar, which is drawn again below
+    """Write a line on standard error from a signal handler, past Python's stream, whose lock may be held."""
+    with suppress(OSError):  # on a terminal it replaces the progress bar, which is then drawn again below
         os.write(2, b"\r\033[K" * os.isatty(2) + f"roundround: {line}\n".encode())
 
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Processes started inside never get SIGINT; this one gets it afterwards."""
+    """Processes that are started inside never receive SIGINT; this process receives it after the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -125,10 +129,10 @@ def interrupts_blocked() -> Iterator[None]:
 
 
 class StopSignal:
-    """Turns the first stop signal into a flag, read between two steps; a later one raises Interrupted at once.
+    """Turns the first stop signal into a flag, read between two steps; a later signal raises Interrupted at once.
 
-    The first is answered with a line, since a step may take long. Signals that come together, as of a launcher or of a
-    key that is held, are one request.
+    The first signal prints a line, because a step may take long. Signals within SECONDS_OF_ONE_REQUEST of it, from a
+    launcher or a key that is held down, count as the same request.
     """
 
     def __init__(self) -> None:
@@ -137,7 +141,7 @@ class StopSignal:
         self.handlers: dict[int, Any] = {}
 
     def start(self) -> None:
-        """Take over the signals, where this is the main thread."""
+        """Install the handler, if this is the main thread."""
         self.handlers = on_signals(self.ask)
 
     def ask(self, signum: int, frame: FrameType | None) -> None:
@@ -149,6 +153,6 @@ class StopSignal:
             raise Interrupted(signum)  # asked twice: do not wait for the step
 
     def close(self) -> None:
-        """Give the signals back."""
+        """Restore the earlier handlers."""
         put_back(self.handlers)
         self.handlers = {}

@@ -1,7 +1,7 @@
-"""Who started this process: a person, or a launcher that started several which work on one run together.
+"""Who started this process: a person, or a launcher that started several processes to work on one run together.
 
-The launchers' variables are read here and nowhere else, before anything slow is imported; `training/trainer.py` gives
-Lightning what they say. A variable alone, such as a stale RANK=1, means nothing.
+The environment variables of launchers are read only here, before anything slow is imported; `training/trainer.py`
+passes their values on to Lightning. A single variable, such as a stale RANK=1, is ignored.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 from roundround.support.errors import AlreadyReported, UserError
 
-STARTED_BY = "ROUNDROUND_STARTED_BY"  # variable: the process that made Lightning start this one, by its number
+STARTED_BY = "ROUNDROUND_STARTED_BY"  # environment variable: the pid of the process that had Lightning start this one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """The processes that a launcher started, with the number of this one among all and on its machine.
+    """The processes that a launcher started; `rank` and `local_rank` number this process among all and on its machine.
 
-    machine: the number of this machine among all.
+    machine: the number of this machine among all machines.
     """
 
     launcher: str
@@ -38,7 +38,7 @@ def launch() -> Launch | None:
         return read("torchrun", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", machine="GROUP_RANK")
     in_shell = in_shell_of_salloc() or os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
     if "SLURM_NTASKS" in os.environ and not in_shell:
-        on_machine = int_of("SLURM_NTASKS") // max(1, int_of("SLURM_STEP_NUM_NODES"))  # Lightning needs as many on each
+        on_machine = int_of("SLURM_NTASKS") // max(1, int_of("SLURM_STEP_NUM_NODES"))  # equally many on each
         return read("srun", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", on_machine, machine="SLURM_NODEID")
     if {"LOCAL_RANK", "NODE_RANK", "MASTER_PORT", "WORLD_SIZE"} <= os.environ.keys():
         return read("Lightning", "LOCAL_RANK", "LOCAL_RANK", "WORLD_SIZE", "WORLD_SIZE", machine="NODE_RANK")
@@ -46,13 +46,13 @@ def launch() -> Launch | None:
 
 
 def int_of(name: str) -> int:
-    """A variable as a number; 0 if it is none."""
+    """An environment variable as a number; 0 if it is not set or no number."""
     value = os.environ.get(name, "")
     return int(value) if value.isdecimal() else 0
 
 
 def in_shell_of_salloc() -> bool:
-    """Whether this process runs in an allocation of Slurm, and Slurm has not started it as a task.
+    """Whether this process runs in an allocation of Slurm without being a task that Slurm started.
 
     Lightning recognises such a shell only by the name of the job, which salloc -J changes.
     """
@@ -62,7 +62,7 @@ def in_shell_of_salloc() -> bool:
 def read(
     launcher: str, rank: str, local_rank: str, n_processes: str, n_on_machine: str | int, *, machine: str
 ) -> Launch:
-    """A launch from the variables of these names."""
+    """The launch that the environment variables of these names describe."""
     names = (rank, local_rank, n_processes, n_on_machine)
     values = [name if isinstance(name, int) else int(os.environ[name]) for name in names]
     return Launch(
@@ -76,16 +76,16 @@ def read(
 
 
 def rank() -> int:
-    """This process's rank among those that train one model together; 0 when alone."""
+    """The rank of this process among all processes of the launch; 0 if a person started it."""
     launched = launch()
     return launched.rank if launched is not None else 0
 
 
 def together() -> Launch | None:
-    """The launch of this process and of others that work on the same run; None when alone."""
+    """The launch of the processes that work on this run; None if there is only this process."""
     launched = launch()
     if launched is None or launched.n_processes == 1 or without_srun(launched):
-        return None  # the script of sbatch is one process
+        return None  # sbatch runs its script as one process
     return launched
 
 
@@ -95,15 +95,16 @@ def first_is_gone() -> bool:
 
 
 def launched_from_outside() -> Launch | None:
-    """`together` by torchrun or srun; None if Lightning started the processes."""
+    """As `together`, for torchrun and srun; None if Lightning started the processes."""
     launched = together()
     return None if launched is None or launched.launcher == "Lightning" else launched
 
 
 def check_alone(verb: str, sharing: Sequence[str]) -> None:
-    """Raises UserError for a verb that would do the same in each of several processes; AlreadyReported in all but one.
+    """Raises UserError if a launcher started several processes and the verb would repeat its work in each of them.
 
-    sharing: the verbs that share their work among the processes of a launcher.
+    Only the first process raises UserError; the others raise AlreadyReported. sharing: the verbs that divide their work
+    among the processes of a launcher.
     """
     launched = together()
     if launched is None or verb in sharing:
@@ -117,24 +118,24 @@ def check_alone(verb: str, sharing: Sequence[str]) -> None:
 
 
 def without_srun(launched: Launch) -> bool:
-    """Whether this is the script of sbatch itself, which has the variables of the first task but is no task."""
+    """Whether this process is the script of sbatch: it has the variables of the first task but is not a task."""
     return launched.launcher == "srun" and "SLURM_STEP_ID" not in os.environ
 
 
 def speaks() -> bool:
-    """Whether this process prints for all: the first one."""
+    """Whether this process prints for all processes, which only rank 0 does."""
     return rank() == 0
 
 
 def address() -> tuple[str, int]:
-    """Host and port at which the first process meets the others: torchrun's and Lightning's own, or the Slurm job's."""
+    """Host and port at which the processes meet: set by torchrun or Lightning, or derived from the Slurm job."""
     host = os.environ.get("MASTER_ADDR") or first_host(os.environ.get("SLURM_STEP_NODELIST", "127.0.0.1"))
     port = os.environ.get("MASTER_PORT") or str(15000 + (31 * int_of("SLURM_JOB_ID") + int_of("SLURM_STEP_ID")) % 10000)
     return host, int(port)
 
 
 def name_of_run(launched: Launch) -> str:
-    """A name that only the processes of one run share: another run may have opened the port."""
+    """A name that only the processes of one run share, because another run may use the same port."""
     names = {
         "torchrun": ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),  # its store outlives an attempt
         "srun": ("SLURM_JOB_ID", "SLURM_STEP_ID"),
@@ -144,19 +145,19 @@ def name_of_run(launched: Launch) -> str:
 
 
 def first_host(nodes: str) -> str:
-    """The first machine of Slurm's list, such as gpu03 of `gpu[03-05,9],login`."""
+    """The first machine in Slurm's list, such as gpu03 in `gpu[03-05,9],login`."""
     found = re.match(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\])?([^,]*)", nodes)
     return "".join(part or "" for part in found.groups()) if found else nodes
 
 
 def job() -> str | None:
-    """The name of this process's job, which stays the same when Slurm or torchrun starts it again."""
+    """The name of this process's job, which stays the same if Slurm or torchrun starts the job again."""
     number, launched = os.environ.get("SLURM_JOB_ID"), os.environ.get("TORCHELASTIC_RUN_ID")
-    if launched is not None:  # "none" if no name was given: then all attempts have the same parent, the agent
+    if launched is not None:  # without a given name it is "none"; all attempts have the same parent
         return f"torchrun {launched if launched != 'none' else f'{os.getppid()} of {socket.gethostname()}'}"
     return None if number is None else f"slurm {number} of {os.environ.get('SLURM_CLUSTER_NAME', 'a cluster')}"
 
 
 def started_again() -> bool:
-    """Whether Slurm has put this job back into the queue before, or torchrun --max-restarts has started it again."""
+    """Whether this is not the first start of the job: Slurm requeued it, or torchrun --max-restarts restarted it."""
     return int_of("SLURM_RESTART_COUNT") > 0 or int_of("TORCHELASTIC_RESTART_COUNT") > 0

@@ -1,10 +1,10 @@
 """The processes that work on one run together: how they meet, what they exchange, and which one is missing.
 
 They meet at a key-value store of torch.distributed, at the address that their launcher gives: torchrun's own store, or
-one in the first process. Each process writes there what it was asked to do, and the first answers all. A process that
-ends writes how it ended: the collective operation of the others then fails, and they can report which process caused
-it. A killed process writes nothing, but the processes on its machine see that it is gone. What they compute together
-goes through the groups of torch.distributed.
+a store in the first process. Each process writes its request (the verb and its settings) there, and the first process
+answers all of them. A process that ends writes how it ended: when the collective operations of the others then fail,
+they can report which process was the cause. A killed process writes nothing, but the processes on its machine see that
+it is gone. Tensors are exchanged through the groups of torch.distributed.
 """
 
 from __future__ import annotations
@@ -28,46 +28,47 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch takes seconds to import
 
 Value = TypeVar("Value")
-SECONDS_TO_COME = 120.0  # from the first process to the last: they start together, but import at their own pace
-SECONDS_TO_ANSWER = 6.0  # a roll call; a living process answers in a second
-SECONDS_TO_LEAVE = 30.0  # that a process which has failed waits for the others to end as well
-SECONDS_TO_NOTICE = 5.0  # in which a process's own collective operation fails after another process has failed
+SECONDS_TO_COME = 120.0  # to wait for the last process: they start together, but their imports take different times
+SECONDS_TO_ANSWER = 6.0  # to wait for answers to a roll call; a living process answers within a second
+SECONDS_TO_LEAVE = 30.0  # that a failed process waits until the others have ended too
+SECONDS_TO_NOTICE = 5.0  # after another process failed, until this process's own collective operation should fail
 SECONDS_BETWEEN_CHECKS = 0.5
 RANK = "rank"
 KILLED: dict[str, Any] = {"code": 1, "line": "was killed, or its machine is gone"}
 
 
 class Peers:
-    """This process among those of its run. It is alone until `join`: every method then does what one process needs.
+    """This process among the processes of its run. Until `join`, every method works as if it were the only one.
 
-    request: what this process was asked to do, by name; it must be the same everywhere. give_up: ends the process from
-    another thread, with this line, while the main thread waits inside a library for a process that is gone.
+    request: what this process was asked to do, as named values; they must be equal in all processes. give_up: ends this
+    process from another thread, printing a line, while the main thread waits inside a library for a process that is
+    gone.
     """
 
-    store: Store  # set when they meet, or when this process leaves before
+    store: Store  # set when the processes meet, or when this process leaves before that
 
     def __init__(
         self, request: Mapping[str, Any] | None = None, *, give_up: Callable[[str], None] = lambda line: None
     ) -> None:
         self.request, self.give_up = dict(request or {}), give_up
-        self.record: Callable[[str], None] = lambda line: None  # how the run ended, if `give_up` leaves no time for it
+        self.record: Callable[[str], None] = lambda line: None  # records how the run ended, before `give_up` is called
         launched = together()
         self.rank, self.n = (0, 1) if launched is None else (launched.rank, launched.n_processes)
-        if self.n > 1:  # torch, which is not imported yet, would print twenty lines about a lost connection
+        if self.n > 1:  # else torch, which is not imported yet, prints twenty lines about a lost connection
             os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         self.have_met = self.holds_store = False
         self.answer: dict[str, Any] = {}
         self.is_leaving, self.left = False, threading.Event()
         self.reporting = threading.Lock()  # held by the thread that reports how this process ends
-        self.gone: set[int] = set()  # processes that another thread has seen end
+        self.gone: set[int] = set()  # processes whose end the watching thread has seen
         self.named_lost: dict[int, dict[str, Any]] = {}
 
     # -- coming
 
     def join(self, answer: Mapping[str, Any] | None = None) -> None:
-        """Meet the others, if there are any. `answer` is what the first process sends to all of them.
+        """Meet the other processes, if there are any. answer: the values that the first process sends to all of them.
 
-        Raises UserError if one of them was asked for something else, has refused, or does not come.
+        Raises UserError if a process has another request, has refused its input, or does not come in time.
         """
         self.answer = dict(answer or self.answer)
         if together() is not None and not self.have_met:
@@ -90,16 +91,16 @@ class Peers:
         threading.Thread(target=self.watch_others, name="peers", daemon=True).start()
 
     def connect(self, *, seconds: float = SECONDS_TO_COME) -> Store:
-        """Open the store, in short attempts, between which a signal can interrupt.
+        """Open the store, in short attempts, so that a signal can interrupt between them.
 
-        torch prints twenty lines about each failed attempt, so it gets only a port that answers. UserError if the store
-        cannot be opened, PeerLost if the first process was killed before it held one.
+        torch prints twenty lines about each failed attempt, so it is called only when the port answers. Raises
+        UserError if the store cannot be opened, and PeerLost if the first process was killed before it opened one.
         """
         from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # torch takes seconds to import
 
         launched = together()
         assert launched is not None
-        self.rank, self.n = launched.rank, launched.n_processes  # Lightning's first process was alone before
+        self.rank, self.n = launched.rank, launched.n_processes  # before, Lightning's first process counted as alone
         host, port = address()
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = host, str(port)  # for the groups of torch.distributed
         self.holds_store = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -123,7 +124,7 @@ class Peers:
         return PrefixStore(name_of_run(launched), store)
 
     def refusal(self) -> str | None:
-        """Wait for all; the reason why they cannot start, or None."""
+        """Wait for the requests of all processes; returns the reason why they cannot start together, or None."""
         for rank in range(1, self.n):
             self.wait_for(f"request/{rank}", rank)
             theirs = json.loads(self.store.get(f"request/{rank}"))
@@ -137,7 +138,10 @@ class Peers:
         return None
 
     def wait_for(self, key: str, rank: int) -> None:
-        """Wait until a process has put this into the store. UserError if it has left, or does not come in time."""
+        """Wait until the process `rank` has set this key in the store.
+
+        Raises UserError if it refused its input or does not come in time; PeerLost or Interrupted for another end.
+        """
         began = time.monotonic()
         while not self.present(key):
             leaving = self.how_left(rank)
@@ -152,7 +156,7 @@ class Peers:
     # -- working together
 
     def gather(self, value: Value) -> list[Value]:
-        """Everybody's value, in the order of ranks."""
+        """The values of all processes, in the order of ranks."""
         if self.n == 1:
             return [value]
         from torch import distributed
@@ -167,18 +171,18 @@ class Peers:
     # -- leaving
 
     def leave(self, code: int, line: str) -> bool:
-        """Record how this process ends; returns whether the first process has received it, or ends too.
+        """Record how this process ends; returns whether the first process has received the record, or ends too.
 
-        After a failure each waits for the others, because some launchers kill all when the first has ended; the process
-        that holds the store ends last. If a process was lost they do not wait: another that waits for them in a
-        collective operation learns of the loss only when they end.
+        After a failure each process waits until the others end, because some launchers kill all processes as soon as
+        one ends; the process that holds the store ends last. If a process was lost, nobody waits: a process that is
+        stuck in a collective operation learns of the loss only when the others end.
         """
         if self.n == 1:
             return False
         received, self.is_leaving = False, True
         try:
-            if not self.have_met:  # refused before it has met the others
-                if not 0 < code < 128 or 0 in self.named_lost or together() is None:  # Lightning has ended its own
+            if not self.have_met:  # this process was refused before it met the others
+                if not 0 < code < 128 or 0 in self.named_lost or together() is None:  # Lightning ends those it started
                     return False
                 self.store = self.connect(seconds=SECONDS_TO_ANSWER)
             self.record_end(code, line)
@@ -191,7 +195,7 @@ class Peers:
                 time.sleep(0.05)
             received = received or self.present("request/0") or self.present("left/0")
         except (RuntimeError, UserError):
-            pass  # the store went, with the first process
+            pass  # the store has ended with the first process
         finally:
             self.left.set()
         return received
@@ -204,10 +208,10 @@ class Peers:
 
     @contextmanager
     def naming_who_left(self) -> Iterator[None]:
-        """Inside, an error that another process caused becomes an error that names this process.
+        """Inside, an error that another process caused is replaced by an error that names that process.
 
-        A failed collective operation reports only that a connection was closed, and a launcher that has seen one
-        process die sends SIGTERM to the others.
+        Without this, a failed collective operation reports only that a connection was closed; and if one process dies,
+        a launcher sends SIGTERM to the others.
         """
         try:
             yield
@@ -219,18 +223,19 @@ class Peers:
             caused = {
                 rank: leaving
                 for rank, leaving in self.who_left().items()
-                if 0 < leaving["code"] < 128 and (why is None or why not in leaving["line"])  # not all alike
+                if 0 < leaving["code"] < 128 and (why is None or why not in leaving["line"])  # not the same error
             }
             if not caused:
                 put_back(handlers)
                 raise
-            self.named_lost = caused  # from here on a launcher's SIGTERM, which comes late, must not hide it
+            self.named_lost = caused  # signals stay ignored: a launcher's late SIGTERM must not hide this error
             raise self.error_of(*next(iter(caused.items()))) from error
 
     def who_left(self) -> dict[int, dict[str, Any]]:
-        """A roll call: who has left, and how. A process that neither answers nor has recorded its end was killed.
+        """Call the roll: the processes that have left, and how each ended.
 
-        If one has left because of a third, its record names the third. A process that has not come yet has not left.
+        A process that neither answers nor has recorded its end counts as killed. If a process ended because it lost
+        another one, only the lost one is returned. A process that has not come yet has not left.
         """
         waiting, found = set(range(self.n)) - {self.rank}, {}
         deadline = time.monotonic() + SECONDS_TO_ANSWER
@@ -247,12 +252,12 @@ class Peers:
                     if leaving is not None or not has_come or self.present(f"here/{rank}"):
                         waiting.remove(rank)
                 time.sleep(0.05)
-        except RuntimeError:  # the store went, with the first process
+        except RuntimeError:  # the store has ended with the first process
             waiting = {0}
         return {**dict.fromkeys(sorted(waiting), KILLED), **found}
 
     def watch_others(self) -> None:
-        """While this process lives: answer roll calls, see who is gone, and end it if it does not notice by itself."""
+        """The watching thread: answers roll calls, sees who is gone, and ends this process if it does not notice."""
         here: dict[int, str] = {}
         try:
             here = self.processes_here()
@@ -274,15 +279,15 @@ class Peers:
                 self.give_up_on(0, KILLED)
 
     def processes_here(self) -> dict[int, str]:
-        """The other processes that can be seen from this one, by rank: number and start."""
+        """The pid and start time of the other processes that this one can see (on the same machine), by rank."""
         found = {rank: self.store.get(f"process/{rank}").decode() for rank in range(self.n) if rank != self.rank}
         ids = process_ids()
         return {rank: process.removeprefix(ids) for rank, process in found.items() if ids and process.startswith(ids)}
 
     def give_up_on(self, rank: int, leaving: Mapping[str, Any]) -> None:
-        """End this process, which did not see in time that another one is gone."""
+        """End this process, because it did not notice in time that the process `rank` is gone."""
         if not self.may_report() and self.left.wait(SECONDS_TO_LEAVE):
-            return  # the main thread has seen it at the last moment
+            return  # the main thread has just noticed it and reports it
         self.named_lost = {rank: dict(leaving)}
         line, prints = one_line(self.error_of(rank, leaving)), self.speaks and not self.is_leaving
         if prints:
@@ -293,21 +298,21 @@ class Peers:
         self.give_up(line if prints else "")
 
     def may_report(self) -> bool:
-        """Whether this thread is the first to ask: it reports how the process ends."""
+        """Whether the calling thread shall report how the process ends: True for the first thread that asks."""
         return self.reporting.acquire(blocking=False)
 
     def killed(self, rank: int) -> Exception | Interrupted:
-        """How this process ends because another one is gone without a word."""
+        """The error with which this process ends because the process `rank` is gone without a record."""
         self.named_lost = {rank: KILLED}
         return self.error_of(rank, KILLED)
 
     def error_of(self, rank: int, leaving: Mapping[str, Any]) -> Exception | Interrupted:
-        """How this process ends because another did."""
+        """The error with which this process ends because the process `rank` ended in this way."""
         code = leaving["code"]
         if code >= 128:
             return Interrupted(code - 128)
         line = leaving["line"]
-        if not line.startswith(f"{RANK} "):  # of a third one
+        if not line.startswith(f"{RANK} "):  # else the line already names a third process
             line = f"{self.name(rank)} {line}" if code == 1 else f"{self.name(rank)}: {line}"
         return UserError(line) if code == 2 else PeerLost(line)
 
@@ -322,12 +327,12 @@ class Peers:
 
     @property
     def speaks(self) -> bool:
-        """Whether this process prints for all: the first that is not lost."""
+        """Whether this process prints for all processes: it is the first one that is not lost."""
         return self.rank == min(set(range(self.n)) - self.named_lost.keys())
 
 
 def process_ids() -> str:
-    """Names the machine since its start, and the namespace of process numbers; empty if the system has no /proc."""
+    """An id of the machine's boot and of the pid namespace; empty if the system has no /proc."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -335,7 +340,7 @@ def process_ids() -> str:
 
 
 def start_of(pid: int) -> str | None:
-    """When a process of this machine started, in ticks of its clock; None if it is gone, or was killed."""
+    """When a process of this machine started, in clock ticks since boot; None if it has ended."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -344,6 +349,6 @@ def start_of(pid: int) -> str | None:
 
 
 def is_gone(process: str) -> bool:
-    """Whether a process of this machine, by its number and start, has ended."""
+    """Whether a process of this machine, given as its pid and start time, has ended."""
     pid, start = process.split()
     return start_of(int(pid)) != start

@@ -1,17 +1,18 @@
-"""Checkpoints: weights as safetensors, trainer state apart, each guarded by its hash; nothing is ever unpickled.
+"""Checkpoints: weights and trainer state in separate safetensors files with hashes; nothing is ever unpickled.
 
 checkpoints/step-00000200/  model.safetensors    the weights
                             trainer.safetensors  the optimizer's tensors, as "<parameter>.<name>"
                             state.json           step, losses, the optimizer's numbers, sha256 of the other files
 checkpoints/last, best      links to such folders, for people and other programs
 
-If processes share the parameters out, each writes two files of its own in place of the first two
+If the parameters are sharded over processes, each process writes two files of its own in place of the first two
 (sharded_checkpoints.py), with the same names of tensors inside and the same state.json. `load` and `load_weights` read
 both layouts.
 
-A folder is written under a hidden name, flushed to the disk and renamed, and renamed back before it is deleted: with a
-step's name it is whole. The folders, never the links, say which checkpoint is the last and which the best: a writer
-may be killed after it has written a folder and before it has made the links. The newest state.json has the best step.
+A folder is written under a hidden name, flushed to the disk and then renamed; it is renamed back before it is deleted.
+So a folder with a step's name is always complete. The last and the best checkpoint are determined from the folders and
+never from the links, because a writer may be killed before it makes the links. The newest state.json names the best
+step.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from roundround.support.files import (
 WEIGHTS, TRAINER, STATE = "model.safetensors", "trainer.safetensors", "state.json"
 STEP, LINKS = "step-", ("last", "best")
 NAME = re.compile(rf"{STEP}\d{{8,18}}")  # of a checkpoint
-OF_OPTIMIZER = re.compile(r"\d+\..+")  # the names of its tensors, which no weight has
-KEPT = 2  # beside the best
+OF_OPTIMIZER = re.compile(r"\d+\..+")  # the names of the optimizer's tensors; no weight has such a name
+KEPT = 2  # newest checkpoints, beside the best
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ def save(
 ) -> Path:
     """Write the checkpoint of a step atomically, then update the links and delete old ones; returns its folder.
 
-    `state` is json; its "best", where there is one, says the step of the lowest loss so far and that loss.
-    Raises OSError or SafetensorError if the disk is full (`is_full`); then nothing is half-written.
+    `state` is json; its "best", if present, holds the step of the lowest loss so far and that loss.
+    Raises OSError or SafetensorError if the disk is full (`is_full`); then no incomplete checkpoint remains.
     """
     final = checkpoints / folder_of(step)
     folder = hidden(final)
@@ -80,13 +81,13 @@ def save(
 
 
 def amend(folder: Path, **state: Any) -> None:
-    """Change what a checkpoint's state says, atomically, and update the links."""
+    """Change these values in a checkpoint's state.json, atomically, and update the links."""
     write_json(folder / STATE, read_state(folder) | state)
     update_links(folder.parent)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write one safetensors file and flush it to the disk. SafetensorError if the disk is full (`is_full`)."""
+    """Write one safetensors file and flush it to the disk. Raises SafetensorError if the disk is full (`is_full`)."""
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
     usual_mode(path)
     with open(path, "rb+") as file:
@@ -116,7 +117,7 @@ def update_links(checkpoints: Path) -> None:
         set_link(checkpoints, name, folder)
     for folder in steps(checkpoints)[:-KEPT]:
         if folder != kept["best"]:
-            os.rename(folder, hidden(folder))  # a kill on the way leaves no half of one under its name
+            os.rename(folder, hidden(folder))  # so that a kill leaves no partly deleted folder under a step's name
             shutil.rmtree(hidden(folder))
 
 
@@ -170,7 +171,7 @@ def newest(checkpoints: Path) -> Path | None:
 
 
 def best(checkpoints: Path) -> Path | None:
-    """The folder of the lowest held-out loss so far, which the newest one records; None if there is none."""
+    """The folder of the lowest held-out loss so far, as the newest checkpoint records it; None if there is none."""
     folder = newest(checkpoints)
     measured = read_state(folder).get("best") if folder is not None else None
     if measured is None or measured["step"] is None:
@@ -186,9 +187,9 @@ def find(run: Path, name: str) -> Path:
     """
     checkpoints = run / "checkpoints"
     folder: Path | None = checkpoints / name
-    if name in LINKS:  # what the links lead to does not count
+    if name in LINKS:  # the links themselves may be out of date
         folder = best(checkpoints) if name == "best" else newest(checkpoints)
-    there = steps(checkpoints)  # read after the newest: another process may have just written it
+    there = steps(checkpoints)  # read last, because another process may have just written the newest
     if folder not in there:
         names = ", ".join(path.name for path in there)
         raise UserError(f"{run} has no checkpoint '{name}'" + (f" (there are: {names})" if there else ""))
@@ -199,12 +200,12 @@ def find(run: Path, name: str) -> Path:
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights, whole, after their hashes were checked."""
+    """The weights, unsharded. Their hashes are checked first."""
     return read(folder, read_state(folder), (WEIGHTS,))
 
 
 def load(folder: Path) -> Checkpoint:
-    """Everything, whole, after the hashes were checked."""
+    """Weights, optimizer and state, unsharded. The hashes are checked first."""
     state = read_state(folder)
     tensors = read(folder, state, (TRAINER, WEIGHTS))
     of_optimizer = {name: tensors.pop(name) for name in list(tensors) if OF_OPTIMIZER.fullmatch(name)}
@@ -212,7 +213,7 @@ def load(folder: Path) -> Checkpoint:
 
 
 def read(folder: Path, state: dict[str, Any], files: Sequence[str]) -> dict[str, Tensor]:
-    """The tensors of these files, or of the shards in their place. UserError if one is damaged."""
+    """The tensors of these files, or of the shards that replace them. Raises UserError if a file is damaged."""
     if WEIGHTS in state["sha256"]:
         check_files(folder, state, files)
         return {name: tensor for file in files for name, tensor in load_file(folder / file).items()}
@@ -234,7 +235,10 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def fill(tensors: dict[str, Tensor], folder: Path, *, alone: bool = False) -> None:
-    """Fill tensors from a checkpoint of either layout; sharded ones get their rows. Called by all processes, or one."""
+    """Fill tensors from a checkpoint of either layout; a sharded tensor gets its rows.
+
+    All processes call it, or a single one with `alone`.
+    """
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load as read_into
 
@@ -251,7 +255,7 @@ def check_files(folder: Path, state: dict[str, Any], names: Iterable[str]) -> No
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """The numbers of state.json. UserError if it is damaged."""
+    """The content of state.json. Raises UserError if it is damaged."""
     try:
         state: dict[str, Any] = parse_json(read_text(folder / STATE))
     except (OSError, ValueError) as error:
@@ -260,7 +264,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def join_optimizer(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The optimizer's `state_dict` again."""
+    """The optimizer's `state_dict`, put together again from its tensors and its numbers."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         parameter, _, name = key.partition(".")
@@ -280,9 +284,9 @@ def damaged(folder: Path, name: str) -> UserError:
 
 
 def check_weights(model: nn.Module, weights: Mapping[str, Tensor | torch.Size], folder: Path) -> None:
-    """Raises UserError if the weights of the checkpoint in `folder`, or their sizes, are not the model's.
+    """Raises UserError if names or sizes of the checkpoint's weights differ from those of the model.
 
-    The model may be on the meta device, on which any size costs nothing.
+    The model may be on the meta device. folder: the checkpoint, for the message.
     """
     own = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
     given = {name: list(of.shape if isinstance(of, Tensor) else of) for name, of in weights.items()}
@@ -293,6 +297,6 @@ def check_weights(model: nn.Module, weights: Mapping[str, Tensor | torch.Size], 
 
 
 def load_into(model: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Give a model the weights of the checkpoint in `folder`. UserError if they are not this model's."""
+    """Load the weights of the checkpoint in `folder` into a model. Raises UserError if they do not fit it."""
     check_weights(model, weights, folder)
     model.load_state_dict(dict(weights))

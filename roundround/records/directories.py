@@ -1,6 +1,7 @@
-"""Where runs live: how a directory is claimed and found, and how its run.json is read.
+"""Run directories: how one is claimed and found, and how its run.json is read.
 
-A run directory may be anybody's: every string in its run.json is text. No torch here, so the command line starts fast.
+Anybody may have written a run directory, so no string of its run.json is resolved or run. This module does not import
+torch, so that the command line starts fast.
 Tested by tests/records/test_run.py, test_manifest.py and test_leftovers.py.
 """
 
@@ -45,22 +46,22 @@ FILES = (
     *(MANIFEST, METRICS, RESULTS, PAGE, "code.patch", "tokenizer.json", "table.md", "fitted.yaml"),
     *("metrics.csv", "results.csv"),
 )
-FIGURES = ("*.svg", "*.pdf", "*.png")  # the same, in its folder
+FIGURES = ("*.svg", "*.pdf", "*.png")  # also written atomically, in the folder figures
 SCRATCH = "roundround-rank-"
-NEEDED = {"verb", "status", "started", "roundround", "overrides", "config", "facts", "headline"}  # what makes it one
+NEEDED = {"verb", "status", "started", "roundround", "overrides", "config", "facts", "headline"}  # keys of a manifest
 
 
 def has_words(manifest: Mapping[str, Any], verb: str, overrides: Sequence[str]) -> bool:
-    """Whether this verb with these words, in any order, makes the run."""
+    """Whether the run was made by this verb with these overrides, in any order."""
     return manifest["verb"] == verb and sorted(manifest["overrides"]) == sorted(overrides)
 
 
 def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequence[str] = ()) -> str:
     """Hydra's run directory: the resumed run's own, or a new one claimed under `outputs`.
 
-    A job that Slurm or torchrun starts again, with the same overrides, gets its old directory. Processes other than the
-    first get a scratch folder, because Hydra needs one; only the first writes files. When they train, they get the
-    first one's directory.
+    A job that Slurm or torchrun starts again, with the same overrides, gets its old directory. Only the first process
+    writes files; the others get a scratch folder here, because Hydra needs one, and if they train, they later get the
+    directory of the first process.
     """
     if resume is not None:
         directory = find_run(resume, outputs, verb, done=False)
@@ -72,7 +73,7 @@ def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequen
     if started_again():
         runs = all_runs(runs_of(outputs, verb), verb)
         own = [run for run in runs if run[1].get("job") == job() and has_words(run[1], verb, overrides)]
-        if own:  # else it had not started
+        if own:  # else the job was stopped before it made its run
             return str(max((time_of(manifest["started"]), path) for path, manifest in own)[1])
     if rank() != 0:
         return tempfile.mkdtemp(prefix=SCRATCH)
@@ -80,13 +81,16 @@ def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequen
 
 
 def remove_scratch(directory: Path) -> None:
-    """Remove the directory of a process other than the first; leave any other."""
+    """Remove the directory if it is the scratch folder of a process other than the first."""
     if directory.name.startswith(SCRATCH) and directory.parent == Path(tempfile.gettempdir()):
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def sweep_directory(outputs: str, verb: str) -> str:
-    """Hydra's sweep directory, whose folders are the jobs by number. UserError if a launcher started this process."""
+    """Hydra's sweep directory, with a folder for each job, by number.
+
+    Raises UserError if a launcher started this process.
+    """
     launched = launched_from_outside()
     if launched is not None and "SUBMITIT_EXECUTOR" not in os.environ:
         raise UserError(f"{launched.launcher} starts the processes of one run; leave out -m, or start a run at a time")
@@ -108,11 +112,11 @@ def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
 
 
 def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path | None = None) -> Path:
-    """The run directory that `reference` means: a path, or `last` for the latest started one under `outputs`.
+    """The run directory that `reference` means: a path, or `last` for the run under `outputs` that started last.
 
-    last~N: the Nth before it. done: only a finished run; else one to resume, which did not only measure another run.
-    sweep: its jobs are left out, since one of them asks. A line names a newer run that is not finished. Raises
-    UserError if there is none.
+    last~N means the Nth run before the last. done: return only a finished run; otherwise return a run that can be
+    resumed, and none that measured another run. sweep: the jobs of this sweep are left out, because one of them asks.
+    If a newer run is not finished, a line is printed that names it. Raises UserError if there is no run.
     """
     named = re.fullmatch(r"last(?:~(\d{1,9}))?", reference)
     if named is None or (os.path.lexists(reference) and reference != "last"):
@@ -136,7 +140,7 @@ def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path
 
 
 def runs_of(outputs: str, verb: str) -> Path:
-    """The folder of a verb's runs. UserError if `outputs` names a user whose home is unknown."""
+    """The folder of a verb's runs. Raises UserError if `outputs` is an address."""
     return home_expanded(outputs, "outputs") / verb
 
 
@@ -163,7 +167,7 @@ def readable(paths: list[Path]) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a run directory; nothing in its strings is resolved. UserError if the directory is no run."""
+    """The manifest of a run directory; interpolations in it are not resolved. Raises UserError if there is no run."""
     path = directory / MANIFEST
     try:
         manifest: Any = parse_json(read_text(path))
@@ -182,7 +186,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def refuse_links(directory: Path) -> None:
-    """Raises UserError for a link that leads out of a run, where a resume would write. W&B makes some in its folder."""
+    """Raises UserError if a link leads out of the run, because resuming would write there. W&B's folder is exempt."""
     inside = directory.resolve()
     for folder, folders, files in os.walk(directory):
         for path in (Path(folder, name) for name in [*folders, *files]):

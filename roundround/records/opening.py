@@ -1,4 +1,4 @@
-"""How a run starts, is resumed, and ends. One process writes a run at a time; a refused run leaves nothing.
+"""How a run starts, is resumed, and ends. Only one process at a time writes a run; a refused run leaves no files.
 
 Tested by tests/records/test_run.py.
 """
@@ -50,7 +50,7 @@ from roundround.support.files import is_full, leftovers, parse_json, write_atomi
 
 log = logging.getLogger(__name__)
 
-SECONDS_TO_LOCK = 1.0  # another process may hold the lock for a moment, to find out whether it is held
+SECONDS_TO_LOCK = 1.0  # another process may hold the lock for a moment, only to test whether it is free
 SECONDS_TO_DIE = 5.0  # a killed process keeps its lock until the last of its threads has ended
 
 
@@ -65,13 +65,13 @@ def opened(
 ) -> Iterator[Run]:
     """Start a run in its directory, or resume the run that is there, and record how it ends.
 
-    `known` goes into the manifest beside the config, and all of it is written before the logger starts. A new run that
-    is refused before its first step (UserError) leaves nothing, and a resumed one stays as it was. `tell` gets the
-    directory at the end and prints it as the last line on standard output. Raises UserError if the directory cannot be
-    written, if another process writes there, or if the code of a user's class has changed.
+    `known` goes into the manifest beside the config, and the manifest is written before the logger starts. If a new run
+    is refused before its first step (UserError), its files are removed; a resumed run is restored as it was. `tell`
+    gets the directory at the end and prints it as the last line on standard output. Raises UserError if the directory
+    cannot be written, if another process writes there, or if the code of a user's class has changed.
     """
     directory, writes, memory = invocation.directory, rank() == 0, PeakMemory()
-    for key, value in flat(config).items():  # from a yaml; typed words are checked before
+    for key, value in flat(config).items():  # values of yamls; the command line has been checked already
         check_no_credentials(str(value), key)
     before = set(os.listdir(directory)) if writes else set()
     with locked(directory, seconds=SECONDS_TO_LOCK) if writes else nullcontext():
@@ -79,7 +79,7 @@ def opened(
         if (directory / MANIFEST).exists():
             manifest = read_manifest(directory)
             starts_over = "resume" not in config and has_words(manifest, invocation.verb, invocation.overrides)
-            if writes and not starts_over and config.get("resume") is None:  # another rank finds the first one's run
+            if writes and not starts_over and config.get("resume") is None:  # other ranks find the run of rank 0 here
                 raise UserError(f"{directory} holds a run of {manifest['verb']} already; choose another folder")
             earlier = (directory / MANIFEST).read_text(encoding="utf-8")
             refuse_changed(directory, manifest)
@@ -97,7 +97,7 @@ def opened(
                 for one in logger.loggers if isinstance(logger, Several) else [logger]:
                     kept = one.start(directory, run.manifest)
                     run.loggers.append(one)
-                    if kept is not None:  # a run that is resumed without a logger keeps its id
+                    if kept is not None:  # if a run is resumed without a logger, its earlier id stays
                         run.note(wandb=kept)
             invocation.peers.record = lambda status: record_loss(run, invocation, status)
             with invocation.peers.naming_who_left():
@@ -118,9 +118,9 @@ def opened_run(
 
 
 def build_logger(node: DictConfig) -> Logger:
-    """The logger that a node describes; for `logger=[wandb,csv]` the node has a node for each, by name.
+    """The logger that a node describes; for `logger=[wandb,csv]` the node contains one node a logger, by name.
 
-    Raises UserError if a node is wrong, or a logger cannot work on this machine.
+    Raises UserError if a node is wrong, or if a logger cannot work on this machine.
     """
     if target_class(node, Logger) is not Several:
         return build(node, Logger)
@@ -136,7 +136,7 @@ def its_end(
 ) -> Iterator[None]:
     """Records how the run ends, or removes a run that was refused.
 
-    before: the names in its directory before; earlier: the manifest of a resumed run, as text.
+    before: the names in the directory before the run started. earlier: the manifest of a resumed run, as text.
     """
     try:
         yield
@@ -161,7 +161,7 @@ def its_end(
 
 
 def record_loss(run: Run, invocation: Invocation, status: str) -> None:
-    """Record that another process was lost. If it was the first, the process that speaks for it writes the manifest."""
+    """Record that another process was lost. If the first was lost, the process that replaces it writes the manifest."""
     if run.writes:
         run.note(status=status, ended=now())
     elif invocation.peers.speaks:
@@ -171,7 +171,7 @@ def record_loss(run: Run, invocation: Invocation, status: str) -> None:
 
 
 def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None:
-    """Write what is known before anything starts: the manifest last, since it makes the directory a run.
+    """Write what is known at the start. The manifest is written last, because it makes the directory a run.
 
     before: the names in the directory of a new run; None for a resumed run, which is cleaned up first. If writing
     fails, a new run leaves nothing.
@@ -195,7 +195,7 @@ def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None
 
 
 def end(run: Run, status: str, exit_code: int, memory: PeakMemory) -> None:
-    """Write how the run ended, and give the logger what it leaves."""
+    """Write how the run ended, and give its results to the loggers."""
     if not run.writes:
         return
     with as_well_as_possible("the end of the run could not be recorded"):
@@ -208,7 +208,7 @@ def end(run: Run, status: str, exit_code: int, memory: PeakMemory) -> None:
 
 
 def give_results(directory: Path, logger: Logger) -> None:
-    """Give a logger the records, the figures and the checkpoint, as far as the run has left them."""
+    """Give a logger the records, the figures and the checkpoint, as far as the run has written them."""
     if (directory / RESULTS).exists():
         logger.results(parse_json((directory / RESULTS).read_text(encoding="utf-8")))
     if pictures := {path.stem: path for path in sorted((directory / "figures").glob("*.png"))}:
@@ -221,7 +221,10 @@ def give_results(directory: Path, logger: Logger) -> None:
 
 
 def clean_up(directory: Path) -> None:
-    """Remove what a killed process left: temporary files, half-deleted checkpoints, wrong links. The lock is held."""
+    """Remove what a killed process left: temporary files, half-deleted checkpoints, wrong links.
+
+    The caller holds the lock of the run.
+    """
     for folder, names in {".": FILES, "conf/softmax": FILES, "figures": FIGURES}.items():
         for path in leftovers(directory / folder, names):
             path.unlink()
@@ -233,7 +236,7 @@ def clean_up(directory: Path) -> None:
 
 @contextmanager
 def as_well_as_possible(what: str) -> Iterator[None]:
-    """Inside, an error is logged, not raised: the run's own error matters more."""
+    """Inside, an error is logged and not raised, so that it cannot hide the run's own error."""
     try:
         yield
     except Exception as error:
@@ -241,10 +244,10 @@ def as_well_as_possible(what: str) -> Iterator[None]:
 
 
 def take_back(run: Run, before: set[str], earlier: str | None) -> None:
-    """Leave the directory of a refused run as it was: a new run removes what it wrote, and only that.
+    """Restore the directory of a refused run: the files that a new run wrote are removed, and no others.
 
-    before: the names in the directory, which may be the user's own. earlier: the manifest of a resumed run, which it
-    gets back, to the last byte.
+    before: the names in the directory before the run, which may be the user's files. earlier: the manifest of a resumed
+    run as text, which is restored byte for byte.
     """
     if not run.writes:
         return

@@ -71,7 +71,7 @@ AS_ALWAYS = [  # `git apply` must take the patch whatever the user's git configu
 
 
 def config_hash(config: Any) -> str:
-    """Hash of a whole config, where it went included: what was asked for, the same whatever the order of its keys."""
+    """Hash of the whole config, output paths included. It does not depend on the order of the keys."""
     text = json.dumps(config, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -82,19 +82,19 @@ def versions() -> dict[str, str]:
 
 
 def git(*args: str) -> bytes | None:
-    """What git prints about the checkout that this code runs from; None where it is no checkout."""
+    """What git prints about the checkout that this code runs from; None if it is no checkout."""
     command = ["git", "-C", str(PACKAGE.parent), *args]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout if done.returncode in (0, 1) else None  # 1: of --no-index, the files differ
+    return done.stdout if done.returncode in (0, 1) else None  # --no-index returns 1 if the files differ
 
 
 def git_state() -> tuple[dict[str, Any] | None, bytes | None]:
-    """The commit with whether the code has changed since, and if so the patch against that commit.
+    """The commit, with whether the code has changed since; and if it has, the patch against that commit.
 
-    The patch has the changes, and new modules and yamls that git does not ignore.
+    The patch contains the changes, and the new modules and yamls that git does not ignore.
     """
     top, commit = git("rev-parse", "--show-toplevel"), git("rev-parse", "HEAD")
     if top is None or commit is None or PACKAGE.parent != Path(os.fsdecode(top).strip()).resolve():
@@ -109,7 +109,7 @@ def git_state() -> tuple[dict[str, Any] | None, bytes | None]:
 
 
 def sources_of(target: str) -> dict[str, Path]:
-    """The files of a class and of what it imports from the same folder, by their path there; empty if there is none.
+    """The source of a class and of the modules that it imports from the same folder, by path below that folder.
 
     Imports of an installed package are followed only inside that package. Only the packages around the class are
     imported to find the files.
@@ -142,7 +142,7 @@ def root_of(top: str) -> Path | None:
     """The folder that holds the module or package of this name; None if there is none with a source."""
     try:
         spec = importlib.util.find_spec(top)
-    except ValueError:  # among others of __main__
+    except ValueError:  # for example, for __main__
         return None
     if spec is None:
         return None
@@ -152,7 +152,7 @@ def root_of(top: str) -> Path | None:
 
 
 def installed(root: Path) -> bool:
-    """Whether packages are installed into a folder. Its other modules then do not belong to a class in it."""
+    """Whether the folder is one into which packages are installed. Its other modules then do not belong to a class."""
     folders = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
     return root in folders or not {"site-packages", "dist-packages"}.isdisjoint(root.parts)
 
@@ -177,11 +177,11 @@ def keep_sources(config: dict[str, Any], directory: Path) -> dict[str, dict[str,
 
 
 def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -> list[str]:
-    """A line for each class of `config`, nodes of the run's config, whose code is not what the run kept."""
+    """A line for each class in `config` (nodes of the run's config) whose code differs from the run's copy."""
     found, folder = [], directory / VARIANTS
     for target in sorted(set(foreign_targets(config).values())):
         now, kept = sources_of(target), manifest.get("variants", {}).get(target, {})
-        names = sorted({*now, *kept}) if now else []  # for a class that is gone the error comes when it is built
+        names = sorted({*now, *kept}) if now else []  # a class that is gone raises its error when it is built
         listed = ", ".join(name for name in names if differs(now.get(name), folder / name, kept.get(name)))
         if listed:
             found.append(
@@ -194,7 +194,7 @@ def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -
 def taken_over(config: dict[str, Any], earlier: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """The foreign classes in `config` that come from `earlier`, the config of the max-retrieval run that is evaluated.
 
-    By node, for `changes`. Classes that `overrides` choose now are left out: the run does not know them.
+    By node, for `changes`. Classes that `overrides` choose now are left out, because the run has no copy of them.
     """
     before, given = foreign_targets(earlier), overridden(overrides)
     return {
@@ -213,7 +213,7 @@ def tell_changes(directory: Path, manifest: dict[str, Any], config: dict[str, An
 
 
 def differs(now: Path | None, copy: Path, kept_hash: str | None) -> bool:
-    """Whether the code of a file is not that of the file that the run kept; comments may differ."""
+    """Whether the code of a file differs from the run's copy; a difference in comments alone does not count."""
     if now is None or kept_hash is None:
         return True
     if sha256(now) == kept_hash:
@@ -225,7 +225,10 @@ def differs(now: Path | None, copy: Path, kept_hash: str | None) -> bool:
 
 
 def is_done(directory: Path, verb: str, overrides: Sequence[str]) -> bool:
-    """Whether there is a finished run of these words. UserError if the code of one of its classes has changed."""
+    """Whether the directory has a finished run of this verb and these overrides.
+
+    Raises UserError if the code of one of its classes has changed.
+    """
     manifest = read_manifest(directory)
     if manifest["status"] != "done" or not has_words(manifest, verb, overrides):
         return False

@@ -1,16 +1,16 @@
 """A run directory and what a command leaves in it: manifest, metrics, results.
 
 run.json        the manifest, written at the start and rewritten at the end, always atomically
-metrics.jsonl   one line per logging step, flushed: the truth, with or without a logger
-results.json    the numbers the run is for: a flat list of records
+metrics.jsonl   one line per logging step, flushed; it is written whatever the logger
+results.json    the numbers that the run measured: a flat list of records
 
 These fields distinguish the records of different runs; they are the same in `results.json` of every verb:
 
-verb    what measured.          run     the directory of the run whose model it is; null for a pretrained one.
-model, pe, softmax, data, seed  what the model is, and the text; `texts` of a probe, `checkpoint` of a run.
+verb    the verb that measured.  run     the directory of the run that trained the model; null for a pretrained model.
+model, pe, softmax, data, seed  the model and the text; `texts` for a probe, `checkpoint` for the model of a run.
 pe.*, softmax.*                 the numbers of the encoding and of the normaliser, such as pe.p.
-source  "changed" if the code of a user's class is no longer what the run kept (see provenance.py).
-and every other value that the command line of the training run, or of this one, gave, such as optim.lr.
+source  "changed" if the code of a user's class differs from the run's copy (see provenance.py).
+Every other value that the command line of the training run or of this run gave, such as optim.lr, is a field too.
 
 Tested by tests/records/test_run.py and tests/records/test_identity.py.
 """
@@ -39,11 +39,11 @@ from roundround.verbs import keys_of, verb_named
 REPLACED = ("pe", "softmax", "data")  # nodes that a verb may put in the place of the training run's
 NAMES = ("model", "pe", "softmax", "data")
 OF_THE_MODEL = ("pe.", "softmax.", "data.path", "data.name")
-NOT_OF_THE_RESULT = {*keys_of(WHERE), "device", "hydra"}  # how it was computed stands in a record where it was typed
+NOT_OF_THE_RESULT = {*keys_of(WHERE), "device", "hydra"}  # other keys of role HOW are in a record if they were typed
 
 
 class Run:
-    """An open run: what `opening.opened` yields. On every rank but the first it writes nothing."""
+    """An open run, which `opening.opened` yields. Only rank 0 writes its files."""
 
     def __init__(self, directory: Path, manifest: dict[str, Any], *, writes: bool) -> None:
         self.directory = directory
@@ -59,7 +59,7 @@ class Run:
             write_json(self.directory / MANIFEST, self.manifest)
 
     def log(self, step: int, **metrics: float) -> None:
-        """Append one line to metrics.jsonl, a number that is not finite as its name, and call the loggers."""
+        """Append one line to metrics.jsonl and call the loggers. A number that is not finite is written as a string."""
         if not self.writes:
             return
         line = named(metrics)
@@ -74,7 +74,7 @@ class Run:
                 self.loggers.remove(logger)
 
     def forget_after(self, step: int) -> None:
-        """Drop the metrics of steps after this one: a resumed run makes them again. A torn last line goes too."""
+        """Drop the metrics of later steps, which a resumed run computes again, and an incomplete last line."""
         if not self.writes:
             return
         path = self.directory / METRICS
@@ -86,9 +86,9 @@ class Run:
             logger.forget_after(step)
 
     def results(self, records: list[dict[str, Any]], **headline: float) -> None:
-        """Write results.json, the numbers this run is for, and the few that the manifest shows.
+        """Write the records to results.json, and put the headline numbers into the manifest.
 
-        Each record gets the fields of `identity`, so that records of many runs can be put together.
+        Each record gets the fields of `identity`, so that the records of many runs can share a table.
         """
         self.manifest["headline"] = named(headline)
         if self.writes:
@@ -98,7 +98,7 @@ class Run:
 
 
 def named(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, but a number that is not finite becomes its name, since json has no such numbers."""
+    """The same values, but a number that is not finite becomes a string such as "nan": json has no such numbers."""
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in numbers.items()
@@ -114,11 +114,11 @@ def step_of(line: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Invocation:
-    """How a verb was called: what the command line decided beside the config.
+    """How a verb was called: everything that the command line gave, apart from the config.
 
-    directory: the run's own, claimed. overrides: as Hydra parsed them. choices: the option taken of each config group.
-    sweep: the directory of the sweep that this run is a job of. config_dir: the user's own conf folder. command: what
-    was typed, quoted for a shell. peers: the processes that work on the run together.
+    directory: the run's directory, already created. overrides: as Hydra parsed them. choices: the option of each config
+    group. sweep: the directory of the sweep to which this run belongs, if any. config_dir: the user's own conf folder.
+    command: the typed command, quoted for a shell. peers: the processes that work on the run together.
     """
 
     verb: str
@@ -132,12 +132,12 @@ class Invocation:
 
     @property
     def given(self) -> dict[str, str]:
-        """What the command line chose of the groups."""
+        """The option of each config group, without the groups that have none."""
         return {group: choice for group, choice in self.choices.items() if choice is not None}
 
     @property
     def resume_line(self) -> str:
-        """What to type after an interruption; a sweep continues with the same words, in its folder."""
+        """The command to type after an interruption; a sweep continues with its own command and its folder."""
         own = f"resume with: roundround {self.verb} {shlex.quote(f'resume={self.directory}')}"
         return (
             own
@@ -150,11 +150,11 @@ class Invocation:
 
 
 def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the records of the run in `directory`. Lists become text, because a table groups by fields."""
+    """The fields that every record of the run in `directory` gets. Lists become text, as a table groups by fields."""
     trains = verb_named(manifest["verb"]).trains
     source: str | None = manifest.get("run") or (str(directory) if trains else None)
     fields = {"verb": manifest["verb"], "run": source}
-    if trains and source is not None and manifest.get("run"):  # max retrieval by the models of an earlier run
+    if trains and source is not None and manifest.get("run"):  # max retrieval with the models of an earlier run
         trained, own = read_manifest(Path(source)), manifest["overrides"]
         fields |= of_manifest({**manifest, "overrides": [*trained["overrides"], *own]})
         return fields | source_is(Path(source), trained, taken_over(manifest["config"], trained["config"], own))
@@ -178,12 +178,12 @@ def of_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
     """The fields of a run that describes its model itself."""
     config, choices = manifest["config"], manifest.get("choices", {})
     names = {name: choices[name] for name in NAMES if choices.get(name) is not None}
-    seed = {} if "seeds" in config else {"seed": manifest.get("seed")}  # several: each record has its own
+    seed = {} if "seeds" in config else {"seed": manifest.get("seed")}  # with several seeds, each record has its own
     return names | seed | numbers(config) | typed(manifest)
 
 
 def source_is(source: Path, trained: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
-    """Whether the code of the classes of `kept`, nodes that are the run's in `source`, is what that run kept."""
+    """The field `source`, if the code of a class in `kept` (nodes of the run in `source`) differs from its copy."""
     return {"source": "changed"} if changes(source, trained, kept) else {}
 
 
@@ -205,12 +205,12 @@ def of_trained(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
 
 
 def of_texts(config: dict[str, Any]) -> dict[str, Any]:
-    """The field for texts of the package, which a probe may read in place of the data."""
+    """The fields for the package's own texts, which a probe may read in place of the data."""
     return {"data": None, "texts": config["texts"]} if config.get("texts") is not None else {}
 
 
 def numbers(config: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of the encoding and of the normaliser, and where the text is from."""
+    """The numbers of the encoding and of the normaliser, and the path or name of the data."""
     values = flat({name: config[name] for name in REPLACED if isinstance(config.get(name), dict)})
     return {
         key: cell(value)
@@ -220,7 +220,7 @@ def numbers(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def typed(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The values and the options of groups that the command line of a run gave."""
+    """The values, and the options of groups, that the command line of a run gave."""
     keys, values = overridden(manifest["overrides"]), flat(manifest["config"])
     keys = {key for key in keys if not is_below(key, NOT_OF_THE_RESULT)}
     choices = {
@@ -232,7 +232,7 @@ def typed(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_normaliser(manifest: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of the normaliser that a record of max retrieval names, those that it has fitted included."""
+    """The numbers of the normaliser that a record of max retrieval names, fitted numbers included."""
     node = manifest["config"].get("normalisers", {}).get(record.get("softmax"))
     if node is None:
         return {}

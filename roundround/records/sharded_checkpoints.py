@@ -1,12 +1,12 @@
-"""Checkpoints of a model whose parameters are shared out: each process writes and reads its share, in a thread.
+"""Checkpoints of a model with sharded parameters: each process reads its share, and writes it in a thread.
 
 step-00000200/  shard-00001-model-00001-of-00002.safetensors   the first process's rows of the weights
                 shard-00001-model-00002-of-00002.safetensors   its rows of the optimizer's tensors
                 ...                                            state.json, with the sha256 of each file
 
-torch.distributed.checkpoint writes and reads them in its format for Hugging Face: the header of each file says which
-rows it holds, so that nothing is pickled, and any number of processes can read what any other number wrote.
-The tensors have the names that `checkpoints.py` gives them: the same reader takes its two files too.
+torch.distributed.checkpoint writes and reads these files in its format for Hugging Face: the header of each file says
+which rows it holds. So nothing is pickled, and the number of processes may differ between writing and reading.
+The tensors have the names that `checkpoints.py` gives them, so the same reader reads both layouts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Writer(HuggingFaceStorageWriter):
     """torch's writer, which also hashes each file in the process that wrote it; `commit` completes the checkpoint."""
 
     def __init__(self, folder: Path, files: dict[str, int], commit: Callable[[dict[str, str]], None]) -> None:
-        """`files`: 1 or 2 by tensor. The first process calls `commit` with all hashes by file."""
+        """files: by tensor, the number of its file, 1 or 2. commit: called in the first process with all hashes."""
         super().__init__(str(folder), fqn_to_index_mapping=files, save_distributed=True)
         self.folder, self.commit = folder, commit
 
@@ -65,19 +65,19 @@ class Writer(HuggingFaceStorageWriter):
 
 
 class ShardedSaver:
-    """Writes checkpoints in a thread while training goes on; a second one waits for the first."""
+    """Writes checkpoints in a thread while training continues; a second checkpoint waits until the first is written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.group = dist.new_group(backend="gloo")  # its own: the training's messages go on meanwhile
+        self.group = dist.new_group(backend="gloo")  # its own group, because training communicates at the same time
         self.pending: Future[Any] | None = None
 
     def save(
         self, step: int, *, weights: Mapping[str, Tensor], optimizer: dict[str, Any], state: dict[str, Any]
     ) -> None:
-        """Copy the shares of a step and start to write them. All processes call it.
+        """Copy each process's share of a step and start to write it. All processes call it.
 
-        Raises the error of the checkpoint before: OSError if the disk was full.
+        Raises the error of the previous checkpoint, if it failed: OSError if the disk was full.
         """
         self.wait()
         tensors = split_optimizer(optimizer)
@@ -107,7 +107,10 @@ class ShardedSaver:
 
 
 def load_shards_into(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Give a sharded model its rows of the checkpoint, in all processes at once. UserError in all of them."""
+    """Load the rows of a sharded model from the checkpoint; all processes call it together.
+
+    Raises UserError, in every process, if a file is damaged or the weights do not fit.
+    """
     folder = checkpoint.folder
     checkpoints.check_files(folder, checkpoint.state, checkpoint.state["sha256"])
     found = checkpoints.described(folder)
@@ -117,7 +120,7 @@ def load_shards_into(model: nn.Module, checkpoint: Checkpoint) -> None:
 
 
 def load_shards_of_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
-    """Give the optimizer of a sharded model its rows of the checkpoint; `load_shards_into` has checked the files."""
+    """Load the rows of a sharded model's optimizer. Call it after `load_shards_into`, which checks the files."""
     folder = checkpoint.folder
     parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
     tensors: dict[str, Tensor] = {}

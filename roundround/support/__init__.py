@@ -1,4 +1,4 @@
-"""What every room may use: errors, files, the console, Markdown; the version, which all rooms may read.
+"""What every package of roundround may import: errors, files, the console, Markdown, and the version.
 
 Tested by tests/records/test_manifest.py and tests/test_imports.py.
 """

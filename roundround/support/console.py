@@ -1,4 +1,4 @@
-"""What a person or a script reads: lines on standard error, results on standard output, and the two streams.
+"""Output for people and scripts: status lines on standard error, results on standard output, and the two streams.
 
 Tested by tests/command_line/test_printing.py.
 """
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-WIDE = 10_000  # characters: a file or a pipe has no width to wrap at
-UNBROKEN = 30  # characters of a cell that stays on one line: a number with its interval has fewer
-NARROWEST = 20  # characters of a column of sentences
-# a verb and the words behind it, up to one that is prose: in small letters, or behind a sign that ends a clause
+WIDE = 10_000  # characters: the width used for a file or a pipe, which has none of its own
+UNBROKEN = 30  # a cell of at most this many characters stays on one line; a number with its interval has fewer
+NARROWEST = 20  # characters: the least width of a column of sentences
+# a verb and the words after it, up to the first word of prose: in small letters, or after a sign that ends a clause
 COMMAND = re.compile(r"roundround [a-z-]+((?<![.,;:]) (-\S+ |(?=\S*([^a-z\s.,;:]|\.\w)))('[^']*'|[^\s'])+)*")
 
 
-quiet: set[str] = set()  # why this process leaves lines and tables to another one
+quiet: set[str] = set()  # if not empty, this process prints no lines or tables; the entries are the reasons
 
 
 def print_status(text: str) -> None:
-    """Print one line on standard error; a terminal gets it in lines that end between words."""
+    """Print one line on standard error; on a terminal it is wrapped between words."""
     if not quiet:
         print(in_lines(printable(text), sys.stderr), file=sys.stderr, flush=True)
 
 
 def in_lines(text: str, stream: TextIO) -> str:
-    """A text broken between words where a terminal would break it anywhere."""
+    """The text, wrapped between words if the stream is a terminal, which would break it inside words."""
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns
@@ -48,34 +48,34 @@ def in_lines(text: str, stream: TextIO) -> str:
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """A text in lines that end between words. A command stays whole: it is copied."""
+    """The lines of a text wrapped between words. A command is not broken, because people copy it."""
     unbroken = COMMAND.sub(lambda found: found.group().replace(" ", "\0"), text)
     lines = textwrap.wrap(unbroken, width - len(indent), break_long_words=False, break_on_hyphens=False)
     return [indent + line.replace("\0", " ") for line in lines]
 
 
 def print_result(text: str) -> None:
-    """Print one line on standard output, such as the run directory: never cut."""
+    """Print one line on standard output, such as the run directory. It is never shortened."""
     print(escaped(text), flush=True)
 
 
 def print_paragraph(text: str) -> None:
-    """Print sentences on standard output, as one line or as a terminal has room."""
+    """Print sentences on standard output, as one line; on a terminal they are wrapped between words."""
     print(in_lines(escaped(text), sys.stdout), flush=True)
 
 
 def print_document(text: str) -> None:
-    """Print a whole document on standard output, whose writer has escaped what a terminal would obey."""
+    """Print a whole document on standard output. The caller has escaped its control characters."""
     print(text, end="", flush=True)
 
 
 def print_table(
     *tables: Table | str, on_output: bool = False, first_to_leave: Sequence[str] = (), see: str = ""
 ) -> None:
-    """Print tables on standard error, or on standard output; a pipe or a file gets them as wide as they are.
+    """Print tables on standard error or standard output. In a pipe or a file they have their full width.
 
-    On a narrow terminal columns leave in the order of `first_to_leave` until the others have room. A line below names
-    them, and `see`, such as format=markdown, which shows all.
+    On a narrow terminal columns are left out, in the order of `first_to_leave`, until the others fit. A line below
+    names the missing columns, and `see`, a setting that shows all, such as format=markdown.
     """
     if quiet:
         return
@@ -110,7 +110,7 @@ def least(table: Table) -> int:
 
 
 def parts_of(table: Table, names: Sequence[str], room: int) -> list[Table]:
-    """The columns of these names as tables below each other that have room, each with the first column."""
+    """The columns of these names, split into tables that fit into `room`. Each table repeats the first column."""
     whole = part_of(table, names)
     if least(whole) <= room:
         return [whole]
@@ -128,9 +128,9 @@ def parts_of(table: Table, names: Sequence[str], room: int) -> list[Table]:
 
 
 def part_of(table: Table, names: Sequence[str]) -> Table:
-    """The table with the columns of these names, its text escaped.
+    """The table with only the columns of these names, and with its text escaped.
 
-    Only sentences, whose columns have cells of more than UNBROKEN characters with spaces, may be broken into lines.
+    Only a cell of more than UNBROKEN characters with spaces, such as a sentence, may be wrapped.
     """
     from rich.cells import cell_len
 
@@ -160,15 +160,15 @@ def is_whole(line: str) -> bool:
 
 
 def lines_of(cell: RenderableType) -> str:
-    """The text of a cell, in lines that cannot command the terminal: names of models and tokens come from anywhere."""
+    """The text of a cell, with control characters escaped, because names of models and tokens may contain anything."""
     return "\n".join(map(escaped, str(cell).split("\n")))
 
 
 class Stream(io.FileIO):
-    """Standard output or standard error as a file that may fail without taking the run with it.
+    """Standard output or standard error as a file whose errors do not stop the run.
 
-    A reader that has gone, as in `| head -1`, has what it wanted. What cannot be written on standard error (`needed`
-    False) is lost; standard output raises OutputError, once.
+    If the reader has closed the pipe, as in `| head -1`, the rest is dropped without an error. On any other error,
+    standard error (`needed` False) drops the text, and standard output raises OutputError, once.
     """
 
     def __init__(self, number: int, *, needed: bool) -> None:
@@ -186,9 +186,10 @@ class Stream(io.FileIO):
 
 
 def open_streams() -> None:
-    """Make standard output and standard error streams of ours. A closed one gets the null device.
+    """Replace standard output and standard error by `Stream`s. If one of the standard streams is closed, it gets the
+    null device.
 
-    Otherwise the next file to be opened would get its number, and with it what libraries print.
+    Otherwise the next file to be opened would get its number, and libraries would print into this file.
     """
     for number in range(3):
         try:
@@ -199,7 +200,7 @@ def open_streams() -> None:
 
 
 def text_stream(number: int, before: TextIO | None) -> TextIO:
-    """A stream in the encoding of the one before, with escapes for what that cannot write."""
+    """A stream in the encoding of `before`, with escapes for characters that the encoding lacks."""
     raw = Stream(number, needed=number == 1)
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
@@ -211,7 +212,7 @@ def text_stream(number: int, before: TextIO | None) -> TextIO:
 
 @contextmanager
 def warnings_as_lines(kind: type[Warning]) -> Iterator[None]:
-    """Inside, print warnings of this kind as plain lines, each text once; others are shown as always."""
+    """Inside, print warnings of this kind as plain lines, each text once; other warnings are shown as usual."""
     printed = set()
     with warnings.catch_warnings():
         shown = warnings.showwarning

@@ -1,4 +1,4 @@
-"""The errors that cross rooms, each with its exit code, and functions that make any text safe to print.
+"""The errors that all packages share, each with its exit code, and functions that make any text safe to print.
 
 Tested by tests/command_line/test_command_line.py and tests/records/test_run.py.
 """
@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-LONGEST = 600  # characters of a line for a person
+LONGEST = 600  # characters: longer lines are shortened before they are printed
 # control characters, bidirectional marks and overrides, line separators, lone surrogates, non-characters
 OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
@@ -22,15 +22,15 @@ CREDENTIALS = re.compile(
 
 
 class UserError(Exception):
-    """Wrong input: one line that says what, where and what to do. The command prints it and exits with 2."""
+    """Wrong input. The message is one line: what is wrong, where, and what to do. The command exits with 2."""
 
 
 class AlreadyReported(UserError):
-    """Wrong input; another process has printed the line already, and the command only exits with 2."""
+    """Wrong input that another process has reported already; the command exits with 2 and prints nothing."""
 
 
 def check_no_credentials(text: str, option: str) -> None:
-    """UserError, which names the option, for a text that has an address with a user or a password."""
+    """Raises UserError, which names the option, if the text contains an address with a user or a password."""
     if found := CREDENTIALS.search(text):
         raise UserError(
             f"{option}: an address of {found[1]}:// with credentials in it would be recorded; give it without them"
@@ -38,7 +38,7 @@ def check_no_credentials(text: str, option: str) -> None:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """The end of a message about a wrong name: the nearest right one, if there is one, and all of them."""
+    """The end of a message about a wrong name: the most similar valid name, if there is one, and all valid names."""
     name, names = name.lower(), sorted(choices)
     longer = sorted((choice for choice in names if len(name) > 2 and choice.startswith(name)), key=len)
     beginnings = {choice[: len(name)]: choice for choice in reversed(names)}  # adaptve -> adaptive_temperature
@@ -53,23 +53,23 @@ class NotFinite(Exception):
 
 
 class Refuted(Exception):
-    """A statement that was to be checked does not hold; the command says which and exits with 1."""
+    """A statement that was checked does not hold; the command names it and exits with 1."""
 
 
 class NoVerdict(Exception):
-    """What was to be checked could not be compared; the command says what and exits with 3."""
+    """A comparison could not be made; the command says which and exits with 3."""
 
 
 class Failed(Exception):
-    """What was asked for could not be done, and the line says all there is to know; the command exits with 1."""
+    """The command failed, and its message needs no traceback; the command exits with 1."""
 
 
 class PeerLost(Exception):
-    """Another process of the same run failed or was killed; the line names it, and the command exits with 1."""
+    """Another process of the same run failed or was killed; the message names it, and the command exits with 1."""
 
 
 class Interrupted(BaseException):
-    """A signal asked the process to stop; the command exits with 128 plus its number.
+    """A signal asked the process to stop; the command exits with 128 plus the signal's number.
 
     advice: a line that says how to continue.
     """
@@ -98,7 +98,7 @@ def printable(text: str, longest: int = LONGEST) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text with escapes such as \\x1b for what a terminal would obey or cannot encode, or a figure cannot show.
+    """The text with escapes such as \\x1b for control characters and for characters that cannot be encoded or drawn.
 
     The user and the password in an address are left out.
     """

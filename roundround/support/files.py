@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, even if their writer is killed; hashes; reading a user's files.
+"""Writing files that appear complete or not at all, even if the writer is killed; hashes; reading a user's files.
 
 Tested by tests/records/test_run.py.
 """
@@ -20,8 +20,8 @@ from typing import Any
 
 from roundround.support.errors import UserError
 
-FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk, and of a user's share of it
-# what no path of this machine begins with: s3://, zip::http://, and http:/, which is misspelt
+FULL = (errno.ENOSPC, errno.EDQUOT)  # a full disk, and an exhausted quota
+# the beginning of an address, which no local path has: s3://, zip::http://, and the misspelt http:/
 ADDRESS = re.compile(r"([a-z][\w+.-]+::)*(?!file:)[a-z][\w+.-]+:[/\\]", re.IGNORECASE)
 
 
@@ -41,7 +41,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def leftovers(folder: Path, names: Iterable[str]) -> list[Path]:
-    """The temporary files of killed `write_atomically` calls in a folder, for the files of these names or patterns."""
+    """The temporary files that killed calls of `write_atomically` left for files of these names or patterns."""
     return [path for name in names for path in folder.glob(f".{name}.{'[a-z0-9_]' * 8}")]  # as tempfile does
 
 
@@ -51,14 +51,14 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_records(path: Path, records: list[dict[str, Any]]) -> None:
-    """Replace `path` by a json list with a record on each line, atomically: there may be thousands."""
+    """Replace `path` by a json list, atomically, with one record a line, because there may be thousands."""
     write_atomically(path, "[\n" + ",\n".join(json.dumps(record, default=str) for record in records) + "\n]\n")
 
 
 def parse_json(text: str, **hooks: Any) -> Any:
-    """What the json says. ValueError for text that Python cannot read, deeply nested text included.
+    """The value of a json text. Raises ValueError if Python cannot read it, also if it is nested too deeply.
 
-    hooks: of `json.loads`.
+    hooks: keyword arguments of `json.loads`.
     """
     try:
         return json.loads(text, **hooks)
@@ -67,7 +67,7 @@ def parse_json(text: str, **hooks: Any) -> Any:
 
 
 def home_expanded(path: str, option: str) -> Path:
-    """The path with `~` and `~user` replaced. UserError, which names the option, for an address."""
+    """The path with `~` and `~user` replaced. Raises UserError, which names the option, for an address."""
     if ADDRESS.match(path):
         raise UserError(f"{option} is an address; give a file or folder of this machine")
     return Path(path).expanduser()
@@ -102,14 +102,14 @@ def flush_folder(path: Path) -> None:
 
 
 def usual_mode(path: Path | str) -> None:
-    """Give a file the permissions that the umask says; tempfile and safetensors let nobody else read theirs."""
-    mask = os.umask(0o022)  # which can only be read by setting it
+    """Give a file the permissions of the umask; files of tempfile and safetensors are readable only by their owner."""
+    mask = os.umask(0o022)  # the umask can only be read by setting it
     os.umask(mask)
     os.chmod(path, 0o666 & ~mask)
 
 
 def check_is_file(path: Path) -> os.stat_result:
-    """The status of a regular file. OSError for a pipe, a device or a folder, and if there is nothing."""
+    """The status of a regular file. Raises OSError for a pipe, a device or a folder, or if the path does not exist."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
@@ -117,15 +117,15 @@ def check_is_file(path: Path) -> os.stat_result:
 
 
 def read_text(path: Path) -> str:
-    """The text of a regular file. OSError if it cannot be read, UnicodeDecodeError if it is not UTF-8."""
+    """The text of a regular file. Raises OSError if it cannot be read, UnicodeDecodeError if it is not UTF-8."""
     check_is_file(path)
     return path.read_text(encoding="utf-8")
 
 
 def is_full(error: BaseException, numbers: Sequence[int] = FULL) -> bool:
-    """Whether an error says that a disk is full: by its number, or in the words of a library that hides the number.
+    """Whether an error means that the disk is full: by its errno, or by its message if a library hides the errno.
 
-    numbers: other errors of the system to ask about.
+    numbers: the errno values to test for.
     """
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in numbers
@@ -133,7 +133,7 @@ def is_full(error: BaseException, numbers: Sequence[int] = FULL) -> bool:
 
 
 def sha256(*paths: Path) -> str:
-    """sha256 (hex) of files, one after the other."""
+    """sha256 (hex) of the concatenated contents of files."""
     digest = hashlib.sha256()
     for path in paths:
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""What Python sources import, according to their syntax trees: no module is imported to find out.
+"""The imports of Python sources, found in their syntax trees without importing any module.
 
 Tested by tests/test_imports.py.
 """
@@ -14,9 +14,9 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ImportStatement:
-    """`import a.b`, whose origin is "", or `from origin import a, b`.
+    """`from origin import a, b`, or `import a.b`, whose origin is "".
 
-    at_import: whether it runs when its module is imported: not in a function, and not only for type checkers.
+    at_import: whether it runs when its module is imported, so neither in a function nor only for type checkers.
     """
 
     node: ast.Import | ast.ImportFrom
@@ -25,15 +25,15 @@ class ImportStatement:
 
     @property
     def names(self) -> list[str]:
-        """The dotted name of each thing imported: a module, or what a module holds."""
+        """The dotted name of each imported module, or of each imported member of a module."""
         return [f"{self.origin}.{alias.name}" if self.origin else alias.name for alias in self.node.names]
 
 
 def import_statements(source: str | bytes, package: str | None = None) -> Iterator[ImportStatement]:
-    """The import statements of a source, in functions too.
+    """The import statements of a source, also those in functions.
 
-    package: the package of the module, which completes relative names; None leaves them with their dots. Raises
-    SyntaxError or ValueError for text that is no Python.
+    package: the package of the module, from which relative names are resolved; None leaves their dots. Raises
+    SyntaxError or ValueError if the text is not Python.
     """
     ahead: list[tuple[ast.AST, bool]] = [(ast.parse(source), True)]
     for node, at_import in ahead:
@@ -49,13 +49,13 @@ def import_statements(source: str | bytes, package: str | None = None) -> Iterat
 
 
 def origin_of(node: ast.ImportFrom, package: str | None) -> str:
-    """The module after `from`; a relative one below `package`."""
+    """The module after `from`; a relative name is resolved from `package`."""
     name = "." * node.level + (node.module or "")
     return importlib.util.resolve_name(name, package) if package else name
 
 
 def package_of(module: str, path: Path) -> str:
-    """The package that relative imports of a module start from."""
+    """The package from which the relative imports of a module are resolved."""
     return module if path.name == "__init__.py" else module.rpartition(".")[0]
 
 
@@ -66,7 +66,7 @@ def file_of(root: Path, module: str) -> Path | None:
 
 
 def reached(start: Iterable[str], following: Callable[[str], Iterable[str]]) -> list[str]:
-    """The names of `start`, those that follow them, and so on: each once."""
+    """The names of `start`, and all that `following` reaches from them, directly or indirectly; each once."""
     found: dict[str, None] = {}
     ahead = list(start)
     while ahead:

@@ -1,4 +1,4 @@
-"""Tables in Markdown, which any text in their cells leaves whole.
+"""Tables in Markdown; no text in a cell can break them.
 
 Tested by tests/report/test_markdown.py.
 """

@@ -1,4 +1,4 @@
-"""The pretrained models in the package, a folder each, with which commands work without a network.
+"""The pretrained models in the package, one folder each. With them commands work without a network.
 
 Tested by tests/hf/test_hf_load.py and tests/data/test_stories.py.
 """
@@ -19,7 +19,7 @@ def packaged_models() -> dict[str, Path]:
 
 
 def model_path(reference: str) -> str:
-    """`package:NAME` as the folder of that model, any other reference as it is. UserError for a wrong name."""
+    """The folder of the model for `package:NAME`; any other reference unchanged. Raises UserError for a wrong name."""
     if not reference.startswith(PREFIX):
         return reference
     name, models = reference.removeprefix(PREFIX), packaged_models()

@@ -1,6 +1,6 @@
-"""What a figure shows, as numbers and words: panels of curves or of coloured cells. Nothing here draws.
+"""The content of a figure as numbers and words: panels of curves or of coloured cells. Nothing here draws.
 
-`report/drawing/figures.py` draws panels, into the files of a run and into its page.
+`report/drawing/figures.py` draws panels into the files of a run and into its page.
 
 Tested by tests/report/test_pictures.py.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-MOST = 1e100  # of a value that is drawn; tables show the larger values of a run that diverged
+MOST = 1e100  # larger values, as of a run that diverged, are not drawn; tables show them
 Ends = tuple[float | None, float | None]
 
 
@@ -27,8 +27,9 @@ def numbers(values: Iterable[float | None]) -> NDArray[np.float64]:
 class Curve:
     """A line through points, or the points alone; an unknown number is NaN.
 
-    low, high: the ends of an interval at each x, drawn as a band; empty for none. style: the number of its colour,
-    dashes and marker; None for its place in the panel. reference: a thin grey line to compare with.
+    low, high: the ends of an interval at each x, drawn as a band; empty for no band. style: the number that selects
+    colour, dashes and marker; None to number the curves automatically. reference: whether it is a thin grey line for
+    comparison.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Mark:
-    """A place on an axis (`low` is `high`) or a range, such as the lengths of training."""
+    """A marked value (`low` equals `high`) or range of an axis, such as the lengths of training."""
 
     name: str
     low: float
@@ -53,11 +54,11 @@ class Mark:
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Curves in one pair of axes. An axis is logarithmic if `log`, such as "xy", has its name.
+    """Curves in one pair of axes. An axis is logarithmic if its name is in `log`, such as "xy".
 
-    possible: the least and the largest value that y can have; bands end there. whole: the axis shows all of it.
-    widened: differences below a tenth of the values are noise, and the axis is at least that wide. x_ticks: the values
-    to label, if these are few. note: what a reader of the bands has to know.
+    possible: the least and the largest value that y can have; bands are cut there. whole: whether the y axis shows the
+    whole range `possible`. widened: whether the y axis spans at least a tenth of the values, because smaller
+    differences are noise. x_ticks: the x values to label, if they are few. note: what a reader of the bands must know.
     """
 
     x_label: str
@@ -74,7 +75,7 @@ class Panel:
     reversed_x: bool = False
 
     def visible(self, curve: Curve) -> tuple[NDArray[np.float64], ...]:
-        """x, y, low and high of a curve, [P]: NaN for what cannot be drawn; bands end where `possible` does."""
+        """x, y, low and high of a curve, [P]: NaN for values that cannot be drawn; bands are cut at `possible`."""
         x, y = (np.asarray(values, dtype=np.float64).ravel() for values in (curve.x, curve.y))
         low, high = (np.asarray(values, dtype=np.float64).ravel() for values in (curve.low, curve.high))
         low, high = (band if len(band) == len(x) else np.full(len(x), math.nan) for band in (low, high))
@@ -91,21 +92,21 @@ class Panel:
 
     @property
     def drawn(self) -> list[Curve]:
-        """The curves that have a point to draw."""
+        """The curves with at least one point that can be drawn."""
         return [curve for curve in self.curves if np.isfinite(self.visible(curve)[1]).any()]
 
 
 def drawable(values: NDArray[np.float64], log: bool) -> NDArray[np.bool_]:
-    """Whether an axis can have a value: its square, and its ratio to every other, are numbers too."""
+    """Which values an axis can show: so bounded that their squares and ratios are finite, and positive if `log`."""
     return (np.abs(values) <= MOST) & ((values >= 1 / MOST) if log else True)
 
 
 @dataclass(frozen=True, eq=False)
 class HeatMap:
-    """A panel of coloured cells, rows downwards. most: the value of the darkest colour; None for the largest cell.
+    """A panel of coloured cells, with the first row at the top.
 
-    label: what a colour is, with its unit.
-    x_names, y_names: of the columns and rows. texts: what is written into the cells, whose values are then from 0 to 1.
+    most: the value of the darkest colour; None for the largest value. label: what the colours mean, with the unit.
+    x_names, y_names: the names of columns and rows. texts: the texts of the cells; values are then from 0 to 1.
     """
 
     values: ArrayLike
@@ -122,10 +123,10 @@ class HeatMap:
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure: panels with a title above all, under one name.
+    """A figure: panels under one name, with one title above them.
 
-    section: the part of a page that shows it. note: over what it was taken. In all its
-    panels, curves without a style of their own look alike if they have the same name, and different if not.
+    section: the part of a page that shows it. note: the data that it was measured on. In all its panels, curves without
+    a style of their own get the same style if they have the same name, and different styles otherwise.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Tasks whose answer is known; a generator is a few lines of numpy.
+"""Tasks whose answers are known; each generator is a few lines of numpy.
 
-Tested by tests/data/tasks/test_task_contract.py, every one, and by the test of its module with a solver.
+Tested by tests/data/tasks/test_task_contract.py, and each task with a solver by the test of its module.
 """

@@ -1,7 +1,7 @@
-"""A task: sequences whose right continuation is known, drawn as they are needed.
+"""A task: sequences whose right continuation is known, drawn when they are needed.
 
-Example i of a split is a pure function of (seed, split, i), and of the length asked for. No example is in two splits:
-the hash of its tokens decides the split, and an example of another split is drawn again.
+Example i of a split is a pure function of (seed, split, i) and of the length asked for. No example is in two splits:
+the hash of its tokens determines its split, and if that is another split, a new example is drawn.
 
 Shapes: L tokens of an example.
 
@@ -30,8 +30,8 @@ LONGEST = 2**20  # the largest length, and the longest in the papers
 FIRST = len(SPECIAL)  # the id of a task's first symbol
 SPLITS = ("train", "validation", "test")
 OF_EIGHT = {"train": range(6), "validation": range(6, 7), "test": range(7, 8)}  # eighths of all examples
-MOST_DRAWS = 128  # for one example: that many draws miss a split of one eighth once in 3e7 times
-IDENTIFYING = 8  # examples of each split and length that the hash of a task is made from
+MOST_DRAWS = 128  # for one example; the probability that all of them miss a split of one eighth is 1 in 3e7
+IDENTIFYING = 8  # the number of examples of each split and length that enter the hash of a task
 
 Ids = NDArray[np.int64]
 Lengths = Sequence[int]  # the shortest and the longest
@@ -39,10 +39,10 @@ Item = TypeVar("Item")
 
 
 class Example(NamedTuple):
-    """A sequence [L], and which of its tokens are scored targets [L]: the tokens before them decide what they are.
+    """A sequence [L], and which of its tokens are scored targets [L]; the tokens before a scored target determine it.
 
-    answers: the targets [L], where they do not stand in the sequence. output_at: the first token of the output, where
-    the answer also has the steps to it.
+    answers: the targets [L], if they are not the tokens of the sequence itself. output_at: the position of the first
+    token of the output, if the answer contains intermediate steps before it.
     """
 
     tokens: Ids
@@ -57,7 +57,7 @@ class Example(NamedTuple):
 
 
 class FixedSet(NamedTuple, Generic[Item]):
-    """`n` items. `at(i)` gives item i, and starts again after the last one."""
+    """`n` items. `at(i)` returns item i; after the last item it begins again with the first."""
 
     n: int
     at: Callable[[int], Item]
@@ -67,8 +67,8 @@ class Task(Source):
     """A family of sequences, of any length from `shortest` on, over a vocabulary of its own.
 
     symbols: the words of the tokens from FIRST on, without spaces. train_lengths: the shortest and the longest length
-    in training, each length between them as likely. train_examples: how many examples training repeats; None draws a
-    new one every time. validation_examples: how many are scored during training.
+    in training; all lengths from one to the other are equally likely. train_examples: how many examples training
+    repeats; None: every example is new. validation_examples: how many examples are scored during training.
 
     A length counts what the task's paper counts, such as the symbols to copy; `context` gives its number of tokens.
     """
@@ -98,51 +98,51 @@ class Task(Source):
         return self._train_lengths
 
     def train_length(self, rng: np.random.Generator) -> int:
-        """The length of an example in training. By default each from the shortest to the longest is as likely."""
+        """The length of an example in training. By default all from the shortest to the longest are equally likely."""
         shortest, longest = self.train_lengths
         return int(rng.integers(shortest, longest + 1))
 
     def stored(self, *, seed: int, split: str, length: int | None) -> FixedSet[Example] | None:
-        """The examples of a split in the order of the seed, where a fixed set exists; None: all are drawn.
+        """The examples of a split in an order drawn by seed, if the task has a fixed set; None if examples are drawn.
 
-        `length` as for `Examples`. UserError where the set has no example of that length.
+        length: as for `Examples`. Raises UserError if the set has no example of that length.
         """
         return None
 
     def test_lengths(self) -> Sequence[int] | None:
-        """The lengths of the test, where it does not have all lengths."""
+        """The lengths of the test examples; None if every length can be tested."""
         return None
 
     def guessing_nats(self, example: Example) -> float:
-        """The nats over all answers of an example that a guesser pays who knows the candidates, but not the right one.
+        """The loss, in nats over all answers of an example, of a guesser that knows the candidates but not the answer.
 
-        The guesser names a candidate as often as it stands in the sequence, less what was said already where each is
-        said once. A model with this loss has found the candidates, but not which of them the question asks for. inf
-        where the answers do not stand in the sequence: then only their frequencies are known.
+        The guesser names each candidate with its frequency in the sequence; if each is asked for once, candidates
+        already named no longer count. A model with this loss has found the candidates, but not which of them is asked
+        for. inf if the answers are not in the sequence, so that the guesser knows no candidates.
         """
         return math.inf
 
     def shared_with_test(self) -> str | None:
-        """A line on the test examples that are in the training set too; None where there are none."""
+        """A line about test examples that are also in the training set; None if there are none."""
         return None
 
     def groups(self) -> dict[str, Task]:
-        """The parts of this task that are scored separately, by name; empty where it has none."""
+        """The parts of this task that are scored separately, by name; empty if it has none."""
         return {}
 
     def part(self) -> str:
-        """What the names of `groups` are. By default `task`: each has as many test examples as are asked for.
+        """What the names of `groups` stand for. With `task`, the default, each part gets all test examples asked for.
 
-        With any other word, such as `depth`, the names are numbers, and the examples are divided among them.
+        With any other word, such as `depth`, the names are numbers, and the test examples are divided among the parts.
         """
         return "task"
 
     @abstractmethod
     def example(self, rng: np.random.Generator, length: int) -> Example:
-        """One example of this length, drawn from `rng` alone."""
+        """One example of this length; all its randomness comes from `rng`."""
 
     def context(self, length: int) -> int:
-        """Tokens of the longest example of this length. By default all examples of a length have equally many."""
+        """The number of tokens of the longest example of this length. By default all have equally many."""
         return len(self.example(np.random.default_rng(0), length).tokens)
 
     def identity(self) -> str:
@@ -156,7 +156,7 @@ class Task(Source):
         return fingerprint(task=type(self).__name__, examples=drawn, **numbers)
 
     def vocabulary(self) -> Vocabulary:
-        """The special tokens and the symbols as a tokenizer that splits at spaces; unknown words read as <unk>."""
+        """A tokenizer of the special tokens and the symbols that splits at spaces; unknown words become <unk>."""
         ids = {name: number for number, name in enumerate((*SPECIAL, *self.symbols))}
         tokenizer: Any = Tokenizer(models.WordLevel(vocab=ids, unk_token="<unk>"))
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -164,16 +164,16 @@ class Task(Source):
         return open_vocabulary(tokenizer, EOS)
 
     def check_length(self, length: int, what: str) -> None:
-        """Raises UserError for a length that the task does not have."""
+        """Raises UserError if the task has no examples of this length."""
         if not self.shortest <= length <= LONGEST:
             raise UserError(f"{what}={length}: this task has lengths from {self.shortest} to {LONGEST:,}")
 
 
 class Examples:
-    """The examples of a split by number: all of one length, or each of a length that is drawn as in training.
+    """The examples of a split by number: all of one length, or (length=None) with lengths drawn as in training.
 
-    n: how many there are before they start again, where the task has a fixed set; None: infinitely many.
-    n_shared: how many of the examples read so far may be in another split too, because the task has too few.
+    n: the size of the task's fixed set, after which examples repeat; None if examples are drawn without end.
+    n_shared: how many of the examples read so far may also be in another split, because the task has too few examples.
     """
 
     def __init__(self, task: Task, *, seed: int, split: str, length: int | None = None) -> None:
@@ -189,12 +189,12 @@ class Examples:
     def __getitem__(self, i: int) -> Example:
         if self.stored is not None:
             return self.stored.at(i)
-        # the counter-based generator jumps to the numbers of example i, 2^128 further for each example
+        # the counter-based generator jumps to the random numbers of example i, which begin at i * 2^128
         self._state["state"]["counter"][:] = [0, 0, i, self.length or 0]
-        self._state["buffer_pos"], self._state["has_uint32"] = 4, 0  # nothing is left from another example
+        self._state["buffer_pos"], self._state["has_uint32"] = 4, 0  # discards buffered numbers of another example
         self._bits.state = self._state
         length = self.task.train_length(self._rng) if self.length is None else self.length
-        for _ in range(MOST_DRAWS):  # all of one length: else lengths with few examples in this split would be rarer
+        for _ in range(MOST_DRAWS):  # with the length kept: else lengths with few examples in this split become rarer
             example = self.task.example(self._rng, length)
             digest = hashlib.blake2b(example.tokens.astype(np.int64).tobytes(), digest_size=1).digest()
             if digest[0] % 8 in self.split:  # the eighth of all examples that it belongs to
@@ -204,7 +204,7 @@ class Examples:
 
 
 def distinct(examples: Iterable[Example]) -> list[tuple[Example, int]]:
-    """Each different example once, in the order in which they first come, with how often it comes."""
+    """Each different example once, in the order of first occurrence, with the number of its occurrences."""
     found: dict[bytes, tuple[Example, int]] = {}
     for example in examples:
         name = example.tokens.tobytes()
@@ -214,18 +214,18 @@ def distinct(examples: Iterable[Example]) -> list[tuple[Example, int]]:
 
 
 def numbered(n: int, *, before: str = "") -> list[str]:
-    """The symbols 0, 1, ..., with `before` in front."""
+    """The symbols 0, 1, ..., with the prefix `before`."""
     return [f"{before}{number}" for number in range(n)]
 
 
 def check_range(name: str, value: float, least: float, most: float, *, because: str = "") -> None:
-    """ValueError where a parameter is outside the range; both ends are allowed. because: the reason for the end."""
+    """Raises ValueError if a parameter is outside [least, most]. because: the reason for the bound."""
     if not least <= value <= most:
         raise ValueError(f"{name} is {value}: {least} to {most:,} is allowed{because and f' ({because})'}")
 
 
 def nats_of_order(answers: Ids) -> float:
-    """Nats of naming these tokens in order, each time one of the tokens left: ln(n! / the product of each m!)."""
+    """Nats of guessing these n tokens in order, each from the tokens left: ln(n! / product of m!), m of each kind."""
     _, counts = np.unique(answers, return_counts=True)
     return math.lgamma(len(answers) + 1) - sum(math.lgamma(m + 1) for m in counts.tolist())
 
@@ -233,7 +233,7 @@ def nats_of_order(answers: Ids) -> float:
 def asked(prompt: Ids, answer: Ids, *, end: bool = True) -> Example:
     """<bos> prompt <sep> answer <eos>; the answer and its end are scored. Prompt and answer are token ids.
 
-    end: False leaves out <eos>, which would be half of the scored tokens where each answer is one token.
+    end: False leaves out <eos>, which would be half of the scored tokens if every answer is one token.
     """
     tokens = np.concatenate([[BOS], prompt, [SEP], answer, [EOS]])[: None if end else -1]
     return Example(tokens, np.arange(len(tokens)) > len(prompt) + 1)

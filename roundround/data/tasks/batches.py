@@ -1,7 +1,7 @@
-"""Batches of a task: for training a pure function of (seed, step), whatever the number of processes.
+"""Batches of a task: for training, a pure function of (seed, step), whatever the number of processes.
 
-B batch, T inputs. A batch is as wide as its longest example; the padding comes after every token that counts, where
-causal attention does not see it.
+B batch, T inputs. A batch is as wide as its longest example; the padding is at the end, where causal attention from
+scored tokens does not reach it.
 
 Tested by tests/training/test_task_runs.py.
 """
@@ -27,7 +27,7 @@ from roundround.data.tokenizers import content_hash
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TaskData:
-    """A task with its vocabulary; the fields that `TokenData` has too mean the same."""
+    """A task with its vocabulary; fields with the names of `TokenData` have the same meaning."""
 
     task: Task
     tokenizer: Tokenizer
@@ -52,7 +52,7 @@ def task_data(task: Task) -> TaskData:
 class TaskBatch(NamedTuple):
     """tokens, targets: [B, T], int64; scored: [B, T], which of the targets count.
 
-    share: what the mean loss of this part of a batch is multiplied by, so that the mean over the parts is the mean over
+    share: the factor for the mean loss of this part of a batch. With it the mean over all parts equals the mean over
     all scored targets of the batch.
     """
 
@@ -65,8 +65,8 @@ class TaskBatch(NamedTuple):
 class AskedBatch(NamedTuple):
     """Different examples of one length, as `model/scoring.py` scores them: tokens, targets, scored as in `TaskBatch`.
 
-    output: [B, T], which scored targets are the output; none where the whole answer is the output. times: [B], how
-    often each example was drawn.
+    output: [B, T], which scored targets are the output; all False for an example whose whole answer is the output.
+    times: [B], how often each example was drawn.
     """
 
     tokens: Tensor
@@ -77,7 +77,7 @@ class AskedBatch(NamedTuple):
 
 
 def padded(examples: Sequence[Example], *, width: int = 0, share: float = 1.0) -> TaskBatch:
-    """Some examples as a batch. T is what the longest example needs, and at least `width` - 1."""
+    """Examples as a padded batch. T is one less than the longest example, and at least `width` - 1."""
     longest = max(width, *(len(example.tokens) for example in examples))
     ids_2BL = np.full((2, len(examples), longest), EOS, dtype=np.int64)  # tokens, and targets
     counts_BL = np.zeros((len(examples), longest), dtype=np.bool_)
@@ -90,7 +90,7 @@ def padded(examples: Sequence[Example], *, width: int = 0, share: float = 1.0) -
 
 
 def same_length_batches(examples: Iterable[tuple[Example, int]], batch_tokens: int) -> Iterator[AskedBatch]:
-    """Examples and how often each was drawn, shortest first, in batches of equal length, without padding."""
+    """Batches of examples of equal length (no padding), the shortest first. examples: each with how often it came."""
     by_length: dict[int, list[tuple[Example, int]]] = {}
     for example, times in examples:
         by_length.setdefault(len(example.tokens), []).append((example, times))
@@ -105,9 +105,9 @@ def same_length_batches(examples: Iterable[tuple[Example, int]], batch_tokens: i
 
 
 class ExampleSampler:
-    """Which examples a global batch holds: new ones all the time, or one permutation of `n` after another.
+    """The numbers of the examples in a global batch: always new ones, or one permutation of `n` after another.
 
-    Item i of the training run is example i where n is None, else item i % n of the permutation that
+    Item i of the training run is example i if n is None, else item i % n of the permutation that
     `default_rng([seed, i // n])` draws.
     """
 
@@ -130,9 +130,9 @@ class ExampleSampler:
 
 
 class TrainingExamples(Dataset[TaskBatch]):
-    """One rank's micro-batches, in order; the same pieces of the global batch as `TrainingWindows` gives.
+    """One rank's micro-batches, in order; the global batch is divided as in `TrainingWindows`.
 
-    While a step computes, a thread draws the batch of the next one.
+    While a micro-batch is computed, a thread draws the next one.
     """
 
     def __init__(self, task: Task, shares: Shares, *, seed: int) -> None:
@@ -140,7 +140,7 @@ class TrainingExamples(Dataset[TaskBatch]):
         self.shares = shares
         self.examples = Examples(task, seed=seed, split="train")
         self.sampler = ExampleSampler(task.train_examples, seed=seed)
-        self._kept: dict[int, Example] = {}  # where training repeats them
+        self._kept: dict[int, Example] = {}  # filled only if training repeats examples
         self._step, self._batch = -1, list[Example]()
         self._worker = ThreadPoolExecutor(1)  # one thread, which alone uses `_kept`
         self._ahead: tuple[int, Future[TaskBatch]] | None = None

@@ -1,4 +1,4 @@
-"""CLRS-Text: a model writes the steps and results of thirty textbook algorithms, read from files or the hub.
+"""CLRS-Text: a model writes the steps and results of thirty textbook algorithms; examples are from files or the hub.
 
 Markeeva et al. 2024, arXiv:2406.04229; the lengths are from its script generate_clrs_text.py.
 
@@ -29,7 +29,7 @@ from roundround.support.errors import UserError, nearest
 from roundround.support.files import sha256
 
 QUESTION, ANSWER, ALGORITHM = COLUMNS = ("question", "answer", "algo_name")  # of the authors' data sets
-LENGTH = "length"  # a column that the authors' training set does not have
+LENGTH = "length"  # a column that the authors' training set lacks
 UNKNOWN = -1
 TRAINED = (4, 5, 10, 11, 12, 15, 19, 23, 28, 31)  # the paper's lengths in training, up to the algorithm's longest
 LONGEST_TRAINED = {
@@ -64,18 +64,18 @@ LONGEST_TRAINED = {
     "task_scheduling": 31,
     "topological_sort": 23,
 }
-BESIDE = 4  # more tokens than the text has: beginning, end, and the space that SentencePiece puts before each part
-MEASURED = 64  # rows with the most bytes; the longest in tokens are among them
-SHARES = 64  # of all rows, by the hash of the text
+BESIDE = 4  # extra tokens of an example: beginning, end, and the space that SentencePiece puts before each part
+MEASURED = 64  # only so many rows, those with the most bytes, are tokenised to find the longest in tokens
+SHARES = 64  # parts into which the rows are divided, by the hash of the text
 OF_ONE_SET = {"validation": range(8), "test": range(8, 16), "train": range(16, SHARES)}
-OF_TRAINING_SET = {"validation": range(1), "train": range(1, SHARES)}  # where the test has a set of its own
+OF_TRAINING_SET = {"validation": range(1), "train": range(1, SHARES)}  # if the test has a set of its own
 
 Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Texts by number. For each, [N]: its algorithm's number in LONGEST_TRAINED, its length, hash and bytes."""
+    """Texts, by number with `at`, and [N]: the index of the algorithm in LONGEST_TRAINED, the length, hash, bytes."""
 
     where: str
     at: Callable[[int], Text]
@@ -85,7 +85,7 @@ class Rows:
     n_bytes: Numbers
 
     def of(self, algorithms: Sequence[str]) -> NDArray[np.bool_]:
-        """Whether a row is of one of these algorithms, [N]."""
+        """Which rows are of one of these algorithms, [N]."""
         return np.isin(self.algorithm, [list(LONGEST_TRAINED).index(name) for name in algorithms])
 
 
@@ -96,13 +96,13 @@ class ClrsText(TextTask):
 
     Markeeva et al. 2024, arXiv:2406.04229; Velickovic et al. 2025, arXiv:2410.01104, section 5.
 
-    algorithms: some of the thirty; None: all. lengths: the lengths in training, for every algorithm; None: all rows.
-    The whole answer is scored, the trace too; `output_match` scores only what follows the last " | ", given the right
-    trace. Each row comes once in an epoch, in an order that the seed decides.
+    algorithms: which of the thirty; None: all. lengths: the lengths in training, for every algorithm; None: all rows.
+    The whole answer is scored, the trace included; `output_match` scores only the text after the last " | ", given the
+    right trace. Each row comes once in an epoch, in an order drawn by the seed.
 
-    Where one set serves for everything, the hash of a text decides: an eighth is for validation and an eighth for the
-    test. Where the test has a set of its own, validation gets one in 64 of the other set, and both sets are taken as
-    they are: the authors' two sets share examples of small lengths, which are few.
+    If one set serves for everything, the hash of a text determines its split: an eighth is for validation and an eighth
+    for the test. If the test has a set of its own, validation gets 1/64 of the training set. The two sets of the
+    authors share examples of small lengths, of which there are few; these are not removed.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class ClrsText(TextTask):
 
     @abstractmethod
     def read(self, which: str) -> Rows | None:
-        """The rows of the set "train" or "test"; None where the test has no set of its own. UserError."""
+        """The rows of the set "train" or "test"; None if the test has no own set. Raises UserError if unreadable."""
 
     def set_of(self, which: str) -> Rows:
         if which not in self._sets:
@@ -137,7 +137,7 @@ class ClrsText(TextTask):
 
     @property
     def train_lengths(self) -> tuple[int, int]:
-        """The lengths asked for, or else of the rows, or else the paper's."""
+        """The shortest and longest of the lengths asked for, else of the rows' lengths, else of the paper's lengths."""
         lengths = [length for _, length in self.pairs()]
         if self.lengths is None:
             rows = self.set_of("train")
@@ -145,7 +145,7 @@ class ClrsText(TextTask):
         return min(lengths), max(lengths)
 
     def pairs(self) -> list[tuple[str, int]]:
-        """The pairs of an algorithm and a length in training: the lengths asked for, or else the paper's."""
+        """The pairs (algorithm, length) in training, with the lengths asked for, else with those of the paper."""
         pairs = [(name, n) for name in self.algorithms for n in self.lengths or TRAINED]
         return [(name, n) for name, n in pairs if self.lengths or n <= LONGEST_TRAINED[name]]
 
@@ -186,7 +186,7 @@ class ClrsText(TextTask):
         return FixedSet(len(numbers), lambda i: rows.at(int(numbers[order.numbers(i, 1)[0]])))
 
     def missing(self, rows: Rows, purpose: str, lengths: Sequence[int] | None) -> UserError:
-        """The error that says which rows are not there, and which lengths are."""
+        """The error for missing rows; it names the lengths that exist."""
         there = np.unique(rows.length[rows.of(self.algorithms)]).tolist()
         found = f"no column '{LENGTH}'; data.lengths=null takes all rows" if UNKNOWN in there else f"lengths: {there}"
         wanted = f"{', '.join(self.algorithms)} of {'any length' if lengths is None else f'length {lengths}'}"
@@ -205,7 +205,7 @@ class ClrsText(TextTask):
             raise self.missing(self.set_of("test"), f"{what}={length}", [length])
 
     def context(self, length: int) -> int:
-        """Tokens of the longest example up to this length; without a vocabulary its bytes, which are not fewer."""
+        """The most tokens of an example up to this length; without a vocabulary an upper bound, the number of bytes."""
         train, found = self.set_of("train"), list[Text]()
         for rows in [train] if self.set_of("test") is train else [train, self.set_of("test")]:
             numbers = (rows.of(self.algorithms) & (rows.length <= length)).nonzero()[0]
@@ -219,7 +219,7 @@ class ClrsText(TextTask):
 
 
 def table(where: str, rows: Iterable[Mapping[str, Any]], at: Callable[[int], Text]) -> Rows:
-    """The rows, read once. UserError for an algorithm that is not of CLRS-Text."""
+    """The `Rows` of a set, from one pass over it. Raises UserError for an algorithm that is not in CLRS-Text."""
     numbers = {name: number for number, name in enumerate(LONGEST_TRAINED)}
     columns: list[tuple[int, int, int, int]] = []
     for row in rows:
@@ -227,8 +227,8 @@ def table(where: str, rows: Iterable[Mapping[str, Any]], at: Callable[[int], Tex
         if name not in numbers:
             raise UserError(f"{where}, row {len(columns) + 1}: {ALGORITHM} is '{name}'{nearest(name, LONGEST_TRAINED)}")
         text = "".join(text_of(row)).encode()
-        identity = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest())  # a number that int64 has
-        columns.append((numbers[name], int(row.get(LENGTH, UNKNOWN)), identity, len(text)))  # a csv has text
+        identity = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest())  # fits into int64
+        columns.append((numbers[name], int(row.get(LENGTH, UNKNOWN)), identity, len(text)))  # int(): a csv gives text
     return Rows(where, at, *np.array(columns, dtype=np.int64).reshape(-1, 4).T)
 
 
@@ -241,7 +241,7 @@ def text_of(row: Mapping[str, Any]) -> Text:
 class ClrsTextFiles(ClrsText):
     """Rows of jsonl, json, csv, tsv and parquet files with the columns of the authors' data sets, held in memory.
 
-    path: files, folders and globs. test_path: the same for the test, where it has files of its own.
+    path: files, folders and globs. test_path: the same for the test; None if the test has no files of its own.
 
     Markeeva et al. 2024, arXiv:2406.04229.
     """

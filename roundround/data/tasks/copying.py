@@ -1,4 +1,4 @@
-"""Tasks that give the symbols of a sequence again.
+"""Tasks whose answers are the symbols of the prompt.
 
 Tested by tests/data/tasks/test_copying.py.
 """
@@ -15,7 +15,7 @@ from roundround.data.tasks.base import FIRST, Example, Ids, Lengths, Task, asked
 
 
 class OfSymbols(Task):
-    """Base of tasks whose `n_symbols` symbols are all alike."""
+    """Base of tasks whose symbols, `n_symbols` of them, all have the same role."""
 
     def __init__(
         self, *, n_symbols: int, train_lengths: Lengths, train_examples: int | None, validation_examples: int
@@ -33,7 +33,7 @@ class Rearrangement(OfSymbols):
 
     @abstractmethod
     def answer(self, x: Ids) -> Ids:
-        """The symbols again, [n], as token ids."""
+        """The rearranged symbols, [n], as token ids."""
 
     @final
     def example(self, rng: np.random.Generator, length: int) -> Example:
@@ -42,7 +42,7 @@ class Rearrangement(OfSymbols):
 
     @final
     def guessing_nats(self, example: Example) -> float:
-        """One of the symbols that have not been said again, and the end after the last."""
+        """At each target the guesser names one of the symbols not yet named; it knows where the answer ends."""
         return nats_of_order(example.tokens[example.scored][:-1])
 
 
@@ -99,6 +99,6 @@ class Repeat(OfSymbols):
         return asked(x, x)
 
     def guessing_nats(self, example: Example) -> float:
-        """The symbol, and after each one the end with its probability among the lengths in training."""
+        """The guesser knows the symbol, and ends after each with the probability of that length in training."""
         shortest, longest = self.train_lengths
         return math.log(longest - shortest + 1)

@@ -11,8 +11,8 @@ import numpy as np
 
 from roundround.data.tasks.base import BOS, FIRST, SEP, Example, Ids, Lengths, Task, asked, check_range, numbered
 
-PLUS = FIRST + 10  # of Addition
-WRITE, READ, IGNORE = range(3)  # of FlipFlop, and then the two bits
+PLUS = FIRST + 10  # in Addition
+WRITE, READ, IGNORE = range(3)  # in FlipFlop; the symbols of the two bits follow
 ZERO = FIRST + 3
 
 
@@ -22,10 +22,10 @@ class Addition(Task):
 
     <bos> a + b <sep> (a + b) <eos>, a token each digit; length is the digits of the longer number
 
-    Kazemnejad et al. 2023, arXiv:2305.19466, whose words around the numbers are left out. The shorter number
-    has from one digit to as many as the longer, each as likely; the order of the two is drawn too, and only 0 itself
-    begins with 0. reverse_answer: the sum begins with its last digit (Lee et al. 2023, arXiv:2307.03381);
-    reverse_operands: so do the two numbers (Zhou et al. 2024, arXiv:2402.09371, do both).
+    Kazemnejad et al. 2023, arXiv:2305.19466, without the paper's words around the numbers. The number of digits of the
+    shorter number is drawn evenly from one to that of the longer; the order of the two numbers is drawn too, and only 0
+    itself begins with 0. reverse_answer: the sum begins with its last digit (Lee et al. 2023, arXiv:2307.03381).
+    reverse_operands: the two numbers begin with their last digits (Zhou et al. 2024, arXiv:2402.09371, reverse both).
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Addition(Task):
 
 
 def drawn(rng: np.random.Generator, n_digits: int) -> Ids:
-    """The digits of a number, the last one first; the first one is not 0 where there are several."""
+    """The digits of a random number, the last digit first; a number of several digits does not begin with 0."""
     digits = rng.integers(10, size=n_digits)
     if n_digits > 1:
         digits[-1] = rng.integers(1, 10)
@@ -66,10 +66,10 @@ def drawn(rng: np.random.Generator, n_digits: int) -> Ids:
 
 
 def added(longer: Ids, shorter: Ids) -> Ids:
-    """The digits of a sum, of numbers whose last digit is first.
+    """The digits of the sum of two numbers, all with the last digit first.
 
-    A digit carries where the nearest digit from it downwards whose sum is not 9 has a sum of at least 10: a sum of 9
-    passes a carry on.
+    A digit sum of 9 passes a carry on. So a digit carries if, from this digit downwards, the first digit sum other than
+    9 is at least 10.
     """
     sums = longer.copy()
     sums[: len(shorter)] += shorter
@@ -87,8 +87,9 @@ class Parity(Task):
 
     <bos> b_1 .. b_n <sep> even|odd, every b drawn evenly; length is n
 
-    Kazemnejad et al. 2023, arXiv:2305.19466, whose words around the bits are left out. There are 2^n examples: for 1 to
-    4 bits a split may have no example of its own and then uses another split's, which is counted and reported.
+    Kazemnejad et al. 2023, arXiv:2305.19466, without the paper's words around the bits. There are 2^n examples: for 1
+    to 4 bits a split may have no example of its own; it then uses examples of another split, and their number is
+    reported.
     """
 
     def __init__(self, *, train_lengths: Lengths, train_examples: int | None, validation_examples: int) -> None:
@@ -110,9 +111,10 @@ class LocalCount(Task):
 
     <bos> x_1 .. x_1 <sep> r_1 x_2 .. x_2 <sep> r_2 .., r_i times x_i, x_i not x_(i-1); length is the sum of all r_i
 
-    Vasylenko et al. 2025, arXiv:2506.16640, whose model names the count so far at every symbol, beside the sequence.
-    Inside the sequence each count would reveal the next, so a count is asked for once, at the end of a run. r_i is
-    drawn evenly from 2 to `longest_run`, x_i from `n_symbols`; the last run ends where the length is reached.
+    Vasylenko et al. 2025, arXiv:2506.16640. In the paper the model predicts the count so far at every symbol, and the
+    counts are not in the sequence. Here they are, and each count would reveal the next; so only the count at the end of
+    a run is asked for. r_i is drawn evenly from 2 to `longest_run`, x_i from `n_symbols`; the last run is cut so that
+    the length is exact.
     """
 
     shortest = 2
@@ -152,7 +154,7 @@ class LocalCount(Task):
         return Example(tokens, scored)
 
     def context(self, length: int) -> int:
-        return 1 + length + 2 * -(-length // 2)  # where every run is a pair
+        return 1 + length + 2 * -(-length // 2)  # reached if every run is a pair
 
 
 @final
@@ -192,7 +194,7 @@ class NBack(Task):
         return Example(tokens, scored)
 
     def guessing_nats(self, example: Example) -> float:
-        """One of the symbols that have not been named yet, which are the last steps + 1."""
+        """At each target the guesser names one of the last steps + 1 symbols, those that it has not yet named."""
         recent = np.lib.stride_tricks.sliding_window_view(example.tokens[1::2], self.steps + 1)
         alike = (recent == recent[:, :1]).sum(1)  # the first of them is the answer
         return float(-np.log(alike / (self.steps + 1)).sum())
@@ -204,10 +206,11 @@ class FlipFlop(Task):
 
     <bos> w b_1 c_2 b_2 .. r b_n, c = w, r or i, b drawn evenly except after r; length is 2n, odd ones are rounded down
 
-    Liu et al. 2023, arXiv:2306.00946, definition 1: the first instruction writes, the last one reads, the others write
-    and read with `p_write` and `p_read` and ignore their bit otherwise. FFL(p) has p_write = p_read = (1 - p) / 2: p is
-    0.8 in training, 0.98 in the sparse test, 0.1 in the dense one. The bits after r are scored; their error rate is the
-    paper's. Vasylenko et al. 2025, arXiv:2506.16640, read once, at the end: p_read = 0.
+    Liu et al. 2023, arXiv:2306.00946, definition 1: the first instruction writes and the last one reads; every other
+    instruction writes with probability `p_write`, reads with `p_read`, and otherwise ignores its bit. FFL(p) has
+    p_write = p_read = (1 - p) / 2: p is 0.8 in training, 0.98 in the sparse test, 0.1 in the dense test. The bits after
+    r are scored, and their error rate is that of the paper. Vasylenko et al. 2025, arXiv:2506.16640, read only at the
+    end: p_read = 0.
     """
 
     shortest = 4
@@ -246,7 +249,7 @@ class FlipFlop(Task):
         return Example(tokens, scored)
 
     def guessing_nats(self, example: Example) -> float:
-        """One of the bits that have been written."""
+        """At each read the guesser names one of the bits written so far."""
         instructions, bits = example.tokens[1::2] - FIRST, example.tokens[2::2] - ZERO
         writes, reads = instructions == WRITE, instructions == READ
         alike = np.where(bits == 1, (writes & (bits == 1)).cumsum(), (writes & (bits == 0)).cumsum())

@@ -1,7 +1,7 @@
-"""Length tests of known form: numbers hidden in filler, chains of names, the most common words of a list.
+"""Tests of long contexts: numbers hidden in filler, chains of names, the most common words of a list.
 
-Lengths are in tokens of the model's own tokenizer. What a model writes is scored as in RULER (Hsieh et al. 2024,
-arXiv:2404.06654): by the share of the references that it contains. The sentences are this project's.
+Lengths are in tokens of the model's own tokenizer. The text that a model writes is scored as in RULER (Hsieh et al.
+2024, arXiv:2404.06654): by the share of the references that it contains. The wording of the sentences is our own.
 
 Tested by tests/data/tasks/test_length_tests.py.
 """
@@ -27,24 +27,25 @@ FILLER = (
 )  # fmt: skip
 HAYSTACKS = ("sentences", "words", "needles")
 ONSETS, VOWELS = "bdfgklmnprstvz", "aeiou"
-SYLLABLES = 3  # of a made-up word; 343,000 such words exist
-FEWEST_WORDS = 64  # that a vocabulary must have as single tokens; below it all words are made up
+SYLLABLES = 3  # in a made-up word; 343,000 such words exist
+FEWEST_WORDS = 64  # if a vocabulary has fewer words that are single tokens, all words are made up
 WORD = re.compile("[\u0120\u2581]([a-z]{3,})")  # a token that is a word, after the mark of a space
-BETWEEN = ", "  # the references in an answer
-DRAWS = 200  # until an example fits into the length
-Filled = tuple[Callable[[int], Text], Callable[[int], int]]  # the text with n units of filler; tokens of unit i
+BETWEEN = ", "  # separates the references in an answer
+DRAWS = 200  # the most draws until an example fits into the length
+Filled = tuple[Callable[[int], Text], Callable[[int], int]]  # n -> text with n units of filler; i -> tokens of unit i
 
 
 class LengthTest(TextTask):
-    """Base of tests whose length is all tokens: beginning, question, answer and end.
+    """Base of tests whose length counts all tokens of an example: beginning, question, answer and end.
 
-    An example is shorter than the length by less than a unit of filler. Words are drawn from the words that are one
-    token in the vocabulary; where it has few of them, words are made up of syllables.
+    An example is shorter than the length by less than a unit of filler. Words are drawn from those that are a single
+    token of the vocabulary; if it has few of them, words are made up of syllables.
 
-    haystack: the filler around hidden sentences. sentences: five plain ones, over and over; words: sentences of drawn
-    words; needles: sentences like the hidden ones.
+    haystack: the kind of filler around hidden sentences: "sentences" repeats five plain sentences, "words" makes
+    sentences of drawn words, and "needles" makes sentences like the hidden ones.
 
-    written: tokens that a model may write to be scored. sentences: what an example says, whose words are not drawn.
+    written: the most tokens that a model may write for its answer. sentences: the fixed sentences of an example; their
+    words are never drawn.
     """
 
     written: ClassVar[int]
@@ -67,11 +68,11 @@ class LengthTest(TextTask):
 
     @abstractmethod
     def filled(self, rng: np.random.Generator, length: int) -> Filled:
-        """An example with as much filler as is asked for, all of it drawn from `rng`."""
+        """Functions that give an example with any amount of filler; all its randomness comes from `rng`."""
 
     @final
     def text(self, rng: np.random.Generator, length: int) -> Text:
-        """The first drawn text that fits: made-up words differ in their number of tokens."""
+        """The first drawn text that fits into the length; draws differ in size, as made-up words differ in tokens."""
         for _ in range(DRAWS):
             with_filler, cost = self.filled(rng, length)
             if (room := length - self.n_tokens(with_filler(0))) >= 0:
@@ -83,23 +84,23 @@ class LengthTest(TextTask):
         n = 0
         while (own := cost(n)) <= room:
             room, n = room - own, n + 1
-        while n and self.n_tokens(with_filler(n)) > length:  # tokens may join otherwise where texts meet
+        while n and self.n_tokens(with_filler(n)) > length:  # tokens may merge at the joints
             n -= 1
         return with_filler(n)
 
     @final
     def n_tokens(self, text: Text) -> int:
-        """Tokens of a whole example; words where there is no vocabulary yet, as for a tokenizer that is learnt."""
+        """The number of tokens of an example; of words if there is no vocabulary yet, before a tokenizer is learnt."""
         return len("".join(text).split()) if self._vocabulary is None else len(self.tokenised(text).tokens)
 
     @final
     def n_behind(self, text: str) -> int:
-        """Tokens of a text that follows another; words as in `n_tokens`."""
+        """The number of tokens of a text that follows another text; of words as in `n_tokens`."""
         return len(text.split()) if self._vocabulary is None else n_tokens_behind(self._vocabulary, text)
 
     @final
     def references(self, answer: str) -> list[str]:
-        """What a model has to write, in any order."""
+        """The texts that a model has to write, in any order."""
         return answer.strip().split(BETWEEN)
 
     @final
@@ -118,7 +119,7 @@ class LengthTest(TextTask):
 
     @final
     def words(self, rng: np.random.Generator, n: int, but: Collection[str] = ()) -> list[str]:
-        """n different words, none of `but`: from the vocabulary first, then made up."""
+        """n different words, none of them in `but`: first words of the vocabulary, then made-up words."""
         most = min(n + len(but), len(self._words))
         own = [self._words[i] for i in rng.choice(len(self._words), most, replace=False)] if most else []
         found = dict.fromkeys([word for word in own if word not in but][:n])
@@ -137,7 +138,7 @@ class LengthTest(TextTask):
         around: tuple[str, str, str],
         another: Callable[[], str],
     ) -> Filled:
-        """Needles at these positions, from 0, before all filler, to 1, after it.
+        """Hides the needles at `places`, positions from 0 (before all filler) to 1 (after it).
 
         around: opening, question and answer. another: draws a sentence like the needles, but with other names.
         """
@@ -164,7 +165,7 @@ class LengthTest(TextTask):
 
 
 def n_tokens_behind(vocabulary: Vocabulary, text: str) -> int:
-    """Tokens of a text that follows a space; some tokenizers put another before whatever they are given first."""
+    """The number of tokens of a text after a space; "a " comes first because some tokenizers add an initial space."""
     return len(vocabulary.encode(f"a {text}")) - len(vocabulary.encode("a"))
 
 
@@ -174,9 +175,9 @@ class Needles(LengthTest):
 
     filler "The secret number of K is V." filler "What is the secret number of K? .." V, V; length is all tokens
 
-    Hsieh et al. 2024, arXiv:2404.06654, whose tests of this kind differ in `n_keys`, `n_values` of each, `n_queries`
-    and haystack. Where one number is asked for, the test divides its examples among `depths`; elsewhere, and in
-    training, positions are drawn evenly. The opening and the words differ from the paper's; keys are one word.
+    Hsieh et al. 2024, arXiv:2404.06654; the paper's tests of this kind differ in `n_keys`, `n_values` of each key,
+    `n_queries` and haystack. If one number is asked for, the test divides its examples among `depths`; otherwise, and
+    in training, positions are drawn evenly. The opening and the words differ from the paper's; a key is one word.
     """
 
     written = 128
@@ -214,7 +215,7 @@ class Needles(LengthTest):
         self._depth: float | None = None
 
     def groups(self) -> dict[str, Task]:
-        """A task for each depth, the position of the sentence from 0 to 1, where one number is asked for."""
+        """If one number is asked for, a task for each depth (the position of the sentence, from 0 to 1); else none."""
         found: dict[str, Task] = {}
         for depth in self.depths if self.n_queries * self.n_values == 1 else []:
             found[f"{depth:g}"] = one = copy.copy(self)
@@ -260,8 +261,8 @@ class VariableTracking(LengthTest):
 
     filler "Let A be V." filler "Let B be A." filler "Which names stand for V? .." A, B; length is all tokens
 
-    Hsieh et al. 2024, arXiv:2404.06654: the sentences of a chain stand in its order, `n_hops` after the first. With one
-    chain, the text has no other number there. Names are words; no example of the task stands in front.
+    Hsieh et al. 2024, arXiv:2404.06654: the sentences of a chain are in its order; `n_hops` follow the first. With one
+    chain, the text has no other number. Names are words, and no solved example precedes the text.
     """
 
     written = 30
@@ -312,9 +313,9 @@ class CommonWords(LengthTest):
 
     w, w, w, .. "The 10 most common words of this list are" c, c, c; length is all tokens
 
-    Hsieh et al. 2024, arXiv:2404.06654: `n_common` words stand in the list `times[0]` times and all others `times[1]`
-    times; below 4,096 tokens `short_times` count. The answer has the common words in the order of their first
-    occurrence. The words of the list have no numbers, and no example of the task stands in front.
+    Hsieh et al. 2024, arXiv:2404.06654: `n_common` words are in the list `times[0]` times each and all others
+    `times[1]` times; below 4,096 tokens `short_times` replaces `times`. The answer has the common words in the order of
+    their first occurrence. Here the words of the list are not numbered, and no solved example precedes the list.
     """
 
     written = 120
@@ -342,7 +343,7 @@ class CommonWords(LengthTest):
     def filled(self, rng: np.random.Generator, length: int) -> Filled:
         often, seldom = self.short_times if length < self.SHORT else self.times
         words, seed = self.words(rng, self.n_common + length // seldom), int(rng.integers(2**32))
-        order = np.random.default_rng(seed).permutation(len(words))  # `words` gives the vocabulary's own first
+        order = np.random.default_rng(seed).permutation(len(words))  # `words` gives those of the vocabulary first
         common, others = [words[i] for i in order[: self.n_common]], [words[i] for i in order[self.n_common :]]
 
         def with_filler(n: int) -> Text:

@@ -1,4 +1,4 @@
-"""Tasks that find something that stood earlier in the sequence.
+"""Tasks that find something that occurred earlier in the sequence.
 
 Tested by tests/data/tasks/test_recalling.py.
 """
@@ -27,8 +27,8 @@ from roundround.data.tasks.base import (
 )
 from roundround.support.errors import UserError
 
-TRIGGER = FIRST  # of Induction
-SPACE, COLON, QUERY, LETTER = range(FIRST, FIRST + 4)  # of MQMTAR
+TRIGGER = FIRST  # in Induction
+SPACE, COLON, QUERY, LETTER = range(FIRST, FIRST + 4)  # in MQMTAR
 GRASS = "the grass is green . the sky is blue . the sun is yellow . here we go . there and back again ."
 KEY_IS, REMEMBER, IS_KEY = "the pass key is", ". remember it .", "is the pass key ."
 QUESTION = "what is the pass key ? the pass key is"
@@ -43,10 +43,10 @@ class MQAR(Task):
     k_1 v_1 .. k_p v_p _ _ k_i _ .., v_i is the target at k_i, at place j by j^(power_a - 1); length is all tokens
 
     Arora et al. 2023, arXiv:2312.04927, as in the authors' code: the first half of the symbols is for keys, the second
-    for values, both without repetition. Each key is asked for once; its value is the target and is not in the sequence.
-    answers_in_sequence: each value follows its key, instead of the filler. A guesser that ignores the keys can then
-    name a value not given yet: it is right for 52 % of 4. random_filler: any symbol instead of _; the paper's Figure 2
-    has no such filler.
+    half for values; an example repeats neither. Each key is asked for once; its value is the target but does not
+    follow the key there. answers_in_sequence: each value replaces the filler after its key. A guesser that ignores the
+    keys can then exclude the values already given: with 4 pairs it is right for 52 %. random_filler: the filler is any
+    symbol instead of _; the paper's Figure 2 has no such filler.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class MQAR(Task):
         tokens = np.full(length, FIRST)
         if self.random_filler:
             tokens += rng.integers(len(self.symbols), size=length)
-        # places drawn one by one with their weights, which is an exponential race
+        # positions drawn one by one without replacement, with their weights, by an exponential race
         slowness = np.arange(1, length // 2 - n + 1) ** (1 - self.power_a)
         asked_at = 2 * (n + np.argsort(rng.standard_exponential(length // 2 - n) * slowness)[:n])
         tokens[: 2 * n : 2], tokens[1 : 2 * n : 2] = keys, values
@@ -91,7 +91,7 @@ class MQAR(Task):
         return Example(answers, scored) if self.answers_in_sequence else Example(tokens, scored, answers)
 
     def guessing_nats(self, example: Example) -> float:
-        """One of the values; where they stand in the sequence, one of the values not given yet."""
+        """The guesser names one of the values; if answers are in the sequence, one of the values not yet given."""
         p = self.n_pairs
         return math.lgamma(p + 1) if self.answers_in_sequence else p * math.log(p)
 
@@ -102,9 +102,10 @@ class MQMTAR(Task):
 
     <bos> _ K_1 : V_1 _ _ K_2 : V_2 _ .. ? K_i ? K_j .. <sep> ? V_i ? V_j .. <eos>; length is all before the first query
 
-    Vasylenko et al. 2025, arXiv:2506.16640. As in the authors' code, a share of the length goes to pairs, which have
-    equal parts of it; queries may repeat. The authors take the words, K and V, from a list of 10,000 drawn for each
-    split; here they are any words of the letters. The position of a pair in its part is drawn evenly here.
+    Vasylenko et al. 2025, arXiv:2506.16640. As in the authors' code, pairs take a share of the length, the length is
+    cut into equal parts with one pair each, and queries may repeat. The authors take the words, K and V, from a list of
+    10,000 drawn for each split; here any sequence of letters is a word, and the position of a pair in its part is drawn
+    evenly.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class MQMTAR(Task):
         )
 
     def guessing_nats(self, example: Example) -> float:
-        """One of the values at each query; then its other tokens, the marks and the end follow."""
+        """At each query the guesser names one of the values; its other tokens, the marks and the end cost nothing."""
         return self.n_queries * math.log((example.tokens == COLON).sum())
 
     def n_pairs(self, length: int) -> int:
@@ -146,7 +147,7 @@ class MQMTAR(Task):
         return LETTER + numbers[:, None] // self.n_letters ** np.arange(size) % self.n_letters
 
     def asked_for(self, words: Ids, chosen: Ids) -> Ids:
-        """Each of the chosen words after a mark, flat."""
+        """The chosen words, each after a mark, as a flat array."""
         marked = np.full((len(chosen), 1 + words.shape[1]), QUERY)
         marked[:, 1:] = words[chosen]
         return marked.ravel()
@@ -169,11 +170,11 @@ class Recall(Task):
 
     <bos> _ kv _ _ kv .. k_1 k_2 .. k_q _, v_i is the target at k_i, q is n_queries; length is all tokens
 
-    Associative recall as in Arora et al. 2023, arXiv:2312.04927, reduced to the search by meaning: an item is a single
-    token with a key and a value, so that one head finds it by its key, without a head that attends to the previous
-    token, and a model without positions can do it too. Keys differ, values may repeat, the positions of items are drawn
-    evenly, and no answer stands in the sequence. The test divides its examples among `distances`, the tokens from the
-    first query back to its item; there only the first query is scored.
+    Associative recall as in Arora et al. 2023, arXiv:2312.04927, reduced to a search by content: an item is a single
+    token with a key and a value. So one head can find it by its key, without a second head that attends to the previous
+    token, and a model without positions can solve the task. Keys differ, values may repeat, the positions of items are
+    drawn evenly, and no answer is in the sequence. The test divides its examples among `distances`, in tokens from the
+    first query back to its item; in the test only the first query is scored.
     """
 
     def __init__(
@@ -203,7 +204,7 @@ class Recall(Task):
         )
 
     def groups(self) -> dict[str, Task]:
-        """For each distance, the task whose first query has its item there; only that query is scored."""
+        """For each distance, the task in which the first query's item has this distance; only that query is scored."""
         found: dict[str, Task] = {}
         for distance in self.distances:
             found[str(distance)] = one = copy.copy(self)
@@ -214,7 +215,7 @@ class Recall(Task):
         return "distance"
 
     def test_lengths(self) -> Lengths | None:
-        """For a task at one distance: the lengths that have room for it."""
+        """For a task at one distance, the lengths that have room for it; otherwise None."""
         if self._distance is None:
             return None
         return range(max(self.shortest, self._distance + self.n_queries + 2), LONGEST + 1)
@@ -230,7 +231,7 @@ class Recall(Task):
         values = rng.integers(self.n_values, size=self.n_items)
         places = 1 + rng.choice(first - 1, self.n_items, replace=False)
         asked_at = first + np.arange(self.n_queries)
-        if self._distance is not None:  # the first item is swapped with what stood there
+        if self._distance is not None:  # the first item changes places with whatever was there
             places[places == first - self._distance] = places[0]
             places[0] = first - self._distance
             asked_at = asked_at[:1]
@@ -244,7 +245,7 @@ class Recall(Task):
         return Example(tokens, scored, answers)
 
     def guessing_nats(self, example: Example) -> float:
-        """The value of one of the items, at each query."""
+        """At each query the guesser names the value of one of the items."""
         item = FIRST + 1 + self.n_keys + self.n_values
         there = (example.tokens[example.tokens >= item] - item) % self.n_values
         asked = example.targets[example.scored] - (FIRST + 1 + self.n_keys)
@@ -261,9 +262,9 @@ class Passkey(Task):
 
     <bos> filler "the pass key is" D ". remember it ." D "is the pass key ." filler question D; length is all tokens
 
-    The words of Mohtashami and Jaggi 2023, arXiv:2305.16300, a token each, without the instruction to a pretrained
-    model; the question is "what is the pass key ? the pass key is". D has `n_digits` digits, drawn evenly, and is
-    scored where it is asked for. The filler starts again after the sentence, as in the authors' code.
+    The words of Mohtashami and Jaggi 2023, arXiv:2305.16300, one token each, without the paper's instruction to a
+    pretrained model; the question is "what is the pass key ? the pass key is". D has `n_digits` digits, drawn evenly;
+    only the D after the question is scored. The filler begins anew after the sentence, as in the authors' code.
     """
 
     def __init__(
@@ -290,7 +291,7 @@ class Passkey(Task):
         return Example(tokens, np.arange(length) >= length - self.n_digits)
 
     def guessing_nats(self, example: Example) -> float:
-        """One of the digits that have not been repeated yet."""
+        """At each target the guesser names one of the digits of D that it has not yet named."""
         return nats_of_order(example.tokens[example.scored])
 
 
@@ -324,7 +325,7 @@ class Induction(Task):
         return Example(tokens, np.arange(len(tokens)) == length + 2)
 
     def guessing_nats(self, example: Example) -> float:
-        """One of the symbols in the sequence."""
+        """The guesser names one of the symbols in the sequence."""
         x = example.tokens[1:-2]
         return -math.log((x == example.tokens[-1]).sum() / (x != TRIGGER).sum())
 
@@ -335,10 +336,11 @@ class Max(Task):
 
     <bos> p_1 c_1 .. p_n c_n <sep> c_m, m = argmax p, every c drawn evenly; length is n
 
-    Velickovic et al. 2024, arXiv:2410.01104, whose items are vectors with priorities drawn from [0, 1] (the verb
-    max-retrieval has them). Tokens would tie, and more often in longer sequences. So p_m is drawn evenly from 1 on, m
-    evenly, and every other priority evenly below p_m. The gap to the next priority is at least one step, while theirs
-    shrinks as 1 / n: confusing close priorities, one of that paper's errors, is not tested here.
+    Velickovic et al. 2024, arXiv:2410.01104. Their items are vectors with priorities drawn from [0, 1] (as in the verb
+    max-retrieval). Here priorities are tokens, and if all were drawn alike the largest would often be tied, more so in
+    longer sequences. So p_m is drawn evenly from 1 on, m evenly, and every other priority evenly below p_m. The gap to
+    the next priority is at least one step, while the paper's gap shrinks as 1 / n: so this task does not test whether
+    close priorities are confused, one of the errors in that paper.
     """
 
     def __init__(
@@ -368,5 +370,5 @@ class Max(Task):
         return asked(FIRST + items.ravel(), FIRST + items[place, 1:], end=False)
 
     def guessing_nats(self, example: Example) -> float:
-        """One of the classes in the sequence."""
+        """The guesser names one of the classes in the sequence."""
         return -math.log((example.tokens[2:-2:2] == example.tokens[-1]).mean())

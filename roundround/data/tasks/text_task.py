@@ -17,11 +17,11 @@ from roundround.data.corpora import fingerprint
 from roundround.data.tasks.base import Example, FixedSet, Task
 from roundround.data.tokenizers import Vocabulary, check_known, unknown_token
 
-TEXTS_TO_LEARN_FROM = 4096  # by a tokenizer that learns
+TEXTS_TO_LEARN_FROM = 4096  # for a tokenizer that is learnt
 
 
 class Text(NamedTuple):
-    """A prompt and its answer; the whole text is the two joined."""
+    """A prompt and its answer; the whole text is their concatenation."""
 
     prompt: str
     answer: str
@@ -30,10 +30,10 @@ class Text(NamedTuple):
 class TextTask(Task):
     """A task without symbols of its own: <beginning> prompt answer <end>; the answer and its end are scored.
 
-    It draws examples once `with_vocabulary` has given it a vocabulary. The prompt is tokenised alone, as in greedy
-    decoding. The answer has its tokens after the prompt where the tokenizer cuts there, else the tokens of the answer
-    alone: SentencePiece writes a space before the text that it is given. The beginning is what the tokenizer puts
-    before a text, or else the token that ends a document, after which texts begin in training. The end is that token.
+    Examples can be drawn after `with_vocabulary`. The prompt is tokenised alone, as in greedy decoding. The answer gets
+    the tokens that follow those of the prompt when both are tokenised together; if the prompt's tokens then differ, the
+    answer is tokenised alone, to which SentencePiece adds a space. <end> is the token that ends a document. <beginning>
+    is what the tokenizer puts before a text, or <end> if it puts nothing, because texts follow <end> in training.
     """
 
     def __init__(self, *, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int) -> None:
@@ -45,26 +45,26 @@ class TextTask(Task):
         )
         self._vocabulary: Vocabulary | None = None
         self._beginning: list[int] = []
-        self._last: tuple[Text, Example] | None = None  # a text that is measured before it is drawn is tokenised once
+        self._last: tuple[Text, Example] | None = None  # cached: a text that is measured first is tokenised once
 
     @abstractmethod
     def text(self, rng: np.random.Generator, length: int) -> Text:
-        """One prompt of this length with its answer, drawn from `rng` alone."""
+        """One prompt of this length with its answer; all its randomness comes from `rng`."""
 
     @abstractmethod
     def origin(self) -> object:
-        """What decides the texts beside the numbers of `Task`, in a form that json can write."""
+        """Everything that determines the texts, apart from the parameters of `Task`, in a form that json can write."""
 
     def output_at(self, answer: str) -> int | None:
-        """The character of an answer at which its output begins; None where the whole answer is the output."""
+        """The index of the character of an answer at which its output begins; None if the whole answer is output."""
         return None
 
     def stored_texts(self, *, seed: int, split: str, length: int | None) -> FixedSet[Text] | None:
-        """The texts of a split where a fixed set exists, as `stored` has the examples."""
+        """The texts of a split if the task has a fixed set, else None; the arguments are those of `stored`."""
         return None
 
     def with_vocabulary(self, vocabulary: Vocabulary) -> Self:
-        """The task with the tokenizer of a run: this one can draw examples."""
+        """A copy of the task with the tokenizer of a run; the copy can draw examples."""
         drawable = copy.copy(self)
         drawable._vocabulary, drawable._beginning, drawable._last = vocabulary, beginning(vocabulary), None
         return drawable
@@ -85,7 +85,7 @@ class TextTask(Task):
 
     @final
     def tokenised(self, text: Text) -> Example:
-        """The example [L] that a text makes."""
+        """The example [L] of a text."""
         if self._last is not None and self._last[0] == text:
             return self._last[1]
         vocabulary = self.vocabulary()
@@ -107,13 +107,13 @@ class TextTask(Task):
         return whole[len(own) :] if whole[: len(own)] == own else encode(answer)
 
     def check_is_read(self) -> None:
-        """UserError where the tokenizer cannot read most of a training example."""
+        """Raises UserError if the tokenizer cannot read most of a training example."""
         vocabulary, example = self.vocabulary(), self.example(np.random.default_rng(0), self.train_lengths[0])
         check_known(example.tokens, unknown_token(vocabulary.tokenizer, vocabulary.end_of_document), "the task")
 
     @final
     def training_texts(self) -> Iterator[str]:
-        """Whole texts as training has them, for a tokenizer that learns."""
+        """Whole texts as in training, from which a tokenizer can be learnt."""
         stored = self.stored_texts(seed=0, split="train", length=None)
         if stored is not None:
             return ("".join(stored.at(i)) for i in range(min(stored.n, TEXTS_TO_LEARN_FROM)))
@@ -131,9 +131,9 @@ class TextTask(Task):
 
 
 def beginning(vocabulary: Vocabulary) -> list[int]:
-    """The special tokens that a tokenizer puts before a text, or the token that ends a document where it puts none.
+    """The special tokens that a tokenizer puts before a text, or the token that ends a document if it puts none.
 
-    Empty for a model trained on separate documents, where no token stands before a text.
+    Empty for a model that was trained on separate documents, in which no token precedes a text.
     """
     if vocabulary.documents_apart:
         return []

@@ -1,7 +1,9 @@
-"""Metric loggers, beside `metrics.jsonl` and `results.json`, which are always written: a few hooks, and those of ours.
+"""Metric loggers: the base class with its hooks, and the loggers of this project.
 
-They are not Lightning's loggers: that package takes six seconds to import, and `eval`, `probe` and `max-retrieval` do
-not import it. Tested by tests/records/test_loggers.py and tests/records/test_wandb.py.
+`metrics.jsonl` and `results.json` are written without any logger. These are not Lightning's loggers: Lightning takes
+six seconds to import, and `eval`, `probe` and `max-retrieval` do not import it.
+
+Tested by tests/records/test_loggers.py and tests/records/test_wandb.py.
 """
 
 from __future__ import annotations
@@ -25,49 +27,49 @@ from roundround.support.files import write_atomically
 from roundround.verbs import verb_named
 
 log = logging.getLogger(__name__)
-SECONDS_TO_REACH = 15  # W&B's server, before the first line of a run
+SECONDS_TO_REACH = 15  # the time limit for reaching W&B's server at the start of a run
 
 
 class Logger:
-    """Base of the loggers that a run feeds; every hook does nothing unless a subclass defines it.
+    """Base of the loggers; every hook does nothing unless a subclass defines it.
 
-    The order of the calls: `start`, in a training `forget_after`, `log` many times. When the run has ended, in any way,
-    follow `results`, `figures` and `checkpoint` with what is in its directory, and `finish`.
+    The order of the calls: `start`, then (when training) `forget_after`, then `log` many times. When the run has ended,
+    successfully or not: `results`, `figures` and `checkpoint`, each if the run has left such files, and `finish`.
     """
 
     log_checkpoint: str | None = None  # the checkpoint that the logger gets: best or last
 
     def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
-        """Begin; returns what the manifest keeps about it. UserError for a run that it cannot serve."""
+        """Start logging; returns what the manifest records about it. Raises UserError if it cannot log this run."""
         return None
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """One line of metrics."""
 
     def forget_after(self, step: int) -> None:
-        """Training begins after this step; later steps of an earlier start of the run come again."""
+        """Training begins after this step; a resumed run logs later steps again."""
 
     def results(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """The records of results.json; a number that is not finite is its name, such as nan."""
+        """The records of results.json; a number that is not finite is a string, such as "nan"."""
 
     def figures(self, pictures: Mapping[str, Path]) -> None:
-        """The run's figures by name, as files of PNG."""
+        """The run's figures, as PNG files by name."""
 
     def checkpoint(self, folder: Path, also: Sequence[Path]) -> None:
-        """The checkpoint that `log_checkpoint` names; `also` are the run's files that a reader of it needs."""
+        """The checkpoint that `log_checkpoint` names. also: further files of the run that are needed to load it."""
 
     def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
-        """The run has ended; the manifest's status says how. exit_code: that of its process."""
+        """The run has ended; the manifest's status says how. exit_code: the exit code of the process."""
 
 
 @final
 class NoLogger(Logger):
-    """Nothing beside metrics.jsonl."""
+    """Logs nothing; metrics.jsonl and results.json are written anyway."""
 
 
 @final
 class Several(Logger):
-    """A list of loggers. A run feeds each of them by itself: if one fails, the others still get everything."""
+    """A list of loggers. A run calls each of them separately: if one fails, the others still get everything."""
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
         self.loggers = list(loggers)
@@ -93,8 +95,8 @@ class CSV(Logger):
 class TensorBoard(Logger):
     """TensorBoard: event files in the run directory; `tensorboard --logdir outputs` shows all runs.
 
-    The config as text, the metrics as scalars, the figures as images, the config with the headline numbers for the tab
-    HPARAMS, and how the run ended. Its folder appears with the first line of metrics.
+    It gets the config as text, the metrics as scalars, the figures as images, the config and the headline numbers for
+    the tab HPARAMS, and how the run ended. Its folder is created with the first line of metrics.
     """
 
     def __init__(self) -> None:
@@ -102,13 +104,13 @@ class TensorBoard(Logger):
             raise UserError("logger=tensorboard needs TensorBoard: pip install 'roundround[tensorboard]'")
         self.writer: Any = None
         self.purge_step: int | None = None
-        self.step = 0  # of the last metrics, which everything without a step of its own gets
+        self.step = 0  # the step of the last metrics; used for everything that has no step of its own
 
     def start(self, directory: Path, manifest: dict[str, Any]) -> None:
         self.folder, self.config = directory / "tensorboard", manifest["config"]
 
     def events(self) -> Any:
-        """The writer. It is made late, so that a run which is refused leaves nothing."""
+        """The writer. It is made only when needed, so that a refused run leaves no files."""
         if self.writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -150,11 +152,11 @@ class TensorBoard(Logger):
 
 @final
 class WandB(Logger):
-    """Weights & Biases: online where a login exists and the run is a training or the command names the logger, else
+    """Weights & Biases: online if a login exists and the run is a training or the command names the logger, else
     offline in the run directory; never prompts.
 
-    The config, the metrics, the results as a table, the figures as images, where asked for the checkpoint as an
-    artifact, and how the run ended. The jobs of a sweep are a group; a resumed run is the same run there.
+    It gets the config, the metrics, the results as a table, the figures as images, how the run ended, and, with
+    `log_checkpoint`, a checkpoint as an artifact. The jobs of a sweep are a group; a resumed run continues its W&B run.
     """
 
     def __init__(
@@ -196,7 +198,7 @@ class WandB(Logger):
             self.run = self.begin(mode_of(manifest, has_login(wandb.setup().settings.base_url)), options)
         except (wandb.errors.Error, ValueError, OSError) as error:
             raise UserError(f"Weights & Biases cannot start: {one_line(error)[:200]}; or give logger=none") from error
-        # an axis of our own: on its own axis wandb drops the steps that it has, which a resumed run repeats
+        # an axis of our own: a resumed run repeats steps, and on its own axis wandb drops steps that it already has
         self.run.define_metric("step", hidden=True)
         self.run.define_metric("*", step_metric="step")
         mode = self.run.settings.mode
@@ -239,12 +241,12 @@ class WandB(Logger):
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names in the order in which they first come."""
+    """The names in the order in which they first occur."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Replace a file by a table with its header. Numbers are written in full: they are read back to the last bit."""
+    """Replace a file by a csv table with a header. Numbers are written in full, so reading them back is exact."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns_of(rows), lineterminator="\n")
     writer.writeheader()
@@ -253,10 +255,9 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def mode_of(manifest: Mapping[str, Any], login: bool) -> str:
-    """The mode that wandb is asked for.
+    """The mode for wandb: the value of WANDB_MODE, if it is set.
 
-    The environment decides. Without it: online if there is a login, and the run is a training or its command names the
-    logger.
+    Otherwise it is online if there is a login, and the run is a training or its command names the logger; else offline.
     """
     typed = any(word.startswith(("logger=", "+logger@logger.")) for word in manifest["overrides"])
     wanted = login and (typed or verb_named(manifest["verb"]).trains)
