@@ -95,7 +95,7 @@ def logits_of_rows(
 
 
 def times_of_key_heads(x_BHQN: Tensor, y_BGNM: Tensor) -> Tensor:
-    """x @ y with the y of each head's key head: the rows of all heads of a key head form one matrix; y is not copied."""
+    """x @ y with the y of each head's key head: the rows of a key head's heads form one matrix, and y is not copied."""
     n_batch, n_heads, n_rows, n = x_BHQN.shape
     n_key_heads = y_BGNM.shape[1]
     joined = x_BHQN.reshape(n_batch, n_key_heads, n_heads // n_key_heads * n_rows, n) @ y_BGNM

@@ -1,7 +1,7 @@
 """Attention by PyTorch's FlexAttention on CUDA: any function of single logits in the kernel, without their matrix.
 
 Attention with weights f(s) that are no softmax can be computed by one: sum_j f(s_j) v_j = exp(lse) out, where out and
-lse come from the softmax of log f(s). Log-sum-exps pass gradients here. A `BlockMask` holds windows, chunks and padding.
+lse come from the softmax of log f(s). Log-sum-exps pass gradients here. Windows, chunks and padding are a `BlockMask`.
 
 On a CPU, FlexAttention makes the matrix of logits unless it is compiled, and has no gradient if it is compiled; only
 the tests use it there. Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
@@ -111,7 +111,7 @@ def block_mask(keys: Keys) -> Any:
 
 
 def blocks_of(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """The number of key blocks of each row block, [1, 1, rows], and all key blocks, its own first, [1, 1, rows, keys]."""
+    """The number of key blocks of each row block, [1, 1, rows], and all key blocks, these first, [1, 1, rows, keys]."""
     number = blocks.sum(-1, dtype=torch.int32)
     order = blocks.int().sort(dim=-1, descending=True, stable=True).indices.to(torch.int32)
     return number[None, None], order[None, None]

@@ -226,8 +226,8 @@ def gradients_on_cuda(
             cum_q, cum_k, max_q, max_k, 0.0, causal, seed, offset, scale=scale,
         )  # fmt: skip
     seed, offset = state
-    # the kernel expects the layout of its own forward pass: in half precision an output stored as [B, Q, H, C], whatever
-    # its strides say, and log-sum-exps that are infinite beyond the last row
+    # the kernel expects the layout of its own forward pass: in half precision an output stored as [B, Q, H, C],
+    # whatever its strides say, and log-sum-exps that are infinite beyond the last row
     out_BHQC = out_BHQC.transpose(1, 2).contiguous().transpose(1, 2)
     padded = F.pad(log_sum_exp_BHQ, (0, -log_sum_exp_BHQ.shape[-1] % 32), value=torch.inf)
     k_BHKC, v_BHKC = (repeated(x, q_BHQC) for x in (k_BGKC, v_BGKC))
