@@ -84,7 +84,7 @@ class TiledAttention(torch.autograd.Function):
 
 
 def attend_tiles(operands: Operands, null_BHQ: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, list[Any]]:
-    """Output with all channels, log-sum-exp, mean distance (if there are slopes), and the state for `tile_gradients`."""
+    """Output with all channels, log-sum-exp, mean distance (with slopes), and the state for `tile_gradients`."""
     tiles, linear, rows = list(operands.tiles()), operands.linear, operands.q.shape[:3]
     outs, log_sum_exps, distances, states = [], [], [], []
     for tile in tiles:

@@ -209,7 +209,7 @@ class TrainingCallback(lightning.Callback):
         return {"skipped_steps": self.skipped_steps}
 
     def log_attention(self, trainer: lightning.Trainer, module: LanguageModel, batch: Any, step: int) -> None:
-        """Log attention statistics of one text of the step. All processes call it: each may hold a share of the model."""
+        """Log attention statistics of a text of the step. All processes call it: each may hold a share of the model."""
         compiled = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()  # for hooks
         with compiled, trainer.precision_plugin.val_step_context(), gathered(module.decoder):
             text_1T = self.material.text(batch)
