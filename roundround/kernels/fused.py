@@ -178,10 +178,8 @@ def without_broken_rows(
     ):
         return q_BHQC, k_BGKC, None  # on a GPU, reading a number would wait for the device
     with torch.no_grad():
-        wide, root = (
-            wide_dtype(q_BHQC.dtype),
-            math.sqrt(q_BHQC.shape[-1]),
-        )  # a bound on the norm: squares would overflow much sooner
+        # a bound on the norm is enough; in the norm itself the squares would overflow much sooner
+        wide, root = wide_dtype(q_BHQC.dtype), math.sqrt(q_BHQC.shape[-1])
         q_norm_BHQ = q_BHQC.abs().amax(-1).to(wide) * (root * scale)
         k_norm_BGK = k_BGKC.abs().amax(-1).to(wide) * root
         finite_BHQ = q_norm_BHQ.nan_to_num(0.0, 0.0, 0.0)

@@ -104,7 +104,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     ) -> Tensor:
         """Attention output [B, H, Q, C], memory linear in length.
 
-        It is computed by whole rows on a CPU or by a fused kernel if possible, else by the definition in blocks of rows.
+        It is computed by whole rows on a CPU or by a fused kernel if possible, else by the definition in row blocks.
 
         `scale` multiplies q . k; a bias is added after that. `rows` are the `row_parameters`.
         """

@@ -55,9 +55,8 @@ class TrainingCallback(lightning.Callback):
         self.best: dict[str, Any] = state.get("best", {"step": None, "nats_per_token": math.inf})
         self.validated: dict[str, Any] = state.get("validated", {"step": None, "nats_per_token": math.inf})
         due = first_step % config.validate_every == 0 or first_step == config.trainer.max_steps
-        self.owed = (
-            past if due and self.validated["step"] != first_step else None
-        )  # a checkpoint that was saved before its validation
+        # a checkpoint that was saved before its validation
+        self.owed = past if due and self.validated["step"] != first_step else None
         self.skipped_steps: int = state.get("skipped_steps", 0)
         self.micro_losses: list[Tensor] = []  # of the step that is not complete
         self.losses: list[Tensor] = []

@@ -1,7 +1,7 @@
 """Optimizers, which a config can describe before there are parameters, and schedules of the learning rate.
 
 Here a rate is a function of the step alone. Torch's `SequentialLR` of `LinearLR` and `CosineAnnealingLR` multiplies the
-last rate by a ratio: a resumed run would have to compute all earlier rates again, and only 60 of 600 would be bit-equal.
+last rate by a ratio: a resumed run would have to compute all earlier rates, and only 60 of 600 would be bit-equal.
 
 Tested by tests/training/test_recipe.py and tests/training/test_muon.py.
 """
