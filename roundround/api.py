@@ -1,6 +1,6 @@
 """The Python interface: `import roundround as rr`, then `rr.load`, `rr.probe`, `rr.train`, `rr.compare` and the others.
 
-Each function imports what it needs when it is called: this module itself waits for no torch.
+Each function imports what it needs when it is called, so importing this module does not import torch.
 Shapes: L layers, H heads, Q queries, K keys, T tokens, P channel pairs, V vocabulary.
 
 Tested by tests/test_api.py, tests/hf/test_hf_load.py and tests/hf/test_hf_patch.py.
@@ -56,8 +56,8 @@ def load(
 
     run: what `rr.train` or `rr.run` returns, a directory, or `last` for the latest finished one under `outputs`.
     checkpoint: best, last or step-00000100. trust: build classes from outside roundround that the run names; their
-    folder, or the copy that the run kept (`RUN/variants`), must be on `sys.path`. Raises UserError where there is no
-    such run.
+    folder, or the copy that the run kept (`RUN/variants`), must be on `sys.path`. Raises UserError if there is no such
+    run.
 
         model, tokenizer = rr.load("last")
     """
@@ -109,9 +109,10 @@ def generate(
 ) -> list[str]:
     """The texts that a model writes, as `roundround generate` writes them; each begins with the prompt.
 
-    model, tokenizer: as `attention` has them. length: tokens to write at most; a text ends where the model ends it.
-    temperature: what logits are divided by; 0 takes the likeliest token, always. top_k: draw among so many of the
-    likeliest tokens; None for all. seed: of the draws; the first text is the same for any `n`. n: how many texts.
+    model, tokenizer: as in `attention`. length: the most tokens to write; the model may end a text earlier.
+    temperature: the divisor of the logits; 0 always takes the likeliest token. top_k: draw only among the `top_k`
+    likeliest tokens; None for all. seed: the seed of the draws; the first text is the same for any `n`. n: how many
+    texts.
     Raises UserError for an empty prompt, a value out of range, or a model that cannot read token by token.
 
         print(rr.generate(model, tokenizer, "Once upon a time", temperature=0)[0])
@@ -142,10 +143,10 @@ def evaluate(
     a `Corpus`, or a list of texts, which are all scored. A run that was trained on a corpus of the package has its name
     in `rr.run(run).choices["data"]`; for one trained on files of your own, give a list of their texts. length: context
     lengths in tokens; the targets are the same at each. stride: tokens between the beginnings of windows that overlap;
-    None for windows that meet. bos: the token that begins a text before every window of a Hugging Face model: auto
-    (where it lowers the loss), True or False. max_tokens: targets to score at most. separate_documents: whether
-    documents do not see each other; None as the corpus says: give True for a run that was trained so. dispersion: also
-    entropy (nats), largest weight and logit spread of every head. batch_tokens: scored at once.
+    None for windows that do not overlap. bos: whether a Hugging Face model's first token is put before every window:
+    auto (if that lowers the loss), True or False. max_tokens: the most targets to score. separate_documents: whether
+    documents do not see each other; None for the corpus's setting; give True for a run that was trained with it.
+    dispersion: also entropy (nats), largest weight and logit spread of every head. batch_tokens: tokens in a batch.
 
     Returns a row for each record of `results.json`: metric (perplexity, nats_per_token, nats_per_byte, ...), length,
     value, and for the loss by position `first_position` and `last_position`. Raises UserError for a task, too little
@@ -216,19 +217,19 @@ def patch(
 ) -> Patch:
     """Put another normaliser or encoding into a loaded model, in place.
 
-    model: that of `load`, which takes any of both, or a Hugging Face decoder, which takes any normaliser, and RoPE of
-    another kind. softmax, pe: the name of an option (`roundround list softmax`), or a function from an AttentionShape
-    to the module. An encoding may differ by layer; one whose `theta` is not given keeps the model's own base, that of
-    each layer where they have several. numbers: changes to the yamls of the options that are named, such as
-    `temperature=0.5, p=0.25`; each goes to the one that has it. Returns a `Patch`: call its `remove()`, or use it in a
-    `with` block, which gives the model:
+    model: a model of `load`, which takes any normaliser and encoding, or a Hugging Face decoder, which takes any
+    normaliser and other kinds of RoPE. softmax, pe: the name of an option (`roundround list softmax`), or a function
+    from an AttentionShape to the module. An encoding may differ by layer; without `theta` it keeps the model's base, in
+    each layer its own. numbers: changes to values of the named options, such as `temperature=0.5, p=0.25`; each changes
+    the option that has this key. Returns a `Patch`: call its `remove()`, or use it in a `with` block, which gives the
+    model:
 
         with rr.patch(model, softmax="adaptive_temperature"):
             model.generate(...)
 
     Generation with a cache works, and `output_attentions=True` gives the weights of the normaliser. Learned parameters
-    start as the yaml says and join `model.parameters()`. Raises UserError for a model that is patched already, and for
-    what cannot be honoured, such as a soft cap of the model's own beside another normaliser.
+    start as the yaml says and join `model.parameters()`. Raises UserError if the model is patched already, or if model
+    and option cannot be combined, such as a model with a soft cap and another normaliser.
     """
     import torch
 
@@ -252,7 +253,7 @@ def patch(
 @final
 @dataclass(frozen=True, repr=False)
 class Run(PastRun):
-    """A run directory, as `rr.train` and `rr.run` return it; a function that takes a run takes it as it takes the path.
+    """A run directory, as `rr.train` and `rr.run` return it; functions that take a run's path accept it too.
 
     directory: a Path. manifest: the content of run.json. `status` (done, running, interrupted, failed, died),
     `settings` (every value of its config by its dotted name), `choices`, `seconds` and `tokens_per_second` are read off
@@ -274,7 +275,7 @@ class Run(PastRun):
 def run(path: str | os.PathLike[str] = "last", *, outputs: str = "outputs") -> Run:
     """One past run of any verb. path: its directory, `last`, or `last~3` for the third before it, under `outputs`.
 
-    Raises UserError where it is no run, or several.
+    Raises UserError if the path is no run, or holds several.
 
         rr.run("last").data_frame()
     """
@@ -294,8 +295,8 @@ def runs(
 
     paths: run directories, sweeps, folders, patterns, `last`. where: filters, such as {"verb": "train", "pe":
     "rope,nope", "seed": 1, "since": "2d"}. limit: how many at most; None for all. Returns a row for each run: run (its
-    directory, for `rr.run`), verb, overrides, status, started, seconds, and its headline numbers. A run that cannot be
-    read is warned of. Raises UserError for a filter on a setting that no run has.
+    directory, for `rr.run`), verb, overrides, status, started, seconds, and its headline numbers. It warns of a run
+    that cannot be read. Raises UserError for a filter on a setting that no run has.
 
         rr.runs(where={"verb": "train"})[["run", "overrides", "perplexity"]]
     """
@@ -318,11 +319,11 @@ def runs(
 def train(*words: str) -> Run:
     """Train a model as `roundround train` does, in a process of its own; returns when it has ended.
 
-    words: what is typed after `roundround train`, each a text of its own: "pe=p_rope", "trainer.max_steps=50",
-    "resume=DIR", "--config-dir=mine". Its lines go to standard error.
+    words: the words after `roundround train`, each a separate str: "pe=p_rope", "trainer.max_steps=50", "resume=DIR",
+    "--config-dir=mine". The lines that the command prints go to standard error.
     Interrupting it (Ctrl-C, the stop button) saves the run, as it does in a terminal, and raises KeyboardInterrupt with
-    the words that resume it. Raises UserError with the command's line where it was refused, RuntimeError where it
-    failed.
+    the words that resume it. Raises UserError, with the command's line, if the command is refused, and RuntimeError if
+    it fails.
 
         run = rr.train("pe=p_rope", "trainer.max_steps=50")
         model, tokenizer = rr.load(run)
@@ -362,8 +363,8 @@ def plot(result: object, what: str | None = None) -> Any:
     result, what: a `Probe` (`labels`, `logits_by_frequency`, `without_a_band`, `norms`, `heads`); a `Comparison` (by
     the names of the files that `roundround compare` leaves; quality by context length first); `AttentionWeights` (`all`
     heads, or one such as `2.3` of layer 2, head 3, with its tokens); or a run, by its directory too (the sections of
-    its page that have curves, such as `curves`). Without `what` the first of them. Raises UserError for another name,
-    and where there is nothing to draw.
+    its page that have curves, such as `curves`). Without `what` it draws the first of these. Raises UserError for
+    another name, or if there is nothing to draw.
 
         rr.plot(weights, "2.3").savefig("head.pdf")
     """

@@ -38,7 +38,7 @@ Words = Annotated[Optional[list[str]], typer.Argument(autocompletion=complete)] 
 
 
 def call(verb: Verb, words: list[str], typed: str = "") -> int:
-    """Run a verb with the words behind it; the exit code. typed: the name it was called by, where that is an alias."""
+    """Run a verb with the words after it; returns the exit code. typed: the name that was typed, maybe an alias."""
     if {*HELP} & {*words}:
         from roundround.command_line.pages import print_verb
 
@@ -121,10 +121,10 @@ def root(
 
 
 def leave(code: int) -> NoReturn:
-    """End the process; one of several that has failed at once.
+    """End the process; at once, without Python's cleanup, if it failed and is one of several.
 
-    Python takes seconds to tidy up, in which a launcher that has seen the first one go kills the others; and broken
-    connections may keep it from ending at all.
+    The cleanup takes seconds, in which a launcher that has seen the first process end kills the others; and broken
+    connections may block it forever.
     """
     if code:
         from roundround.distributed.launcher import together

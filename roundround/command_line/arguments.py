@@ -27,9 +27,9 @@ NEXT_PAIR = r",(?=[^,=]+=)"  # a comma before key=value
 
 
 def read_command_line(args: list[str], verb: Verb) -> tuple[list[str], list[str], str | None]:
-    """What a user typed after the verb, as Hydra can read it: overrides, flags, and the user's own conf folder.
+    """The words after the verb in a form that Hydra can read: overrides, flags, and the user's own conf folder.
 
-    Raises UserError for what cannot be read.
+    Raises UserError for words that cannot be read.
     """
     words, flags = split_flags(args, verb)
     config_dir = checked_config_dir(flag_value(flags, "--config-dir"))
@@ -48,7 +48,7 @@ def read_command_line(args: list[str], verb: Verb) -> tuple[list[str], list[str]
 
 
 def split_flags(args: list[str], verb: Verb) -> tuple[list[str], list[str]]:
-    """Other words and Hydra's flags apart: argparse inside hydra-core 1.3 fails where they are mixed.
+    """Split the words into overrides and Hydra's flags: argparse inside hydra-core 1.3 fails if they are mixed.
 
     The verb's own flags become overrides: `--temp NAME,NAME` is `evaluate=[softmax,NAME,NAME]`. Raises UserError for a
     flag that does not exist.
@@ -88,7 +88,7 @@ def flag_value(flags: list[str], name: str) -> str | None:
 def expand_words(words: list[str], verb: Verb, *, jobs: bool) -> list[str]:
     """The verb's words without a key as overrides: `DIR last~1` is `paths=['DIR','last~1']`.
 
-    Where a verb filters, `pe=rope` is `where=['pe=rope']`. jobs: each combination of their values is a job.
+    If the verb has filters, `pe=rope` is `where=['pe=rope']`. jobs: each combination of the filters' values is a job.
     """
     if not verb.words:
         return words
@@ -138,9 +138,9 @@ def expand_aliases(overrides: list[str], verb: str) -> list[str]:
 
 
 def add_below(overrides: list[str], groups: Collection[str]) -> list[str]:
-    """Overrides of keys below these groups as Hydra takes them where its own config has none: a run's has them.
+    """Add the + or ++ that Hydra needs for keys below these groups, which only the config of the given run contains.
 
-    A group that is given whole is there.
+    A key below a group that the user chooses (GROUP=OPTION) needs no sign.
     """
     whole = {override.partition("=")[0] for override in overrides}
     added = []
@@ -153,7 +153,7 @@ def add_below(overrides: list[str], groups: Collection[str]) -> list[str]:
 
 
 def quote_odd(override: str) -> str:
-    """The override as it is where Hydra reads what was typed, else with its value in quotes (paths with ~ = ( ) \\)."""
+    """The override, with its value in quotes if Hydra would misread it (such as paths with ~ = ( ) \\)."""
     key, _, value = override.partition("=")
     try:
         read = parse(override).value()
@@ -176,10 +176,10 @@ def parse(override: str) -> Override:
 
 
 def read_commas(overrides: list[str], name: str, config_dir: str | None, *, jobs: bool = False) -> list[str]:
-    """`length=128,256` as the list `length=[128,256]` where the config of this name has one; elsewhere it is a sweep.
+    """`length=128,256` as the list `length=[128,256]` if the config has a list at this key; otherwise it is a sweep.
 
-    jobs: it is a sweep, so that what is given of a group that is swept belongs to its jobs: Hydra would try it on the
-    group's default too. Raises what is wrong with the other overrides, as Hydra's compose does.
+    jobs: whether the command is a sweep. Values below a swept group then become part of the jobs, because Hydra would
+    also apply them to the group's default. Raises the errors of Hydra's compose for the other overrides.
     """
     parsed = {override: parse(override) for override in overrides}
     sweeps = {override: read.value() for override, read in parsed.items() if read.is_sweep_override()}

@@ -31,10 +31,10 @@ def outcome(
     see: str = "",
     traceback: str = "HYDRA_FULL_ERROR=1 shows the traceback",
 ) -> tuple[int, str]:
-    """The exit code of an error and its line, empty where it has been printed already. Nothing else decides this.
+    """The exit code of an error and its line, which is empty if it has been printed already.
 
-    known: a line about an error that the user can mend, None for any other. see: where the results are. traceback:
-    where it is.
+    known: the line for an error that the user can fix; None for any other error. see: text that names the results.
+    traceback: text that says how to see the traceback.
     """
     if isinstance(error, Interrupted | KeyboardInterrupt):
         signum, advice = (error.signum, error.advice) if isinstance(error, Interrupted) else (signal.SIGINT, "")
@@ -52,11 +52,9 @@ def outcome(
 
 
 def complain(verb: str, message: str, code: int, *, speaks: bool = False) -> int:
-    """Print a red line on standard error, and one below it on how to go on; return the exit code.
+    """Print the message in red on standard error; return the exit code. The verb is empty for roundround itself.
 
-    The verb is empty for roundround itself.
-
-    A signal reaches all processes of a run; the first one prints the line about it.
+    A signal reaches all processes of a run, but only the first process prints the line about it.
     """
     if not speaks and code >= 128 and not launcher.speaks():
         return code

@@ -119,14 +119,14 @@ class Job:
         return leave(self.verb.name, peers, code, line), line
 
     def has_begun(self, directory: Path) -> bool:
-        """Whether a job of Slurm's or of a sweep is started again: its run lies in its directory."""
+        """Whether a job of Slurm or of a sweep is restarted: its directory already contains its run."""
         again = started_again() or HydraConfig.get().mode == RunMode.MULTIRUN
         return again and (directory / MANIFEST).exists()
 
     def join(self, peers: Peers, directory: Path, config: dict[str, Any]) -> str | None:
-        """Meet the other processes of the run, whose configs must be the same; the run that this one resumes unasked.
+        """Connect to the other processes of the run, whose configs must be equal; returns the run to resume, or None.
 
-        A job of Slurm's or of a sweep that was stopped and is started again resumes the run in its directory.
+        A job of Slurm or of a sweep that was stopped and is restarted resumes the run in its directory.
         """
         own = str(directory) if self.has_begun(directory) and "resume" in config else None
         if self.verb.parallel:
@@ -138,7 +138,7 @@ class Job:
         return own if config.get("resume") is None else None
 
     def leave_page(self, directory: Path) -> None:
-        """Write the page of the run into its directory. The run is done: a failure here is a warning."""
+        """Write the page of the run into its directory. The run is complete, so a failure here is only a warning."""
         if not self.verb.page or rank() != 0:
             return
         from roundround.report.page.view import write_page
@@ -193,7 +193,7 @@ def without_escapes(override: str) -> str:
 
 
 def leave(verb: str, peers: Peers | None, code: int, line: str) -> int:
-    """Tell the user and the other processes how this one ends; one of them prints the line. The exit code."""
+    """Report how this process ends to the other processes; one process prints the line. Returns the exit code."""
     is_first = peers is None or peers.speaks
     if peers is not None and not peers.may_report():
         line = ""  # another thread does
@@ -214,7 +214,7 @@ def give_up(verb: str, line: str) -> None:
 
 
 def refused_before_joining(verb: str, line: str) -> int:
-    """Refuse the command line before there is a job; the other processes of the run may have accepted theirs."""
+    """Refuse the command line before a job starts, and tell the run's other processes, which may have accepted it."""
     try:
         return leave(verb, Peers(), 2, line)
     except UserError:  # variables of a launcher that contradict
@@ -223,10 +223,10 @@ def refused_before_joining(verb: str, line: str) -> int:
 
 @contextmanager
 def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
-    """Give a job the process as it needs it, and the next job of the sweep the process as it was: its handlers too.
+    """Set the state of the process for one job, and restore it for the sweep's next job; yields the signal handlers.
 
-    Lightning re-runs `sys.argv` for its other ranks and passes them `hydra.run.dir`, so both must mean this one job; it
-    also leaves LOCAL_RANK, WORLD_SIZE and a process group behind.
+    Lightning re-runs `sys.argv` for its other ranks and passes them `hydra.run.dir`, so both must describe this one
+    job. Lightning also leaves LOCAL_RANK, WORLD_SIZE and a process group behind.
     """
     config = HydraConfig.get()
     with read_write(config):  # type: ignore[arg-type]  # it is a DictConfig underneath
@@ -256,16 +256,16 @@ def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
 
 
 class NotClaimed(BaseException):
-    """Carries why there is no directory past Hydra, which makes a warning of a callback's Exception."""
+    """Carries the error of a missing directory through Hydra, which turns a callback's Exception into a warning."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
 class ClaimDirectory(Callback):
-    """Claims the directory of a run, or of a sweep, when it starts: what only reads a config makes none.
+    """Makes the directory of a run or a sweep when it starts; commands that only print a config make none.
 
-    A directory that the user gives, as hydra.run.dir or hydra.sweep.dir, is taken as it is.
+    A directory that the user gives, as hydra.run.dir or hydra.sweep.dir, is used unchanged.
     """
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -343,7 +343,7 @@ def each_run(args: list[str], verb: Verb) -> list[str]:
 
 
 def about_path(error: BaseException, directory: Path) -> str | None:
-    """A line about a disk that is full or a path that cannot be; None where the error is another."""
+    """A line about a full disk or a path that cannot be used; None for another error."""
     if is_full(error):
         path = (error.filename if isinstance(error, OSError) else None) or directory
         return f"no space left on the disk of {path}; free some, or give outputs=DIR"
@@ -384,9 +384,9 @@ def dispatch(verb: Verb, args: list[str], typed: str) -> int:
 
 
 def show_what_came(failed: dict[int, JobFailed], code: int) -> None:
-    """Show what came of a sweep: a table, a page, the next command, its directory.
+    """Show the results of a sweep: a table, a page, the next command, its directory.
 
-    failed: the jobs that did, by their numbers. code: the exit code.
+    failed: the failed jobs by their numbers. code: the exit code.
     """
     hydra_config = finished[0].hydra_cfg.hydra if finished and finished[0].hydra_cfg is not None else None
     if hydra_config is None or hydra_config.mode != RunMode.MULTIRUN:

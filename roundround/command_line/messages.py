@@ -24,9 +24,9 @@ EXPLAINED = (UserError, HydraException, OmegaConfBaseException, YAMLError)  # fo
 
 
 def explain(error: BaseException, config_dir: str | None) -> str | None:
-    """One line about an error raised while the config was composed, with the user's own conf folder or none.
+    """One line about an error raised while the config was composed. config_dir: the user's own conf folder, if any.
 
-    None where the error is not wrong input, but a fault of ours or of a library's.
+    None if the error is not wrong input, but a fault of this project or of a library.
     """
     chain: list[BaseException] = []
     link: BaseException | None = error
@@ -54,7 +54,7 @@ def explain(error: BaseException, config_dir: str | None) -> str | None:
 
 
 def missing_choice(error: MissingConfigException, config_dir: str | None) -> str:
-    """A choice that a group does not have, with the choices that it has, also in its folders."""
+    """The line for an option that a group lacks; it names similar options, including those in the group's folders."""
     group, _, name = (error.missing_cfg_file or "").partition("/")
     choices = set(options_of(group, config_dir)) if name else set()
     if not choices:
@@ -63,7 +63,7 @@ def missing_choice(error: MissingConfigException, config_dir: str | None) -> str
 
 
 def wrong_key(cause: OmegaConfBaseException) -> str:
-    """A key that the config does not have, or whose value it cannot take."""
+    """The line for a key that the config lacks, or for a value that the key cannot have."""
     key, parent = str(cause.full_key), cause.parent_node
     if "not in struct" not in str(cause) or not isinstance(parent, DictConfig):
         text = without_place(cause)

@@ -1,8 +1,8 @@
 """The pages of help: what roundround can do, a verb with its keys, the groups, one group, one option of it.
 
-What they say is read off the yamls, their comments, and the docstrings of the classes that they name, without Hydra or
-torch. How many pairs a rotary encoding rotates, and how slowly, is computed by torch, so that a line of its yaml says
-it. Text fits the terminal and breaks no word.
+Their text comes from the yamls, their comments, and the docstrings of the classes that they name, without Hydra or
+torch. A line of a rotary encoding's yaml says how many pairs it rotates, and how slowly, because only torch could
+compute this. Text fits the terminal and breaks no word.
 
 Tested by tests/command_line/test_pages.py and tests/command_line/test_arguments.py.
 """
@@ -49,8 +49,8 @@ GROUPS = {
 }
 # yamls of a group that are no options of it: what a list of loggers becomes, and what a pattern's kinds are made from
 NO_OPTIONS = {"logger": "several", "pattern": "kind/"}
-NO_KEYS = {"_target_", "kind", "defaults", "hydra"}  # of a yaml, that nobody types
-# flags of Hydra's, with their short forms
+NO_KEYS = {"_target_", "kind", "defaults", "hydra"}  # keys of a yaml that nobody types
+# Hydra's flags with their short forms
 WITH_VALUE = {"--cfg": "-c", "--package": "-p", "--config-name": "-cn", "--config-dir": "-cd", "--info": "-i"}
 WITHOUT_VALUE = {
     "--help": "-h",
@@ -93,9 +93,9 @@ class Key:
 class Option:
     """One option of a group, from its yaml and the docstring of the class that this names.
 
-    command: the one that uses it. idea: in a sentence or more; lines that begin with spaces are for a shell.
-    docstring: its paragraphs, the first of which is the class's idea, and reference the one with the paper. layers: of
-    a pattern, `LLLG ...`. values: the yaml's.
+    command: a command that uses it. idea: one sentence or more; lines that begin with spaces are for a shell.
+    docstring: its paragraphs; the first is the class's idea. reference: the paragraph with the paper. layers: the
+    layers of a pattern, `LLLG ...`. values: the values of the yaml.
     """
 
     name: str

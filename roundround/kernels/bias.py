@@ -20,10 +20,10 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Bias:
-    """What an encoding adds to the logits, given for a block of query rows at a time so that no n x n table exists.
+    """What an encoding adds to the logits, computed for a block of query rows at a time so that no n x n table exists.
 
-    n_hidden: numbers that `block` holds for each query and key on its way, so that blocks are cut small enough.
-    of_distance: whether it depends on key minus query position alone, and `by_distance` says how.
+    n_hidden: how many intermediate numbers `block` holds for each query and key; it limits the size of blocks.
+    of_distance: whether the bias depends only on key minus query position; `by_distance` is then defined.
     """
 
     n_hidden: int = 1
@@ -36,35 +36,35 @@ class Bias:
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
         """Bias [1 or B, H, b - a, K'] for the query rows a..b over the keys of `keys.span(a, b)`, in logits.
 
-        At least float32, under autocast too: what multiplies turns it off. The part of the whole that these rows are,
-        whatever other rows, windows and blocks there are, and whether or not `keys.causal` is set.
+        At least float32, under autocast too: an implementation that multiplies matrices turns autocast off. The values
+        depend neither on other rows, windows and blocks nor on `keys.causal`.
         """
         raise NotImplementedError
 
     def score_mod(self, keys: Keys) -> ScoreMod | None:
-        """The bias of batch b, head h, query i and key j, each a number, for a kernel that asks for one at a time.
+        """A function of batch b, head h, query i and key j that gives one bias, for a kernel that reads single biases.
 
-        None, the default, where it has no such form or none whose gradient a kernel gives fast.
+        None, the default, if the bias has no such function or a kernel could not compute its gradient fast.
         """
         return None
 
     def of_groups(self, documents: Documents) -> list[Bias]:
-        """The bias in each group of documents; the default is for one that reads positions and nothing of a token."""
+        """The bias in each group of documents; the default is right for a bias that depends on positions alone."""
         return [self] * len(documents.n_in_groups)
 
 
 class PiecewiseBias(Bias):
-    """A bias of straight pieces that meet: what a network of one hidden ReLU layer is of one number.
+    """A bias that is continuous and piecewise linear, as a network of one number with one hidden ReLU layer is.
 
     b(i, j) = slope_p s + level_p between the knots p - 1 and p, s = u(|j - i|) / span(i)
     """
 
     def u(self, distances: Tensor) -> Tensor:
-        """What grows with the size of these distances in tokens, int64; at least float32 and their shape."""
+        """u, which grows with the absolute distance in tokens; distances are int64, u has their shape, >= float32."""
         raise NotImplementedError
 
     def span(self, q_pos: Tensor) -> Tensor:
-        """What u is divided by at these query positions; at least float32, above 0 and their shape."""
+        """The divisor of u at these query positions: above 0, of their shape, at least float32."""
         raise NotImplementedError
 
     def pieces(self) -> tuple[Tensor, Tensor]:
@@ -80,7 +80,7 @@ class LinearBias(Bias):
 
     slopes: broadcasts to [B, H, Q, 1], at least float32, in logits for each unit of the coordinate.
     t_BHQ, t_BHK: coordinates of the queries and of the keys, [1 or B, 1 or H, Q or K]. None for positions in tokens.
-    Gradients reach coordinates and slopes. One may leave out far keys where coordinates do not fall from key to key and
+    Coordinates and slopes get gradients. Kernels may leave out far keys if coordinates do not fall from key to key and
     slopes are above 0.
     """
 
@@ -112,7 +112,7 @@ class LinearBias(Bias):
     def score_mod(self, keys: Keys) -> ScoreMod | None:
         t_BHQ, t_BHK = self.coordinates(keys)
         if torch.is_grad_enabled() and any(x.requires_grad for x in (self.slopes, t_BHQ, t_BHK)):
-            return None  # every pair would add to the gradient of its coordinate; a channel is faster
+            return None  # each query and key would add to a coordinate's gradient; a channel is faster
         slopes, t_q, t_k = (at_each(x) for x in (self.slopes[..., 0], t_BHQ, t_BHK))
         return lambda b, h, i, j: slopes(b, h, i) * (t_k(b, h, j) - t_q(b, h, i)).to(self.slopes.dtype)
 
@@ -126,7 +126,7 @@ class LinearBias(Bias):
 
 
 def at_each(x: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """An element of what broadcasts to [B, H, tokens], by its indices."""
+    """A function of the indices b, h, t that gives one element of a tensor that broadcasts to [B, H, tokens]."""
     axes = [3 - n for n in range(x.dim(), 0, -1) if x.shape[-n] > 1]
     values = x.reshape([n for n in x.shape if n > 1] or [1])
     if not axes:
@@ -138,7 +138,7 @@ def at_each(x: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 def relative_positions(keys: Keys, a: int, b: int) -> Tensor:
     """Key position minus query position, in tokens: [1 or B, 1, b - a, K'] int64, over the keys of `keys.span(a, b)`.
 
-    Negative for the past. Keys of the future are in the block wherever the mask, not the span, hides them.
+    Negative for the past. The block also contains future keys that the span includes and only the mask hides.
     """
     first, last = keys.span(a, b)
     q_pos_B1Q1, k_pos_B11K = keys.q_pos_BQ[:, None, a:b, None], keys.k_pos_BK[:, None, None, first:last]

@@ -1,7 +1,7 @@
 """Attention over blocks of query rows: any weights, memory linear in length.
 
-FlexAttention, which `flex.py` calls on CUDA, is no replacement: it changes single logits, while what runs here needs
-the whole row; on a CPU it makes the matrix of logits, or has no gradient where it is compiled.
+FlexAttention, which `flex.py` calls on CUDA, is no replacement: it changes single logits, while the functions here need
+the whole row. On a CPU, FlexAttention makes the matrix of logits, or has no gradient if it is compiled.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 
@@ -21,9 +21,9 @@ from roundround.kernels.keys import Keys
 from roundround.kernels.precision import at_least_float32
 
 LOGITS_PER_BLOCK = 2**23  # 32 MiB of float32: large enough to keep a GPU busy, small beside a model
-LOGITS_IN_CACHE = 2**21  # on a CPU: 8 MiB stay in the allocator's reach, up to twice as fast ...
-ROWS_IN_CACHE = 32  # ... unless it leaves fewer rows than this, for each of which all keys' gradients are added up
-ROWS_OF_TEXTS = 64  # fewer texts at once rather than fewer rows than this (docs/inside/benchmarks_attention.md)
+LOGITS_IN_CACHE = 2**21  # the limit on a CPU: the allocator reuses blocks of 8 MiB, which is up to twice as fast
+ROWS_IN_CACHE = 32  # on a CPU, least rows of a block by that limit: each block adds up the gradients of all its keys
+ROWS_OF_TEXTS = 64  # a block takes fewer texts before it takes fewer rows (docs/inside/benchmarks_attention.md)
 
 # weights [B', H, b - a, K'] from the logits and the visibility of the query rows a..b of some texts
 WeightsOfRows = Callable[[Tensor, Tensor, slice, int, int], Tensor]
@@ -41,8 +41,8 @@ def attend_in_blocks(
 ) -> Tensor:
     """Attention output [B, H, Q, C], a few texts and query rows at a time; the backward pass computes each block again.
 
-    Heads stay together, because a normaliser may have parameters for each; so do texts where there is a bias, which is
-    mostly the same for all of them.
+    Heads stay together, because a normaliser may have parameters for each. With a bias, texts stay together too: the
+    bias is mostly the same for all texts.
     """
     size = texts_at_once(q_BHQC, keys) if bias is None else q_BHQC.shape[0]
     outs = []
@@ -51,7 +51,7 @@ def attend_in_blocks(
     ):
         texts, blocks = slice(first, first + size), []
         keys_of_some = keys.of_texts(texts)
-        for a, b in reversed(query_blocks(some[0], keys_of_some, bias)):  # the largest first: its memory serves all
+        for a, b in reversed(query_blocks(some[0], keys_of_some, bias)):  # largest first: the others reuse its memory
             block = (weights_of_rows, *some, scale, keys_of_some, bias, texts, a, b)
             recompute = torch.is_grad_enabled() and (b - a < keys.n_queries or size < q_BHQC.shape[0])
             blocks.append(checkpoint(attend_rows, *block, use_reentrant=False) if recompute else attend_rows(*block))
@@ -81,9 +81,9 @@ def attend_rows(
 def logits_of_rows(
     q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys, bias: Bias | None, a: int, b: int
 ) -> tuple[Tensor, Tensor]:
-    """Logits [B, H, b - a, K'] of the query rows a..b over the keys of `keys.span(a, b)`, and who is visible.
+    """Logits [B, H, b - a, K'] of the query rows a..b over the keys of `keys.span(a, b)`, and which keys are visible.
 
-    They are float32 at least: half precision would make ties of neighbours, and other keys the largest.
+    They are at least float32: in half precision close logits would be equal, or another key would have the largest.
     """
     first, last = keys.span(a, b)
     with torch.autocast(q_BHQC.device.type, enabled=False):
@@ -95,7 +95,7 @@ def logits_of_rows(
 
 
 def times_of_key_heads(x_BHQN: Tensor, y_BGNM: Tensor) -> Tensor:
-    """x @ y with the y of each head's key head: the rows of all its heads are one matrix, and y is not copied."""
+    """x @ y with the y of each head's key head: the rows of a key head's heads form one matrix, and y is not copied."""
     n_batch, n_heads, n_rows, n = x_BHQN.shape
     n_key_heads = y_BGNM.shape[1]
     joined = x_BHQN.reshape(n_batch, n_key_heads, n_heads // n_key_heads * n_rows, n) @ y_BGNM
@@ -103,13 +103,13 @@ def times_of_key_heads(x_BHQN: Tensor, y_BGNM: Tensor) -> Tensor:
 
 
 def rows_between(rows: Mapping[str, Tensor], visible_B1QK: Tensor, a: int, b: int) -> dict[str, Tensor]:
-    """What a normaliser reads about the query rows a..b: its row parameters and `n_visible`, where these lack it."""
+    """What a normaliser reads about the query rows a..b: its row parameters, with `n_visible` added if they lack it."""
     of_rows = {name: value[:, :, a:b] for name, value in rows.items()}
     return of_rows if "n_visible" in rows else of_rows | {"n_visible": visible_B1QK.sum(-1, keepdim=True)}
 
 
 def texts_at_once(q_BHQC: Tensor, keys: Keys) -> int:
-    """Texts of one block: as many as leave it `ROWS_OF_TEXTS` rows, or all rows that there are."""
+    """Texts of one block: the most that still allow `ROWS_OF_TEXTS` rows, or all rows if there are fewer."""
     n_batch, n_heads, n_queries, _ = q_BHQC.shape
     limit = min(LOGITS_PER_BLOCK, LOGITS_IN_CACHE) if q_BHQC.device.type == "cpu" else LOGITS_PER_BLOCK
     fitting = rows_within(limit // n_heads, keys) // max(1, min(n_queries, ROWS_OF_TEXTS))
@@ -128,7 +128,7 @@ def query_blocks(q_BHQC: Tensor, keys: Keys, bias: Bias | None = None) -> list[t
 
 
 def rows_within(limit: int, keys: Keys) -> int:
-    """Number of rows with at most `limit` logits; with a window or chunks they span few keys beside themselves."""
+    """Number of rows with at most `limit` logits; with a window or chunks, rows span few keys besides their own."""
     reach = min(keys.window or keys.n_keys, keys.chunk or keys.n_keys)
     if reach >= keys.n_keys:
         return limit // keys.n_keys

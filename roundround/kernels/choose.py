@@ -23,7 +23,7 @@ class Form(Enum):
     ENTROPY = auto()  # the same, where the number follows the entropy of the row: needs log-sum-exps
     NULL_KEY = auto()  # the softmax with one more key, whose value is zero: needs log-sum-exps
     LOGITS = auto()  # a function of each single logit: needs a kernel that takes one
-    OWN = auto()  # it knows by itself: it overrides `has_fused_form`
+    OWN = auto()  # none of these: the normaliser overrides `has_fused_form`
 
 
 class Path(Enum):
@@ -37,10 +37,11 @@ class Path(Enum):
 
 
 def choose(form: Form, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> Path | None:
-    """The fused path of a call, the first line that fits; None: blocks of rows (`blocks.py`), the definition itself.
+    """The fused path of a call: the first row that fits. None: the definition itself, in blocks of rows (`blocks.py`).
 
-    Before it is asked, on a CPU, `AttentionSoftmax.forward` takes WHOLE_ROWS (`whole_rows.cpp`) where the normaliser
-    names a `row_function`, there are 64 queries or more, no documents, `whole_rows.takes` the bias, and a C++ compiler.
+    On a CPU, `AttentionSoftmax.forward` first tries WHOLE_ROWS (`whole_rows.cpp`), before it calls this function. It
+    needs a `row_function` of the normaliser, inputs that `whole_rows.fits` accepts (64 or more queries, no documents,
+    not every bias) and a C++ compiler.
 
     | path      | code                 | devices        | forms             | keys                  | bias            |
     |-----------|----------------------|----------------|-------------------|-----------------------|-----------------|
@@ -69,7 +70,7 @@ def choose(form: Form, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> Path | 
 
 
 def gives_log_sum_exps(q_BHQC: Tensor, bias: Bias | None) -> bool:
-    """Whether a kernel returns the log-sum-exps of these rows, and the bias, if any, is linear."""
+    """Whether a kernel returns the log-sum-exps of these rows, and the bias is linear or None."""
     if not (bias is None or isinstance(bias, LinearBias)):
         return False
     row_11QC = q_BHQC[:1, :1, :1]  # in float32 beside a bias, and tiles may need a mask

@@ -1,7 +1,7 @@
 """Documents that do not see each other: the windows of a batch, cut where documents end and laid out for attention.
 
-A causal row sees nothing to its right. So documents of about one length are the rows of a batch of their own, shorter
-ones padded at their ends, and any attention that is causal computes them without a mask, n counted in each by itself.
+A causal row sees nothing to its right. So documents of similar length become the rows of one batch, padded at their
+ends, and any causal attention computes them without a mask; the visible keys n are counted in each document.
 
 Shapes: B batch, T tokens, H heads, C channels, N = B T tokens of the batch, P places in the rows of all groups,
 M documents of a group, L tokens of its longest.
@@ -19,21 +19,21 @@ from torch import Tensor
 
 from roundround.kernels.torch_internals import outside_compilation
 
-LONGEST_TO_SHORTEST = 1.25  # of a group: at most 1.6 times the logits of its documents, in a few calls of a kernel
+LONGEST_TO_SHORTEST = 1.25  # in a group: padding costs at most 1.6 times its documents' logits, and groups are few
 
-Positions = Callable[[Tensor], Tensor]  # positions of a pass of its own, [1, n], from 0 .. n - 1
+Positions = Callable[[Tensor], Tensor]  # 0 .. n - 1 -> the positions that a document of n tokens has alone, [1, n]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Documents:
     """The documents in a batch of windows; a window's first and last may be parts of longer ones.
 
-    pos_BT: position of each token in its document, as the encoding has them. first_BT: where its document begins.
-    offsets: [documents + 1], the first token of each document in the flattened batch, and the number of tokens.
-    shortest, longest: tokens of these documents.
+    pos_BT: position of each token in its document, as the encoding gives it. first_BT: where its document begins in the
+    window. offsets: [documents + 1], the first token of each document in the flattened batch, and the number of tokens.
+    shortest, longest: the tokens of the shortest and of the longest document.
     pos_of_groups: positions in the rows of each group, [1 or M, L]. n_in_groups: documents of each group.
-    order_P: the token at each place of the groups' rows; padding repeats the document's last token.
-    place_N: the place of each token.
+    order_P: the token at each slot of the groups' rows; padding repeats the document's last token.
+    place_N: the slot of each token.
     """
 
     pos_BT: Tensor
@@ -47,21 +47,21 @@ class Documents:
     place_N: Tensor
 
     def split(self, x_BHTC: Tensor) -> list[Tensor]:
-        """What belongs to tokens, [B, heads, T, C], as the rows of each group: [M, heads, L, C]."""
+        """Values for each token, [B, heads, T, C], laid out as the rows of each group: [M, heads, L, C]."""
         x_PHC = x_BHTC.transpose(1, 2).flatten(0, 1)[self.order_P]
         lengths = [pos.shape[1] for pos in self.pos_of_groups]
         parts = torch.split(x_PHC, [n * length for n, length in zip(self.n_in_groups, lengths, strict=True)])
         return [x.view(-1, n, *x.shape[1:]).transpose(1, 2) for x, n in zip(parts, lengths, strict=True)]
 
     def joined(self, parts: list[Tensor]) -> Tensor:
-        """[B, heads, T, C] from the rows of each group; what stands at padding is left out."""
+        """[B, heads, T, C] from the rows of each group, without the padding."""
         x_PHC = torch.cat([x.transpose(1, 2).flatten(0, 1) for x in parts])
         return x_PHC[self.place_N].view(*self.pos_BT.shape, *x_PHC.shape[1:]).transpose(1, 2)
 
 
-@outside_compilation  # how many documents there are is read off the tokens
+@outside_compilation  # the number of documents depends on the tokens
 def documents_of(ends_BT: Tensor, positions: Positions) -> Documents:
-    """The documents of a batch whose last tokens are marked, [B, T] bool; laid out on the CPU, as numbers decide it."""
+    """The documents of a batch; `ends_BT` [B, T] bool marks their last tokens. The CPU computes the layout."""
     n_batch, n_tokens = ends_BT.shape
     begins_BT = torch.ones(n_batch, n_tokens, dtype=torch.bool)
     begins_BT[:, 1:] = ends_BT[:, :-1].cpu()
@@ -98,7 +98,7 @@ def documents_of(ends_BT: Tensor, positions: Positions) -> Documents:
 
 
 def grouped(lengths: Tensor) -> list[Tensor]:
-    """The numbers of the documents in groups of about one length, the longest first in each."""
+    """The indices of the documents, in groups of similar length; in each group the longest comes first."""
     sorted_lengths, longest_first = lengths.sort(descending=True, stable=True)
     firsts, longest = [0], int(sorted_lengths[0])
     for i, length in enumerate(sorted_lengths.tolist()):
@@ -109,7 +109,10 @@ def grouped(lengths: Tensor) -> list[Tensor]:
 
 
 def positions_of_group(of_documents: list[Tensor]) -> Tensor:
-    """Positions of documents, the longest first, in rows of one length; one row for all where it begins like each."""
+    """Positions of a group's documents as rows, padded to the longest, which comes first; [1 or M, L].
+
+    There is one row for all if the positions of every document are a prefix of the longest one's.
+    """
     longest = of_documents[0]
     if all(torch.equal(pos, longest[: len(pos)]) for pos in of_documents):
         return longest[None]

@@ -1,12 +1,12 @@
-"""The entropy of rows of attention by Triton, on CUDA: one pass over queries and keys, without values, online.
+"""The entropy of rows of attention by Triton, on CUDA: one online pass over queries and keys, without values.
 
 With m the largest logit so far, l = sum exp(s - m) and t = sum (s - m) exp(s - m), a row's entropy is ln l - t / l. A
 new largest logit m' with d = m - m' takes l to l e^d, and t to (t + d l) e^d. Backward, ds_j = -p_j (ln p_j + H) dH:
-one kernel gives the gradient of the queries, one that of the keys. Logits, sums and entropies are float32 whatever the
-model's precision, so nothing of an entropy is lost to bfloat16, and half the work of attention is left out.
+one kernel gives the gradient of the queries, another gives the gradient of the keys. Logits, sums and entropies are
+float32 whatever the model's precision, so bfloat16 costs the entropy no digits. The pass is half the work of attention.
 
-Half precision loses digits where gradients are small: what multiplies a row, or a block of rows, is taken out of the
-products. Windows, chunks, padding, caches and grouped queries need no mask tensor.
+Half precision loses digits of small gradients, so factors of a row, or of a block of rows, are multiplied in float32
+after the matrix product. Windows, chunks, padding, caches and grouped queries need no mask tensor.
 
 Under TRITON_INTERPRET=1, set before Triton is imported, the kernels run on a CPU, slowly.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
@@ -40,7 +40,7 @@ INSTEAD = "the entropy is computed by a pass of attention with the keys as value
 
 
 def jit(function: Any) -> Any:
-    """The function as one of Triton's, where there is Triton."""
+    """The function compiled by Triton; unchanged if Triton is not installed."""
     return function if triton is None else triton.jit(function)
 
 
@@ -58,7 +58,7 @@ def block_of(POINTER, rows, row_stride, n_rows, n_channels, CHANNELS: tl.constex
 @jit
 def visible(tokens, columns, VALID, n_keys, window, chunk,
             CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, PADDED: tl.constexpr):  # fmt: skip
-    """`Keys.visible` of tokens [rows, 1] and columns [1, keys]; tokens are places among the keys."""
+    """`Keys.visible` of tokens [rows, 1] and columns [1, keys]; a token is the index of the query's own key."""
     seen = (columns < n_keys) & (tokens < n_keys)
     if CAUSAL:
         seen = seen & (columns <= tokens)
@@ -78,7 +78,7 @@ def entropy_of_rows(Q, K, VALID, ENTROPY, LSE, scale, n_queries, n_keys, n_chann
                     q_batch, q_head, q_row, k_batch, k_head, k_row, valid_batch, n_heads,
                     GROUPS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr,
                     PADDED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
-    """Entropy and log-sum-exp of one block of rows; 0 and 0 where a row sees nothing."""
+    """Entropy and log-sum-exp of one block of rows; both are 0 for a row that sees nothing."""
     head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     offset = n_keys - n_queries
@@ -115,7 +115,7 @@ def entropy_of_rows(Q, K, VALID, ENTROPY, LSE, scale, n_queries, n_keys, n_chann
 @jit
 def span(token, ROWS: tl.constexpr, n_keys, window, chunk, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
          CHUNK: tl.constexpr):  # fmt: skip
-    """`Keys.span` of the rows whose first token is this."""
+    """`Keys.span` of the `ROWS` rows that begin at this token."""
     first, last = token * 0, token * 0 + n_keys
     if CAUSAL:
         last = tl.minimum(last, token + ROWS)
@@ -141,7 +141,7 @@ def gradient_of_queries(Q, K, VALID, ENTROPY, LSE, GRAD, DQ, scale, n_queries, n
                         GROUPS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr,
                         PADDED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
                         CHANNELS: tl.constexpr):  # fmt: skip
-    """dq_i = -scale dH_i sum_j p_ij (ln p_ij + H_i) k_j, of one block of rows; DQ is contiguous."""
+    """dq_i = -scale dH_i sum_j p_ij (ln p_ij + H_i) k_j for one block of rows; DQ is contiguous."""
     head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     offset = n_keys - n_queries
@@ -207,7 +207,7 @@ def gradient_of_keys(Q, K, VALID, ENTROPY, LSE, GRAD, DK, scale, n_queries, n_ke
                            CAUSAL, WINDOW, CHUNK, PADDED)  # fmt: skip
             logits = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
             weight = derivative(logits, seen, lse[:, None], entropy[:, None])
-            top = tl.max(tl.abs(grad), 0)  # out of the product, where float16 would lose it
+            top = tl.max(tl.abs(grad), 0)  # divided out before the product, in which float16 would lose small gradients
             share = tl.where(top > 0, grad / tl.where(top > 0, top, 1.0), 0.0)
             scaled_q = (q.to(tl.float32) * share[:, None]).to(q.dtype)
             sums += top * tl.dot(tl.trans(weight.to(q.dtype)), scaled_q, input_precision="ieee")
@@ -248,7 +248,7 @@ class RowEntropy(torch.autograd.Function):
 
 
 def launch(kernel: Any, q: Tensor, k: Tensor, scale: float, keys: Keys, *rest: Tensor) -> None:
-    """A program for each block of rows and head, or for each block of keys and key head."""
+    """Run a kernel with a program for each block of rows and head, or for each block of keys and key head."""
     (n_batch, n_heads, n_queries, n_channels), (n_key_heads, n_keys) = q.shape, k.shape[1:3]
     size = 64 if n_channels <= 128 else 32
     of_keys = kernel is gradient_of_keys
@@ -264,9 +264,9 @@ def launch(kernel: Any, q: Tensor, k: Tensor, scale: float, keys: Keys, *rest: T
 
 
 def serves(q_BHQC: Tensor, keys: Keys) -> bool:
-    """Whether the kernels compute the entropy of these rows; a line says once why they do not.
+    """Whether the kernels compute the entropy of these rows; if not, a warning says why, once.
 
-    Asked where Triton could run: on CUDA, or where it is interpreted.
+    It is called only if Triton could run: on CUDA, or interpreted.
     """
     if triton is None or torch.version.hip is not None:
         return False
@@ -278,7 +278,7 @@ def serves(q_BHQC: Tensor, keys: Keys) -> bool:
 
 
 def unmet(q_BHQC: Tensor, keys: Keys) -> str | None:
-    """What the kernels ask for and this call does not have; None where they compute it."""
+    """The requirement of the kernels that this call does not meet, for the warning; None if they compute the call."""
     if q_BHQC.dtype not in DTYPES:
         return "takes float32 and half precision alone"
     if q_BHQC.shape[-1] > MOST_CHANNELS:
@@ -294,7 +294,7 @@ def unmet(q_BHQC: Tensor, keys: Keys) -> str | None:
 
 @once_per_compilation
 def kernel_passes(device: str, dtype: torch.dtype, n_channels: int) -> bool:
-    """Whether the kernels give the entropy, and its gradients, on this device."""
+    """Whether the kernels compute the entropy and its gradients correctly on this device."""
     pos_1T = torch.arange(70, device=device)[None]
     keys, scale = Keys(q_pos_BQ=pos_1T, k_pos_BK=pos_1T), n_channels**-0.5
 

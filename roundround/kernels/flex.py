@@ -1,10 +1,10 @@
-"""Attention by PyTorch's FlexAttention on CUDA: any change of single logits inside the kernel, without a matrix.
+"""Attention by PyTorch's FlexAttention on CUDA: any function of single logits in the kernel, without their matrix.
 
-A sum of weights f(s) that are no softmax is one all the same: sum_j f(s_j) v_j = exp(lse) out, where out and lse are
-those of the softmax over log f(s). Log-sum-exps pass gradients here. Windows, chunks and padding are a mask of blocks.
+Attention with weights f(s) that are no softmax can be computed by one: sum_j f(s_j) v_j = exp(lse) out, where out and
+lse come from the softmax of log f(s). Log-sum-exps pass gradients here. Windows, chunks and padding are a `BlockMask`.
 
-On a CPU FlexAttention makes the matrix of logits unless it is compiled, and has no gradient if it is; the tests use it
-there as a reference. Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+On a CPU, FlexAttention makes the matrix of logits unless it is compiled, and has no gradient if it is compiled; only
+the tests use it there. Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 
 Tested by tests/kernels/test_flex.py.
 """
@@ -28,10 +28,10 @@ DEVICES = ("cuda",)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 CHANNELS = (16, 256)  # fewest and most
 BLOCK = 128  # rows and keys of a block of the mask
-RECOMPILATIONS = 256  # each kind of logits and number of channels is one; PyTorch refuses the ninth
+RECOMPILATIONS = 256  # each function of the logits and number of channels needs one; PyTorch's default limit is 8
 INSTEAD = "attention runs in the form that other devices have"
 
-# the logit of batch b, head h, query i and key j -> another one
+# the logit of batch b, head h, query i and key j -> the logit to use instead
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -45,10 +45,10 @@ def attend(
     bias: Bias | None = None,
     modify: ScoreMod | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output [B, H, Q, C] of the softmax of the logits as they are modified; log-sum-exp and maximum, [B, H, Q, 1].
+    """Output [B, H, Q, C] of the softmax of the modified logits; their log-sum-exp and maximum, [B, H, Q, 1].
 
-    Both are -inf where a row sees nothing but logits of -inf, and the output is 0. The maximum passes no gradient.
-    modify: is given the logits with the bias.
+    If a row sees only logits of -inf, both are -inf and the output is 0. The maximum passes no gradient.
+    modify: gets the logits with the bias added.
     """
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
@@ -56,24 +56,24 @@ def attend(
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if add is not None:
-            score = score + add(b, h, i, j)  # float32, whatever the precision that it is traced in
+            score = score + add(b, h, i, j)  # float32, whatever the precision of the queries
         return score if modify is None else modify(score, b, h, i, j)
 
     call: Any = flex_attention if torch.compiler.is_compiling() else compiled
     out, aux = call(
         q_BHQC, k_BGKC, v_BGKC, score_mod=score_mod, block_mask=block_mask(keys), scale=scale,
         enable_gqa=q_BHQC.shape[1] != k_BGKC.shape[1], return_aux=AuxRequest(lse=True, max_scores=True),
-        kernel_options={"FORCE_USE_FLEX_ATTENTION": True},  # one kernel for all lengths: the one that was tried
+        kernel_options={"FORCE_USE_FLEX_ATTENTION": True},  # the kernel that `flex_passes` tried, at every length
     )  # fmt: skip
     return out, aux.lse[..., None], aux.max_scores.detach()[..., None]
 
 
 def compiled(*args: Any, **options: Any) -> Any:
-    """`flex_attention`, compiled whatever else has been; on a CPU its reference."""
+    """`flex_attention`, compiled even if the model is not; on a CPU, uncompiled."""
     from torch.nn.attention.flex_attention import flex_attention
 
     function = flex_attention if args[0].device.type == "cpu" else compiled_function()
-    with recompiling(RECOMPILATIONS):  # a second scale or cap that is a symbol is refused by the kernel
+    with recompiling(RECOMPILATIONS):  # else a second scale or cap would become a symbol, which the kernel refuses
         return function(*args, **options)
 
 
@@ -85,10 +85,10 @@ def compiled_function() -> Any:
 
 
 def block_mask(keys: Keys) -> Any:
-    """Who sees whom as a `BlockMask`, made of blocks and not of an n x n table; None where all see all.
+    """Which query sees which key as a `BlockMask`, made without an n x n table; None if every query sees every key.
 
-    What a row sees is an interval of keys that only moves forward from row to row, padding aside, so the first and the
-    last row of a block tell which keys some of its rows see, and which all of them.
+    Without padding, a row sees an interval of keys whose ends never move back from row to row. So the first and the
+    last row of a block determine which keys some of its rows see, and which keys all of its rows see.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -111,7 +111,7 @@ def block_mask(keys: Keys) -> Any:
 
 
 def blocks_of(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """How many blocks of keys each block of rows has, [1, 1, rows], and which, those first, [1, 1, rows, keys]."""
+    """The number of key blocks of each row block, [1, 1, rows], and all key blocks, these first, [1, 1, rows, keys]."""
     number = blocks.sum(-1, dtype=torch.int32)
     order = blocks.int().sort(dim=-1, descending=True, stable=True).indices.to(torch.int32)
     return number[None, None], order[None, None]
@@ -137,7 +137,7 @@ def mask_mod(keys: Keys) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
 
 
 def serves(q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-    """Whether `attend` computes this call, on a device where it is faster than what else there is."""
+    """Whether `attend` computes this call, on a device where it is faster than the alternatives."""
     if q_BHQC.device.type not in DEVICES or torch.version.hip is not None or keys.n_queries == 1:
         return False
     if bias is not None and bias.score_mod(keys) is None:
@@ -150,7 +150,7 @@ def serves(q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
 
 
 def unmet(q_BHQC: Tensor, keys: Keys) -> str | None:
-    """What it asks for and this call does not have; None where it computes it."""
+    """The requirement of FlexAttention that this call does not meet, for the warning; None if it computes the call."""
     fewest, most = CHANNELS
     if q_BHQC.dtype not in DTYPES and q_BHQC.device.type == "cuda":
         return "takes float32 and half precision alone"
@@ -165,7 +165,7 @@ def unmet(q_BHQC: Tensor, keys: Keys) -> str | None:
 
 @once_per_compilation
 def flex_passes(device: str, dtype: torch.dtype, n_channels: int) -> bool:
-    """Whether it computes sigmoid weights beside a bias, log-sum-exps and gradients included, on this device."""
+    """Whether FlexAttention is right on this device for sigmoid weights with a bias, including gradients."""
     n_tokens = 200
     pos_1T = torch.arange(n_tokens, device=device)[None]
     keys, scale = Keys(q_pos_BQ=pos_1T, k_pos_BK=pos_1T, window=150), n_channels**-0.5
@@ -190,12 +190,12 @@ def flex_passes(device: str, dtype: torch.dtype, n_channels: int) -> bool:
 
 
 def log_sigmoid(x: Tensor) -> Tensor:
-    """ln sigmoid(x), of functions that every compiler knows; at 0 its derivative is 1/2."""
+    """ln sigmoid(x), made of functions that every compiler knows; at 0 its derivative is 1/2."""
     return (x - x.abs()) / 2 - torch.log1p(torch.exp(-x.abs()))
 
 
 def log_expm1(x: Tensor) -> Tensor:
-    """ln(e^x - 1) for x > 0, -inf for others, whose derivative is 0."""
+    """ln(e^x - 1) for x > 0; -inf, with derivative 0, for other x."""
     positive = x > 0
     safe = torch.where(positive, x, 1.0)
     return torch.where(positive, safe + torch.log(-torch.expm1(-safe)), -torch.inf)

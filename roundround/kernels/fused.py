@@ -1,6 +1,8 @@
-"""Fused attention that also takes what `F.scaled_dot_product_attention` does not, and the entropy of its rows.
+"""Fused attention with features that `F.scaled_dot_product_attention` lacks, and the entropy of its rows.
 
-Windows, padding, caches, linear biases (ALiBi, FoX) and sinks, without a matrix of logits: see `tiled_attention.py`.
+The features are windows, padding, caches, linear biases (ALiBi, FoX) and null keys, without a matrix of logits: see
+`tiled_attention.py`.
+
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 
 Tested by tests/softmax/test_softmax.py and tests/softmax/test_normalisers.py.
@@ -42,7 +44,7 @@ def attention(
     bias: is added to the logits.
     null_BHQ: logit of one more key, whose value is zero, for each head or row, [1 or B, H, 1 or Q]; None: no such key.
 
-    A row that sees nothing is zero. Queries and keys are finite: see `without_broken_rows`.
+    A row that sees nothing is zero. Queries and keys must be finite: see `without_broken_rows`.
     """
     if keys.documents is not None:
         assert bias is None, "`choose` has been asked"
@@ -57,12 +59,12 @@ def attention(
 def entropy(q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None = None) -> Tensor:
     """Shannon entropy in nats of the softmax of each row, [B, H, Q, 1], at least float32, from one fused pass.
 
-    On a CPU the pass itself is at least float32; on CUDA, without a bias, `entropy_kernel.py` computes it in float32
-    without values; elsewhere `for_entropy` says how far half precision is off.
+    On a CPU the pass computes in at least float32. On CUDA, without a bias, `entropy_kernel.py` computes it in float32,
+    without values. In all other cases, see `for_entropy` for the error of half precision.
 
     H = log-sum-exp - E_p[logit], and E_p[logit] = scale q . E_p[k] + slope E_p[t_j - t_i]: attention with the keys
-    as values. Detaching the log-sum-exp, the outer query and slope, and the values leaves
-    dH/de_j = -p_j (e_j - E_p[e]), the exact derivative, with respect to slopes and coordinates too.
+    as values. The log-sum-exp, the outer query and slope, and the values are detached. The gradient that remains is the
+    exact derivative dH/de_j = -p_j (e_j - E_p[e]), also with respect to slopes and coordinates.
     """
     return entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, bias=bias)[0]
 
@@ -89,12 +91,12 @@ def entropy_and_log_sum_exp(
         entropy_BHQ1 = log_sum_exp - mean_logit
         if centre_BG1C is not None:
             shift = scale * torch.linalg.vecdot(q_BHQC.detach().to(wide), sdpa.repeated(centre_BG1C, q_BHQC))
-            sees_nothing = keys.counts(0, keys.n_queries) == 0  # its log-sum-exp is 0
+            sees_nothing = keys.counts(0, keys.n_queries) == 0  # the log-sum-exp of such a row is 0
             log_sum_exp = log_sum_exp + shift[..., None].masked_fill(sees_nothing, 0.0)
     return entropy_BHQ1, log_sum_exp
 
 
-@outside_compilation  # as `attention_by_tiles`
+@outside_compilation  # for the same reason as `attention_by_tiles`
 def attention_by_entropy(
     q_BHQC: Tensor,
     k_BGKC: Tensor,
@@ -104,9 +106,9 @@ def attention_by_entropy(
     keys: Keys,
     beta_of: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """`attention` of `beta_of(entropy) * q`, with its gradient through the entropy, in less memory than the two make.
+    """`attention` of `beta_of(entropy) * q`, with gradients through the entropy, in less memory than separate calls.
 
-    beta_of: inverse temperatures of entropies [B, H, Q, 1], each of its own row's alone, without parameters.
+    beta_of: gives the inverse temperature of each row from that row's entropy, [B, H, Q, 1]; it has no parameters.
     """
     with torch.autocast(q_BHQC.device.type, enabled=False):
         if has_entropy_kernel(q_BHQC, keys):
@@ -164,19 +166,20 @@ def attention_by_tiles(
 def without_broken_rows(
     q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Queries and keys fit for a kernel, and the rows [B, H, Q, 1] whose output must be NaN; None where none need be.
+    """Finite queries and keys for a kernel, and the rows [B, H, Q, 1] whose output must be NaN; None if there are none.
 
-    A row is broken where a visible logit of it is not finite. The kernels hide that: on a CPU a row of NaN logits
-    comes out as zeros, a key of -inf as if it were hidden, and a hidden key of NaN spoils its neighbours.
+    A row is broken if one of its visible logits is not finite. The kernels hide this: on a CPU a row of NaN logits
+    gives zeros, a key of -inf acts as a hidden key, and a hidden key of NaN spoils other rows.
     """
     if (
         q_BHQC.device.type == "cpu"
         and not torch.compiler.is_compiling()
         and all_logits_finite(q_BHQC, k_BGKC, scale, keys)
     ):
-        return q_BHQC, k_BGKC, None  # elsewhere reading a number would wait for the device
+        return q_BHQC, k_BGKC, None  # on a GPU, reading a number would wait for the device
     with torch.no_grad():
-        wide, root = wide_dtype(q_BHQC.dtype), math.sqrt(q_BHQC.shape[-1])  # no norm: squares overflow much sooner
+        # a bound on the norm is enough; in the norm itself the squares would overflow much sooner
+        wide, root = wide_dtype(q_BHQC.dtype), math.sqrt(q_BHQC.shape[-1])
         q_norm_BHQ = q_BHQC.abs().amax(-1).to(wide) * (root * scale)
         k_norm_BGK = k_BGKC.abs().amax(-1).to(wide) * root
         finite_BHQ = q_norm_BHQ.nan_to_num(0.0, 0.0, 0.0)
@@ -189,9 +192,9 @@ def without_broken_rows(
 
 
 def of_those_that_see(longest_BGQ: Tensor, keys: Keys) -> Tensor:
-    """The largest of these lengths among the queries that may see each key, [B, G, K], or among all, [B, G, 1].
+    """The largest query norm among the queries that may see each key, [B, G, K]; among all if not causal, [B, G, 1].
 
-    xPos has keys whose products with the first queries overflow; these come before them.
+    In xPos, products of late keys with the first queries overflow; those queries do not see those keys.
     """
     if not keys.causal:
         return longest_BGQ.amax(-1, keepdim=True)

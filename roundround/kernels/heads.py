@@ -1,4 +1,4 @@
-"""A part of the heads of a layer, named by its share: the last ones, as NAPE leaves those without position.
+"""The last heads of a layer, given by their share of all heads; in NAPE these are the heads without positions.
 
 Shapes: B batch, Q queries, H heads, S heads of the part.
 
@@ -19,7 +19,7 @@ def n_last_heads(n_heads: int, share: float) -> int:
 
 
 def n_scaled_heads(n_heads: int, scaled_heads: float | None) -> int:
-    """Number of heads that a normaliser scales; None means all. Raises ValueError for what is no share."""
+    """Number of heads that a normaliser scales; None means all. Raises ValueError if `scaled_heads` is no share."""
     if scaled_heads is None:
         return n_heads
     if not 0 < scaled_heads <= 1:
@@ -30,6 +30,6 @@ def n_scaled_heads(n_heads: int, scaled_heads: float | None) -> int:
 
 
 def of_all_heads(scale_BSQ1: Tensor, n_heads: int) -> Tensor:
-    """The scale of all heads [B, H, Q, 1] from that of the last ones; the heads before have exactly 1."""
+    """The scale of all heads [B, H, Q, 1] from the scale of the last S heads; the other heads have exactly 1."""
     n_plain = n_heads - scale_BSQ1.shape[1]
     return F.pad(scale_BSQ1, (0, 0, 0, 0, n_plain, 0), value=1.0) if n_plain else scale_BSQ1

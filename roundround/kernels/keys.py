@@ -16,10 +16,10 @@ from roundround.kernels.documents import Documents
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionShape:
-    """The sizes of one attention layer, known only when a model is built; they never stand in a yaml.
+    """The sizes of one attention layer, known only when a model is built; no yaml contains them.
 
-    theta: the base of the layer's own RoPE, where the model is a loaded one that brings it.
-    logit_scale: what multiplies q . k; None is 1 / sqrt(head_dim).
+    theta: the base of the layer's own RoPE, if a loaded model has one.
+    logit_scale: the factor of q . k; None for 1 / sqrt(head_dim).
     """
 
     n_heads: int
@@ -33,7 +33,7 @@ class AttentionShape:
 
     @property
     def scale(self) -> float:
-        """What multiplies q . k."""
+        """The factor of q . k."""
         return self.head_dim**-0.5 if self.logit_scale is None else self.logit_scale
 
 
@@ -41,18 +41,18 @@ class AttentionShape:
 class Keys:
     """Which query may see which key: positions and visibility of the keys, without an n x n mask.
 
-    Queries are the last Q of the K tokens, so with `causal` query row i sees keys j <= i + K - Q. Positions only feed
-    biases; visibility goes by order in the sequence, so it is right for random positions and for a cache alike.
+    Queries are the last Q of the K tokens, so with `causal` query row i sees keys j <= i + K - Q. Only biases read the
+    positions. Visibility depends on the order in the sequence, so it is right for random positions and with a cache.
 
     q_pos_BQ, k_pos_BK: positions in tokens, int64; the batch axis may be 1.
-    valid_BK: False where a key is padding; None where none is.
+    valid_BK: False where a key is padding; None if no key is.
     window: a query sees itself and the `window - 1` tokens before it; None for all.
-    chunk: a query sees the tokens of its own chunk of this many, counted from its text's first token; None for all.
-    begins: the key at which a chunk begins, [B, 1, 1] or for all texts, where a cache has dropped some; None: the first
-    that is no padding.
-    documents: ids; tokens attend only within their document. Causal, without padding or cache; None for one document.
-    n_forgotten: tokens before the first key that a cache has dropped, padding aside: a number, or [B, 1, 1, 1].
-    k_norm: no less than the length of all keys as one vector, where a cache knows it.
+    chunk: a query sees its own chunk of `chunk` tokens, counted from its text's first token; None for all.
+    begins: the index of a key at which a chunk begins, if a cache has dropped keys: [B, 1, 1], or a number for all
+    texts. None for the first key that is no padding.
+    documents: tokens attend only within their document; causal, without padding or cache. None for one document.
+    n_forgotten: number of tokens that a cache has dropped before the first key, padding excluded; or [B, 1, 1, 1].
+    k_norm: an upper bound of the norm of all keys together, if a cache knows one.
     """
 
     q_pos_BQ: Tensor
@@ -84,30 +84,30 @@ class Keys:
 
     @property
     def is_plain_causal(self) -> bool:
-        """Whether a kernel's own causal flag says everything: one document, no padding, no window, no cache."""
+        """Whether a kernel's causal flag describes the mask fully: one document, no padding, window, chunk or cache."""
         one = self.causal and self.documents is None and self.valid_BK is None and not self.is_local
         return one and self.n_queries == self.n_keys
 
     @property
     def is_local(self) -> bool:
-        """Whether a window or a chunk hides keys from a query that comes late enough."""
+        """Whether there is a window or a chunk, which hides keys in a long enough text."""
         return self.window is not None or self.chunk is not None
 
     @property
     def is_unmasked(self) -> bool:
-        """Whether every query sees every key, as one new query against its cache does."""
+        """Whether every query sees every key, as one new query with a cache does."""
         past_all = not self.causal or (self.n_queries == 1 and self.documents is None)
         hides = (self.window or self.n_keys) < self.n_keys or self.chunks_hide(self.chunk)
         return past_all and self.valid_BK is None and not hides
 
     def chunks_hide(self, chunk: int | None) -> bool:
-        """Whether chunks of this many may hide keys; where one began before the first key, also long ones do."""
+        """Whether chunks of this size may hide keys; even long ones may if a chunk begins after the first key."""
         return chunk is not None and (chunk < self.n_keys or isinstance(self.begins, Tensor) or bool(self.begins))
 
     def within(self, window: int | None, chunk: int | None = None) -> Keys:
-        """These keys, where a query sees no further back than a window or its chunk, both of at least one token.
+        """These keys, limited to a window or a chunk, each of at least one token.
 
-        What hides no key of so many is left out, so that the kernels' own causal flag still says everything.
+        A window or chunk that hides no key is left out, so that the kernels' causal flag still suffices.
         """
         if window is None and chunk is None and not self.is_local:
             return self
@@ -118,11 +118,11 @@ class Keys:
         return replace(self, window=min(windows, default=None), chunk=min(chunks, default=None))
 
     def without_windows(self) -> Keys:
-        """These keys where a query sees as far back as there are any."""
+        """These keys without window and chunk: a query sees all keys before it."""
         return replace(self, window=None, chunk=None)
 
     def since(self, first: int) -> Keys:
-        """These keys without the first so many, which a cache has dropped because no query sees them."""
+        """These keys without the first `first` keys, which a cache has dropped because no query sees them."""
         if first == 0:
             return self
         valid, n_forgotten = self.valid_BK, self.n_forgotten + first
@@ -134,7 +134,7 @@ class Keys:
         return replace(self, k_pos_BK=k_pos, valid_BK=valid, n_forgotten=n_forgotten, begins=begins)
 
     def of_groups(self) -> list[Keys]:
-        """The keys of each group of `documents`, where every row is a document."""
+        """The keys of each group of `documents`; in a group every row is a document."""
         assert self.documents is not None, "asked for documents alone"
         of_group = [Keys(q_pos_BQ=pos_ML, k_pos_BK=pos_ML) for pos_ML in self.documents.pos_of_groups]
         return [keys.within(self.window, self.chunk) for keys in of_group]
@@ -152,20 +152,20 @@ class Keys:
         return replace(self, q_pos_BQ=q_pos, k_pos_BK=k_pos, valid_BK=valid, n_forgotten=n_forgotten, begins=begins)
 
     def first_of_chunk(self) -> Tensor | int:
-        """A key at which a chunk begins: `begins`, or the first that is no padding, [B, 1, 1] where there is some."""
+        """A key at which a chunk begins: `begins`, or the first key that is no padding, [B, 1, 1] with padding."""
         if self.begins is not None:
             return self.begins
         return 0 if self.valid_BK is None else (~self.valid_BK).cumprod(-1).sum(-1)[:, None, None]
 
     @property
     def chunks_are_shifted(self) -> bool:
-        """Whether chunks may begin elsewhere than at the first key and its multiples, in each text by itself."""
+        """Whether chunks may begin at keys that are no multiples of `chunk`, different in each text."""
         return self.chunk is not None and (self.valid_BK is not None or self.begins is not None)
 
     def first_visible(self, row_Q: Tensor) -> Tensor:
-        """The first key that each of these query rows may see, documents and padding aside: int64, 0 or more.
+        """The first key that each of R query rows may see, ignoring documents and padding: int64, at least 0.
 
-        [R] of R rows; where chunks begin after padding [B, 1, R].
+        Its shape is [R], or [B, 1, R] if chunks begin after padding.
         """
         row_Q = row_Q + self.n_keys - self.n_queries
         first_Q = torch.zeros_like(row_Q)
@@ -177,7 +177,7 @@ class Keys:
         return first_Q
 
     def end_visible(self, row_Q: Tensor) -> Tensor:
-        """The key behind the last that each of these query rows may see, documents and padding aside: int64."""
+        """One more than the last key that each of these query rows may see, ignoring documents and padding: int64."""
         row_Q = row_Q + self.n_keys - self.n_queries
         if self.causal:
             return (row_Q + 1).clamp(min=0)
@@ -201,7 +201,7 @@ class Keys:
             if isinstance(begins, int):
                 first = max(first, (a + offset - begins) // self.chunk * self.chunk + begins)
                 last = min(last, -(-(b + offset - begins) // self.chunk) * self.chunk + begins)
-            else:  # wherever in a chunk the rows stand
+            else:  # each text has its own chunk borders: a range that holds any of them
                 first, last = max(first, a + offset - self.chunk + 1), min(last, b + offset + self.chunk - 1)
         return first, last
 
@@ -232,7 +232,7 @@ class Keys:
 
         With `marked` [B, heads, K] bool it counts only marked keys, for each head: [B, heads, b - a, 1].
         """
-        if marked is None and self.is_unmasked:  # as of one token after its cache: one operation in place of ten
+        if marked is None and self.is_unmasked:  # such as one token with a cache: one operation instead of ten
             return torch.full((1, 1, b - a, 1), self.n_keys, device=self.k_pos_BK.device)
         rows_Q = torch.arange(a, b, device=self.k_pos_BK.device)
         first_Q, end_Q = self.first_visible(rows_Q), self.end_visible(rows_Q)

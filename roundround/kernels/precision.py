@@ -1,4 +1,4 @@
-"""In which precision attention computes what half precision would spoil.
+"""The precision of those parts of attention that half precision would spoil.
 
 Tested by tests/softmax/test_softmax_contract.py.
 """
@@ -12,7 +12,7 @@ from roundround.kernels.torch_internals import once_per_compilation
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32 for this precision and narrower ones, float64 for float64: that of angles, norms, slopes and counts."""
+    """The precision of angles, norms, slopes and counts: float64 for float64, else float32."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -24,7 +24,7 @@ def has_bfloat16(device: torch.device) -> bool:
     return device.type != "cuda" or cuda_has_bfloat16()
 
 
-@once_per_compilation  # a graph holds no question to the driver
+@once_per_compilation  # a compiled graph cannot contain a call of the driver
 def cuda_has_bfloat16() -> bool:
     return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 

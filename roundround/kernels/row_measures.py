@@ -1,4 +1,4 @@
-"""What can be said of a row of attention: its entropy, its extremes, and the bounds that its logits set.
+"""Measures of a row of attention: its entropy, its extremes, and the bounds that follow from its logits.
 
 Shapes: B batch, Q queries, K keys, H heads.
 
@@ -18,7 +18,7 @@ def shannon_entropy(share: Tensor) -> Tensor:
 
 
 def entropy_of_weights(alpha: Tensor) -> Tensor:
-    """Shannon entropy in nats over the last axis; weights that do not sum to one are first made to."""
+    """Shannon entropy in nats over the last axis; weights are first divided by their sum."""
     return shannon_entropy(alpha / alpha.sum(-1, keepdim=True).clamp(min=torch.finfo(alpha.dtype).tiny))
 
 
@@ -38,9 +38,9 @@ def extreme_logits(logits: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def spread_of_weights(alpha: Tensor, visible: Tensor) -> Tensor:
-    """ln (largest / smallest) of the visible weights of each row: the spread of the logits of which they are a softmax.
+    """ln (largest / smallest) of each row's visible weights: the spread of its logits if the weights are a softmax.
 
-    inf where a visible weight is zero, 0 for a row that sees nothing.
+    inf for a row with a visible weight of zero, 0 for a row that sees nothing.
     """
     largest, smallest = alpha.amax(-1), alpha.masked_fill(~visible, torch.inf).amin(-1)
     return (largest.log() - smallest.log()).nan_to_num(torch.inf, posinf=torch.inf).where(visible.any(-1), 0.0)

@@ -1,11 +1,12 @@
-"""PyTorch's own attention kernels: which of them serves a call, asked here alone, and calls that return log-sum-exps.
+"""PyTorch's own attention kernels: the choice of a kernel for a call, and calls that return log-sum-exps.
 
 The choice rests on torch 2.6 to 2.13, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: the flash kernel takes half
-precision on compute capability 8.0 and above, up to 256 channels in eights, fewer key heads than query heads, and no
-mask. The memory-efficient kernel takes float32 too, bfloat16 from 8.0 on, any number of channels in eights and a mask,
-but not fewer key heads. What neither takes falls to the math kernel, which makes the matrix of logits.
+precision on compute capability 8.0 and above, up to 256 channels (a multiple of 8), fewer key heads than query heads,
+and no mask. The memory-efficient kernel also takes float32 and a mask, bfloat16 from 8.0 on and any multiple of 8
+channels, but needs as many key heads as query heads. For all other calls PyTorch uses its math kernel, which makes the
+matrix of logits.
 
-Log-sum-exps are float32, or float64 where the queries are. No kernel here makes the matrix of logits.
+Log-sum-exps are float32, or float64 for float64 queries. No kernel here makes the matrix of logits.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 
 Tested by tests/softmax/test_kernels.py and tests/kernels/test_kernel_choice.py.
@@ -27,12 +28,12 @@ from roundround.kernels.precision import has_bfloat16, wide_dtype
 from roundround.kernels.torch_internals import once_per_compilation
 
 CHANNELS_IN_EIGHTS = 8
-SDPA_ALONE = ("cuda", "mps", "xpu")  # cuda: ROCm's name for itself; what their kernels return could not be checked
+SDPA_ALONE = ("cuda", "mps", "xpu")  # "cuda" means ROCm here; their log-sum-exps could not be checked
 MASK_ALIGNMENT = 8  # elements; the memory-efficient kernel reads 16 bytes of a mask at once
 
 
 class Kernel(Enum):
-    """A kernel of PyTorch's. All but SDPA return log-sum-exps, from which windows, padding and biases are made."""
+    """A kernel of PyTorch. All but SDPA return log-sum-exps, which windows, padding and biases need."""
 
     CPU = auto()
     FLASH = auto()
@@ -41,11 +42,11 @@ class Kernel(Enum):
 
 
 def kernel_for(q_BHQC: Tensor, *, masked: bool = False, differentiable: bool = False) -> Kernel | None:
-    """The kernel for softmax attention of these queries; None where only blocks of rows do it in linear memory.
+    """The kernel for softmax attention of these queries; None if only blocks of rows compute it in linear memory.
 
-    It depends on device, precision, channels (of queries as `fitted` makes them) and on whether they need a gradient.
+    It depends on device, precision, number of channels (after `fitted`) and on whether the queries need a gradient.
     masked: whether a tensor is added to the logits.
-    differentiable: say so where autograd is off but a gradient will be asked for, as inside an autograd function.
+    differentiable: True if a gradient will be needed although autograd is off, as inside an autograd function.
     """
     device = q_BHQC.device.type
     if device == "cpu":
@@ -60,7 +61,7 @@ def is_differentiated(x: Tensor) -> bool:
     return x.requires_grad and torch.is_grad_enabled()
 
 
-@once_per_compilation  # a graph holds no question to PyTorch
+@once_per_compilation  # a compiled graph cannot contain the calls that ask PyTorch
 def kernel_on_cuda(
     device: str, dtype: torch.dtype, n_channels: int, masked: bool, differentiated: bool
 ) -> Kernel | None:
@@ -75,15 +76,15 @@ def kernel_on_cuda(
 def question(
     device: str, dtype: torch.dtype, n_channels: int, differentiated: bool, heads: tuple[int, int] = (1, 1)
 ) -> cuda.SDPAParams:
-    """What PyTorch's predicates are asked about: one query and one key that stand for all."""
+    """The argument of PyTorch's predicates: one query and one key that represent all."""
     q, k = (torch.empty(1, n, 1, n_channels, device=device, dtype=dtype, requires_grad=differentiated) for n in heads)
     return cuda.SDPAParams(q, k, k, None, 0.0, False, heads[0] != heads[1])
 
 
 def varlen_kernel_for(q_BHQC: Tensor) -> Kernel | None:
-    """The kernel for rows of unequal length, laid one behind another; None where there is none.
+    """The kernel for a batch of texts of unequal length, concatenated; None if there is none.
 
-    NVIDIA's GPUs alone have them, in the flash kernel and the memory-efficient one, which `kernel_for` names.
+    Only the flash kernel and the memory-efficient kernel take such a batch, and only on NVIDIA's GPUs.
     """
     kernel = kernel_for(q_BHQC) if q_BHQC.device.type == "cuda" else None
     return kernel if kernel in (Kernel.FLASH, Kernel.EFFICIENT) else None
@@ -109,10 +110,10 @@ def efficient_takes_groups(
 
 
 def fitted(*tensors: Tensor) -> list[Tensor]:
-    """Queries, keys and values as the kernels ask for them: as many channels each, in a precision that they take.
+    """Queries, keys and values as the kernels need them: with equally many channels, in a precision that they take.
 
-    Channels that are added are zero. On CUDA there are eights of them, and bfloat16 is float32 where the device only
-    emulates it (compute capability below 8.0, such as T4 and V100).
+    Added channels are zero. On CUDA their number becomes a multiple of 8, and bfloat16 becomes float32 if the device
+    only emulates it (compute capability below 8.0, such as T4 and V100).
     """
     n, dtype = max(x.shape[-1] for x in tensors), tensors[0].dtype
     if tensors[0].device.type == "cuda":
@@ -123,9 +124,9 @@ def fitted(*tensors: Tensor) -> list[Tensor]:
 
 
 def in_rows(x: Tensor) -> Tensor:
-    """The tensor with the channels of a row one behind another, as every kernel assumes and a CPU does not check.
+    """The tensor with adjacent channels in memory (last stride 1), which kernels assume and a CPU does not check.
 
-    A transposition of queries, a view of complex numbers and even `F.pad` give others.
+    Transposed queries, views of complex numbers and even results of `F.pad` may have another stride.
     """
     return x if x.stride(-1) == 1 else x.contiguous()
 
@@ -136,7 +137,7 @@ def in_rows(x: Tensor) -> Tensor:
 def attend(
     *, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, scale: float, causal: bool, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Any]:
-    """Output [B, H, Q, C], log-sum-exp [B, H, Q] and what `gradients` takes back.
+    """Output [B, H, Q, C], log-sum-exp [B, H, Q] and the state that `gradients` takes.
 
     `causal` is aligned at the top left; `mask` [1 or B, 1, Q, K] is added to the logits. A row whose mask is -inf
     throughout has output 0 and log-sum-exp 0. q, k and v are as `fitted` makes them, with any strides.
@@ -164,10 +165,10 @@ def gradients(
     causal: bool,
     mask: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v, for p_j = exp(e_j - log-sum-exp) and the output as given.
+    """Gradients of q, k and v, for the given output and p_j = exp(e_j - the given log-sum-exp).
 
-    The kernels compute de_j = p_j (grad . v_j - grad . out) for each key by itself, so the keys given may be a part of
-    those that the row sees.
+    The kernels compute de_j = p_j (grad . v_j - grad . out) for each key separately, so the given keys may be only some
+    of those that the row sees.
     """
     tensors = (grad_BHQC, out_BHQC, q_BHQC, k_BGKC, v_BGKC)
     grad_BHQC, out_BHQC, q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in tensors)
@@ -215,7 +216,7 @@ def gradients_on_cuda(
     causal: bool,
     mask: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`gradients` by the kernel of the forward pass, which stands in its state."""
+    """`gradients` by the kernel of the forward pass, which `state` names."""
     kernel, state = state
     if kernel is Kernel.FLASH:
         out_BHQC, log_sum_exp_BHQ = out_BHQC.contiguous(), log_sum_exp_BHQ.contiguous()
@@ -225,8 +226,8 @@ def gradients_on_cuda(
             cum_q, cum_k, max_q, max_k, 0.0, causal, seed, offset, scale=scale,
         )  # fmt: skip
     seed, offset = state
-    # the kernel reads what its forward pass leaves: in half precision an output that lies [B, Q, H, C], whatever its
-    # strides say, and log-sum-exps that are infinite beyond the last row
+    # the kernel expects the layout of its own forward pass: in half precision an output stored as [B, Q, H, C],
+    # whatever its strides say, and log-sum-exps that are infinite beyond the last row
     out_BHQC = out_BHQC.transpose(1, 2).contiguous().transpose(1, 2)
     padded = F.pad(log_sum_exp_BHQ, (0, -log_sum_exp_BHQ.shape[-1] % 32), value=torch.inf)
     k_BHKC, v_BHKC = (repeated(x, q_BHQC) for x in (k_BGKC, v_BGKC))
@@ -239,10 +240,13 @@ def gradients_on_cuda(
 
 
 def scaled_dot_product_attention(q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, scale: float, causal: bool) -> Tensor:
-    """PyTorch's function of this name, called so that no device makes the matrix of logits for want of grouped keys."""
-    q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in (q_BHQC, k_BGKC, v_BGKC))  # else it makes that matrix
+    """PyTorch's function of this name; if a device's kernel takes no grouped keys, they are repeated for each head.
+
+    Without this, PyTorch would make the matrix of logits.
+    """
+    q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in (q_BHQC, k_BGKC, v_BGKC))  # else it makes that matrix too
     grouped = q_BHQC.shape[1] != k_BGKC.shape[1]
-    if grouped and not causal:  # every row sees all keys: those of a key head's query heads are rows of one matrix
+    if grouped and not causal:  # every row sees all keys: the query heads of a key head become rows of one matrix
         rows_BGNC = q_BHQC.reshape(*k_BGKC.shape[:2], -1, q_BHQC.shape[-1])
         return F.scaled_dot_product_attention(rows_BGNC, k_BGKC, v_BGKC, scale=scale).reshape(q_BHQC.shape)
     if grouped and not takes_groups(q_BHQC, k_BGKC):
@@ -253,9 +257,9 @@ def scaled_dot_product_attention(q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor,
 def attention_of_documents(
     q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor, scale: float, documents: Documents
 ) -> Tensor:
-    """Causal attention [B, H, T, C] within each document, by the kernels for rows of unequal length."""
+    """Causal attention [B, H, T, C] within each document, by the kernels for texts of unequal length."""
 
-    shortest, longest = documents.shortest, documents.longest  # else they would be read off the offsets in each layer
+    shortest, longest = documents.shortest, documents.longest  # else PyTorch computes them again in each layer
 
     def laid_out(x_BHTC: Tensor) -> Tensor:
         x_NHC = repeated(in_rows(x_BHTC), q_BHTC).transpose(1, 2).flatten(0, 1)
@@ -276,7 +280,7 @@ def repeated(x_BGKC: Tensor, q_BHQC: Tensor) -> Tensor:
 
 
 def aligned(mask: Tensor | None, q_BHQC: Tensor, k_BHKC: Tensor) -> Tensor | None:
-    """The mask for all heads, its rows starting where the memory-efficient kernel can read them."""
+    """The mask for all heads, with its rows aligned in memory as the memory-efficient kernel needs it."""
     if mask is None:
         return None
     n_keys = k_BHKC.shape[2]

@@ -1,9 +1,9 @@
 """Attention assembled from calls of the flash kernels, gradients included.
 
-It rests on one property of the kernels' backward pass: of the forward pass it needs only the output and the
+It rests on one property of the kernels' backward pass: from the forward pass it needs only the output and the
 log-sum-exp. So attention computed over one block of keys after another, or with one more key that has no value, has
-exact gradients once these two are corrected. With an inverse temperature that follows the entropy of each row, they go
-through the entropy too.
+exact gradients if the backward pass gets the output and the log-sum-exp over all keys. If an inverse temperature
+depends on the entropy of each row, the gradients include the path through the entropy.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 
@@ -30,14 +30,14 @@ DENORMAL_GUARD = 86 * math.log(2)  # nats
 
 
 class TiledAttention(torch.autograd.Function):
-    """Attention tile by tile, its blocks of keys merged by their log-sum-exps, with an optional null key.
+    """Attention tile by tile, with an optional null key; the blocks of keys are merged by their log-sum-exps.
 
     lse = log(sum_blocks exp(lse_block) + exp(null)), out = sum_blocks out_block exp(lse_block - lse)
 
     apply(q, k, v, slopes [B, H, Q, 1] or None, t_q, t_k, null or None, scale, keys), where slopes and coordinates are
     those of `LinearTerms` and null is a logit for each head or row, [1 or B, H, 1 or Q], gives the output [B, H, Q, C],
-    the log-sum-exp [B, H, Q] without gradient, and with slopes E_p[t_j - t_i] [B, H, Q, 1], whose gradient reaches the
-    weights p alone.
+    the log-sum-exp [B, H, Q] without gradient and, with slopes, E_p[t_j - t_i] [B, H, Q, 1], whose gradient goes
+    through the weights p alone.
     """
 
     @staticmethod
@@ -84,7 +84,7 @@ class TiledAttention(torch.autograd.Function):
 
 
 def attend_tiles(operands: Operands, null_BHQ: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, list[Any]]:
-    """Output with all channels, log-sum-exp, mean distance (with slopes), and what `tile_gradients` takes."""
+    """Output with all channels, log-sum-exp, mean distance (with slopes), and the state for `tile_gradients`."""
     tiles, linear, rows = list(operands.tiles()), operands.linear, operands.q.shape[:3]
     outs, log_sum_exps, distances, states = [], [], [], []
     for tile in tiles:
@@ -109,8 +109,8 @@ def tile_gradients(
     grad_out: Tensor, whole: Tensor, log_sum_exp: Tensor, states: list[Any], operands: Operands
 ) -> list[Tensor]:
     """Gradients of the queries, keys and values with all channels of the operands."""
-    # far keys have weights that are denormal numbers, on which a CPU takes a hundred times as long: all weights are
-    # multiplied by a power of two, and the gradients, which are linear in them, divided by it at the end
+    # far keys have denormal weights, on which a CPU takes a hundred times as long. So all weights are multiplied by a
+    # power of two, and the gradients, which are linear in the weights, are divided by it at the end
     guard = 0.0 if operands.linear is None else DENORMAL_GUARD
     sums: list[Tensor] = []
     for tile, block_states in states:
@@ -142,7 +142,7 @@ def merge_by_log_sum_exp(blocks: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, T
 
 
 def assemble(tiles: list[Tile], values: list[Tensor], shape: tuple[int, ...]) -> Tensor:
-    """One tensor of this shape from what was computed tile by tile."""
+    """One tensor of this shape, assembled from the values of each tile."""
     if len(values) == 1:
         return values[0]
     whole = values[0].new_empty(shape)
@@ -161,8 +161,8 @@ ENTROPY_IN_FLOAT32 = ("cpu",)  # devices
 class EntropyScaledAttention(torch.autograd.Function):
     """softmax(beta e) v with beta a function of each row's entropy, differentiated through beta, in little memory.
 
-    The same as two calls of `TiledAttention` under autograd, but it holds one pass's gradients at a time, the
-    second's a few heads at a time, and no mean keys: at 32k tokens 428 MiB where autograd took 590.
+    Two calls of `TiledAttention` under autograd give the same result. This function holds the gradients of one pass at
+    a time, those of the entropy for a few heads at a time, and no mean keys: 428 MiB at 32k tokens instead of 590.
 
     apply(q, k, v, beta_of, scale, keys): beta_of takes entropies [B, H, Q, 1] in nats to inverse temperatures.
     """
@@ -216,10 +216,10 @@ class EntropyScaledAttention(torch.autograd.Function):
 
 
 def centre_of_keys(k: Tensor, keys: Keys) -> Tensor | None:
-    """The mean of the keys of each head that are no padding, [B, G, 1, C] float32; None where `for_entropy` needs none.
+    """The mean of each head's keys without padding, [B, G, 1, C] float32; None if `for_entropy` does not need it.
 
-    It moves all logits of a row alike and so changes neither weights nor entropy, but in half precision what keys share
-    costs the digits in which they differ. It passes no gradient, for the same reason.
+    Subtracting the mean shifts all logits of a row equally, which changes neither weights nor entropy; so it needs no
+    gradient. In half precision it saves digits: a large common part of the keys would round away their differences.
     """
     if k.device.type in ENTROPY_IN_FLOAT32 or k.dtype not in (torch.float16, torch.bfloat16):
         return None
@@ -231,11 +231,11 @@ def centre_of_keys(k: Tensor, keys: Keys) -> Tensor | None:
 
 
 def for_entropy(q: Tensor, k: Tensor, centre: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Queries and keys as the pass for the entropy takes them: in at least float32 on a CPU, else without their centre.
+    """Queries and keys for the entropy pass: in at least float32 on a CPU, else minus the keys' centre if there is one.
 
-    On a CPU a pass in bfloat16 costs 7e-3 in beta and gains no time. Elsewhere it runs in the model's precision, with
-    sums in float32. What is left of the error, where logits have a standard deviation of 1 (of 3): at most 5e-3 (3e-2)
-    nats in bfloat16 and 6e-4 (4e-3) in float16, whatever the keys share; on average a tenth of that.
+    On a CPU a pass in bfloat16 would cost an error of 7e-3 in beta and save no time. On a GPU the pass runs in the
+    model's precision, with sums in float32. If logits have a standard deviation of 1 (of 3), the remaining error is at
+    most 5e-3 (3e-2) nats in bfloat16 and 6e-4 (4e-3) in float16, whatever the mean key; on average a tenth of that.
     """
     if q.device.type in ENTROPY_IN_FLOAT32:
         return at_least_float32(q), at_least_float32(k)

@@ -1,4 +1,4 @@
-"""How attention is cut into calls of the kernels: tiles of query rows, and for each the blocks of keys that it sees.
+"""How attention is cut into kernel calls: tiles of query rows, and for each tile the blocks of keys that it sees.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 
@@ -20,15 +20,15 @@ from torch import Tensor
 from roundround.kernels import sdpa
 from roundround.kernels.keys import Keys
 
-MASKED_ROWS = 128  # query rows of a tile that needs a mask, which is added to every logit: small ones waste least
+MASKED_ROWS = 128  # query rows of a tile that needs a mask; small tiles spend the fewest logits on hidden keys
 MASK_ELEMENTS = 2**22
-CENTRED_ROWS = (256, 2048)  # fewest and most where distances count from the middle of the tile's rows
+CENTRED_ROWS = (256, 2048)  # fewest and most rows of a tile with a linear bias: distances count from its middle row
 MAX_LOGIT_DROP = 64  # nats: the most by which a slope lowers the logits from one end of such a tile to the other
 
 
 @dataclass(frozen=True)
 class KeyBlock:
-    """The keys first..last, by one call of a kernel."""
+    """The keys first..last, which one kernel call computes."""
 
     first: int
     last: int
@@ -38,7 +38,7 @@ class KeyBlock:
 
 @dataclass(frozen=True)
 class Tile:
-    """The query rows a..b of the key heads g..h, and the blocks of keys that are together all that they see."""
+    """The query rows a..b of the key heads g..h, and the blocks that together hold all keys that these rows see."""
 
     a: int
     b: int
@@ -57,7 +57,7 @@ class LinearTerms:
 
     @property
     def are_positions(self) -> bool:
-        """Whether the coordinates are whole numbers, which grow by one a token."""
+        """Whether the coordinates are positions: whole numbers, which grow by one a token."""
         return not self.t_k.is_floating_point()
 
 
@@ -66,15 +66,16 @@ def linear_terms(slopes: Tensor | None, t_q: Tensor | None, t_k: Tensor | None) 
 
 
 class Operands:
-    """Queries, keys and values for the kernels; with a linear bias their last channels are for its coordinate.
+    """Queries, keys and values for the kernels; with a linear bias their last channels hold its coordinates.
 
-    slope (t_j - t_i) = q_c k_c + constant, q_c = slope / scale, k_c = t_j - centre
+    slope (t_j - t_i) = scale q_c k_c + constant, q_c = slope / scale, k_c = t_j - centre
 
-    The centre is the coordinate of the row in the middle of a tile: slope times t would lose its digits in float32.
-    One more channel of the keys is 1 and of the queries 0: its gradient is the sum of the gradients of a row's logits,
-    as rounded. A row's own coordinate takes it back, or what should be zero would count times the coordinates.
-    Coordinates shared by all heads take one channel. Where every query head has its own, a key head carries a channel
-    for each of its query heads, and a query is zero in those of the others.
+    The centre is the coordinate of the middle row of a tile: slope times t_j itself would lose digits in float32.
+    One more channel is 1 in the keys and 0 in the queries. Its gradient is the rounded sum of a row's logit gradients,
+    which should be zero. `count_from_rows` uses it to move the gradient from the centre to the row's own coordinate;
+    otherwise the rounding error would be multiplied by the distance to the centre.
+    Coordinates shared by all heads take one channel. If every query head has its own, a key head carries a channel for
+    each of its query heads, and a query is zero in the channels of the other heads.
     """
 
     def __init__(
@@ -82,21 +83,21 @@ class Operands:
     ) -> None:
         self.q, self.scale, self.keys, self.linear = q, scale, keys, linear
         self.n_key_heads, self.n_groups = k.shape[1], q.shape[1] // k.shape[1]
-        self.may_read_values = q.device.type == "cpu"  # to choose tiles; elsewhere that would wait for the device
+        self.may_read_values = q.device.type == "cpu"  # to choose tiles; on a GPU, reading would wait for the device
         self.k, self.v = k, v
         self.last_mask: tuple[tuple[int, ...], Tensor] | None = None
         if linear is not None:
             self.n_coordinates = 1 if linear.t_k.shape[1] == 1 else self.n_groups
             n_used = self.n_coordinates + 1
-            self.n_more = n_used + -(k.shape[-1] + n_used) % 8  # kernels want eights
+            self.n_more = n_used + -(k.shape[-1] + n_used) % 8  # kernels want a multiple of eight channels
             self.k, self.v = F.pad(k, (0, self.n_more)), F.pad(v, (0, self.n_more))
             self.k[..., -n_used] = 1
 
     def tiles(self) -> Iterator[Tile]:
-        """All rows of all heads, as few tiles as need be.
+        """All rows of all heads, in as few tiles as possible.
 
         The kernels align their causal mask at the top left. So the rows a..b see their own keys a..b under that mask,
-        and all keys before a under none. Only windows and padding need a mask tensor, that of one tile at a time.
+        and all keys before a without a mask. Only windows, chunks and padding need a mask tensor, made tile by tile.
         """
         keys, n_heads = self.keys, self.n_key_heads
         offset = keys.n_keys - keys.n_queries
@@ -121,7 +122,7 @@ class Operands:
                     start = end
 
     def rows_of_heads(self) -> list[int]:
-        """Query rows of a tile for each key head: all of them, or fewer the faster its bias falls."""
+        """Query rows of a tile for each key head: all rows without a bias, else fewer the faster the bias falls."""
         if self.linear is None:
             return [max(1, self.keys.n_queries)] * self.n_key_heads
         fewest, most = CENTRED_ROWS
@@ -132,7 +133,7 @@ class Operands:
         return [2 ** int(math.log2(min(max(r, fewest), most))) for r in rows]
 
     def fall_per_row(self) -> float:
-        """How much the coordinate of the keys grows from one row to the next, at most over stretches of a tile."""
+        """How much the keys' coordinate grows per row: the largest mean over stretches of `CENTRED_ROWS[0]` rows."""
         assert self.linear is not None
         if self.linear.are_positions:
             return 1.0
@@ -141,15 +142,16 @@ class Operands:
         return float(ends.diff().amax().clamp(min=0.0)) / CENTRED_ROWS[0]
 
     def first_keys(self, heads: range, rows: int) -> list[list[int]]:
-        """For each tile of these key heads, and each head, a key before which all weigh less than a row's last digit.
+        """The first key that counts, for each tile and each of these key heads; weights before it are below rounding.
 
         |q_i . k_j| <= |q_i| max_l |k_l| bounds every logit from above, and a row's own key bounds its log-sum-exp from
-        below, so a slope leaves nothing to keys beyond some distance.
+        below. So with a slope above 0, keys beyond some distance have weights that rounding removes.
         """
         keys, n_tiles = self.keys, -(-self.keys.n_queries // rows)
         offset = keys.n_keys - keys.n_queries
         nothing_left_out = [[0] * len(heads)] * n_tiles
-        if self.linear is None or not self.may_read_values or offset < 0:  # with an offset below 0 rows lack a key
+        # with an offset below 0 some rows have no key of their own
+        if self.linear is None or not self.may_read_values or offset < 0:
             return nothing_left_out
         own = slice(heads.start * self.n_groups, heads.stop * self.n_groups)
         t_q, t_k = (self.of_heads(t, own) for t in (self.linear.t_q, self.linear.t_k))
@@ -173,7 +175,7 @@ class Operands:
         return found
 
     def kernel_arguments(self, tile: Tile, block: KeyBlock) -> dict[str, Any]:
-        """What the kernels take for one block of keys."""
+        """The arguments of the kernel call for one block of keys."""
         q = self.q[:, self.heads(tile), tile.a : tile.b]
         k, v = (x[:, tile.g : tile.h, block.first : block.last] for x in (self.k, self.v))
         if self.linear is not None:
@@ -181,7 +183,7 @@ class Operands:
             slopes_BHQ = self.linear.slopes[:, self.heads(tile), tile.a : tile.b, 0]
             self.own_channel(q).copy_(self.by_coordinate(slopes_BHQ / self.scale))
             t_BHK = self.of_heads(self.linear.t_k, self.heads(tile))[..., block.first : block.last] - self.centre(tile)
-            t_BGKN = self.by_coordinate(t_BHK).mT  # of each key head, a channel for each coordinate
+            t_BGKN = self.by_coordinate(t_BHK).mT  # for each key head, a channel for each coordinate
             k[..., -self.n_coordinates :] = v[..., -self.n_coordinates :] = t_BGKN.to(k.dtype)
         mask = self.mask(tile) if block.masked else None
         return {"q_BHQC": q, "k_BGKC": k, "v_BGKC": v, "scale": self.scale, "causal": block.causal, "mask": mask}
@@ -189,7 +191,7 @@ class Operands:
     def mask(self, tile: Tile) -> Tensor:
         """What is added to the tile's logits, [1 or B, 1, rows, keys]: 0 where a key is visible, else -inf.
 
-        Inside a window visibility goes by distance alone, so all tiles but the first few share one mask.
+        With a window and no padding or chunks, visibility depends on distance alone: all but a few tiles share a mask.
         """
         first, last = self.keys.span(tile.a, tile.b)
         place = (tile.b - tile.a, tile.a - first, last - first)
@@ -206,22 +208,22 @@ class Operands:
         return slice(tile.g * self.n_groups, tile.h * self.n_groups)
 
     def of_heads(self, t: Tensor, heads: slice) -> Tensor:
-        """Coordinates of these query heads, or the one that all heads share."""
+        """Coordinates of these query heads, or the coordinates that all heads share."""
         return t if t.shape[1] == 1 else t[:, heads]
 
     def own_channel(self, x_BHQC: Tensor) -> Tensor:
-        """The channel of each query head's own coordinate, from tensors with all: a view [B, heads / N, N, Q]."""
+        """A view of the channel of each query head's own coordinate, [B, heads / N, N, Q]; N coordinates a key head."""
         n_batch, n_heads, n_queries, _ = x_BHQC.shape
         n = self.n_coordinates
         channels = x_BHQC[..., -n:].view(n_batch, n_heads // n, n, n_queries, n)
         return channels.diagonal(dim1=2, dim2=4).movedim(-1, 2)
 
     def by_coordinate(self, x_BHQ: Tensor) -> Tensor:
-        """[B, heads, Q] -> [B, heads / N, N, Q], as `own_channel` has it."""
+        """[B, heads, Q] -> [B, heads / N, N, Q], the shape of `own_channel`."""
         return x_BHQ.view(x_BHQ.shape[0], -1, self.n_coordinates, x_BHQ.shape[2])
 
     def centre(self, tile: Tile) -> Tensor:
-        """Coordinate from which the tile's distances count, [1 or B, 1 or heads, 1]."""
+        """The coordinate from which the tile's distances are counted, [1 or B, 1 or heads, 1]."""
         middle = (tile.a + tile.b) // 2
         assert self.linear is not None
         return self.of_heads(self.linear.t_q, self.heads(tile))[..., middle, None]
@@ -233,18 +235,21 @@ class Operands:
         return (self.centre(tile) - t_BHQ)[..., None].to(self.k.dtype)
 
     def shift(self, tile: Tile) -> Tensor | float:
-        """Add to the kernels' log-sum-exps, [B, heads, rows]: the bias counts from the row, not the tile's centre."""
+        """What to add to the kernels' log-sum-exps so that the bias counts from each row, not from the tile's centre.
+
+        [B, heads, rows], or 0.0 without a linear bias.
+        """
         if self.linear is None:
             return 0.0
         return (self.linear.slopes[:, self.heads(tile), tile.a : tile.b] * self.to_centre(tile))[..., 0]
 
     def count_from_rows(self, dq: Tensor, tile: Tile) -> None:
-        """Change the tile's gradient of queries to coordinates that count from each row, not from the centre."""
+        """Change the tile's query gradients, in place, to coordinates that count from each row, not from the centre."""
         sums_BHQ = dq[..., -self.n_coordinates - 1]
         self.own_channel(dq).add_(self.by_coordinate(sums_BHQ * self.to_centre(tile)[..., 0]))
 
     def linear_gradients(self, dq: Tensor, dk: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Gradients of slopes, t_q and t_k from those of queries and keys with all channels."""
+        """Gradients of slopes, t_q and t_k, from the gradients of queries and keys with all channels."""
         assert self.linear is not None
         d_slopes = self.own_channel(dq).flatten(1, 2)[..., None] / self.scale
         if self.linear.are_positions:

@@ -1,7 +1,7 @@
-"""All that this project uses of torch that torch does not promise to keep; nothing else may name it.
+"""All uses of private parts of torch, which may change without notice; no other module may use them.
 
 It holds the attention operators that return log-sum-exps, and the marks for functions that `torch.compile` cannot
-trace; setting a mark does not import the compiler. Read in torch 2.6 to 2.13.
+trace; setting a mark does not import the compiler. Checked in the source of torch 2.6 to 2.13.
 
 Tested by tests/kernels/test_torch_internals.py and tests/training/test_compile.py.
 """
@@ -28,7 +28,7 @@ efficient_backward = torch.ops.aten._scaled_dot_product_efficient_attention_back
 
 
 def outside_compilation(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, run as it is inside a compiled model; the compiler, which takes a second to import, only there."""
+    """The function, which a compiled model calls without compiling it. The slow import of the compiler happens then."""
 
     @functools.wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> T:
@@ -41,9 +41,9 @@ def outside_compilation(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def once_per_compilation(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, run as a model is compiled and not again; for messages and trials, which no graph can hold.
+    """The function, which runs once while a model is compiled; for messages and trials, which no graph can contain.
 
-    Its arguments are no tensors.
+    Its arguments may not be tensors.
 
     It sets what `torch.compiler.assume_constant_result` sets, which would import the compiler.
     """
@@ -53,7 +53,7 @@ def once_per_compilation(function: Callable[P, T]) -> Callable[P, T]:
 
 @contextmanager
 def uncompiled(module: nn.Module) -> Iterator[bool]:
-    """Inside, the module and its parts run as they are; whether any is compiled."""
+    """Inside, the module and its parts run uncompiled; yields whether any of them is compiled."""
     kept = {part: part._compiled_call_impl for part in module.modules() if part._compiled_call_impl is not None}
     for part in kept:
         part._compiled_call_impl = None
@@ -65,9 +65,9 @@ def uncompiled(module: nn.Module) -> Iterator[bool]:
 
 
 def compile_in_place(module: nn.Module) -> None:
-    """`module.compile()`, where a float that differs from layer to layer is a number in each one's graph.
+    """`module.compile()` with floats as constants of each graph, even if they differ from layer to layer.
 
-    PyTorch would make a symbol of it the second time, which FlexAttention refuses.
+    By default, PyTorch turns a float that changes into a symbol, which FlexAttention refuses.
     """
     from torch import _dynamo
 
@@ -76,7 +76,7 @@ def compile_in_place(module: nn.Module) -> None:
 
 
 def recompiling(limit: int) -> AbstractContextManager[None]:
-    """Inside, a function may be compiled so often, and a float is a number in each graph, not a symbol."""
+    """Inside, a function may be compiled `limit` times, and a float is a constant of each graph, not a symbol."""
     from torch import _dynamo
 
     patch: AbstractContextManager[None] = _dynamo.config.patch(

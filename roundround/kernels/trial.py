@@ -1,8 +1,9 @@
-"""Kernels that no test of this project can run everywhere: each is tried once, on a few rows, before it is used.
+"""Kernels that the tests cannot run on every machine: each is tried once, on a few rows, before it is used.
 
 A GPU may have too little shared memory for a kernel, a compiler may fail, a package may have changed. So a kernel of
-another package or of a compiler first computes a small attention and its gradients beside the definition. One that
-fails or gives other numbers is not used in this process; a line says so, with the reason and the path of a log.
+another package or of a compiler first computes a small attention and its gradients, which are compared with the
+definition. A kernel that fails or gives other numbers is not used in this process; a warning says so, with the reason
+and the path of a log.
 
 Shapes: B batch, T tokens, H heads, G key heads, C head channels.
 
@@ -23,8 +24,8 @@ from torch import Tensor
 from roundround.kernels.torch_internals import once_per_compilation
 
 N_BATCH, N_HEADS, N_KEY_HEADS, N_TOKENS = 2, 4, 2, 70  # grouped, more than a block of 64, no power of two
-# error over size, as norms, of the output and of each gradient: far above rounding, which TF32 may do to 10 bits and
-# which lets keys in and out of sparse rows, and far below what another formula gives
+# largest relative error (of norms) of the output and of each gradient. The bounds are far above rounding, which TF32
+# may do to 10 bits and which may add or remove keys of sparse rows, and far below the error of a wrong formula
 BOUNDS = {torch.float32: (5e-3, 2e-2), torch.float16: (2e-2, 1e-1), torch.bfloat16: (5e-2, 3e-1)}
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -33,12 +34,12 @@ outcomes: dict[tuple[object, ...], bool] = {}  # of this process
 
 
 class FallsBack(UserWarning):
-    """Said once of what the fastest kernel does not compute here, with the reason."""
+    """Warns once that the fastest kernel cannot compute a call here, with the reason."""
 
 
 @once_per_compilation
 def say(message: str) -> None:
-    """Say it, once where warnings are shown once."""
+    """Warn with `FallsBack`; the warning filters decide whether it is shown more than once."""
     warnings.warn(message, FallsBack, stacklevel=3)
 
 
@@ -56,21 +57,21 @@ def passes(
 ) -> bool:
     """Whether `attend` agrees with `definition` on this device, gradients included; remembered for the process.
 
-    attend, definition: [B, H, T, C] from queries, keys and values; the definition is given them in float64.
-    variant: what else, beside the kernel's name, device, dtype and channels, makes the kernel another one.
-    instead: what runs where the kernel fails, for the message.
+    attend, definition: give [B, H, T, C] from queries, keys and values; the definition gets the inputs in float64.
+    variant: what else selects a different kernel, besides its name, device, dtype and number of channels.
+    instead: what runs if the kernel fails, for the message.
     """
     key = (kernel, device, dtype, n_channels, *variant)
     if key not in outcomes:
-        outcomes[key] = True  # a kernel that asks for others on its way does not ask for itself
+        outcomes[key] = True  # so that the trial, if it reaches this kernel again, does not start itself again
         try:
             plain = torch.autocast(device.split(":")[0], enabled=False)
-            # a layer that is recomputed in the backward pass would be so for the trial's own
+            # hooks of activation checkpointing around this layer must not see the tensors that the trial saves
             own = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
             with warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad(), plain, own:
-                warnings.simplefilter("ignore")  # a compiler's own
+                warnings.simplefilter("ignore")  # warnings of the compiler
                 check(attend, definition, torch.device(device), dtype, n_channels, n_tokens)
-        except Exception as failure:  # whatever a compiler raises
+        except Exception as failure:  # a compiler may raise anything
             outcomes[key] = False
             reason = f"{type(failure).__name__}: {failure}".splitlines()[0][:200]
             precision = str(dtype).removeprefix("torch.")
@@ -86,7 +87,7 @@ def check(
     n_channels: int,
     n_tokens: int,
 ) -> None:
-    """Raises ArithmeticError where the two differ by more than rounding, and whatever the kernel raises."""
+    """Raises ArithmeticError if kernel and definition differ by more than `BOUNDS`, and any error of the kernel."""
     generator = torch.Generator().manual_seed(0)
     heads = (N_HEADS, N_KEY_HEADS, N_KEY_HEADS, N_HEADS)
     drawn = [torch.randn(N_BATCH, n, n_tokens, n_channels, generator=generator) for n in heads]
@@ -110,7 +111,7 @@ def check(
 
 
 def log(kernel: str) -> str:
-    """Write the traceback of the exception at hand; say where, or why not."""
+    """Write the current exception's traceback to a file; return the file's path, or why there is none."""
     try:
         handle, path = tempfile.mkstemp(prefix=f"roundround-{kernel.replace(' ', '-')}-", suffix=".log", text=True)
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 
 class FinalVariants:
-    """Base of bases: a class that derives from one marked `@final` raises TypeError when it is defined.
+    """Base of the variants' bases: deriving a class from a variant marked `@final` raises TypeError.
 
-    Exports, checks and patches recognise a variant by its type, and would take an instance of the subclass for it.
+    Exports, checks and patches recognise a variant by its type, and would mistake a subclass for the variant itself.
     """
 
     def __init_subclass__(cls) -> None:

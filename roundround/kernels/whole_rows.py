@@ -1,9 +1,9 @@
 """Attention whose weights are any function of a whole row of logits, on a CPU: whole_rows.cpp, compiled on first use.
 
-The definition stays in the normalisers, and serves wherever there is no compiler, no CPU or no function named here.
-The source is compiled once on a machine and kept in the user's own cache. It needs a C++17 compiler and no header of
-PyTorch or Python. Its threads are those of PyTorch's OpenMP, which is in the process already, so it is linked without
-one.
+The normalisers keep the definition. It runs without a compiler, off the CPU, and for functions that `Kind` lacks.
+The source is compiled once on a machine and the library is kept in the user's own cache. It needs a C++17 compiler and
+no header of PyTorch or Python. It uses the OpenMP that PyTorch has loaded already, so it is linked without an OpenMP of
+its own.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 
@@ -41,8 +41,8 @@ from roundround.kernels.sdpa import in_rows
 from roundround.kernels.torch_internals import outside_compilation
 from roundround.kernels.trial import FallsBack
 
-FEWEST_QUERIES = 64  # fewer are as fast by the definition: a step of generation reads every key once
-FLOPS_OF_A_THREAD = 2e6  # less work is not shared
+FEWEST_QUERIES = 64  # the definition is as fast for fewer: a step of generation reads every key once
+FLOPS_OF_A_THREAD = 2e6  # a thread gets at least so much work
 
 
 class Kind(IntEnum):
@@ -59,13 +59,13 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RowFunction:
-    """How a normaliser makes weights of the logits of a row, as whole_rows.cpp takes it.
+    """How a normaliser turns the logits of a row into weights, in the form that whole_rows.cpp takes.
 
     factor: multiplies all logits of a row, biases included. shift: for the sigmoid, what is subtracted from the logits;
-    for the softmax, the logit of a key whose value is zero. alpha: that of entmax. They broadcast to [B, H, Q, 1] and
-    are differentiated, except the sigmoid's shift.
-    cap: of the softmax; 0 for none. numbers: what else the kind needs, by the names of `Call`.
-    coefficients: of the adaptive temperature's polynomial, highest power first.
+    for the softmax, the logit of a key whose value is zero. alpha: the alpha of entmax. All three broadcast to
+    [B, H, Q, 1] and get gradients, except the sigmoid's shift.
+    cap: the soft cap of the softmax; 0 for none. numbers: further numbers for the kind, by their names in `Call`.
+    coefficients: the coefficients of the adaptive temperature's polynomial, highest power first.
     """
 
     kind: Kind
@@ -126,10 +126,10 @@ def attention(
     keys: Keys,
     bias: Bias | None,
 ) -> Tensor:
-    """Attention output [B, H, Q, C], memory linear in length, for what `fits`.
+    """Attention output [B, H, Q, C], memory linear in length, for inputs that `fits` accepts.
 
-    In at least float32, whatever the precision of the queries. A row that sees nothing is zero, and one with a visible
-    logit that is not finite NaN.
+    It computes in at least float32, whatever the precision of the queries. A row that sees nothing is zero. A row with
+    a visible logit that is not finite is NaN.
     """
     dtype, rows = wide_dtype(q_BHQC.dtype), (*q_BHQC.shape[:3], 1)
     table = slopes = t_q = t_k = pieces = knots = row_scale = None
@@ -157,10 +157,10 @@ def attention(
 class WholeRows(torch.autograd.Function):
     """apply(q, k, v, *of the bias, factor, shift, alpha, function, scale, keys) gives [B, H, Q, C].
 
-    The bias gives table, slopes, t_q, t_k, pieces, row_scale, knots; a form that it has not is None. The table is the
-    bias by key minus query position, from 1 - K on, [H, 2 K - 1], or the u of a `PiecewiseBias`, whose pieces and knots
-    follow with 1 / span [B, Q]; slopes and coordinates are those of a `LinearBias`. The forward pass keeps four numbers
-    for each row.
+    The tensors of the bias are table, slopes, t_q, t_k, pieces, row_scale, knots; those that its type does not use are
+    None. The table [H, 2 K - 1] holds the bias for each key position minus query position, from 1 - K on. For a
+    `PiecewiseBias` it holds u instead, and pieces, knots and row_scale = 1 / span [B, Q] are given too. A `LinearBias`
+    gives slopes and coordinates. The forward pass saves four numbers for each row.
     """
 
     @staticmethod
@@ -196,7 +196,7 @@ class WholeRows(torch.autograd.Function):
         call(name, tensors, ctx.function, ctx.scale, ctx.keys, saved=saved, grad_out=in_rows(grad_out), **grads)
         of_tables = [grads[n].sum(d) if n in grads else None for n, d in SUMMED.items()]
         d_t: list[Tensor | None] = [None, None]
-        if slopes is not None:  # of coordinates [B, 1 or H, n], from those of each head
+        if slopes is not None:  # gradients of the coordinates [B, 1 or H, n], from the gradients of each head
             d_t = [grads[n].flatten(2).sum_to_size(t.shape).to(t.dtype) for t, n in ((t_q, "d_t_q"), (t_k, "d_t_k"))]
         of_q_k_v, d_rows = [grads[n] for n in ("dq", "dk", "dv")], [grads.get(n) for n in OF_ROWS]
         d_table, d_pieces, d_row_scale = of_tables
@@ -206,7 +206,7 @@ class WholeRows(torch.autograd.Function):
 
 KINDS = {torch.float32: "float", torch.float64: "double"}
 OF_ROWS = ("d_factor", "d_shift", "d_alpha")
-SUMMED = {"d_table": 0, "d_pieces": 0, "d_row_scale": 1}  # over texts, or heads
+SUMMED = {"d_table": 0, "d_pieces": 0, "d_row_scale": 1}  # the axis to sum over: texts (0) or heads (1)
 
 
 def call(name: str, tensors: list[Any], function: RowFunction, scale: float, keys: Keys, **results: Tensor) -> None:
@@ -243,25 +243,25 @@ SOURCES = [
     Path(__file__).with_name(name) for name in ("whole_rows.cpp", "row_blocks.h", "row_functions.h", "row_vectors.h")
 ]
 FLAGS = ["-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-w"]
-LONGEST = 60  # seconds for a step of a compiler, which needs five
+LONGEST = 60  # seconds that a call of the compiler may take; it needs about five
 
 
 class NotCompiled(FallsBack):
-    """Said once where attention over whole rows runs by its definition for want of a compiler."""
+    """Warns once that whole_rows.cpp could not be compiled, so attention over whole rows runs by its definition."""
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The functions of whole_rows.cpp; None, with a warning that says why, where they could not be compiled.
+    """The functions of whole_rows.cpp; None, with a warning that names a log, if they could not be compiled.
 
-    None without one in a model that was exported, which brings no C++.
-    `CXX` names the compiler, as it does for make: CXX=false is one way to do without.
+    In an exported model, which contains no C++ source, and outside POSIX it returns None without a warning.
+    The environment variable `CXX` names the compiler, as for make; CXX=false turns compilation off.
     """
     if os.name != "posix" or not SOURCES[0].exists():
         return None
     home, name = own_cache(), f"whole_rows-{fingerprint()}"
     try:
-        # a file that a full disk or a loss of power has damaged would end the process
+        # loading a file that a full disk or a loss of power has damaged would crash the process
         whole = (path for path in home.glob(f"{name}-*.so") if path.stem == f"{name}-{short_hash(path.read_bytes())}")
         return ctypes.CDLL(str(next(whole, None) or compiled(home, name)))
     except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:  # ValueError: an open quote
@@ -277,9 +277,9 @@ def library() -> ctypes.CDLL | None:
 
 
 def own_cache() -> Path:
-    """A folder that belongs to this user and that nobody else writes to: in the cache, or else in TMPDIR or /tmp.
+    """A folder that belongs to this user and that nobody else can write to: in the cache, or else in TMPDIR or /tmp.
 
-    One of this process alone where neither can be had.
+    If neither is possible, it makes a temporary folder for this process alone.
     """
     places = [Path(os.environ.get("TMPDIR") or "/tmp", f"roundround-{os.getuid()}")]
     with contextlib.suppress(OSError, RuntimeError):  # there is no current folder, or nobody's home is known
@@ -294,7 +294,7 @@ def own_cache() -> Path:
 
 
 def fingerprint() -> str:
-    """What the machine code depends on: source, flags, and the CPU for which it is made."""
+    """A hash of all that the machine code depends on: the source, the flags and the CPU."""
     information = Path("/proc/cpuinfo")
     lines = information.read_text(encoding="utf-8", errors="replace").splitlines() if information.exists() else []
     units = next((line for line in lines if line.startswith(("flags", "Features"))), "")
@@ -308,9 +308,9 @@ def short_hash(content: bytes) -> str:
 
 
 def compiled(home: Path, name: str) -> Path:
-    """Compile aside and move into place, so that processes that do so at once, or are killed, leave whole files.
+    """Compile to a temporary file and move it into place, so that the cache only ever holds complete files.
 
-    The name of the file ends in the hash of its content.
+    This holds if several processes compile at once or one is killed. The file's name ends in the hash of its content.
     """
     compiler = shlex.split(os.environ.get("CXX", "")) or [shutil.which("c++") or shutil.which("g++") or "clang++"]
     with tempfile.TemporaryDirectory(dir=home, prefix=".compiling-", ignore_cleanup_errors=True) as folder:
@@ -320,7 +320,7 @@ def compiled(home: Path, name: str) -> Path:
             subprocess.run(
                 [*compiler, *words], check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=LONGEST
             )
-        ctypes.CDLL(linked).forward_float.restype = None  # raises where this is no library, or hides its functions
+        ctypes.CDLL(linked).forward_float.restype = None  # raises if the file is no library, or hides its functions
         with open(linked, "rb") as file:
             os.fsync(file.fileno())
             path = home / f"{name}-{short_hash(file.read())}.so"

@@ -24,10 +24,10 @@ from roundround.softmax.base import AttentionSoftmax
 
 
 class Attention(nn.Module):
-    """Grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245); Hugging Face's names.
+    """Grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245); parameters have Hugging Face's names.
 
-    qk_norm: normalises queries and keys; gate: changes what attention gives before `o_proj`. None: there is none.
-    bias: of the four projections.
+    qk_norm: normalises queries and keys, if given. gate: changes the output of attention before `o_proj`, if given.
+    bias: whether the four projections have biases.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Attention(nn.Module):
         keys: Keys,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """The layer's attention, [B, T, D]; `cache` has the keys before these tokens, and keeps theirs.
+        """The layer's attention, [B, T, D]; `cache` holds the keys of the tokens before and stores the new keys.
 
-        With it `keys` are of all tokens so far, windows aside.
+        With a cache, `keys` describes all tokens so far, without windows and chunks.
         """
         prepared = encoding.prepare_layer(x_BTD, prepared, keys)
         q_BHTC, k_BGTC, v_BGTC = (self.heads(proj(x_BTD)) for proj in (self.q_proj, self.k_proj, self.v_proj))
@@ -134,8 +134,8 @@ NORMS = ("before", "both", "after")
 class Block(nn.Module):
     """Transformer layer with residuals (Touvron et al. 2023, arXiv:2302.13971); names as in Hugging Face's models.
 
-    norms: where the RMSNorms of attention and MLP stand: `before` each, as in Llama; `both` before and after each, as
-    in Gemma 2 to 4; `after` each, as in OLMo 2 and 3. Without an MLP the layer is the attention alone, with its norms.
+    norms: the positions of the RMSNorms: `before` attention and MLP, as in Llama; `both` before and after each, as in
+    Gemma 2 to 4; `after` each, as in OLMo 2 and 3. Without an MLP the layer is the attention alone, with its norms.
     """
 
     def __init__(self, attention: Attention, mlp: nn.Module | None, *, norm_eps: float, norms: str) -> None:
@@ -149,7 +149,7 @@ class Block(nn.Module):
         has_mlp, after = mlp is not None, norms != "before"
         self.input_layernorm = norm(there=norms != "after")
         self.self_attn = attention
-        # Llama's second norm is before the MLP; in the others the one of this name is after attention
+        # with norms=before this is the norm before the MLP, otherwise the norm after attention
         self.post_attention_layernorm = norm(there=after or has_mlp)
         self.pre_feedforward_layernorm = norm(there=has_mlp and norms == "both")
         self.mlp = mlp
@@ -176,19 +176,19 @@ def normed(norm: nn.RMSNorm | None, x_BTD: Tensor) -> Tensor:
     return x_BTD if norm is None else norm(x_BTD)
 
 
-# -- kinds of layers, and in which order they follow each other
+# -- kinds of layers and their order
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerKind:
-    """What one kind of layer computes with.
+    """The parts and sizes of one kind of layer.
 
-    Layers whose kinds have the same `make_encoding` and the same sizes share one instance of their encoding, unless it
-    is one a layer. `make_qk_norm` and `make_gate` None: there is none.
-    window: tokens that a query sees at most, itself included; None for all. chunk: a query sees the tokens of its own
-    chunk of this many alone; None for all.
-    n_key_heads, head_dim: None is the model's. theta: the base of RoPE where the encoding names none; None is 10,000.
-    logit_scale: what multiplies q . k; None is 1 / sqrt(head_dim).
+    Layers with the same `make_encoding` and the same sizes share one instance of their encoding, unless the encoding
+    sets `per_layer`. `make_qk_norm` and `make_gate` None: the layer has no such part.
+    window: the largest number of tokens that a query sees, itself included; None for all. chunk: a query sees only its
+    own chunk of `chunk` tokens; None for all.
+    n_key_heads, head_dim: None for the model's. theta: the base of RoPE if the encoding sets none; None is 10,000.
+    logit_scale: the factor of q . k; None is 1 / sqrt(head_dim).
     """
 
     make_encoding: Callable[[AttentionShape], PositionalEncoding]
@@ -213,10 +213,10 @@ class LayerKind:
 def order_of_layers(
     kinds: Mapping[str, object], order: Sequence[str], n_layers: int, *, last: str | None, whole: bool
 ) -> list[str]:
-    """The kind of each layer: `order` again and again, but for the last layer where `last` names its kind.
+    """The kind of each layer: `order` repeated, except that `last`, if given, is the kind of the last layer.
 
-    Raises ValueError for a name that is no kind, for a kind that no layer is of, and, where `whole` says that the
-    order stands a whole number of times, for a number of layers that it does not divide.
+    Raises ValueError if a name is no kind, if a kind has no layer, and, with `whole`, if the length of the order does
+    not divide the number of layers.
     """
     unknown = [name for name in (*order, last) if name not in (*kinds, None)]
     if unknown or not order:
@@ -237,7 +237,7 @@ def order_of_layers(
 def shape_of(
     kind: LayerKind, layer: int, d_model: int, n_heads: int, n_key_heads: int, head_dim: int | None, train_length: int
 ) -> AttentionShape:
-    """The sizes of a layer's attention. Raises ValueError where they do not fit each other."""
+    """The sizes of a layer's attention. Raises ValueError if they do not fit each other."""
     n_key_heads = n_key_heads if kind.n_key_heads is None else kind.n_key_heads
     head_dim = head_dim if kind.head_dim is None else kind.head_dim
     if n_heads % n_key_heads:

@@ -1,4 +1,4 @@
-"""What a decoder keeps of the tokens that it has read, so that the next ones cost one step each.
+"""The keys and values that a decoder keeps, so that each next token costs one step.
 
 Shapes: B batch, T new tokens, N all tokens so far, K keys of a layer, G key heads, C head channels.
 """
@@ -24,28 +24,28 @@ class LayerCache:
 
     window, chunk: how far a query of the layer sees, as in `LayerKind`; None for all tokens.
 
-    Keys lie in a buffer with half as much room again, so that a token costs one copy and memory is linear in length.
+    Buffers have 50% spare room, so that a new token is only copied in and memory stays linear in length.
     """
 
     def __init__(self, window: int | None = None, chunk: int | None = None) -> None:
         self.window, self.chunk = window, chunk
-        self.n_read = 0  # tokens
+        self.n_read = 0  # tokens read so far
         self.padded = False  # whether some texts begin after padding
-        self.first = 0  # of these the first that is kept
+        self.first = 0  # the first token whose key is kept
         self.carried: Tensor | None = None
         self.buffers: list[Tensor] = []  # of keys and of values, [B, G, room, C]
-        self.start = 0  # where the first kept key lies in them
-        self.k_norm: float | None = 0.0  # at least that of all keys as one vector; None: it must be asked for
+        self.start = 0  # index of the first kept key in the buffers
+        self.k_norm: float | None = 0.0  # an upper bound of the norm of all keys together; None if unknown
 
     def first_kept(self) -> int:
-        """The first token that the next query may see; of chunks that begin after padding, each at its own, any may."""
+        """The first token that the next query may see, in any text if chunks begin after padding."""
         if self.chunk is not None and not self.padded:  # a window within the chunk drops none
             return self.n_read // self.chunk * self.chunk
         reach = self.window if self.chunk is None else self.chunk
-        return 0 if reach is None else max(self.first, self.n_read - reach + 1)  # what is dropped stays so
+        return 0 if reach is None else max(self.first, self.n_read - reach + 1)  # dropped keys stay dropped
 
     def extend(self, k_BGTC: Tensor, v_BGTC: Tensor) -> tuple[Tensor, Tensor]:
-        """Take in the new tokens; the keys and values [B, G, K, C] of all that are kept, the new ones last."""
+        """Add the new tokens; returns all kept keys and values [B, G, K, C], the new ones last."""
         first, n_new = self.first_kept(), k_BGTC.shape[2]
         start, end = self.start + first - self.first, self.start + self.n_read - self.first
         new = [k_BGTC, v_BGTC]
@@ -57,7 +57,7 @@ class LayerCache:
         else:
             if self.buffers:
                 new = [torch.cat([old[:, :, start:end], x], 2) for old, x in zip(self.buffers, new, strict=True)]
-            # under autograd what has been read is not written to again
+            # under autograd a buffer that has been read must not be changed in place
             room = 0 if torch.is_grad_enabled() else max(32, new[0].shape[2] // 2)
             sizes = [(*x.shape[:2], room, x.shape[3]) for x in new]
             self.buffers = [torch.cat([x, x.new_empty(size)], 2) for x, size in zip(new, sizes, strict=True)]
@@ -72,7 +72,7 @@ class LayerCache:
         return replace(kept, k_norm=self.k_norm)
 
     def select(self, texts: Tensor) -> None:
-        """Keep these texts of the batch, in this order; one may stand several times."""
+        """Keep these texts of the batch, in this order; a text may occur several times."""
         self.buffers = [buffer.index_select(0, texts.to(buffer.device)) for buffer in self.buffers]
         for k_BGKC in self.buffers[:1]:
             self.k_norm = norm_on_cpu(k_BGKC[:, :, self.start : self.start + self.n_read - self.first])
@@ -87,7 +87,7 @@ class LayerCache:
 
 
 def norm_on_cpu(k_BGKC: Tensor) -> float | None:
-    """The length of all keys as one vector; None on a device that would have to be waited for."""
+    """The norm of all keys together; None if the device is no CPU, because reading a number would wait for it."""
     if k_BGKC.device.type != "cpu":
         return None
     return float(torch.linalg.vector_norm(k_BGKC.detach(), dtype=wide_dtype(k_BGKC.dtype)))
@@ -95,16 +95,16 @@ def norm_on_cpu(k_BGKC: Tensor) -> float | None:
 
 @final
 class Cache:
-    """What `Decoder.hidden` reads and extends: a `LayerCache` for each layer, and where all tokens stand.
+    """The cache that `Decoder.hidden` reads and extends: a `LayerCache` for each layer, and all tokens' positions.
 
-    length: the tokens that the text will have in all, prompt included; None where nobody knows. Encodings that read the
-    text's length (see `PositionalEncoding.prepare_part`) take it from here, so that no logit depends on how the text
-    is cut into calls.
+    length: the tokens that the text will have in all, prompt included; None if unknown. Encodings that depend on the
+    text's length (see `PositionalEncoding.prepare_part`) read it here, so that no logit depends on how the text is
+    split into calls.
     """
 
     def __init__(self, layers: Sequence[LayerCache], *, length: int | None = None) -> None:
         self.layers, self.length = list(layers), length
-        self.valid_BN: Tensor | None = None  # None where no token is padding
+        self.valid_BN: Tensor | None = None  # None if no token is padding
         self.pos_BN: dict[int, Tensor] = {}  # by the number of the encoding
 
     @property
@@ -120,11 +120,11 @@ class Cache:
 
     @property
     def n_bytes(self) -> int:
-        """Size of the keys and values that are kept, and of the room behind them."""
+        """Size of the buffers: kept keys and values, and spare room."""
         return sum(buffer.nbytes for layer in self.layers for buffer in layer.buffers)
 
     def place(self, tokens_BT: Tensor, pos_BT: Tensor | None, valid_BT: Tensor | None) -> Tensor:
-        """Positions [1 or B, T] of new tokens: the given ones, else the next ones. Padding is remembered."""
+        """Positions [1 or B, T] of new tokens: `pos_BT`, else the next positions. The cache records padding."""
         (n_texts, n_new), device = tokens_BT.shape, tokens_BT.device
         if valid_BT is not None or self.valid_BN is not None:
             every = torch.ones(n_texts, 1, dtype=torch.bool, device=device)
@@ -140,7 +140,7 @@ class Cache:
         return (self.valid_BN.cumsum(-1) - 1).clamp(min=0)[:, -n_new:]
 
     def keys(self, encoding: int, new: Keys) -> Keys:
-        """The keys of all tokens for an encoding, by its number, from the keys of the new tokens."""
+        """The `Keys` of all tokens for the encoding of this number, from the `Keys` of the new tokens."""
         if (before := self.pos_BN.get(encoding)) is not None:
             n_rows = max(len(before), len(new.q_pos_BQ))
             rows = [pos.expand(n_rows, -1) for pos in (before, new.q_pos_BQ)]
@@ -149,16 +149,16 @@ class Cache:
         return replace(new, valid_BK=self.valid_BN)
 
     def select(self, texts: Tensor) -> None:
-        """Keep these texts of the batch, in this order; one may stand several times, as samples of one prompt do."""
+        """Keep these texts of the batch, in this order; a text may occur several times, for samples of one prompt."""
         for layer in self.layers:
             layer.select(texts)
         self.valid_BN = None if self.valid_BN is None else self.valid_BN[texts.to(self.valid_BN.device)]
         self.pos_BN = {own: pos if len(pos) == 1 else pos[texts.to(pos.device)] for own, pos in self.pos_BN.items()}
 
     def branch(self) -> Cache:
-        """One that has read the same and goes on by itself, without a copy: what one branch reads the next one forgets.
+        """A cache with the same tokens that can be extended separately, without copying the keys.
 
-        The room behind the kept keys is shared, so only the latest branch may be read from.
+        Branches share the buffers, so extending a branch overwrites the tokens of earlier ones: use only the latest.
         """
         own = copy(self)
         own.layers, own.pos_BN = [copy(layer) for layer in self.layers], dict(self.pos_BN)

@@ -1,6 +1,6 @@
 """The language model: token embeddings, a stack of layers, a final norm and the output matrix.
 
-Parameter names are those of Hugging Face's `LlamaForCausalLM` without its `model.` prefix, so weights move both ways.
+Parameters have the names of Hugging Face's `LlamaForCausalLM` without `model.`, so weights can be copied both ways.
 Shapes: B batch, T tokens, D model width, V vocabulary.
 """
 
@@ -36,15 +36,15 @@ class Decoder(nn.Module):
 
     Touvron et al. 2023, arXiv:2302.13971; Gemma Team 2024, arXiv:2403.08295.
 
-    `kinds`: those of the layers, again and again where there are more layers. `train_length`: context in tokens that
-    the model is trained on; `head_dim` None is d_model / n_heads. `d_mlp` 0 leaves the MLPs out: h <- h +
-    attention(norm(h)) is then a whole layer; `mlp` is `gated` or `relu_squared`. `norms` says where a layer has them:
-    see `Block`. `attention_bias`: of the four projections; `other_biases`: of the MLPs and of an output matrix of its
-    own. `embedding_norm`: an RMSNorm after the embeddings. `logit_cap` c makes logits c z / sqrt(z^2 + c^2).
+    `kinds`: the kinds of the layers, repeated if there are more layers. `train_length`: the training context in tokens.
+    `head_dim` None is d_model / n_heads. `d_mlp` 0 leaves the MLPs out: h <- h + attention(norm(h)) is then a whole
+    layer. `mlp` is `gated` or `relu_squared`. `norms`: the positions of a layer's norms, see `Block`. `attention_bias`:
+    biases in the four projections. `other_biases`: biases in the MLPs and in an untied output matrix.
+    `embedding_norm`: an RMSNorm after the embeddings. `logit_cap` c makes logits c z / sqrt(z^2 + c^2).
     `zero_init`: see `initialise`.
     """
 
-    is_patched = False  # another normaliser or encoding stands in it for a while
+    is_patched = False  # whether a `Patch` has replaced a normaliser or an encoding
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Decoder(nn.Module):
         zero_init: bool = False,
         shard_layer: Callable[[Block], object] | None = None,
     ) -> None:
-        """`shard_layer` may leave a share of a layer's parameters, before the next layer is made."""
+        """`shard_layer` may reduce a layer to this process's share of its parameters, before the next layer is made."""
         super().__init__()
         if logit_cap is not None and not logit_cap > 0:
             raise ValueError(f"logit_cap={logit_cap} must be above 0, or null for no cap")
@@ -114,7 +114,7 @@ class Decoder(nn.Module):
 
     @property
     def all_encodings(self) -> list[PositionalEncoding]:
-        """Every instance once; `encoding_of_layer` has the number in here of each layer's."""
+        """Every instance once; `encoding_of_layer` has, for each layer, the index in this list."""
         return cast("list[PositionalEncoding]", list(self.encodings))
 
     @property
@@ -123,7 +123,7 @@ class Decoder(nn.Module):
         return [module for module in self.layers.modules() if isinstance(module, AttentionSoftmax)]
 
     def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
-        """What an evaluation of these tokens takes its mean over: see `PositionalEncoding.draws`."""
+        """The draws over which an evaluation of these tokens takes its mean: see `PositionalEncoding.draws`."""
         longest: Sequence[Any] = ()
         for own in set(self.leaders):  # max(key=len) would break the graph of PyTorch's compiler before 2.13
             draws = self.all_encodings[own].draws(tokens_BT)
@@ -136,12 +136,12 @@ class Decoder(nn.Module):
         return any(encoding.draws_positions for encoding in self.all_encodings)
 
     def longest(self) -> int | None:
-        """The largest number of positions that all encodings have, None where there is no limit."""
+        """The largest number of positions that all encodings support; None if there is no limit."""
         limits = [encoding.longest() for encoding in self.all_encodings]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def facts(self) -> dict[str, int | str]:
-        """What the encodings report about themselves; of layers that differ the least and the most."""
+        """The facts that the encodings report; if layers differ, the least and the largest value."""
         by_layer = [encoding.facts() for encoding in self.all_encodings]
         found: dict[str, int | str] = {}
         for name in dict.fromkeys(name for facts in by_layer for name in facts):
@@ -160,11 +160,11 @@ class Decoder(nn.Module):
         ends_BT: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Logits [B, T, V] of the next token, or, given the targets, the loss [B, T] of each in nats.
+        """Logits [B, T, V] of the next token, or, given targets, the loss of each target in nats, [B, T].
 
         Where `scored_BT` is False the loss is 0 and no logits are computed; None scores all targets. `step` is the
-        optimizer step in training, None otherwise: where the encoding draws (`PositionalEncoding.draws`), the loss is
-        the mean over its draws then. `ends_BT` and `cache` are as in `hidden`.
+        optimizer step in training and None otherwise. If it is None and the encoding draws positions
+        (`PositionalEncoding.draws`), the loss is the mean over the draws. `ends_BT` and `cache` are as in `hidden`.
         """
         if targets_BT is not None and step is None and cache is None:
             alike = tokens_BT if ends_BT is None else tokens_BT.new_zeros(1, 1)  # documents of a batch share a draw
@@ -193,11 +193,11 @@ class Decoder(nn.Module):
         ends_BT: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Normed output of the last layer, [B, T, D]; tokens stand at 0, 1, 2, ... unless `pos_BT` says otherwise.
+        """Normed output of the last layer, [B, T, D]; positions are 0, 1, 2, ... unless `pos_BT` gives others.
 
-        `valid_BT` is False where a token is padding, which nobody sees and which is not counted. `ends_BT` is True
-        where a document ends: none sees another, and positions begin at 0 in each. It goes with neither of the two.
-        `cache` (`empty_cache`) has read the tokens before these, and reads these too.
+        `valid_BT` is False for padding, which no token sees and which is not counted. `ends_BT` is True at the last
+        token of a document: documents do not see each other, and positions begin at 0 in each. `ends_BT` excludes
+        `pos_BT` and `valid_BT`. `cache` (`empty_cache`) holds the tokens before these, and is extended by these.
         """
         encodings = self.all_encodings
         if cache is not None:
@@ -235,9 +235,9 @@ class Decoder(nn.Module):
         return out
 
     def empty_cache(self, *, length: int | None = None) -> Cache:
-        """What `hidden` takes as `cache` for the first tokens of a text that will have `length`, if that is known.
+        """An empty cache for `hidden`. length: the tokens that the text will have in all; None if unknown.
 
-        Raises ValueError where an encoding has no cache.
+        Raises ValueError if an encoding does not support a cache.
         """
         base = PositionalEncoding
         for encoding in self.all_encodings:
@@ -261,7 +261,7 @@ class Decoder(nn.Module):
         valid_BT: Tensor | None,
         ends_BT: Tensor | None,
     ) -> list[Keys]:
-        """Where the tokens stand for each encoding, and which see which, windows aside."""
+        """The positions of the tokens for each encoding, and which token sees which, without windows and chunks."""
         made: dict[int | None, Keys] = {}
         for own in self.leaders:
             encoding = self.all_encodings[own]
@@ -283,7 +283,7 @@ class Decoder(nn.Module):
         return self.logit_cap * z * (z.square() + self.logit_cap**2).rsqrt()
 
     def token_loss(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
-        """-ln p(target), [B, T], at least float32, from the logits of a few rows at a time."""
+        """-ln p(target), [B, T], at least float32; it computes the logits of a few rows at a time."""
         at_once = LOGITS_AT_ONCE_ON_CPU if x_BTD.device.type == "cpu" else LOGITS_AT_ONCE
         n_rows = max(1, at_once // self.embed_tokens.num_embeddings)
         rows = zip(torch.split(x_BTD.flatten(0, 1), n_rows), torch.split(targets_BT.flatten(), n_rows), strict=True)
@@ -324,10 +324,10 @@ class Decoder(nn.Module):
 def encodings_of(
     kinds: Sequence[LayerKind], shapes: Sequence[AttentionShape]
 ) -> tuple[list[PositionalEncoding], list[int], list[int]]:
-    """All encodings; which of them each layer has; and for each the first that was made as it was, its leader.
+    """All encodings; the index of each layer's encoding; and the index of each encoding's leader.
 
-    Where an encoding is one a layer, the first layer's says for all of them where tokens stand and what is added to
-    their embeddings. Raises ValueError where layers of different kinds draw their positions.
+    The leader is the first encoding of the same kind. If each layer has its own instance, the leader alone gives the
+    positions and changes the embeddings. Raises ValueError if encodings of different kinds draw positions.
     """
     made: list[PositionalEncoding] = []
     of_layer, leaders = [], []
@@ -353,7 +353,7 @@ def keys_of(
     valid_BT: Tensor | None,
     ends_BT: Tensor | None,
 ) -> Keys:
-    """Where the tokens stand for an encoding, and which see which; the arguments are those of `Decoder.hidden`."""
+    """The tokens' positions for an encoding, and which token sees which; the arguments are as in `Decoder.hidden`."""
     if ends_BT is not None:
         if pos_BT is not None or valid_BT is not None:
             raise ValueError("ends_BT= says where tokens stand and what they see; give no pos_BT= or valid_BT=")
@@ -367,7 +367,7 @@ def keys_of(
 
 
 def belongs_to_a_variant(name: str) -> bool:
-    """Whether a module or parameter of the decoder, by its name, is an encoding's or a normaliser's own."""
+    """Whether the module or parameter of this name belongs to an encoding or a normaliser."""
     return name.startswith("encodings.") or ".softmax." in name
 
 
@@ -379,15 +379,15 @@ def n_parameters(decoder: Decoder) -> int:
 
 
 def is_sharded(parameter: Tensor) -> bool:
-    """Whether `fully_shard` has dealt its rows out: it is a DTensor then, a class that takes a second to import."""
+    """Whether `fully_shard` has sharded the parameter; it is then a DTensor, whose import takes a second."""
     return type(parameter) not in (Tensor, nn.Parameter)
 
 
 @torch.no_grad()
 def fill(parameter: Tensor, whole: Any) -> None:
-    """Give a parameter its numbers, or its rows in this process theirs, from a tensor or a slice of a file.
+    """Copy values into a parameter, or into this process's rows of it, from a whole tensor or a slice of a file.
 
-    The ranks hold blocks of ceil(n / ranks) rows, the last ones fewer or none.
+    Each rank holds a block of ceil(n / ranks) rows; the last ranks hold fewer or none.
     """
     if not is_sharded(parameter):
         parameter.copy_(whole[...])

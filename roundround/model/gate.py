@@ -1,4 +1,4 @@
-"""What stands between attention and its output matrix: gates that read the layer's input, and exclusive attention.
+"""Modules between attention and its output matrix: gates that read the layer's input, and exclusive attention.
 
 Shapes: B batch, T tokens, H heads, G key heads, C head channels, D model width.
 
@@ -19,11 +19,11 @@ from roundround.kernels.sdpa import repeated
 from roundround.kernels.variants import FinalVariants
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "softplus": F.softplus}
-MIN_SQUARED_NORM = 1e-8  # of a value that a row's output is made orthogonal to
+MIN_SQUARED_NORM = 1e-8  # least squared norm of the value to which a row's output is made orthogonal
 
 
 class OutputGate(FinalVariants, nn.Module):
-    """Base of what changes the output of attention before `o_proj`.
+    """Base of modules that change the output of attention before `o_proj`.
 
     A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer, that defines `forward`.
     Its matrices (`nn.Linear`) are initialised as the decoder's are.

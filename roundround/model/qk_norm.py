@@ -19,7 +19,7 @@ from roundround.kernels.variants import FinalVariants
 
 
 class QueryKeyNorm(FinalVariants, nn.Module):
-    """Base of what normalises queries and keys: `forward` does, before the rotation or after it.
+    """Base of modules that normalise queries and keys, before the rotation, or after it if `after_rotation`.
 
     A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer.
     """
@@ -35,7 +35,7 @@ class QueryKeyNorm(FinalVariants, nn.Module):
         raise NotImplementedError
 
     def of_values(self, v_BGTC: Tensor) -> Tensor:
-        """The values; default as they are."""
+        """The values, normalised or, by default, unchanged."""
         return v_BGTC
 
 

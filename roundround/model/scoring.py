@@ -1,8 +1,8 @@
-"""How well a model predicts text and answers examples: the loss of each target in nats by position; answers, counted.
+"""How well a model predicts text and answers examples: the loss in nats by position, and the number of right answers.
 
-Under greedy decoding an answer is right as a whole exactly where each of its tokens has the largest logit given the
-right ones before it, so one forward pass of the whole example decides. Where positions are drawn, an example counts as
-the mean of its draws, each of which is greedy decoding at the positions drawn for the whole example.
+Under greedy decoding an answer is fully right if and only if each of its tokens has the largest logit given the right
+tokens before it. So one forward pass of the whole example decides. If positions are drawn, an example counts as the
+mean over its draws; each draw is greedy decoding at the positions drawn for the whole example.
 
 Shapes: B windows, texts or examples, T targets, N some of them, S scored ones, D model width, V vocabulary.
 
@@ -31,7 +31,7 @@ class Windows(Protocol):
 
 
 class Share:
-    """Every n-th window from the first-th on, which is one process's part of them."""
+    """One process's share of the windows: every n-th window, beginning with number `first`."""
 
     def __init__(self, windows: Windows, *, first: int, n: int) -> None:
         self.windows, self.first, self.n = windows, first, n
@@ -49,21 +49,21 @@ class Share:
 
 
 def nats_of(logits_BNV: Tensor, targets_BN: Tensor) -> Tensor:
-    """The loss of each target, [B, N], in float32, or in float64 where the logits are."""
+    """The loss of each target, [B, N], in float32, or in float64 for float64 logits."""
     # classes last: with classes in the middle they are added one by one, too low by 4e-4 nats at 262,144
     logits_RV = at_least_float32(logits_BNV).flatten(0, 1)
     return F.cross_entropy(logits_RV, targets_BN.flatten(), reduction="none").view_as(targets_BN)
 
 
 def perplexity(token_loss: float) -> float:
-    """exp of a loss in nats per token; inf where that is beyond a float's range, above 709 nats."""
+    """exp of a loss in nats per token; inf above 709 nats, where it exceeds the range of a float."""
     return float(torch.tensor(token_loss, dtype=torch.float64).exp())
 
 
 class PositionLoss:
     """Summed loss in nats and number of targets at each position, float64.
 
-    joints: the same for tokens that join documents, where they are counted apart from the others.
+    joint_sum, n_joints: the same for tokens that join documents, if they are counted separately.
     """
 
     def __init__(self, n_positions: int) -> None:
@@ -72,9 +72,7 @@ class PositionLoss:
         self.joint_sum, self.n_joints = 0.0, 0
 
     def add(self, loss_BT: Tensor, target_BT: Tensor | None = None, joint_BT: Tensor | None = None) -> None:
-        """Take in the losses of a batch: where `target_BT` is False there is no target, where `joint_BT` is True, one
-        of the joints.
-        """
+        """Add the losses of a batch. target_BT: False where there is no target. joint_BT: True at a joint."""
         loss_BT, n = loss_BT.cpu().double(), loss_BT.shape[1]
         target_BT = torch.ones_like(loss_BT, dtype=torch.bool) if target_BT is None else target_BT.cpu()
         if joint_BT is not None:
@@ -86,7 +84,7 @@ class PositionLoss:
         self.count_T[:n] += target_BT.sum(0)
 
     def add_all(self, others: Iterable[PositionLoss]) -> None:
-        """Take in what others have summed."""
+        """Add the sums of others."""
         for other in others:
             self.sum_T[: len(other.sum_T)] += other.sum_T
             self.count_T[: len(other.sum_T)] += other.count_T
@@ -139,9 +137,9 @@ def score(
     """Score windows [N, T + 1] of token ids (T inputs and, shifted by one, T targets), `batch` windows at a time.
 
     `model(tokens_BT, targets_BT=...)` gives the loss in nats of each target, as `Decoder` does. scored: which targets
-    of some windows count, [n, T] (None: all of them). joints: which of them join documents, [n, T], whose losses are
-    kept apart (None: a joint is a token like any other). separator: the token that ends a document where documents do
-    not see each other, for a `Decoder` (None: they do).
+    of some windows count, [n, T] (None: all). joints: which targets join documents, [n, T]; their losses are summed
+    separately (None: with all others). separator: the token that ends a document, for a `Decoder` in which documents
+    do not see each other (None: they do).
     """
     was_training = model.training
     model.eval()
@@ -168,8 +166,8 @@ Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # tokens, targets, scored
 class AnswerScores:
     """Sums over examples, [len(COUNTED)], float64: they add up over batches and processes.
 
-    An example that was drawn several times is one observation with so much weight. Where models were scored by what
-    they wrote, `targets` are the references of an example, `hits` the ones that were found, `exact` whether all were.
+    An example that was drawn several times is one observation with that weight. For written answers, `targets` counts
+    the references of an example, `hits` the references that were found, and `exact` is whether all were found.
     """
 
     def __init__(self, sums: Tensor | None = None, *, written: bool = False) -> None:
@@ -177,7 +175,7 @@ class AnswerScores:
         self.sums = torch.zeros(len(COUNTED), dtype=torch.float64) if sums is None else sums.cpu().double()
 
     def add(self, times_B: Tensor, **of_each: Tensor) -> None:
-        """Take in different examples: how often each was drawn, and what is in COUNTED from `exact` to `nats`, [B]."""
+        """Add distinct examples: how often each was drawn, and its values of COUNTED from `exact` to `nats`, [B]."""
         w = times_B.cpu().double()
         sums = {name: w * value_B.cpu().double() for name, value_B in of_each.items()}
         hits, targets = sums["hits"], sums["targets"]
@@ -217,7 +215,7 @@ class Answering(Protocol):
     """A model that answers under teacher forcing, such as `Decoder`."""
 
     def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
-        """The draws of positions over whose answers is averaged, as `Decoder.draws`."""
+        """The draws of positions over which the answers are averaged, as `Decoder.draws`."""
 
     def marked(self, tokens_BT: Tensor, targets_BT: Tensor, scored_BT: Tensor, step: Any) -> tuple[Tensor, Tensor]:
         """For each scored target the loss in nats, and whether it has the largest logit; 0 and False elsewhere."""
@@ -225,7 +223,7 @@ class Answering(Protocol):
 
 @torch.no_grad()
 def score_answers(model: Answering, batches: Iterable[Batch], *, device: torch.device) -> AnswerScores:
-    """What the model answers to examples, all of whose tokens before a target are the right ones."""
+    """Scores of the model's answers to examples, with the right tokens before each target."""
     scores, module = AnswerScores(), model if isinstance(model, Decoder) else nn.Module()
     was_training = module.training
     module.eval()

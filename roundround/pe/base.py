@@ -20,13 +20,13 @@ class PositionalEncoding(FinalVariants, nn.Module):
     """Base of every positional encoding. Each hook does nothing unless a variant says otherwise.
 
     A variant is one final class: `__init__(self, shape, *, tunables)`. The decoder builds one instance for all layers,
-    or one a layer where `per_layer` is set: one that reads `shape.layer` must set it. `pos_BT` holds positions in
-    tokens (int64; its batch axis may be 1).
+    or one for each layer if `per_layer` is set; a variant that reads `shape.layer` must set it. `pos_BT` holds
+    positions in tokens (int64; its batch axis may be 1).
 
-    An evaluation asks `draws` what its mean is over. A forward pass calls `positions`, `embed` and `prepare` once, then
-    in each layer `prepare_layer`, `rotate_queries`, `rotate_keys` and `bias`. `prepared` is what `prepare`
-    returned, or what `prepare_layer` made of it. With a cache of earlier tokens these hooks are given the new ones
-    alone; `prepare_part` stands in for `prepare`, and `continued` comes before `bias`, which sees all keys.
+    An evaluation takes its mean over `draws`. A forward pass calls `positions`, `embed` and `prepare` once, then in
+    each layer `prepare_layer`, `rotate_queries`, `rotate_keys` and `bias`. `prepared` is the result of `prepare` or
+    `prepare_layer`. With a cache of earlier tokens these hooks get only the new tokens; `prepare_part` is called
+    instead of `prepare`, and `continued` before `bias`, which gets all keys.
 
     Hooks keep the shape and the dtype of what they are given. Texts of a batch do not see each other. Logits depend on
     distances alone unless `embed` is overridden. A module with parameters draws them in `reset_parameters`; nothing
@@ -42,12 +42,12 @@ class PositionalEncoding(FinalVariants, nn.Module):
     def positions(self, pos_BT: Tensor, step: int | None) -> Tensor:
         """Positions for this forward pass; called once, so all layers share them.
 
-        `step` is the optimizer step in training and None outside; or, in an evaluation, what `draws` gave.
+        `step` is the optimizer step in training, one of the `draws` in an evaluation, and None otherwise.
         """
         return pos_BT
 
     def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
-        """The values of `step` over which an evaluation of these tokens takes its mean: of one draw each, or None."""
+        """The values of `step` over which an evaluation of these tokens takes its mean; [None] without draws."""
         return [None]
 
     @property
@@ -69,16 +69,16 @@ class PositionalEncoding(FinalVariants, nn.Module):
     def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> Any:
         """`prepare` for the new tokens of a text that is read in parts, with a cache.
 
-        For encodings that read more off all positions than where each token stands: what they take from there must be
-        the same in each part. `length` is the number of tokens that the text will have, None where nobody knows it.
+        For encodings that compute something from all positions, such as the text's length: it must be the same in each
+        part. `length` is the number of tokens that the text will have; None if unknown.
         """
         return self.prepare(pos_BT, dtype)
 
     def prepare_layer(self, x_BTD: Tensor, prepared: Any, keys: Keys) -> Any:
-        """What the next three hooks need of one layer's input, the normed `x_BTD` from which queries and keys are made.
+        """What the next three hooks need from a layer's normed input `x_BTD`, from which queries and keys are made.
 
-        For encodings that depend on the content; the default passes `prepared` on. Padding is in `keys.valid_BK`,
-        whose last T keys these tokens are.
+        For encodings that depend on the content; the default returns `prepared`. `keys.valid_BK` marks padding; its
+        last T columns are these tokens.
         """
         return prepared
 
@@ -91,25 +91,25 @@ class PositionalEncoding(FinalVariants, nn.Module):
         return k_BGTC
 
     def continued(self, prepared: Any, carried: Tensor | None) -> tuple[Any, Tensor | None]:
-        """With a cache: what `bias` needs of all tokens so far, and what the layer carries to the next part.
+        """With a cache: what `bias` needs about all tokens so far, and the tensor to keep for the next part.
 
-        `prepared` is of the new tokens; `carried`, [B, ...], is what the part before left, None in the first. The
-        default carries nothing. An encoding that overrides `prepare_layer` and not this has no cache.
+        `prepared` is about the new tokens; `carried`, [B, ...], is the tensor kept by the part before, None in the
+        first part. The default keeps nothing. An encoding that overrides only `prepare_layer` supports no cache.
         """
         return prepared, None
 
     def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias | None:
         """What is added to the logits of these queries and keys, which are rotated already.
 
-        The queries are the last of the keys. A cache may have dropped the first tokens of the text.
+        The queries belong to the last of the keys. A cache may have dropped the first tokens of the text.
 
-        Its blocks are asked for with keys that are not causal too: a bias that sums over keys leaves out by itself
-        those of the future, and those that `keys.valid_BK` marks as padding.
+        `Bias.block` may also be called with keys that are not causal. So a bias that sums over keys must itself leave
+        out future keys and the keys that `keys.valid_BK` marks as padding.
         """
         return None
 
     def longest(self) -> int | None:
-        """The largest number of positions that the encoding has, None where there is no limit."""
+        """The largest number of positions that the encoding supports; None if there is no limit."""
         return None
 
     def facts(self) -> dict[str, int]:

@@ -58,8 +58,8 @@ class FIRE(PositionalEncoding):
     Li et al. 2023, arXiv:2310.04418, section 3.
 
     c and the threshold L are learned as logarithms, so both stay positive; they start at `init_c` and
-    `init_threshold`. `hidden` is the width of the network. Up to position L it depends on distance alone; beyond, the
-    span from the query to the first token is squeezed into the range [0, 1] that training has seen.
+    `init_threshold`. `hidden` is the width of the network. Up to position L the bias depends on distance alone; beyond
+    L, the span from the query to the first token is squeezed into the range [0, 1] that training has seen.
     """
 
     per_layer: ClassVar[bool] = True

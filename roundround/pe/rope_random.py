@@ -25,12 +25,12 @@ class RoPERandom(RotaryEncoding):
 
     Ruoss et al. 2023, arXiv:2305.16843, section 3.
 
-    In training one draw serves the whole batch, as in the paper, and all layers. It depends on (`seed`, step) alone:
-    ranks agree, a resumed run repeats it, and no global generator is touched. Outside training `positions` decides.
-    drawn, as in the paper: an evaluation takes the mean of five draws, which depend on (`seed`, the example's tokens)
+    In training the whole batch, as in the paper, and all layers share one draw. It depends on (`seed`, step) alone:
+    ranks agree, a resumed run repeats it, and no global generator is used. `positions` sets the positions of an
+    evaluation. drawn, as in the paper: it takes the mean of five draws, which depend on (`seed`, the example's tokens)
     alone, and not on batches or processes; a shorter example has the beginning of a draw of the training length, as in
-    a batch there. consecutive: 0, 1, 2, ..., without a limit of length. So stand the tokens of whatever is no
-    evaluation, such as `model(tokens)`, too: logits of one draw are no mean.
+    a training batch. consecutive: positions are 0, 1, 2, ..., without a limit of length. Other calls, such as
+    `model(tokens)`, always have consecutive positions, because logits of one draw are no mean.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class RoPERandom(RotaryEncoding):
         return super().facts() | ({"draws_an_example": N_DRAWS} if self.draws_outside_training else {})
 
 
-@outside_compilation  # a graph holds no generator
+@outside_compilation  # a compiled graph cannot contain a generator
 def drawn_positions(seed: int, name: int | str, max_position: int, n_tokens: int) -> Tensor:
     """n_tokens of the positions below max_position, ascending, int64, on the CPU: every machine draws the same.
 
-    `name` tells draws of a seed apart: a step of training, or a draw of an example.
+    `name` distinguishes the draws of a seed: it is a training step, or names a draw of an example.
     """
     generator = torch.Generator(device="cpu").manual_seed(mixed(seed, name))
     return torch.randperm(max_position, generator=generator, device="cpu")[:n_tokens].sort().values
@@ -89,7 +89,7 @@ def drawn_positions(seed: int, name: int | str, max_position: int, n_tokens: int
 
 @outside_compilation
 def names_of_draws(tokens_BT: Tensor) -> list[list[str]]:
-    """For each of an evaluation's draws a name for every row, which its tokens decide: [N_DRAWS][B]."""
+    """For each draw of an evaluation, a name for every row, which depends on the row's tokens: [N_DRAWS][B]."""
     rows = tokens_BT.tolist()
     return [[f"{draw} {row}" for row in rows] for draw in range(N_DRAWS)]
 

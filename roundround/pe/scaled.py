@@ -16,10 +16,10 @@ from roundround.pe.rotary import RotaryEncoding, ladder, rotation
 
 
 class ScaledRoPE(RotaryEncoding):
-    """Base of scaled RoPE. A variant defines `frequencies`, or, where they follow the text's length, `frequencies_at`.
+    """Base of scaled RoPE. A variant defines `frequencies`, or `frequencies_at` if they follow the text's length.
 
-    `factor` is how many times as far the model is to read; null is `length` / `original_length`. `original_length` null
-    is the context length that the model was trained on. Raises ValueError where neither factor nor length is given.
+    `factor`: the new context length as a multiple of `original_length`; null is `length` / `original_length`.
+    `original_length` null is the training context length. Raises ValueError if neither factor nor length is given.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class FollowsLength(ScaledRoPE):
         return self.frequencies_at(self.original_length, dtype, device)
 
     def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Each text, and each document of a window, at the frequencies of its own length.
+        """Rotates each text, and each document of a window, at the frequencies of its own length.
 
-        Single tokens, which `check` asks for, count as places of one text; so do all of a compiled model, which trains
-        within the original length, where all lengths are alike.
+        Single tokens, as in `check`, count as tokens of one text. So do all tokens of a compiled model, which trains
+        within the original length, where all lengths have the same frequencies.
         """
         if not pos_BT.numel() or pos_BT.is_meta:
             return self.rotation_at(self.original_length, pos_BT, dtype)
@@ -77,7 +77,7 @@ class FollowsLength(ScaledRoPE):
         return rotation(pos_BT, table[which_BT], self.attention_factor)
 
     def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> tuple[Tensor, Tensor]:
-        """At the frequencies of the whole text. ValueError where it outgrows them: the keys so far have rotated."""
+        """Rotates at the frequencies of `length`. Raises ValueError if the text grows longer: old keys are rotated."""
         length = length or self.original_length
         n_tokens = int(pos_BT.max()) + 1 if pos_BT.numel() and not pos_BT.is_meta else length
         if n_tokens > max(length, self.original_length):

@@ -27,14 +27,14 @@ from roundround.kernels.whole_rows import RowFunction
 
 
 class RunsInBlocks(FallsBack):
-    """Said once of a combination that no fused kernel computes exactly."""
+    """Warns once that no fused kernel computes a combination of normaliser and bias exactly."""
 
 
 Count = Literal["visible", "position"]
 
 
 def checked_count(count: str) -> Count:
-    """What `AttentionSoftmax.count` may be. Raises ValueError for anything else."""
+    """The count if it is a value of `AttentionSoftmax.count`. Raises ValueError for any other value."""
     if count not in get_args(Count):
         raise ValueError(f"count={count} must be {' or '.join(get_args(Count))}")
     return cast("Count", count)
@@ -43,14 +43,14 @@ def checked_count(count: str) -> Count:
 class AttentionSoftmax(FinalVariants, nn.Module):
     """Base of every normaliser: turns logits into attention weights.
 
-    A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer. It defines `normalise`,
-    and where an exact faster form of the same thing exists `has_fused_form` and `attend_fused`. One that sees no
-    further back than some tokens sets `window`; both forms are then given the keys that are left. `forward` is final:
-    PyTorch's forward hooks see the queries, keys and values of every layer, and `narrowed` tells which keys count.
+    A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer. It defines `normalise`. If
+    there is an exact faster form, it also defines `has_fused_form` and `attend_fused`. A variant that sees only some
+    tokens back sets `window`; both forms then get only the keys in the window. `forward` is final: PyTorch's forward
+    hooks see the queries, keys and values of every layer, and `narrowed` gives the keys that the normaliser reads.
 
-    window: a query sees itself and at most the `window - 1` tokens before it; None for all that the model shows it.
-    count: what `n_visible` is, for a variant that reads it: the number of visible keys, or the query's `position`, the
-    number of keys that it would see without windows. The two differ exactly where a window or a chunk hides keys.
+    window: a query sees itself and at most the `window - 1` tokens before it; None for all keys that the model allows.
+    count: the meaning of `n_visible`, for a variant that reads it: `visible`, the number of visible keys, or
+    `position`, the number of keys that the query would see without windows and chunks.
     sums_to_one: whether the weights of a row with a visible key always sum to one.
     cost_in_blocks: time of attention over blocks of rows as a multiple of the fused softmax's, forward, at 4,096 tokens
     (docs/inside/benchmarks_attention.md).
@@ -79,13 +79,13 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         return keys if self.window is None or keys.documents is not None else keys.within(self.window)
 
     def n_counted(self, keys: Keys) -> Tensor:
-        """Number of keys that each row is taken to have, [1 or B, 1, Q, 1], int64; `count` says which."""
+        """The number of keys of each row, counted as `count` says, [1 or B, 1, Q, 1], int64."""
         if self.count == "position":
             return keys.without_windows().counts(0, keys.n_queries) + keys.n_forgotten
         return keys.counts(0, keys.n_queries)
 
     def counted(self, rows: Mapping[str, Tensor], keys: Keys) -> Mapping[str, Tensor]:
-        """The row parameters with `n_visible` among them where what is visible does not tell it."""
+        """The row parameters, with `n_visible` added if it is not simply the number of visible keys."""
         if self.count == "visible" or "n_visible" in rows:
             return rows
         return {**rows, "n_visible": self.n_counted(keys)}
@@ -104,7 +104,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     ) -> Tensor:
         """Attention output [B, H, Q, C], memory linear in length.
 
-        By whole rows on a CPU or by a fused kernel, where either computes it, else the definition over blocks of rows.
+        It is computed by whole rows on a CPU or by a fused kernel if possible, else by the definition in row blocks.
 
         `scale` multiplies q . k; a bias is added after that. `rows` are the `row_parameters`.
         """
@@ -127,14 +127,14 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         return self.attend_in_blocks(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
 
     def row_parameters(self, x_BTD: Tensor) -> dict[str, Tensor]:
-        """What a normaliser reads off each token for its own row; default nothing.
+        """The numbers that a normaliser computes from each token for that token's row; default none.
 
-        Every tensor is [B, H, T, 1], or has the heads alone that it is about.
+        Every tensor is [B, H, T, 1]; it may have only some of the heads.
         """
         return {}
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        """The formula: weights of float32 or float64 logits. What it gives where a key is not visible is ignored.
+        """The formula: weights of float32 or float64 logits. Weights of keys that are not visible are ignored.
 
         `rows` holds `n_visible` (keys of each row as `count` says, int64, [1 or B, 1, Q, 1]) and the `row_parameters`.
         """
@@ -143,18 +143,18 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     def weights(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         """The definition: attention weights [B, H, Q, K], in at least float32, zero where not visible.
 
-        A row with a visible logit that is not finite is NaN throughout: nothing plausible comes of a broken model.
+        A row with a visible logit that is not finite is all NaN, so that a broken model gives no plausible weights.
         """
         wide_BHQK = at_least_float32(logits_BHQK)
         alpha_BHQK = self.normalise(wide_BHQK, visible_B1QK, rows).masked_fill(~visible_B1QK, 0.0)
-        # finite: 0; a sum that overflows although its terms are finite needs logits of 1e30
+        # 0 for finite logits; a sum of finite terms overflows only with logits of about 1e30
         nan_if_broken_BHQ1 = 0.0 * wide_BHQK.detach().masked_fill(~visible_B1QK, 0.0).sum(-1, keepdim=True)
         return alpha_BHQK + nan_if_broken_BHQ1
 
     def all_weights(
         self, q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: Bias | None, rows: Mapping[str, Tensor]
     ) -> Tensor:
-        """The weights of every query and key, [B, H, Q, K]: a table of n x n numbers, for whoever asks to see it."""
+        """The weights of every query and key, [B, H, Q, K]: n x n numbers, made only to be returned to the user."""
         rows, keys, blocks = self.counted(rows, keys), self.narrowed(keys), []
         for a, b in query_blocks(q_BHQC, keys, bias):
             logits_BHQK, visible_B1QK = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
@@ -164,18 +164,18 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         return torch.cat(blocks, 2)
 
     def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
-        """The definition as a function of a row that a CPU computes at once with its attention; default None.
+        """The definition as a `RowFunction` for whole_rows.cpp, which computes it on a CPU; default None.
 
-        `rows` are the `row_parameters`. A variant gives None where a kernel of PyTorch's does the same.
+        `rows` are the `row_parameters`. A variant returns None if a kernel of PyTorch computes the same.
         """
         return None
 
     def path(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> Path | None:
-        """What `choose` says of this call."""
+        """The result of `choose` for this call; None for `Form.OWN`."""
         return None if self.form is Form.OWN else choose(self.form, q_BHQC, keys, bias)
 
     def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-        """Whether `attend_fused` computes exactly this, here; default what `choose` says of the form, if it has one."""
+        """Whether `attend_fused` computes this call exactly on this device; by default `path` decides it."""
         return self.path(q_BHQC, keys, bias) is not None
 
     def attend_fused(
@@ -192,7 +192,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         """The definition in a fused form, for finite queries and keys; `rows` are the `row_parameters`."""
         raise NotImplementedError
 
-    @outside_compilation  # the groups are as many, and as long, as the documents make them
+    @outside_compilation  # the number and the sizes of the groups depend on the documents
     def attend_documents(
         self,
         q_BHQC: Tensor,
@@ -204,7 +204,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
-        """Attention within each document; documents of about one length are computed together."""
+        """Attention within each document; documents of similar length are computed together."""
         documents, groups = keys.documents, keys.of_groups()
         assert documents is not None, "of_groups has asked"
         parts = zip(*(documents.split(x) for x in (q_BHQC, k_BGKC, v_BGKC)), groups, strict=True)
@@ -227,7 +227,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
-        """The definition over blocks of rows, whatever fused form there is."""
+        """The definition over blocks of rows, even if there is a fused form."""
 
         def weights_of_rows(logits_BHQK: Tensor, visible_B1QK: Tensor, texts: slice, a: int, b: int) -> Tensor:
             of_texts = {name: value if len(value) == 1 else value[texts] for name, value in rows.items()}
@@ -236,11 +236,14 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         return attend_in_blocks(weights_of_rows, q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
 
     def why_in_blocks(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> str | None:
-        """Why this call has no fused form although another has; default None. No number in it is the call's own."""
+        """The reason if only this call, not all calls, lacks a fused form; default None.
+
+        The text must not contain numbers of the call, or each number would warn again.
+        """
         return None
 
     def announce_blocks(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> None:
-        """Say, once for each combination, that there is no fused form, and what that costs."""
+        """Warn, once for each combination of normaliser and bias, that there is no fused form and how slow that is."""
         combination = type(self).__name__ + (f" with {type(bias).__name__}" if bias is not None else "")
         why = self.why_in_blocks(q_BHQC, keys, bias)
         here = "" if why is None else f" here ({why})"

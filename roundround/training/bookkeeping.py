@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from roundround.records.sharded_checkpoints import ShardedSaver
 
 SECONDS_BETWEEN_LINES = 5.0
-# dense 16-bit peaks in TFLOP/s, of NVIDIA's data sheets; the first whose name is in the device's
+# dense 16-bit peaks in TFLOP/s, from NVIDIA's data sheets; the first key that is part of the device's name applies
 TERAFLOPS = {
     "B200": 2250,
     "H200": 989,
@@ -49,7 +49,7 @@ TERAFLOPS = {
     "RTX 4090": 165,
     "RTX 3090": 71,
 }
-SIDE, N_PRODUCTS = 512, 5  # of the matrices that measure a CPU's peak: 4 ms each on one core
+SIDE, N_PRODUCTS = 512, 5  # matrices whose products measure a CPU's peak: 4 ms a product on one core
 
 
 class Bookkeeping:
@@ -63,7 +63,7 @@ class Bookkeeping:
         self.stop_signal = StopSignal()
 
     def start(self, *, sharded: bool = False) -> None:
-        """Training begins, in all processes at once. sharded: each process has its share of the weights."""
+        """Start training; all processes call this together. sharded: whether each has only a share of the weights."""
         self.run.forget_after(self.first_step)
         self.folder = self.run.directory / "checkpoints"
         if sharded:
@@ -83,7 +83,7 @@ class Bookkeeping:
         return seconds
 
     def skip(self) -> None:
-        """Leave out the time since the last lap, which went into something other than training."""
+        """Leave the time since the last lap out of the count, because it was not spent on training."""
         self.clock = time.monotonic()
 
     def save(
@@ -94,9 +94,9 @@ class Bookkeeping:
         optimizer: dict[str, Any],
         state: dict[str, Any],
     ) -> None:
-        """Write the checkpoint of a step, and delete those that are neither among the newest nor the best.
+        """Write the checkpoint of a step, and delete checkpoints that are neither among the newest nor the best.
 
-        If each process has its share of the weights, all of them call this, and a thread writes them.
+        If the weights are sharded, all processes must call this, and a thread writes the checkpoint.
         """
         if self.saver is None:
             checkpoints.save(self.folder, step=step, weights=weights, optimizer=optimizer, state=state)
@@ -109,20 +109,20 @@ class Bookkeeping:
             self.saver.wait()
 
     def not_finite(self, what: str, step: int) -> NotFinite:
-        """The error for a step that went wrong; it names the checkpoint to go back to."""
+        """The error for a step with numbers that are not finite; it names the newest checkpoint."""
         self.wait_until_saved()
         newest = checkpoints.newest(self.folder)
         left = f"the last good checkpoint is {newest}" if newest else "there is no checkpoint yet"
         return NotFinite(f"{what} at step {step}; {left}; try a lower optim.lr")
 
     def close(self) -> None:
-        """Give the signals and the terminal back."""
+        """Restore the signal handlers and the terminal."""
         self.stop_signal.close()
         self.display.close()
 
 
 class Display:
-    """Shows the step, some numbers and the time left. Silent on every rank but the first."""
+    """Shows the step, some numbers and the time left. `shown` is False on every rank but the first."""
 
     def __init__(self, n_steps: int, first_step: int, *, shown: bool, unit: str = "step") -> None:
         self.n_steps = n_steps
@@ -152,7 +152,7 @@ class Display:
             self.live.update(self.task, completed=step)
 
     def metrics(self, step: int, numbers: str) -> None:
-        """Show the numbers of a logging step; as a plain line at most every few seconds."""
+        """Show the numbers of a logging step; without a terminal, print a line at most every few seconds."""
         if self.live is not None:
             self.live.update(self.task, numbers=numbers)
         elif time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES or step == self.n_steps:
@@ -162,7 +162,7 @@ class Display:
             self.say(f"{self.unit} {step}/{self.n_steps}  {numbers}  {left} left")
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that the progress bar does not overwrite."""
         if not self.shown:
             return
         if self.live is not None:
@@ -197,7 +197,7 @@ class Timed(Dataset[Any]):
 class Meter:
     """The numbers of the steps since the last record.
 
-    flops_per_step: of the model, over all devices. peak: FLOP/s of one of the n_devices; None if unknown.
+    flops_per_step: operations of the model in a step, over all devices. peak: FLOP/s of one device; None if unknown.
     """
 
     def __init__(self, batches: Timed, *, flops_per_step: float, peak: float | None, n_devices: int = 1) -> None:
@@ -205,9 +205,9 @@ class Meter:
         self.waited = 0.0
 
     def numbers(self, n_steps: int, seconds: float) -> dict[str, float]:
-        """mfu: the model's operations as a share of the peak; left out above 1, because then the peak is not known.
-        peak_memory_gb: since the start, in 10^9 bytes, of this process's GPU or else of the process. waiting_share: the
-        share of the seconds in which it waited for a batch.
+        """mfu: the model's operations as a share of the peak; left out above 1, because the assumed peak is then wrong.
+        peak_memory_gb: the peak since the start, in 10^9 bytes, of this process's GPU, or of the process without a GPU.
+        waiting_share: the share of the seconds that were spent waiting for a batch.
         """
         waiting, self.waited = self.batches.seconds - self.waited, self.batches.seconds
         memory = max((cuda.max_memory_allocated(n) for cuda, n in gpus()), default=0) or resident_peak()
@@ -219,7 +219,7 @@ class Meter:
 
 
 def training_flops(decoder: Decoder, *, length: int, scored: float = 1.0) -> float:
-    """Floating-point operations of a token in a forward and a backward pass, attention included.
+    """Floating-point operations for each token in a forward and a backward pass, attention included.
 
     3 * 2 * (M + scored V D + 2 L H C T): M weights of the layers' matrices, V D of the output matrix, L layers of H
     heads of C channels that attend to all T tokens of a window, or to a part of them. Chowdhery et al. 2022,
@@ -240,9 +240,9 @@ def training_flops(decoder: Decoder, *, length: int, scored: float = 1.0) -> flo
 
 
 def peak_flops(device: torch.device, precision: str, *, n_devices: int = 1) -> float | None:
-    """The peak of a device in FLOP/s: a GPU's by its name, in 16 bits; for a CPU it is measured.
+    """The peak of a device in FLOP/s: for a GPU its 16-bit peak, known by name; for a CPU a measurement.
 
-    None for a device whose name is unknown, and if several processes share the cores of a CPU.
+    None if the GPU's name is unknown, or if several processes share the cores of a CPU.
     """
     if device.type == "cpu" and n_devices == 1:
         dtype = {"b": torch.bfloat16, "1": torch.float16, "6": torch.float64}.get(precision[0], torch.float32)

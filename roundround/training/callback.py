@@ -26,7 +26,7 @@ from roundround.training.material import Material
 from roundround.training.module import LanguageModel, gathered, loss_scaler
 from roundround.verbs.train import TrainConfig
 
-STEPS_BETWEEN_AGREEMENTS = 10  # at most, among several processes
+STEPS_BETWEEN_AGREEMENTS = 10  # several processes agree at least this often on whether to stop
 SMALLEST_LOSS_SCALE = 1.0  # below it the gradients themselves overflow float16
 
 
@@ -35,8 +35,8 @@ class TrainingCallback(lightning.Callback):
 
     Intervals are in optimizer steps counted from the start of the run, so a resumed run does the same at the same
     steps. SIGINT and SIGTERM only set a flag. The run then saves its state and stops between steps, on all ranks at
-    once: one process after its step, several at most STEPS_BETWEEN_AGREEMENTS steps later. A validation that is due
-    then is done when the run is resumed; a single process stops in the middle of a validation too.
+    once: a single process after its step, several processes at most STEPS_BETWEEN_AGREEMENTS steps later. If a
+    validation is due at that step, the resumed run does it. A single process also stops in the middle of a validation.
     """
 
     def __init__(
@@ -55,11 +55,12 @@ class TrainingCallback(lightning.Callback):
         self.best: dict[str, Any] = state.get("best", {"step": None, "nats_per_token": math.inf})
         self.validated: dict[str, Any] = state.get("validated", {"step": None, "nats_per_token": math.inf})
         due = first_step % config.validate_every == 0 or first_step == config.trainer.max_steps
-        self.owed = past if due and self.validated["step"] != first_step else None  # it was saved before its validation
+        # a checkpoint that was saved before its validation
+        self.owed = past if due and self.validated["step"] != first_step else None
         self.skipped_steps: int = state.get("skipped_steps", 0)
         self.micro_losses: list[Tensor] = []  # of the step that is not complete
         self.losses: list[Tensor] = []
-        self.n_averaged = 0  # of the losses, over the ranks
+        self.n_averaged = 0  # how many of the losses are averaged over the ranks
         self.norms: list[Tensor] = []
         self.training_seconds = 0.0
 
@@ -85,7 +86,7 @@ class TrainingCallback(lightning.Callback):
             if trainer.is_global_zero:
                 checkpoints.amend(self.owed.folder, best=self.best, validated=self.validated)
             self.bookkeeping.skip()
-        trainer.should_stop = module.step == module.n_steps  # where that was all
+        trainer.should_stop = module.step == module.n_steps  # if the run had no step left
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         self.bookkeeping.wait_until_saved()
@@ -96,7 +97,7 @@ class TrainingCallback(lightning.Callback):
     def on_exception(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
     ) -> None:
-        self.teardown(trainer, pl_module, "fit")  # Lightning calls that only after a fit that went well
+        self.teardown(trainer, pl_module, "fit")  # Lightning calls `teardown` only after a fit without an error
 
     # -- between two steps
 
@@ -138,9 +139,9 @@ class TrainingCallback(lightning.Callback):
             raise Interrupted(stop)
 
     def averaged_over_ranks(self, trainer: lightning.Trainer) -> int | None:
-        """Average the new losses over the ranks; returns the signal to stop for, on which all ranks agree.
+        """Average the new losses over the ranks; returns the stop signal, the same on all ranks, or None.
 
-        One reduction serves both. A rank that stopped alone would leave the others waiting.
+        One reduction does both. If one rank stopped alone, the others would wait for it.
         """
         asked = self.bookkeeping.stop_signal.asked
         if trainer.world_size == 1:
@@ -154,7 +155,7 @@ class TrainingCallback(lightning.Callback):
         return next((signum for signum, share in zip(STOP_SIGNALS, asking, strict=True) if share > 0), None)
 
     def record(self, trainer: lightning.Trainer, step: int) -> None:
-        """Log the steps since the last record, averaged over the ranks; NotFinite if one of them went wrong."""
+        """Log the steps since the last record, averaged over the ranks. Raises NotFinite as `skipped` does."""
         numbers_2S = torch.stack([torch.stack(self.losses), torch.stack(self.norms)]).cpu()
         seconds = self.bookkeeping.lap()
         self.training_seconds += seconds
@@ -184,7 +185,7 @@ class TrainingCallback(lightning.Callback):
         """How many steps the loss scaler of 16-mixed has skipped so far, if there is one.
 
         numbers_2S: loss and gradient norm of each step up to this one. Raises NotFinite if one of them is not finite
-        and no scaler skips it, or if a smaller and smaller scale has not helped.
+        and no scaler skips the step, or if the loss scale has fallen below SMALLEST_LOSS_SCALE.
         """
         wrong = (~numbers_2S.isfinite().all(dim=0)).nonzero().flatten().tolist()
         scaler = loss_scaler(trainer)
@@ -207,14 +208,14 @@ class TrainingCallback(lightning.Callback):
         return {"skipped_steps": self.skipped_steps}
 
     def log_attention(self, trainer: lightning.Trainer, module: LanguageModel, batch: Any, step: int) -> None:
-        """Log what attention does in a text of the step. All processes call it, since parameters may be shared out."""
+        """Log attention statistics of a text of the step. All processes call it: each may hold a share of the model."""
         compiled = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()  # for hooks
         with compiled, trainer.precision_plugin.val_step_context(), gathered(module.decoder):
             text_1T = self.material.text(batch)
             self.run.log(step, **attention_statistics(module.decoder, text_1T, step=step))
 
     def validate(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> bool:
-        """Measure the held-out data, each rank a share; returns whether this is the best so far."""
+        """Measure the held-out data, a share on each rank; returns whether this checkpoint is the best so far."""
         shares = {"rank": trainer.global_rank, "world_size": trainer.world_size}
         handlers = on_signals(interrupt) if trainer.world_size == 1 else {}  # several processes measure to the end
         try:

@@ -30,15 +30,15 @@ from roundround.support.errors import UserError
 from roundround.trained.start import Start, checked_data
 from roundround.verbs.train import TrainConfig
 
-VALIDATION_TOKENS = 8192  # measured at once
-PLATEAU = 0.5  # of the loss of an answer that does not depend on the question, or is guessed from the example
-Measured = dict[str, Any]  # "step", "nats_per_token" and what else is measured with it, by name
+VALIDATION_TOKENS = 8192  # tokens in a batch of validation
+PLATEAU = 0.5  # share of the loss of an answer that ignores the question, or that is guessed from the example
+Measured = dict[str, Any]  # "step", "nats_per_token" and other measurements by name
 
 
 class Material(ABC):
     """A training run's data as the run uses it.
 
-    tokens_per_step: positions of a batch, over all devices. scored_share: the share of positions with a target.
+    tokens_per_step: positions in a batch, over all devices. scored_share: the share of positions with a target.
     """
 
     n_vocab: int
@@ -48,11 +48,11 @@ class Material(ABC):
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What the manifest keeps about it."""
+        """What the manifest records about the data."""
 
     @abstractmethod
     def about(self) -> list[str]:
-        """A line that says what it is, and lines about what may be a mistake."""
+        """A line that describes the data, and lines about possible mistakes."""
 
     @abstractmethod
     def batches(self, shares: Shares) -> Dataset[Any]:
@@ -70,7 +70,7 @@ class Material(ABC):
     def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
         """Sums over one process's share of the held-out data; the sums of all processes are added up.
 
-        All processes call the decoder equally often: each call may wait for the other shares of its parameters.
+        All processes must call the decoder equally often: a call may wait for the parameters of other processes.
         """
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Material(ABC):
 
     @abstractmethod
     def is_better(self, new: Measured, best: Measured) -> bool:
-        """Whether the checkpoint of `new` is to be the best so far."""
+        """Whether the checkpoint of `new` becomes the best so far."""
 
     @abstractmethod
     def describe(self, measured: Measured) -> str:
@@ -97,12 +97,12 @@ class Material(ABC):
     def results(self, best: Measured, curve: Sequence[Measured]) -> tuple[list[dict[str, Any]], dict[str, float]]:
         """The records of a finished run, and the few numbers that its manifest shows.
 
-        best: of its best checkpoint. curve: all its measurements.
+        best: the measurement of its best checkpoint. curve: all its measurements.
         """
 
 
 def material_of(config: TrainConfig, start: Start) -> Material:
-    """What the run learns: a tokenised corpus, from the cache or tokenised now, or a task. It has the vocabulary."""
+    """The material with its vocabulary: a task, or a corpus, tokenised now or read from the cache."""
     source, recipe = start.task or build(config.data, Source), start.tokenizer  # type: ignore[type-abstract]
     if isinstance(source, Corpus | TextTask) and recipe is None:
         raise UserError("tokenizer has no value, and text needs one; give tokenizer=bpe or tokenizer=bytes")
@@ -118,11 +118,11 @@ def material_of(config: TrainConfig, start: Start) -> Material:
 
 @final
 class TextMaterial(Material):
-    """Windows of training text for the loss of every next token, and of held-out text for the same.
+    """Windows of training text and of held-out text; every next token is a target of the loss.
 
-    separate_documents: whether tokens attend only within their document. The first token of a document is still a
-    target, predicted at the token that ends the document before it, from that document alone. So the targets, and with
-    them the mean over micro-batches, processes and held-out text, are the same with and without it.
+    separate_documents: whether tokens attend only within their document. The first token of a document stays a target:
+    the model predicts it at the last token of the document before, and sees only that earlier document. So the same
+    targets count with and without `separate_documents`, and each mean divides by the same number of targets.
     """
 
     def __init__(self, data: TokenData, config: TrainConfig, *, separate_documents: bool) -> None:
@@ -216,7 +216,7 @@ class TextMaterial(Material):
         }
 
     def results(self, best: Measured, curve: Sequence[Measured]) -> tuple[list[dict[str, Any]], dict[str, float]]:
-        """The best held-out loss. Unlike here, `eval` leaves out the tokens that join documents."""
+        """The best held-out loss. It includes the tokens that join documents; `eval` leaves them out."""
         values = self.in_three_units(best)
         scored = {"length": self.length, "joints": "targets", "step": best["step"]}
         return [{"metric": name, **scored, "value": value} for name, value in values.items()], values
@@ -224,7 +224,7 @@ class TextMaterial(Material):
 
 @final
 class TaskMaterial(Material):
-    """Training examples for the loss of their scored targets, and validation examples for how many are all right."""
+    """Training examples, whose scored targets give the loss, and validation examples, whose right answers count."""
 
     def __init__(self, data: TaskData, config: TrainConfig) -> None:
         self.data, self.config, self.task = data, config, data.task
@@ -288,7 +288,7 @@ class TaskMaterial(Material):
         return AnswerScores(sums).values()
 
     def is_better(self, new: Measured, best: Measured) -> bool:
-        """More examples all right, or as many with a lower loss; a loss that is not finite is never the best."""
+        """Whether more examples are fully right, or as many with a lower loss; a loss must be finite."""
         if not math.isfinite(new["nats_per_token"]):
             return False
         new_rank, best_rank = ((m.get("exact_match", -math.inf), -m["nats_per_token"]) for m in (new, best))
@@ -304,7 +304,7 @@ class TaskMaterial(Material):
         return [f"training left the loss plateau at step {left} ({bound})"]
 
     def results(self, best: Measured, curve: Sequence[Measured]) -> tuple[list[dict[str, Any]], dict[str, float]]:
-        """`plateau`: the first measured step below half of what an answer costs unread or guessed; inf without one."""
+        """The records. `plateau` is the first measured step with a loss below `plateau_bound`; inf if there is none."""
         values = {name: value for name, value in best.items() if name != "step"}
         scored = {
             "split": "validation",

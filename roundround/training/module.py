@@ -1,6 +1,6 @@
-"""The LightningModule, and the decoder that it trains: whole in every process, or in shares.
+"""The LightningModule and the decoder that it trains, whole in every process or sharded.
 
-The module has one loss, one optimizer, one schedule, and counts optimizer steps from the start of the run. With FSDP2
+The module has one loss, one optimizer and one schedule. It counts optimizer steps from the start of the run. With FSDP2
 (`fully_shard` of torch.distributed.fsdp), applied here, each process holds a share of every layer's parameters.
 
 Tested by tests/training/test_train.py, test_half_precision.py and test_sharding.py.
@@ -31,15 +31,15 @@ from roundround.trained.start import MakeDecoder, Weights
 from roundround.training.material import Material
 from roundround.training.optim import OptimizerFactory, Schedule
 
-MakeShare = Callable[[DeviceMesh], Decoder]  # of one process, once the processes have met
+MakeShare = Callable[[DeviceMesh], Decoder]  # makes one process's share, once all processes are connected
 
 
 def decoder_of(
     make: MakeDecoder, weights: Weights, past: Checkpoint | None, *, seed: int, compiled: bool, sharded: bool
 ) -> tuple[Decoder, MakeShare | None]:
-    """The decoder with its weights. If parameters are shared out: a plan of it, and what makes a process's share.
+    """The decoder with its weights. If sharded: the decoder on the meta device, and a function that makes a share.
 
-    past: the checkpoint of a run that is resumed, which then has the weights.
+    past: the checkpoint of a resumed run, whose weights are loaded instead of `weights`.
     """
 
     def share(mesh: DeviceMesh) -> Decoder:
@@ -66,9 +66,9 @@ def decoder_of(
 def sharded_decoder(make: MakeDecoder, mesh: DeviceMesh, *, seed: int, compiled: bool) -> Decoder:
     """The decoder with this process's share of its parameters: no process ever holds more than one whole layer.
 
-    Layers are made and drawn one after the other, as in one process, so all weights are the same to the last bit. The
-    embeddings, the last norm and the parameters of encodings are one more unit. It stays gathered until the end of the
-    backward pass, because the embeddings are needed at both ends.
+    Layers are made and initialised one after the other, as in one process, so all weights are equal to the last bit.
+    The embeddings, the last norm and the parameters of encodings form one more FSDP unit. This unit stays gathered
+    until the end of the backward pass, because both the input and the output use the embeddings.
     """
 
     def shard_layer(layer: Block) -> None:
@@ -84,7 +84,7 @@ def sharded_decoder(make: MakeDecoder, mesh: DeviceMesh, *, seed: int, compiled:
 
 @contextmanager
 def gathered(decoder: Decoder) -> Iterator[None]:
-    """Inside, all parameters outside of the layers are whole, so that `hidden` and `unembed` may be called too."""
+    """Inside, the parameters outside the layers are not sharded, so `hidden` and `unembed` may be called directly."""
     module: nn.Module = decoder
     if not isinstance(module, FSDPModule):
         yield
@@ -99,8 +99,8 @@ def gathered(decoder: Decoder) -> Iterator[None]:
 class LanguageModel(lightning.LightningModule):
     """A decoder and the loss of the material that it learns. `first_step`: the step from which a resumed run continues.
 
-    If parameters are shared out, `decoder` is a plan on the meta device until the processes have met; `share` then
-    makes the share of this process.
+    If parameters are sharded, `decoder` is on the meta device until all processes are connected; `share` then makes the
+    share of this process.
     """
 
     def __init__(
@@ -161,9 +161,9 @@ class LanguageModel(lightning.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Lightning's clipping; it is here to record the norm, and the rate of the coming update.
+        """Clip as Lightning does, and record the gradient norm and the learning rate of the coming update.
 
-        In 16-mixed a fused optimizer unscales the gradients itself, after clipping; so they are unscaled here before.
+        In 16-mixed a fused optimizer unscales the gradients only after clipping, so this method unscales them first.
         """
         scaler = loss_scaler(self.trainer)
         if scaler is not None and optimizer.defaults.get("fused"):
@@ -173,9 +173,9 @@ class LanguageModel(lightning.LightningModule):
 
 
 def clip(module: nn.Module, limit: float | None, *, by_value: bool) -> Tensor:
-    """Clip gradients by the norm of all of them together, or each number; returns that norm before. None clips none.
+    """Clip gradients by their total norm, or each number by value; returns the total norm before clipping.
 
-    Each process clips its rows of a sharded module, by the norm of all rows.
+    `limit` None clips nothing. Each process clips its rows of a sharded module, by the norm of all rows.
     """
     parameters = [p for p in module.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
@@ -200,7 +200,7 @@ def loss_scaler(trainer: lightning.Trainer) -> torch.amp.GradScaler | None:
 
 
 def about_softmax(run: Run, decoder: Decoder) -> list[str]:
-    """A line if another normaliser is the plain softmax in training; the manifest records whether it is."""
+    """A line if a normaliser other than `Softmax` acts as the plain softmax in training; the manifest records this."""
     as_softmax = trains_as_softmax(decoder)
     run.note(trains_as_softmax=as_softmax)
     if not as_softmax or isinstance(decoder.layers[0].self_attn.softmax, Softmax):

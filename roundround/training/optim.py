@@ -1,8 +1,7 @@
-"""Optimizers, as a config node before there are parameters, and schedules of the learning rate.
+"""Optimizers, which a config can describe before there are parameters, and schedules of the learning rate.
 
-Schedules are not torch's `SequentialLR` of `LinearLR` and `CosineAnnealingLR`: those multiply the last rate by a ratio,
-so only 60 of 600 rates come out bit-equal, and a resumed run would have to replay them. Here a rate is a function of
-the step alone.
+Here a rate is a function of the step alone. Torch's `SequentialLR` of `LinearLR` and `CosineAnnealingLR` multiplies the
+last rate by a ratio: a resumed run would have to compute all earlier rates, and only 60 of 600 would be bit-equal.
 
 Tested by tests/training/test_recipe.py and tests/training/test_muon.py.
 """
@@ -21,7 +20,7 @@ from roundround.support.errors import UserError
 
 
 class OptimizerFactory:
-    """Base: holds the settings of Adam and its kind, and makes the torch optimizer when the module exists."""
+    """Base: holds the settings of an Adam-like optimizer, and makes the torch optimizer when the module exists."""
 
     def __init__(
         self, *, lr: float, betas: list[float], eps: float, weight_decay: float, decay_biases: bool = False
@@ -31,7 +30,7 @@ class OptimizerFactory:
         self.decay_biases = decay_biases
 
     def check(self, module: nn.Module, *, sharded: bool) -> None:
-        """Raises UserError if it cannot train this module, or one whose parameters are shared out; default never.
+        """Raises UserError if the optimizer cannot train this module, or not if it is sharded; the default accepts all.
 
         The module may be on the meta device.
         """
@@ -41,7 +40,7 @@ class OptimizerFactory:
         raise NotImplementedError
 
     def groups(self, module: nn.Module) -> list[dict[str, Any]]:
-        """Parameters that decay and those that do not: gains, biases and other vectors, unless `decay_biases`."""
+        """Parameters that decay and parameters that do not: gains, biases, other vectors, unless `decay_biases`."""
         parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         without_decay = [] if self.decay_biases else parameters
         vectors = {name for name, p in without_decay if p.ndim < 2 or name.endswith("bias")}
@@ -149,7 +148,7 @@ class Muon(OptimizerFactory):
         return Together([muon, torch.optim.AdamW(groups, betas=self.betas, eps=self.eps, fused=True)])
 
     def sorted_parameters(self, module: nn.Module) -> dict[str, list[Tensor]]:
-        """The parameters that learn: Muon's matrices, and the kinds of AdamW's that may have their own rates."""
+        """The trainable parameters: Muon's matrices, and AdamW's parameters by kind; a kind may have its own rate."""
         matrices = {
             f"{name}.weight"
             for name, part in module.named_modules()
@@ -172,7 +171,7 @@ class Muon(OptimizerFactory):
 
 
 class Together(torch.optim.Optimizer):
-    """Several optimizers of different parameters as one: their groups in one list, their states in one table."""
+    """Several optimizers of different parameters as one, with one list of groups and one dict of states."""
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
         super().__init__([group for part in parts for group in part.param_groups], {})
@@ -205,7 +204,7 @@ class Together(torch.optim.Optimizer):
 
 
 class Schedule:
-    """Base: a linear warm-up, then whatever the variant does with the rest."""
+    """Base: a linear warm-up, then `after_warmup` of the variant."""
 
     def __init__(self, *, warmup_steps: int, final_fraction: float) -> None:
         self.warmup_steps, self.final_fraction = warmup_steps, final_fraction

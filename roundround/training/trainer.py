@@ -1,7 +1,7 @@
-"""Lightning's Trainer: the arguments that a run honours, how it is made, its processes, what it prints.
+"""Lightning's Trainer: the arguments that a run accepts, how it is made, its processes, what it prints.
 
-The private parts of Lightning that the project needs are used here alone: `_data_parallel_size` and
-`_launch_process_observer`. Tested by tests/training/test_trainer.py.
+Only this module uses private parts of Lightning: `_data_parallel_size` and `_launch_process_observer`.
+Tested by tests/training/test_trainer.py.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ HONOURED = (
     *("accelerator", "devices", "num_nodes", "strategy", "precision", "deterministic", "benchmark", "detect_anomaly"),
     *("gradient_clip_val", "gradient_clip_algorithm"),
     "profiler",  # the report goes to the log of the run
-    "peak_flops",  # for `bookkeeping.py`; it stands beside Lightning's arguments and is not handed to it
+    "peak_flops",  # for `bookkeeping.py`; it is no argument of Lightning's Trainer
 )
 SHARDS = "fsdp2"
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true", SHARDS)
@@ -56,7 +56,7 @@ WEIGHTS_IN_16_BITS = ("16-true", "bf16-true", "transformer-engine", "transformer
 
 
 def check_trainer(settings: Mapping[str, Any]) -> None:
-    """Raises UserError for the first argument that a run would not honour. Lightning checks the other values."""
+    """Raises UserError for the first argument that a run does not accept. Lightning checks the other values."""
     for name in settings:
         if name not in (*HONOURED, "_target_"):
             raise UserError(f"a run has no trainer.{name}{nearest(name, HONOURED)}")
@@ -84,7 +84,7 @@ def shards(settings: Mapping[str, Any]) -> bool:
 
 
 class FullyShardedStrategy(ModelParallelStrategy):
-    """Lightning's strategy with all processes in one mesh, among which both batches and parameters are shared out."""
+    """Lightning's strategy with all processes in one mesh; each gets a share of the batches and of the parameters."""
 
     def setup_environment(self) -> None:
         self._data_parallel_size = self.num_nodes * self.num_processes  # Lightning's "auto" is the number of nodes
@@ -94,7 +94,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
 def check_model_fits(decoder: nn.Module, trainer: Mapping[str, Any]) -> None:
     """Raises UserError if memory is too small for weights, gradients and Adam's moments, or a process's share of them.
 
-    decoder: a plan of it on the meta device.
+    decoder: the decoder on the meta device.
     """
     n_parameters = sum(parameter.numel() for parameter in decoder.parameters())
     n_shares = memories(trainer) if shards(trainer) else 1
@@ -129,7 +129,7 @@ def memories(trainer: Mapping[str, Any]) -> int:
 
 
 def make_trainer(node: Node[lightning.Trainer], run: Run, n_steps: int) -> lightning.Trainer:
-    """Lightning's Trainer for the steps that are left; UserError for what it refuses."""
+    """Lightning's Trainer for the remaining steps. Raises UserError if Lightning refuses an argument."""
     settings = plain(node)
     gpu = settings["accelerator"] in ("gpu", "cuda") or (
         settings["accelerator"] == "auto" and torch.cuda.is_available()
@@ -171,10 +171,11 @@ def make_trainer(node: Node[lightning.Trainer], run: Run, n_steps: int) -> light
 
 
 def who_starts_processes() -> dict[str, Any]:
-    """The Trainer's arguments for its processes. UserError in a script of sbatch for several tasks: it starts one.
+    """The Trainer's arguments for its processes.
 
-    The processes of srun get the variables of torchrun: Lightning's class for Slurm refuses `srun -n2`, which does not
-    give the number of tasks on a machine, and puts Slurm jobs back into the queue by itself.
+    Raises UserError in an sbatch script for several tasks without srun, because only one process would start.
+    Processes of srun get the variables of torchrun. Lightning's own class for Slurm is not used: it refuses `srun -n2`,
+    which does not set the number of tasks on a machine, and it requeues Slurm jobs by itself.
     """
     launched = launched_from_outside()
     if launched is not None:
@@ -193,12 +194,12 @@ def who_starts_processes() -> dict[str, Any]:
     if launched is not None and without_srun(launched) and launched.n_processes > 1:
         raise UserError(f"this Slurm job has {launched.n_processes} tasks; put srun in front of the command")
     if in_shell_of_salloc() and (launched is None or launched.launcher == "Lightning"):
-        return {"plugins": [LightningEnvironment()]}  # it would ask for the rank of a task
+        return {"plugins": [LightningEnvironment()]}  # Lightning would read the rank of a Slurm task
     return {}
 
 
 def check_processes(global_rank: int, n_devices: int) -> None:
-    """Raises UserError if the Trainer counts other processes than were started: ranks would wait, or repeat work."""
+    """Raises UserError if the Trainer expects another number of processes: ranks would wait, or repeat work."""
     launched = launch()
     if launched is not None and (launched.rank, launched.n_processes) != (global_rank, n_devices):
         raise UserError(
@@ -211,8 +212,8 @@ def check_processes(global_rank: int, n_devices: int) -> None:
 def processes_of_lightning(peers: Peers) -> Iterator[None]:
     """Inside, processes that Lightning starts join this one, which is the first, and are watched.
 
-    Lightning kills all with SIGKILL once one has failed. Here the kill waits some seconds, in which the others can
-    report and record which process is missing; it is for processes that hang.
+    If a process fails, Lightning kills the others at once with SIGKILL. Here the kill waits some seconds, so the others
+    can report which process is missing and end by themselves; it only ends processes that hang.
     """
     theirs = subprocess_script._launch_process_observer
 
@@ -250,7 +251,7 @@ def end_with(children: list[subprocess.Popen[bytes]], peers: Peers) -> None:
 
 
 def messages_in_log() -> None:
-    """From now on Lightning prints nothing to the terminal: its messages go to the log of the run."""
+    """Send Lightning's messages to the log of the run instead of the terminal."""
     for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
