@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from roundround.kernels.precision import at_least_float32
 from roundround.model.decoder import Decoder
 
+FEWEST = 100  # targets; the standard error of a mean loss is about 0.2 nats there
+
 
 class Windows(Protocol):
     """Rows of token ids [n, T + 1], in memory or on disk."""
@@ -121,6 +123,30 @@ class PositionLoss:
         """Mean loss in nats of the targets at each position; None where there is none."""
         pairs = zip(self.sum_T.tolist(), self.count_T.tolist(), strict=True)
         return [total / count if count else None for total, count in pairs]
+
+
+def n_targets(loss: PositionLoss, first: int = 0, last: int | None = None) -> int:
+    """Number of targets at the positions first..last."""
+    return int(loss.count_T[first:last].sum())
+
+
+def bins(loss: PositionLoss, first: int = 64) -> list[tuple[int, int]]:
+    """Ranges [a, b) of positions, whose ends double from `first` up to the length: (0, 64), (64, 128), (128, 256), ...
+
+    Each is merged with the next ones until it has FEWEST targets; the rest goes to the last.
+    """
+    longest = len(loss.sum_T)
+    ends, found = [min(first, longest)], list[tuple[int, int]]()
+    while ends[-1] < longest:
+        ends.append(min(2 * ends[-1], longest))
+    begin = 0
+    for end in ends:
+        if n_targets(loss, begin, end) >= FEWEST:
+            found.append((begin, end))
+            begin = end
+    if begin < longest:
+        found.append((found.pop()[0] if found else begin, longest))
+    return found
 
 
 @torch.no_grad()

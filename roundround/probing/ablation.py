@@ -15,39 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roundround.model.scoring import PositionLoss
+from roundround.model.scoring import FEWEST, PositionLoss, n_targets
 from roundround.probing.probe import batches, check_texts
 from roundround.probing.probed_model import ProbedModel, filled_up
 from roundround.support.errors import UserError
 
-FEWEST = 100  # targets; the standard error of a mean loss is about 0.2 nats there
 FEW = "*"  # what marks a number from fewer
-
-Range = tuple[int, int]
-
-
-def n_targets(loss: PositionLoss, first: int = 0, last: int | None = None) -> int:
-    """Number of targets at the positions first..last."""
-    return int(loss.count_T[first:last].sum())
-
-
-def bins(loss: PositionLoss, first: int = 64) -> list[Range]:
-    """Ranges [a, b) of positions, whose ends double from `first` up to the length: (0, 64), (64, 128), (128, 256), ...
-
-    Each is merged with the next ones until it has FEWEST targets; the rest goes to the last.
-    """
-    longest = len(loss.sum_T)
-    ends, found = [min(first, longest)], list[Range]()
-    while ends[-1] < longest:
-        ends.append(min(2 * ends[-1], longest))
-    begin = 0
-    for end in ends:
-        if n_targets(loss, begin, end) >= FEWEST:
-            found.append((begin, end))
-            begin = end
-    if begin < longest:
-        found.append((found.pop()[0] if found else begin, longest))
-    return found
 
 
 def mark(loss: PositionLoss, first: int = 0, last: int | None = None) -> str:

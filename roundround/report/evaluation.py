@@ -23,8 +23,7 @@ from rich.table import Table
 
 from roundround.analysis.intervals import error_widths, half_width, wilson
 from roundround.asking.reader import Reader
-from roundround.model.scoring import AnswerScores, PositionLoss
-from roundround.probing.ablation import bins, n_targets
+from roundround.model.scoring import AnswerScores, PositionLoss, bins, n_targets
 from roundround.probing.dispersion import MEASURES, Dispersion
 from roundround.report.drawing.figures import save_drawing
 from roundround.report.drawing.tables import Record, number

@@ -21,8 +21,8 @@ from rich.table import Table
 from torch import Tensor
 
 from roundround.config.verb import FigureStyle
-from roundround.model.scoring import PositionLoss
-from roundround.probing.ablation import FEW, FEWEST, bins, mark, n_targets
+from roundround.model.scoring import FEWEST, PositionLoss, bins, n_targets
+from roundround.probing.ablation import FEW, mark
 from roundround.probing.layout import KINDS, Layout, same, stacked
 from roundround.probing.probe import Probe
 from roundround.probing.rows import BANDS, PLACES, PromptRecord

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import installed
+from roundround.model import scoring
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation, rows
 from roundround.probing.layout import Layout
@@ -380,10 +381,10 @@ def losses(*counts: int) -> PositionLoss:
 
 def test_a_bucket_of_few_targets_joins_its_neighbour() -> None:
     stories = losses(*[200] * 128, *[1] * 5)  # as many texts that end at about the same place
-    assert ablation.bins(stories) == [(0, 64), (64, 133)]
-    assert ablation.bins(losses(*[1] * 80)) == [(0, 80)]
-    assert ablation.bins(losses(*[8] * 64), 1) == [(0, 16), (16, 32), (32, 64)]
-    assert ablation.bins(losses(*[100] * 3), 1) == [(0, 1), (1, 2), (2, 3)]
+    assert scoring.bins(stories) == [(0, 64), (64, 133)]
+    assert scoring.bins(losses(*[1] * 80)) == [(0, 80)]
+    assert scoring.bins(losses(*[8] * 64), 1) == [(0, 16), (16, 32), (32, 64)]
+    assert scoring.bins(losses(*[100] * 3), 1) == [(0, 1), (1, 2), (2, 3)]
 
 
 def test_tables_say_how_many_targets_a_number_has_and_mark_few(capsys: pytest.CaptureFixture[str]) -> None:

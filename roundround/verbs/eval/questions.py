@@ -45,8 +45,7 @@ from roundround.distributed.device import describe_device
 from roundround.distributed.peers import Peers
 from roundround.kernels.trial import FallsBack
 from roundround.model.decoder import Decoder
-from roundround.model.scoring import AnswerScores, score_answers
-from roundround.probing.ablation import FEWEST, n_targets
+from roundround.model.scoring import FEWEST, AnswerScores, n_targets, score_answers
 from roundround.probing.dispersion import Dispersion, watched
 from roundround.records.opening import opened_run
 from roundround.records.run import Invocation, Run

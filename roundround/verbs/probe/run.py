@@ -28,9 +28,8 @@ from roundround.config.recorded import give_theta
 from roundround.config.verb import FigureStyle
 from roundround.distributed.device import describe_device, pick_device
 from roundround.kernels.trial import FallsBack
-from roundround.model.scoring import PositionLoss
+from roundround.model.scoring import PositionLoss, n_targets
 from roundround.probing import ablation
-from roundround.probing.ablation import n_targets
 from roundround.probing.probe import check, observe
 from roundround.probing.probed_model import ProbedModel
 from roundround.probing.rows import N_LISTS, entropy_by_length
