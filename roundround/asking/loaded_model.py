@@ -111,12 +111,15 @@ def given_to_read(
     if isinstance(data, str):
         corpus = build(load_option("data", data), Source)  # type: ignore[type-abstract]
         if not isinstance(corpus, Corpus):
-            raise UserError(f"data={data} is a task; roundround eval data={data} counts its right answers")
+            raise UserError(f"data={data} is a task; to count right answers use roundround eval data={data}")
     with in_evaluation_mode(model), ExitStack() as stack:
         if isinstance(model, Decoder):
             vocabulary, device = vocabulary_of_run(tokenizer), model.embed_tokens.weight.device
             if vocabulary.first is not None:
-                raise UserError("the model learned a task; roundround eval run=RUN counts its right answers")
+                raise UserError(
+                    "this reads text, and the model learned a task; to count its right answers use roundround eval "
+                    "run=RUN"
+                )
             if bos == "true":
                 raise UserError("bos=true is for a Hugging Face model; a run learned windows that begin anywhere")
             check_lengths(model, max(lengths), f"length={max(lengths)}", type(model.encoding).__name__)

@@ -227,7 +227,10 @@ def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> To
 
 
 def check_dispersion(dispersion: bool, *, separate: bool) -> None:
-    """UserError for the dispersion of separate documents: rows are counted by their position in the window."""
+    """Raises UserError if `dispersion` is asked for documents that do not see each other.
+
+    It counts a row by its position in the window, not in its document.
+    """
     if separate and dispersion:
         raise UserError(
             "dispersion=true reads windows as one text, and here documents do not see each other; give "
@@ -294,13 +297,16 @@ def subject_choices(cfg: DictConfig, invocation: Invocation, *, with_data: bool 
 
 
 def refuse_checkpoint(invocation: Invocation) -> None:
-    """UserError where the command line names a checkpoint of a pretrained model, which has none."""
+    """Raises UserError if the command line gives `checkpoint` for a pretrained model, which has no checkpoints."""
     if "checkpoint" in overridden(invocation.overrides):
         raise UserError("checkpoint= is of a run, and a pretrained model has none; give run=, or leave it out")
 
 
 def run_of(config: Any) -> TrainedRun:
-    """The training run that a verb's config names by `run`, with its nodes in place of the run's. UserError."""
+    """The training run that `run` names, with the config's `pe` and `softmax` instead of the run's own if given.
+
+    Raises UserError if there is no such finished run.
+    """
     source = find_run(config.run, config.outputs, "train", done=True)
     return TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax)
 

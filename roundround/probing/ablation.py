@@ -24,7 +24,7 @@ FEW = "*"  # what marks a number from fewer
 
 
 def mark(loss: PositionLoss, first: int = 0, last: int | None = None) -> str:
-    """What stands behind a number of these positions: nothing, or the mark of a small sample."""
+    """What is printed after a number from these positions: FEW if it has fewer than FEWEST targets, else nothing."""
     return "" if n_targets(loss, first, last) >= FEWEST else f" {FEW}"
 
 
@@ -43,7 +43,7 @@ class Band:
 
 
 def parse_band(text: str) -> Band:
-    """`lowest:0.25`. UserError for anything else."""
+    """The band that a text such as `lowest:0.25` means. Raises UserError if the text has another form."""
     end, colon, number = str(text).partition(":")
     try:
         fraction = float(number)
@@ -58,7 +58,7 @@ def parse_band(text: str) -> Band:
 
 
 def without(table_P: Tensor, bands: Sequence[Band]) -> Tensor:
-    """A table of frequencies with the bands' set to zero; pairs that do not rotate are not counted."""
+    """The table with the bands' frequencies set to zero; a band's fraction counts only the pairs that rotate."""
     rotated = torch.nonzero(table_P > 0)[:, 0]
     by_speed = rotated[table_P[rotated].argsort(descending=True)]  # fastest first
     left = table_P.clone()
@@ -78,7 +78,7 @@ def text_loss(
 ) -> PositionLoss:
     """The loss of texts (token ids), each by itself, every token but the first a target.
 
-    scored: of examples of a task, which of their tokens are targets.
+    scored: for each text, which of its tokens are targets (for examples of a task); None for all.
     """
     check_texts(texts)
     loss = PositionLoss(max(map(len, texts)) - 1)

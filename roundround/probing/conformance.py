@@ -45,7 +45,7 @@ class Held:
 
 
 def check_conformable(encoding: PositionalEncoding) -> None:
-    """UserError for an encoding that queries, keys and positions do not determine."""
+    """Raises UserError if the encoding depends on more than queries, keys and positions, such as learned parameters."""
     own, plain = type(encoding), PositionalEncoding
     hooked = own.embed is not plain.embed or own.prepare_layer is not plain.prepare_layer
     if hooked or next(encoding.parameters(), None) is not None:
@@ -63,7 +63,7 @@ def drawn(shape: AttentionShape, positions: Sequence[int], seed: int) -> dict[st
 
 @torch.no_grad()
 def made(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What the encoding makes of `given`, by the names of MADE, in float32; no frequencies of one that has none.
+    """The tensors of MADE that the encoding computes from `given`, in float32; inv_freq, cos and sin only if rotary.
 
     inv_freq: radians per token [P]. cos, sin: of each pair, times the attention factor, [N, P]. q_rotated, k_rotated:
     as q and k. logits: scale q . k plus the bias, [H, N, N]; 0 where the key comes after the query.
@@ -108,7 +108,7 @@ def allowances(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dic
     """How far two float32 implementations may lie apart in each value: a frequency rounds by a few units in its last
     place, the angle of a pair by as much times the position, and what follows by that times the vectors it multiplies.
 
-    Infinite where that is as much as the value itself may be: there, nothing can be told.
+    Infinite if the allowed difference exceeds the largest size of the value: such a value cannot be compared.
     """
     ours = made(encoding, given)
     pos_N1, n_channels = given["positions"].double()[:, None], given["q"].shape[-1]

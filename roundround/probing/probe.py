@@ -175,7 +175,7 @@ def observe(
 def check(probed: ProbedModel, tokens: Sequence[int], *, ablated: bool = False) -> list[Layout]:
     """The self-test alone, on rows from these tokens, and the layouts that it reads.
 
-    UserError for an unknown layout or a model that is not causal.
+    Raises UserError if the layout is unknown or the model is not causal.
     """
     return observe(probed, [tokens[:SHARED_BATCH_MAX_TOKENS]], rows=False, entropy=False, ablated=ablated).layouts
 
@@ -192,7 +192,7 @@ class Watch:
         self.records: dict[int, LayerRecord] = {}
 
     def begin(self, batch: Sequence[Sequence[int]], test: SelfTest | None, prompt: Sequence[int] | None) -> None:
-        """What the next calls of all layers will be about: texts, behind the self-test's rows and the prompt if any."""
+        """Says what the next calls hold: the rows of the self-test and the prompt if there are any, then texts."""
         self.batch, self.test, self.prompt, self.called = batch, test, prompt, set[int]()
         self.longest = max(map(len, batch), default=0)
         lengths_B1 = torch.tensor([[len(text)] for text in batch])
@@ -253,7 +253,7 @@ class Watch:
 
 
 def first_tokens(keys: Keys, n: int) -> Keys:
-    """The same for the first n tokens alone."""
+    """The keys and queries of the first n tokens of the first text."""
     return Keys(q_pos_BQ=keys.q_pos_BQ[:1, :n], k_pos_BK=keys.k_pos_BK[:1, :n]).within(keys.window, keys.chunk)
 
 
@@ -285,6 +285,6 @@ def batches(
 
 
 def check_texts(texts: Sequence[Sequence[int]]) -> None:
-    """UserError where there is no text, or one of fewer than two tokens."""
+    """Raises UserError if there is no text, or if a text has fewer than two tokens."""
     if min(map(len, texts), default=0) < 2:
         raise UserError("a probe needs at least one text, and two tokens in every text")

@@ -130,7 +130,7 @@ class WeightsOfRun(Weights):
 def same_part(name: str, decoder: Decoder, before: Decoder) -> str | None:
     """The name that a parameter of an encoding or normaliser had in another decoder; None where its class is another.
 
-    Encodings are numbered anew where a kind of layer has another one: by the layer they are found again.
+    A new encoding for one kind of layer can change the numbers of all encodings, so an encoding is found by its layer.
     """
     room, number, own = name.split(".", 2)
     if room != "encodings":
@@ -166,7 +166,7 @@ class Start:
 def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[TrainConfig, Start]:
     """The typed config of a training run and where it starts, from the config as it was composed, which stays as it is.
 
-    Raises UserError where that cannot be.
+    Raises UserError if the config cannot start a run.
     """
     cfg, overrides, directory = copy.deepcopy(cfg), invocation.overrides, invocation.directory
     OmegaConf.set_struct(cfg, False)
@@ -248,7 +248,7 @@ def decide_by_data(cfg: DictConfig, overrides: list[str], choices: dict[str, Any
 
     Returns the task; None for text.
 
-    Raises UserError for minimal pairs, and for what the command line says of text beside a task.
+    Raises UserError if the data are minimal pairs, or if the command line sets a key of text for a task.
     """
     keys, kind = overridden(overrides), target_class(cfg.data, Source)
     if issubclass(kind, MinimalPairs):
@@ -338,10 +338,10 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, dict[s
 
 
 def checked_data(data: Data, before: Mapping[str, Any], n_rows: int | None) -> Data:
-    """The data with as many ids as the embeddings have rows, which may be more than tokens in use.
+    """The data with `n_vocab` set to `n_rows`, the number of rows of the embeddings; None leaves the data unchanged.
 
-    before: what the manifest of a resumed run says of its data. Raises UserError where these are others, or where the
-    rows are too few.
+    before: what the manifest of a resumed run records about its data. Raises UserError if the data have changed since,
+    or if the embeddings have fewer rows than the tokenizer has ids.
     """
     now: dict[str, Any] = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
     if isinstance(data, TokenData):

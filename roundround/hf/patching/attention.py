@@ -105,7 +105,8 @@ def attention_layers(model: nn.Module) -> list[nn.Module]:
     ]
     if not found:
         raise UserError(
-            f"{type(model).__name__} has no attention layers of a known form; of an export ask its run instead: run=DIR"
+            f"{type(model).__name__} has no attention layers of a known form; "
+            "if it is an export, give the run that it came from: run=DIR"
         )
     return sorted(found, key=lambda m: int(m.layer_idx))  # type: ignore[arg-type]
 

@@ -133,7 +133,7 @@ def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encod
 def check_alike(
     make_encoding: MakeEncoding, shapes: Sequence[AttentionShape], of_layers: Sequence[PositionalEncoding]
 ) -> None:
-    """Raises UserError where layers that share an encoding would each have another."""
+    """Raises UserError if `make_encoding` would give layers that share an encoding different ones."""
     for shape, shared in zip(shapes, of_layers, strict=True):
         if shared.shape == shape:
             continue
@@ -145,7 +145,10 @@ def check_alike(
             names = (
                 f"{type(own).__name__} in layer {shape.layer}, {type(shared).__name__} in layer {shared.shape.layer}"
             )
-            raise UserError(f"pe= differs by layer ({names}), and layers of one kind share an encoding; use pattern=")
+            raise UserError(
+                f"pe= would give layers of one kind different encodings ({names}), but these layers share one; "
+                "set the encoding of each kind with pattern="
+            )
 
 
 def rotations_of(
