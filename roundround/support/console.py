@@ -79,6 +79,7 @@ def print_table(
     """
     if quiet:
         return
+    from rich import box
     from rich.console import Console
 
     stream = sys.stdout if on_output else sys.stderr
@@ -90,6 +91,9 @@ def print_table(
         if isinstance(table, str):
             console.print(escaped(table), width=room)
             continue
+        if table.box is box.HEAVY_HEAD:  # rich's own choice
+            table.box, table.pad_edge = box.SIMPLE_HEAD, False
+            table.title_justify = table.caption_justify = "left"
         names = [str(column.header) for column in table.columns]
         leave = [name for name in first_to_leave if name in names]
         kept = [[name for name in names if name not in leave[:n]] for n in range(len(leave) + 1)]

@@ -95,7 +95,7 @@ def pretrained(
 ) -> Iterator[AskedModel]:
     """A pretrained model, patched inside the block."""
     refuse_checkpoint(invocation)
-    if config.run != "last":
+    if config.run != "last" or "run" in overridden(invocation.overrides):
         raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
     if config.pattern is not None:
         raise UserError(
