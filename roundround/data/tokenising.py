@@ -46,6 +46,7 @@ from roundround.data.tokenizers import (
 )
 from roundround.distributed.interruption import interrupts_blocked
 from roundround.support.errors import UserError, one_line
+from roundround.support.files import leftovers
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +166,8 @@ def _build(
     n_processes: int | None,
 ) -> Entry:
     """Tokenises the shards that are missing or incomplete. If it is stopped, the complete shards are kept."""
+    for path in leftovers(store.path, ["*.json"]) if store.path is not None else []:
+        path.unlink()
     sizes = store.sizes()
     log.info("tokenising the corpus once; kept in %s", store.address)
     whole: dict[int, dict[str, Any]] = {}

@@ -113,6 +113,8 @@ def check_free(destination: Path) -> None:
         destination.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"to={destination} cannot be written: {error.strerror}") from error
+    if not os.access(destination.parent, os.W_OK):
+        raise UserError(f"to={destination} cannot be written: permission denied")
 
 
 def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
