@@ -360,11 +360,11 @@ def train(*words: str) -> Run:
 def plot(result: object, what: str | None = None) -> Any:
     """Draw what `roundround report` shows of a result, as a matplotlib Figure; a notebook shows it.
 
-    result, what: a `Probe` (`labels`, `logits_by_frequency`, `without_a_band`, `norms`, `heads`); a `Comparison` (by
-    the names of the files that `roundround compare` leaves; quality by context length first); `AttentionWeights` (`all`
-    heads, or one such as `2.3` of layer 2, head 3, with its tokens); or a run, by its directory too (the sections of
-    its page that have curves, such as `curves`). Without `what` it draws the first of these. Raises UserError for
-    another name, or if there is nothing to draw.
+    result: a `Probe`, a `Comparison`, `AttentionWeights`, or a run or its directory. what: the name of a picture; None
+    for the first that the result has. A `Probe` has `labels`, `logits_by_frequency`, `without_a_band`, `norms` and
+    `heads`. A `Comparison` has the files that `roundround compare` writes, quality by context length first.
+    `AttentionWeights` have `all`, and each head with its tokens, such as `2.3` for layer 2, head 3. A run has the
+    sections of its page with curves, such as `curves`. Raises UserError for another name, or if nothing can be drawn.
 
         rr.plot(weights, "2.3").savefig("head.pdf")
     """

@@ -239,7 +239,10 @@ def directories_of(word: str, outputs: str, *verbs: str | None, levels: float = 
 
 
 def last(before: int, outputs: str, *verbs: str | None) -> Path:
-    """The run that started last under `outputs`, or the one so many before it. UserError where there are too few."""
+    """The run under `outputs` that started last, or for `before` = N the Nth run before it.
+
+    verbs: count only runs of these verbs; none for all. Raises UserError if there are too few runs.
+    """
     folder = home_expanded(outputs, "outputs")
     newest = newest_first(*([folder / verb for verb in verbs if verb] or [folder]))
     if before < len(newest):

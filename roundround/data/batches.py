@@ -220,7 +220,7 @@ class Shares:
 
 
 class TrainingWindows(Dataset[Tensor]):
-    """One rank's micro-batches of windows, in order: each is some rows of a `global_batch`, [rows, length + 1].
+    """One rank's micro-batches, in order, [rows, length + 1]: this rank's share of the windows of each step (`Shares`).
 
     Use a DataLoader with batch_size=None, which keeps the order with any number of workers.
     """

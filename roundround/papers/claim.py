@@ -149,11 +149,11 @@ class Finding:
 
 
 def checks_of(name: str) -> tuple[Callable[[], Finding], Callable[..., Finding] | None]:
-    """The functions that check the statement of this name. UserError where there is none.
+    """The functions that check the statement of this name. Raises UserError if there is none.
 
-    The first works on the paper's construction, in float64 unless stated otherwise; seconds, no network. Its docstring
-    says the statement in one sentence, then the formula, then where it stands. The second, of the same name with
-    `_of_model`, asks a trained model, which it takes with texts as token ids; None where no model could fail.
+    The first checks the paper's construction, in float64 unless stated otherwise. It takes seconds and needs no network.
+    Its docstring gives the statement in one sentence, then the formula, then the place in the paper. The second has the
+    same name with `_of_model` and checks a trained model on texts given as token ids; None if there is no such check.
     """
     if name not in CLAIMS:
         raise UserError(f"no claim '{name}'{nearest(name, CLAIMS)}")

@@ -1,8 +1,9 @@
 """What rows of attention look like: where their weight goes, with every frequency and without a band of them.
 
-At most ROWS query rows of each text are seen, spread over it evenly; state is [layer, head, ...]. A short prompt is
-seen whole, and a few rows of one text while a model trains. Questions about the largest of ever more listed numbers
-follow Velickovic et al. 2024, arXiv:2410.01104, figure 3, which does not print its prompt; ours is in `texts`.
+At most ROWS query rows of each text are seen, spread over it evenly; state is [layer, head, ...]. All rows
+of a short prompt are seen; while a model trains, at most BLOCKS * BLOCK_ROWS rows of one text. `entropy_by_length` asks
+for the largest number of ever longer lists, after Velickovic et al. 2024, arXiv:2410.01104, figure 3. The paper does not
+print its prompt; ours is in `texts`.
 Shapes: L layers, B batch, T tokens, Q queries, R sampled rows, K keys, H heads, G key heads, C head channels, P pairs,
 D distances.
 
@@ -268,7 +269,10 @@ class RowStatistics:
         ]
 
     def share_at(self, label: str, without: str = "none") -> list[Tensor]:
-        """The weight that `labels` gives as the score of this label: [H] for every layer."""
+        """The weight of every head at the place `label`, whatever the head's own label is: [H] for every layer.
+
+        For `local` it is the weight of the whole neighbourhood, as in `labels`. without: as in `places`.
+        """
         if label == "local":
             return self.neighbourhoods(without)
         return [shares_H7[:, PLACES.index(label)] for shares_H7 in self.places(without)]

@@ -264,7 +264,7 @@ def listen(there: Sequence[RotaryTable], copies: Mapping[RotaryTable, Sequence[n
 
 
 def end(there: Sequence[RotaryTable], hooks: Sequence[RemovableHandle]) -> None:
-    """Take hooks, copies and what they computed out of the model."""
+    """Remove from the model the hooks, the copies of rotary modules, and the stored values that these computed."""
     for hook in hooks:
         hook.remove()
     for table in there:

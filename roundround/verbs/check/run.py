@@ -272,8 +272,8 @@ def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -
         raise Refuted(f"{', '.join(differing)} of {path} differ by more than rounding")
     if hidden:
         raise NoVerdict(
-            f"{', '.join(hidden)} of {path} cannot be told: some values are no larger than their rounding; give nearer "
-            "positions"
+            f"no verdict on {', '.join(hidden)} of {path}: rounding may change some values by as much as their size; make "
+            "the file with smaller positions"
         )
 
 
