@@ -2,8 +2,8 @@
 
 At most ROWS query rows of each text are seen, spread over it evenly; state is [layer, head, ...]. All rows
 of a short prompt are seen; while a model trains, at most BLOCKS * BLOCK_ROWS rows of one text. `entropy_by_length` asks
-for the largest number of ever longer lists, after Velickovic et al. 2024, arXiv:2410.01104, figure 3. The paper does not
-print its prompt; ours is in `texts`.
+for the largest number of ever longer lists, after Velickovic et al. 2024, arXiv:2410.01104, figure 3. The paper does
+not print its prompt; ours is in `texts`.
 Shapes: L layers, B batch, T tokens, Q queries, R sampled rows, K keys, H heads, G key heads, C head channels, P pairs,
 D distances.
 

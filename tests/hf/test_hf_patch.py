@@ -270,7 +270,7 @@ def test_every_normaliser_runs_in_a_model_in_half_precision(softmax: str) -> Non
         ("gemma2", {"softmax": "entmax15"}, "has a SoftCap at 2 in its softmax; Entmax15 drops it"),
         ("gpt_oss", {"softmax": "adaptive_temperature"}, "has a Sink in its softmax; AdaptiveTemperature drops it"),
         ("gpt_oss", {"softmax": "sink", "init_logit": 2.0}, "learned its sinks, which softmax=sink keeps"),
-        ("llama", {"pe": "alibi"}, "ALiBi is no RoPE"),
+        ("llama", {"pe": "alibi"}, "ALiBi cannot be put into a loaded model"),
         ("llama", {"pe": "rope_random"}, "RoPERandom cannot be put into a loaded model"),
         ("llama", {"pe": "partial_rope"}, "pairs other channels"),
         ("llama", {"softmax": "adaptve"}, "did you mean 'adaptive_temperature'"),

@@ -175,8 +175,8 @@ def rotations_of(
         learns = next(encoding.parameters(), None) is not None or encoding.draws_positions
         if not isinstance(encoding, RotaryEncoding) or learns or not is_said_by_frequencies(encoding):
             raise UserError(
-                f"{name} cannot be put into a loaded model, which only rotates queries and keys at fixed frequencies; use "
-                "RoPE, p-RoPE in its forms, a ladder, a scaling such as YaRN, or NoPE"
+                f"{name} cannot be put into a loaded model, which rotates queries and keys at fixed frequencies; "
+                "use RoPE, p-RoPE in its forms, a ladder, a scaling such as YaRN, or NoPE"
             )
         frequencies = encoding.frequencies(torch.float32)
         if len(frequencies) != len(own_P):

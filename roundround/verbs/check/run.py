@@ -272,8 +272,8 @@ def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -
         raise Refuted(f"{', '.join(differing)} of {path} differ by more than rounding")
     if hidden:
         raise NoVerdict(
-            f"no verdict on {', '.join(hidden)} of {path}: rounding may change some values by as much as their size; make "
-            "the file with smaller positions"
+            f"no verdict on {', '.join(hidden)} of {path}: rounding may change some values by as much as their size; "
+            "make the file with smaller positions"
         )
 
 
