@@ -152,8 +152,9 @@ def checks_of(name: str) -> tuple[Callable[[], Finding], Callable[..., Finding] 
     """The functions that check the statement of this name. Raises UserError if there is none.
 
     The first checks the paper's construction, in float64 unless stated otherwise. It takes seconds and needs no
-    network. Its docstring gives the statement in one sentence, then the formula, then the place in the paper. The second has the
-    same name with `_of_model` and checks a trained model on texts given as token ids; None if there is no such check.
+    network. Its docstring gives the statement in one sentence, then the formula, then the place in the paper. The
+    second has the same name with `_of_model` and checks a trained model on texts given as token ids; None if there is
+    no such check.
     """
     if name not in CLAIMS:
         raise UserError(f"no claim '{name}'{nearest(name, CLAIMS)}")
