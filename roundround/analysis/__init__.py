@@ -1,1 +1,1 @@
-"""What lies in run directories, read together: which runs there are, and what they say of each other."""
+"""Run directories read together: which runs there are, how they compare, how one is repeated."""

@@ -1,7 +1,7 @@
-"""Runs compared: `rr.compare`, what its tables have, and what a reader has to know.
+"""`rr.compare`: tables of means over seeds and of differences to a baseline, with remarks for the reader.
 
-A long table of numbers (load.py) is grouped by the settings that vary, and turned into means over seeds, with
-differences to a baseline paired by seed.
+The numbers of the runs come as one long table (load.py). They are grouped by the settings that vary; differences are
+paired by seed.
 
 Tested by tests/analysis/test_compare.py.
 """
@@ -28,11 +28,11 @@ from roundround.support.errors import UserError, nearest
 
 MEMORY = {"peak_resident_bytes": "resident_bytes", "peak_device_bytes": "device_bytes"}  # by the name in a manifest
 HELD_OUT = "held_out_nats_per_token"
-POINTS = 200  # of a curve; a figure shows no more
-PLAIN = {"pe": "rope", "softmax": "softmax"}  # the baseline where none is asked for
+POINTS = 200  # a curve has at most so many
+PLAIN = {"pe": "rope", "softmax": "softmax"}  # the baseline if the user gives none
 RATE = "optim.lr"
-NAMED = 3  # of many
-FIELDS = {  # of a record; whatever else it has is the place where it was measured
+NAMED = 3  # a message lists so many names, then "and N more"
+FIELDS = {  # of a record; every other field is a coordinate: it says where the number was measured
     "metric", "verb", "settings", "mean", "low", "high", "n_seeds", "seeds", "values", "baseline", "n_pairs",
     "difference", "difference_low", "difference_high", "p", "p_holm", "p_is_bound", "tokens_per_second",
     "peak_resident_bytes", "peak_device_bytes", "value", "run",
@@ -46,7 +46,7 @@ def place_of(record: Record) -> dict[str, Any]:
 
 
 def order(value: Any) -> tuple[Any, ...]:
-    """A key that sorts numbers by size, then texts, then what is not there."""
+    """A sort key: first numbers by size, then texts, then None."""
     if value is None:
         return (2, "")
     return (0, value) if isinstance(value, int | float) else (1, str(value))
@@ -58,7 +58,7 @@ def counted(n: int, what: str) -> str:
 
 
 def format_settings(settings: Mapping[str, Any]) -> str:
-    """Settings as one reads them: pe=rope, softmax=null."""
+    """Settings as text, such as `pe=rope, softmax=null`."""
     return ", ".join(f"{key}={format_setting(value)}" for key, value in settings.items()) or "all runs"
 
 
@@ -67,20 +67,20 @@ def format_setting(value: Any) -> str:
 
 
 def some(items: Iterable[str]) -> str:
-    """The first few, and how many more."""
+    """The first few items as text, and how many more there are."""
     names = list(items)
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED:,} more" if len(names) > NAMED else "")
 
 
 def as_typed(where: Mapping[str, object] | None) -> dict[str, str]:
-    """Filters as they are typed: {"seed": 1, "pe": ["rope", "nope"]} is seed=1 and pe=rope,nope."""
+    """Filters as on the command line: {"seed": 1, "pe": ["rope", "nope"]} becomes seed=1 and pe=rope,nope."""
     given = {key: value if isinstance(value, list | tuple) else [value] for key, value in (where or {}).items()}
     return {key: ",".join(map(format_setting, values)) for key, values in given.items()}
 
 
 @dataclass(eq=False)
 class Group:
-    """The models of one setting. settings: the ones that vary among the models of its verb."""
+    """The models with the same settings. settings: only those that vary among the models of the verb."""
 
     verb: str | None
     settings: dict[str, Any]
@@ -96,13 +96,13 @@ class Group:
 
     @property
     def sources(self) -> list[PastRun]:
-        """The runs that made the models, each once; the last one where several have the same seed."""
+        """The runs that made the models, each once. Of several with the same seed, only the one that started last."""
         runs = {model.seed: model.source for model in sorted(self.models, key=start_of)}.values()
         return list({run.directory: run for run in runs if run is not None}.values())
 
     @cached_property
     def costs(self) -> dict[str, float | None]:
-        """The speed of training, the mean over the models, and the most memory that one of their runs took."""
+        """The mean training speed of the runs, and the largest peak of memory among them."""
         speeds = [run.tokens_per_second for run in self.sources if run.tokens_per_second is not None]
         peaks = [run.manifest.get("peak_memory") or {} for run in self.sources]
         memory = {name: max((p[key] for p in peaks if p.get(key)), default=None) for name, key in MEMORY.items()}
@@ -114,7 +114,10 @@ def start_of(model: Model) -> tuple[Any, ...]:
 
 
 def varying(models: Iterable[Model]) -> tuple[list[str], dict[str, list[str]]]:
-    """The settings that distinguish models, and the ones that determine each other setting: pe for pe.theta."""
+    """The settings that distinguish models; and each further setting that varies, with those that determine it.
+
+    For example, pe.theta is determined by pe.
+    """
     all_settings = [model.settings for model in models]
 
     def n_distinct(*keys: str) -> int:
@@ -141,18 +144,18 @@ def values_of(groups: Iterable[Group]) -> dict[str, list[Any]]:
 
 
 def choices(groups: Iterable[Group]) -> str:
-    """What varies among groups, with the values, in words."""
+    """A clause for messages: the settings that vary among the groups, with their values."""
     listed = [f"{key} ({', '.join(map(format_setting, values))})" for key, values in values_of(groups).items()]
     return f"the settings that vary are {some(listed)}" if listed else "no setting varies among these runs"
 
 
 @dataclass(eq=False, repr=False)
 class Comparison:
-    """Runs compared. settings: the ones that vary, each with its values.
+    """The result of `compare`. settings: the settings that vary, each with its values.
 
-    table: a record of `results.json` for each metric, place and setting. groups: the settings with the runs behind
-    them. baseline: the words that were asked for, or taken; none for none. remarks: what a reader has to know. skipped:
-    (run directory, why) of runs that are not in the numbers.
+    table: a record, as in `results.json`, for each metric, coordinates and group. groups: the models by their settings.
+    baseline: its settings, such as ["pe=rope"], given or chosen by default; empty without a baseline. remarks: what a
+    reader has to know. skipped: (run directory, reason) of each run that was left out.
     """
 
     settings: dict[str, list[Any]]
@@ -163,7 +166,7 @@ class Comparison:
     skipped: Sequence[tuple[str, str]]
 
     def _repr_html_(self) -> str:
-        """As a notebook shows it."""
+        """The table as a notebook shows it."""
         return str(self.data_frame().to_html(index=False, max_rows=20, float_format="{:.4g}".format, na_rep=""))
 
     def data_frame(self) -> DataFrame:
@@ -190,13 +193,14 @@ def compare(
     """Compare runs: means over seeds with 95 % t intervals, and differences to a baseline, paired by seed.
 
     paths: run directories, sweeps, folders of runs, patterns, `last`, `last~3` (under `outputs`), and csv
-    files of settings, seed, metric, length, value. baseline: `pe=rope` pairs each run with the one that differs in pe
-    alone; `["pe=rope", "softmax=softmax"]` is one cell for all; `none` for none; without one, the plain attention where
-    it is among the runs. metric: the ones to compare; all without one. where: filters on the runs, as `roundround runs`
-    takes them, and on coordinates, such as {"verb": "eval", "pe": "rope,nope", "length": 512}.
+    files with columns for settings, seed, metric, length, value. baseline: `pe=rope` pairs each run with the run that
+    differs only in pe; `["pe=rope", "softmax=softmax"]` compares all runs with the same one; `none` computes no
+    differences; by default it is plain attention, if that is among the runs. metric: the metrics to compare; by default
+    all. where: filters on the runs, as `roundround runs` takes them, and on coordinates, such as
+    {"verb": "eval", "pe": "rope,nope", "length": 512}.
 
     `.table` has a row for each metric, context length (task, ...) and setting, `.data_frame()` the same as a pandas
-    DataFrame, `.remarks` what a reader has to know. Raises UserError where nothing can be compared.
+    DataFrame, `.remarks` what a reader has to know. Raises UserError if nothing can be compared.
 
         rr.compare("outputs", where={"verb": "eval"}, metric="perplexity", baseline="pe=rope").data_frame()
     """
@@ -206,10 +210,10 @@ def compare(
 
 
 def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Sequence[str] = ()) -> Comparison:
-    """The comparison of the numbers of a long table. UserError for a metric that was not measured.
+    """Compare the numbers of a long table. Raises UserError if one of `metrics` was not measured.
 
-    baseline: as it is typed, such as ["pe=rope"]; none for what `baselines_of` takes, ["none"] for none. metrics: the
-    ones to compare, none for all.
+    baseline: as on the command line, such as ["pe=rope"]; if empty, `baselines_of` chooses it; ["none"]: no baseline.
+    metrics: the metrics to compare; if empty, all.
     """
     groups, found, remarks = grouped(table)
     numbers, odd = found[~found["is_odd"]], found[found["is_odd"]]
@@ -225,7 +229,7 @@ def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Seque
         remarks.insert(0, f"{counted(len(table.skipped), 'run')} left out: {listed}")
     for name, here in odd.groupby("metric", sort=False):
         origins = dict.fromkeys(table.models[n].origin for n in here["model"])
-        remarks.append(f"{name} of {some(origins)} is not finite somewhere, and left out there")
+        remarks.append(f"{name} of {some(origins)} has values that are not finite; they are left out")
     if list(baseline) != ["none"]:
         remarks += about_baseline(rows, groups, wanted, partner)
     remarks += remarks_of(groups, numbers)
@@ -237,10 +241,10 @@ def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Seque
 
 
 def grouped(table: LongTable) -> tuple[list[Group], DataFrame, list[str]]:
-    """The settings, verb by verb; the numbers that count, in the order of the rows: by cell, group and seed; remarks.
+    """The groups of all verbs; the numbers to compare, sorted by cell, group and seed; and remarks.
 
-    A cell is a verb, a metric and its coordinates. Where several models have one setting and seed, the last one that
-    started counts.
+    A cell is a verb, a metric and its coordinates. If several models have the same settings and seed, only the one that
+    started last is used. Raises UserError if their numbers differ and all are from files, which have no start.
     """
     models = table.models
     verbs = list(dict.fromkeys(model.verb for model in models))
@@ -250,7 +254,7 @@ def grouped(table: LongTable) -> tuple[list[Group], DataFrame, list[str]]:
     about = DataFrame(
         {
             "verb": Series([model.verb for model in models], dtype=object),
-            "seed": Series([model.seed for model in models], dtype=object),  # integers stay such beside what is none
+            "seed": Series([model.seed for model in models], dtype=object),  # integers stay integers beside None
             "group": [group_of[model] for model in models],
             "nth_seed": [seeds.index(model.seed) for model in models],
             "nth_start": Series(range(len(models)), sorted(range(len(models)), key=lambda n: start_of(models[n]))),
@@ -261,7 +265,7 @@ def grouped(table: LongTable) -> tuple[list[Group], DataFrame, list[str]]:
     first_seen = {metric: n for n, metric in enumerate(dict.fromkeys(cell[:2] for cell in cells))}
 
     def in_table(cell: tuple[str | None, str, Any]) -> tuple[Any, ...]:
-        """The most telling metrics first, coordinates in order."""
+        """A sort key: the most informative metrics first, then coordinates in order."""
         verb, metric, coordinates = cell
         in_order = [(key, order(value)) for key, value in coordinates]
         return verbs.index(verb), rank(metric), first_seen[verb, metric], len(coordinates), in_order
@@ -298,9 +302,9 @@ Wanted = Mapping[str | None, Mapping[str, str]]  # by verb: the settings of its 
 
 
 def baselines_of(given: Sequence[str], groups: Sequence[Group]) -> Wanted:
-    """The baseline that is asked for; with nothing given, plain attention where it is among the groups of a verb.
+    """The baseline of each verb: the given settings; without any, plain attention if the verb's groups have it.
 
-    `none` asks for none. UserError for a baseline that no group meets.
+    ["none"] means no baseline. Raises UserError if no group has the given settings.
     """
     if list(given) == ["none"]:
         return {}
@@ -321,9 +325,9 @@ def is_met(wanted: Mapping[str, str], group: Group) -> bool:
 
 
 def partners(baselines: Wanted, groups: Sequence[Group]) -> dict[int, int]:
-    """For each group the one that meets the baseline and equals it in all else, where there is one.
+    """For each group the group with the baseline's settings whose other settings are equal, if there is one.
 
-    What belongs to a replaced node, as pe.theta to pe, need not be equal. UserError where several do.
+    Settings below a baseline setting may differ, such as pe.theta below pe. Raises UserError if several groups fit.
     """
 
     def rest_of(group: Group) -> tuple[Any, ...]:
@@ -393,14 +397,17 @@ def rows_of(numbers: DataFrame, groups: Sequence[Group], partner: Mapping[int, i
 
 
 def by_n_seeds(numbers: DataFrame, *columns: str) -> Iterator[tuple[DataFrame, list[Any]]]:
-    """For the cells and groups with equally many seeds: the first row of each, [R], and some columns, each [S, R]."""
+    """For each number of seeds S, the R pairs of cell and group with S seeds.
+
+    Yields the first row of each pair, and the given columns, each [S, R].
+    """
     n_seeds = numbers.groupby(["cell", "group"])["value"].transform("size")
     for n, some in numbers.groupby(n_seeds):
         yield some.iloc[:: int(n)], [some[name].to_numpy().reshape(-1, int(n)).T for name in columns]
 
 
 def interval_of(values_SR: Array) -> list[tuple[Any, Any, Any]]:
-    """(mean, low, high) over the first axis; None for what is larger than every float, and for bounds of one seed."""
+    """(mean, low, high) over the first axis. A number that overflows is None, as are low and high of one seed."""
     means, halves = values_SR.mean(0), half_width(values_SR)
     low, high = means - halves, means + halves
     found = np.array([means, low, high], dtype=object)
@@ -409,10 +416,10 @@ def interval_of(values_SR: Array) -> list[tuple[Any, Any, Any]]:
 
 
 def correct(rows: Rows, partner: Mapping[int, int], odd: DataFrame) -> None:
-    """Holm's correction over a family: all settings that are compared with a baseline at one metric and coordinates.
+    """Fill in `p_holm`. A family is all settings that are compared with a baseline at one metric and coordinates.
 
-    A setting with too few seeds for a p is a member. So is a setting without a row because its number is finite in no
-    seed (odd: the numbers that are not), since the outcome must not make a family smaller.
+    A setting with too few seeds for a p is a member too. So is a setting that has no row because none of its numbers is
+    finite (odd: the numbers that are not finite): the results must not make a family smaller.
     """
     for cell, keys in groupby((key for key, row in rows.items() if row["baseline"] is not None), key=itemgetter(0)):
         family = [rows[key] for key in keys]
@@ -437,14 +444,14 @@ def about_baseline(rows: Rows, groups: Sequence[Group], wanted: Wanted, partner:
     }
     alone = [groups[n].name for n in sorted(unpaired) if not is_met(wanted.get(groups[n].verb, {}), groups[n])]
     if alone and any(wanted.values()):
-        yield f"no difference of {some(alone)}: no baseline is equal in all else and has a seed in common"
+        yield f"no difference of {some(alone)}: no baseline has equal other settings and a seed in common"
 
 
 def remarks_of(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
-    """What a reader has to know of the numbers of each verb."""
+    """What a reader has to know about the numbers of each verb."""
     lost = [str(run.directory) for group in groups for run in group.sources if run.manifest.get("run") is not None]
     if lost:
-        yield f"{some(lost)} measured a training run that is not there: only the settings that were typed are known"
+        yield f"{some(lost)} measured a training run that does not exist any more: only typed settings are known"
     for verb in dict.fromkeys(group.verb for group in groups):
         own = {n: group for n, group in enumerate(groups) if group.verb == verb}
         here = numbers[numbers["group"].isin(own)]
@@ -483,7 +490,7 @@ def about_seeds(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
 
 
 def about_facts(models: Sequence[Model]) -> Iterator[str]:
-    """What has to be equal for a fair comparison, and is not."""
+    """The facts that differ among the runs and must be equal for a fair comparison."""
     facts = DataFrame({model.origin: model.facts for model in models}, dtype=object).T.fillna("unknown")
     found = []
     for name in facts.columns[facts.nunique() > 1]:
@@ -503,7 +510,10 @@ def about_confounded(models: Sequence[Model]) -> Iterator[str]:
 
 
 def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
-    """Settings whose best learning rate, by the first number that says how good a model is, lies on the edge."""
+    """Settings whose best learning rate is the smallest or the largest that was tried.
+
+    The first cell of a metric that measures quality decides which rate is best.
+    """
     judged = numbers[numbers["metric"].map(direction) != 0]
     first = judged[judged["cell"] == judged["cell"].min()]
     rates: dict[str, dict[int, float]] = {}
@@ -515,7 +525,7 @@ def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
     for name, rate_of in rates.items():
         own = first[first["group"].isin(rate_of)]
         means = (own["value"] * own["metric"].map(direction)).groupby(own["group"].map(rate_of)).mean()
-        best, tried = means.index[means == means.max()], sorted({*rate_of.values()})  # with the rates that diverged
+        best, tried = means.index[means == means.max()], sorted({*rate_of.values()})  # diverged rates count as tried
         if len(tried) > 1 and len(best) == 1 and best[0] in (tried[0], tried[-1]):
             at_edge.append(f"{name} ({best[0]:g})")
     if at_edge:
@@ -526,10 +536,10 @@ def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
 
 
 def training_curves(groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The training curves of the settings, and what could not be read.
+    """The training curves of the settings, and a message for each run whose metrics cannot be read.
 
-    A curve is a record as comparison.json has it: held-out loss by training tokens, the mean over the seeds with its
-    95 % interval. Where several settings share their training runs, only the first has its curve.
+    A curve is a record as in comparison.json: held-out loss by training tokens, the mean over the seeds with its
+    95 % interval. If several settings share their training runs, only the first has a curve.
     """
     curves: list[dict[str, Any]] = []
     damaged: list[str] = []
@@ -540,7 +550,7 @@ def training_curves(groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list
             lines = run.metrics()
             if not lines:
                 damaged.append(f"{run.directory / METRICS} is missing or empty: no training curve of this run")
-            tokens = (run.tokens_seen or 1) // (run.settings.get("trainer.max_steps") or 1)  # of a step
+            tokens = (run.tokens_seen or 1) // (run.settings.get("trainer.max_steps") or 1)  # per step
             known = [line for line in lines if isinstance(line.get(HELD_OUT), int | float)]
             losses[run.directory] = {line["step"] * tokens: float(line[HELD_OUT]) for line in known}
         by_seed = DataFrame({directory: loss for directory, loss in losses.items() if loss}).dropna().sort_index()

@@ -1,6 +1,6 @@
-"""How certain a mean over seeds is, and a difference that is paired by seed.
+"""Intervals and p-values of means over seeds, and of differences that are paired by seed.
 
-Student's t is `scipy.special`'s, which `scipy.stats` calls: `eval` and `probe` do not wait a second for the latter.
+Student's t is from `scipy.special`, because `scipy.stats`, which calls it, takes a second to import.
 
 Tested by tests/analysis/test_statistics.py.
 """
@@ -31,7 +31,7 @@ def half_width(values: Array, confidence: float = 0.95) -> Array:
 
 
 def standard_error(values: Array) -> Array:
-    """The standard error of the mean over the first axis; NaN where its square is no float, as of 1e200."""
+    """The standard error of the mean over the first axis; NaN if its square overflows, as for values of 1e200."""
     error = values.std(0, ddof=1) / np.sqrt(len(values))
     return np.where(np.isfinite(error), error, np.nan)
 
@@ -62,16 +62,16 @@ def welch_width(error: float, n_seeds: int, other: float, n_other: int) -> float
 def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
     """p of the paired t-test over the first axis, [S, N] and [S, N] -> [N].
 
-    Where the difference is the same in every seed up to rounding, the t-test has no variance. A difference of 0 has p 1
-    then. Any other has 2^(1 - S), by the test of signs: two of the 2^S ways to give S differences their signs make all
-    alike. That p ignores their size and is an upper bound; the second array says where. NaN for one seed.
+    If the difference is the same in every seed up to rounding, the t-test has no variance. Then p is 1 for a difference
+    of 0, and 2^(1 - S) for any other, by the sign test: in 2 of the 2^S assignments all signs are equal. This p ignores
+    the size of the differences and is an upper bound; the second array says where it is used. NaN for one seed.
     """
     n_seeds = len(values)
     if n_seeds < 2:
         return np.full(values.shape[1], np.nan), np.zeros(values.shape[1], dtype=bool)
     difference = values - baseline
     rounding = ROUNDING * np.spacing(np.maximum(np.abs(values), np.abs(baseline)))
-    low, high = (difference - rounding).max(0), (difference + rounding).min(0)  # bounds of one number that all could be
+    low, high = (difference - rounding).max(0), (difference + rounding).min(0)  # between them: equal in all seeds
     same = low <= high
     is_bound = same & ((low > 0) | (high < 0))
     p = np.where(is_bound, 2.0 ** (1 - n_seeds), 1.0)
@@ -81,11 +81,11 @@ def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p-values corrected for being a family, in the order given; NaN, a test that could not be made, stays NaN.
+    """Holm's correction of a family of p-values, in the order given; NaN, a test that could not be made, stays NaN.
 
-    The k-th smallest of m is multiplied by m - k + 1; none is smaller than the one before it, nor larger than 1. All
-    are members, NaN included: m is how many comparisons were asked for, whatever the data were. Holm 1979, Scandinavian
-    Journal of Statistics 6:65.
+    The k-th smallest of m is multiplied by m - k + 1, and is then at least the corrected p before it and at most 1.
+    m counts NaN too: it is how many comparisons were asked for, whatever the data were. Holm 1979, Scandinavian Journal
+    of Statistics 6:65.
     """
     values = np.asarray(p, dtype=np.float64)
     order = np.argsort(values, kind="stable")  # NaN is last
@@ -95,7 +95,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def wilson(n_hits: float, n: float) -> tuple[float, float]:
-    """The 95 % interval of a share of which `n_hits` of `n` were seen; both may be fractions, unlike scipy's.
+    """The 95 % interval of a share, from `n_hits` hits in `n` trials. Both may be fractions, unlike in scipy.
 
     Wilson 1927, Journal of the American Statistical Association 22:209.
     """
@@ -105,14 +105,14 @@ def wilson(n_hits: float, n: float) -> tuple[float, float]:
 
 
 def moderated(differences: Sequence[float], prior: tuple[float, float]) -> tuple[float, float, float, float]:
-    """The mean of few differences, its 95 % interval and the p-value of 0. NaN where nothing is known.
+    """The mean of few differences, its 95 % interval, and the p-value of a mean of 0. NaN if a number is not known.
 
     It is a t-test whose variance is moderated by the variances of other groups.
 
     All variances are taken as draws from a scaled inverse chi-square, whose s0^2 and d0 `fitted_prior` finds. A group's
     own variance s^2 with d degrees of freedom becomes (d0 s0^2 + d s^2) / (d0 + d), with d0 + d degrees of freedom.
-    Smyth 2004, Statistical Applications in Genetics and Molecular Biology 3:3. With the prior (0, 0) this
-    is Student's test, which one difference alone does not have.
+    Smyth 2004, Statistical Applications in Genetics and Molecular Biology 3:3. The prior (0, 0) gives Student's test,
+    which needs two differences.
     """
     own, (prior_variance, degrees) = np.asarray(differences, dtype=np.float64), prior
     n, d = len(own), max(len(own) - 1, 0)
@@ -129,8 +129,8 @@ def moderated(differences: Sequence[float], prior: tuple[float, float]) -> tuple
 def fitted_prior(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
     """(s0^2, d0) of `moderated`, by the mean and the variance of the logarithms of the groups' variances.
 
-    d0 is at most the degrees of freedom of all groups together, which it is where their variances differ by chance
-    alone. It is 0 where fewer than three groups vary. Groups of one difference and groups without variance are ignored.
+    d0 is at most the degrees of freedom of all groups together; it reaches them if the variances differ by chance
+    alone. It is 0 if fewer than three groups have a variance. Groups of one difference or without variance are ignored.
     """
     sized = [(float(np.var(group, ddof=1)), float(len(group) - 1)) for group in groups if len(group) > 1]
     known = [(variance, d) for variance, d in sized if variance > 0]

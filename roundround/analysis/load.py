@@ -3,9 +3,8 @@
 A model is one seed of one setting, in one run or one file. Beside its metric and value, a record of `results.json` has
 settings (what the model is) and coordinates (where the number was taken: context length, task, layer, head).
 
-A csv file has the columns settings, seed, metric, length, value. A row is one number: `value` is needed;
-`metric` (else "value"), `seed`, `verb` and the coordinates (COORDINATES, such as `length`) mean the same as in
-`results.json`; every other column is a setting.
+A csv file has one number a row. The column `value` is required. `metric` (by default "value"), `seed`, `verb` and the
+coordinates (COORDINATES, such as `length`) mean the same as in `results.json`. Every other column is a setting.
 
 Tested by tests/analysis/test_measurement_files.py (files) and tests/analysis/test_compare.py (runs).
 """
@@ -54,13 +53,13 @@ COORDINATES = (
     "layer",
     "head",
     "ablate",
-)  # where a number was taken, though a config may have a key of this name
-GROUPS = (*NAMES, "tokenizer", "optim", "schedule")  # whose option is a setting
+)  # these say where a number was measured, even if a config has a key of this name
+GROUPS = (*NAMES, "tokenizer", "optim", "schedule")  # groups whose option is a setting
 NO_SETTINGS = ("metric", "value", "seed", "verb", *COORDINATES)  # columns of a file
-OF_RECORDS = ("seed", "softmax")  # a run of several seeds and normalisers names them in its records alone
-# keys that change no number of a model, or that a record knows better; the last two may be typed and are in no config
+OF_RECORDS = ("seed", "softmax")  # max-retrieval has several of each in a run: only its records name them
+# keys that change no number of a model, or that records state better; the last two can be typed but are in no config
 NOT_SETTINGS = {*keys_of(REPLICATE, MEASURED, HOW, WHERE), *COORDINATES, "hydra", "experiment"}
-# fields of a record that say how it was measured, and what was found beside the number
+# fields of a record that say how the number was measured, and further results beside it
 NOT_COORDINATES = {"metric", "value", "verb", "run", "seed", "low", "high", "step", "targets", "joints"}
 NOT_COORDINATES |= {"joining_token", "pair", "source", "separate_documents", "special_tokens", "examples", "distinct"}
 NOT_COORDINATES |= {"split", "context", "pairs", "phenomena", "sample"}  # context: a task's length in tokens
@@ -72,7 +71,7 @@ class Model:
     """One seed of one setting. The facts must be equal among models for a fair comparison.
 
     origin: the run directory, or the file. source: the run that made the model, or else the run that measured it; None
-    in a file.
+    for a file.
     """
 
     verb: str | None
@@ -104,7 +103,7 @@ def long_table(numbers: Sequence[Number], skipped: Sequence[tuple[str, str]] = (
 
 
 def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTable:
-    """The numbers of finished runs and of files, as far as they pass the filters. UserError where there is none."""
+    """The numbers of finished runs and of files that pass the filters. Raises UserError if there are none."""
     files = [Path(word) for word in words if Path(word).suffix == ".csv" and Path(word).is_file()]
     others = [word for word in words if Path(word) not in files]
     filters = Filters({key: text for key, text in where.items() if key not in COORDINATES}, of_records=OF_RECORDS)
@@ -150,7 +149,7 @@ def is_admitted(model: Model, filters: Filters) -> bool:
 
 
 def numbers_of(run: PastRun) -> list[Number]:
-    """The numbers of one finished run that measures a model. UserError for missing or damaged results."""
+    """The numbers of a finished run that measures a model. Raises UserError if results are missing or damaged."""
     records = run.results()
     if not records:
         raise UserError("it has no results.json")
@@ -163,7 +162,7 @@ def numbers_of(run: PastRun) -> list[Number]:
     }
     facts, source = facts_of(run, trained), trained or run
     training = verb_named("train").keys
-    known = {*run.settings, *NOT_COORDINATES, *NOT_SETTINGS} - {*COORDINATES}  # what says nothing of where
+    known = {*run.settings, *NOT_COORDINATES, *NOT_SETTINGS} - {*COORDINATES}  # fields that are not coordinates
 
     def names_the_model(name: str) -> bool:
         typed = lost and not is_below(name, NOT_SETTINGS) and ("." in name or name in training)
@@ -179,7 +178,7 @@ def numbers_of(run: PastRun) -> list[Number]:
     for record in records:
         value, seed = record["value"], as_cell(record.get("seed"))
         is_odd = str(value) in ("nan", "inf", "-inf")
-        if not (is_odd or is_number(value)) or (run.verb == "max-retrieval" and "seed" not in record):  # over all seeds
+        if not (is_odd or is_number(value)) or (run.verb == "max-retrieval" and "seed" not in record):  # of all seeds
             continue
         own = {name: as_cell(item) for name, item in record.items() if names_the_model(name)}
         model = Model(run.verb, settings | own, seed, str(run.directory), run.started, facts, source)
@@ -201,7 +200,7 @@ def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:
     commit = f"{str(git.get('commit'))[:10]}{' with changes' if git.get('dirty') else ''}"
     read = [f"{key.replace('_', ' ')} {manifest[key]}" for key in ("first_token", "joining_token") if key in manifest]
     read += ["documents apart"] if read and manifest.get("separate_documents") else []
-    read += ["special tokens read"] if read and manifest.get("special_tokens") == "read" else []  # else plain, as ever
+    read += ["special tokens read"] if read and manifest.get("special_tokens") == "read" else []  # else plain text
     facts = {
         "version of roundround": str(made["roundround"]),
         "version of torch": str((made.get("versions") or {}).get("torch")),
@@ -228,7 +227,7 @@ def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:
 
 
 def numbers_of_file(path: Path) -> list[Number]:
-    """The numbers of a file. UserError for a row without a number."""
+    """The numbers of a file. Raises UserError if a row has no number."""
     models: dict[tuple[Any, ...], Model] = {}
     found = []
     for line, raw in rows_of(path):
@@ -245,7 +244,7 @@ def numbers_of_file(path: Path) -> list[Number]:
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a file by their columns, each with its line. UserError where it cannot be read."""
+    """The rows of a file, each as its line number and its cells by column. Raises UserError if it cannot be read."""
     try:
         text = read_text(path).removeprefix("\ufeff")
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
@@ -261,7 +260,7 @@ def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read(text: str) -> Any:
-    """A cell as a number where it is one, as None where it is empty."""
+    """A cell as a number if it is one, as None if it is empty, else as text."""
     text = text.strip()
     if re.fullmatch(r"[+-]?[0-9]{1,20}", text):
         return int(text)

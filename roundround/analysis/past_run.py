@@ -1,7 +1,7 @@
 """Past runs: how words and filters choose them, what a run holds, and which metrics measure quality.
 
 A word is a run directory, a sweep, a folder of runs, a pattern such as `outputs/*/*`, last or last~3. A filter is
-`key=value`: verb=train, status=failed, since=2d, pe=rope,p_rope, optim.lr=1e-3. Nothing is written.
+`key=value`: verb=train, status=failed, since=2d, pe=rope,p_rope, optim.lr=1e-3. This module writes nothing.
 Tested by tests/analysis/test_filters.py, test_runs_and_show.py and test_compare_tasks.py.
 """
 
@@ -27,12 +27,12 @@ from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import check_is_file, home_expanded, parse_json, read_text
 from roundround.verbs import VERBS, verb_named
 
-SIZES = ("length", "n", "prefix")  # fields of a record: where a number was taken, along an axis
-DIED = "died"  # killed: the manifest still says running, and no process holds the directory
+SIZES = ("length", "n", "prefix")  # fields of a record that say at which size a number was measured
+DIED = "died"  # the process was killed: the manifest still says running, but no process holds the directory
 LOWER = {"perplexity", "loss", "nats", "error", "bits"}  # words in names of metrics that are better when lower
 HIGHER = {"accuracy", "acc", "f1", "match", "bleu"}
 SHARES = {"accuracy", "acc", "match", "rate"}  # from 0 to 1
-# the metric that comes first, of several that measure the same
+# metrics that tables show first, in this order
 FIRST = ("perplexity", "exact_match", "output_match", "accuracy", "token_accuracy", "nats_per_token", "nats_per_byte")
 
 
@@ -59,7 +59,7 @@ class PastRun:
 
     @property
     def seconds(self) -> float | None:
-        """How long it ran, from its last start; until now where it runs, None where that is not known."""
+        """Seconds from its last start to its end, or until now if it is running; None if the end is not known."""
         start = time_of(self.manifest.get("resumed") or self.manifest["started"])
         if self.status == "running":
             return (datetime.now().astimezone() - start).total_seconds()
@@ -70,7 +70,7 @@ class PastRun:
     def settings(self) -> dict[str, Any]:
         """Every value of its config by its dotted name, and the option of each group.
 
-        A run that measures the model of another run (eval, probe) also has the settings of its training.
+        A run that measures the model of another run (eval, probe) also has the settings of that model's training.
         """
         own = flat(self.manifest["config"]) | self.choices
         trained = self.measured
@@ -82,7 +82,7 @@ class PastRun:
 
     @property
     def choices(self) -> dict[str, str]:
-        """The option taken of each config group that has one."""
+        """The option that the run took of each config group; groups without an option are left out."""
         return {k: v for k, v in self.manifest.get("choices", {}).items() if v is not None}
 
     @property
@@ -106,7 +106,7 @@ class PastRun:
 
     @property
     def train_lengths(self) -> tuple[int, int] | None:
-        """The shortest and the longest length of a training; both are its context for text. None where not known."""
+        """The shortest and the longest length of a training; for text both are its context. None if not known."""
         if self.verb != "train":
             return None
         context = self.manifest["config"]["model"]["train_length"]
@@ -115,9 +115,11 @@ class PastRun:
 
     @cached_property
     def measured(self) -> PastRun | None:
-        """The run whose model this one measured, if it is still there, or if both have moved together.
+        """The run whose model this run measured; None if it is not found.
 
-        A run that measured another one is never taken: it made no model, and a foreign run may name itself.
+        It is searched at its recorded path and, in case both were moved together, at the ends of that path below the
+        parent folders of this run. A run that itself measured another run is never returned: it made no model. This
+        also stops a foreign manifest that names its own run.
         """
         source = Path(self.manifest.get("run") or "")
         ends = [Path(*source.parts[-n_words:]) for n_words in range(len(source.parts) - 1, 1, -1)]
@@ -131,7 +133,7 @@ class PastRun:
         return None
 
     def results(self) -> list[dict[str, Any]]:
-        """The records of its results.json; none where it has none yet. UserError where the file is damaged."""
+        """The records of its results.json; [] if there is no such file yet. Raises UserError if it is damaged."""
         path = self.directory / RESULTS
         try:
             records: list[dict[str, Any]] = parse_json(text_in(path) or "[]")
@@ -144,7 +146,7 @@ class PastRun:
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of its metrics.jsonl, in order, without the half line that a killed process leaves.
 
-        UserError where the file cannot be read.
+        Raises UserError if the file cannot be read.
         """
         lines = [line for line in text_in(self.directory / METRICS).split("\n") if line]
         found: list[Any] = []
@@ -155,12 +157,12 @@ class PastRun:
 
 
 def past_run(directory: Path) -> PastRun:
-    """The run in a directory. UserError where there is none, or where its manifest is damaged."""
+    """The run in a directory. Raises UserError if there is none, or if its manifest is damaged."""
     return PastRun(directory, read_manifest(directory))
 
 
 def text_in(path: Path) -> str:
-    """The text of a file; empty where there is none. UserError where it cannot be read."""
+    """The text of a file; empty if there is no file. Raises UserError if it cannot be read."""
     try:
         return read_text(path)
     except FileNotFoundError:
@@ -170,7 +172,7 @@ def text_in(path: Path) -> str:
 
 
 def is_held(directory: Path) -> bool:
-    """Whether a living process writes there."""
+    """Whether a running process holds the lock of a run directory."""
     path = directory / LOCK
     lock = FileLock(path)
     try:
@@ -189,7 +191,7 @@ def is_number(value: Any) -> bool:
 
 
 def direction(metric: str) -> int:
-    """-1 where lower is better, 1 where higher is, 0 where neither is known."""
+    """-1 if lower is better, 1 if higher is better, 0 if the name does not say."""
     words = words_of(metric)
     if "share" in words:
         return 0
@@ -197,7 +199,7 @@ def direction(metric: str) -> int:
 
 
 def is_share(metric: str) -> bool:
-    """Whether the number is a share of what was asked."""
+    """Whether the number is a share, from 0 to 1."""
     return bool(words_of(metric) & SHARES)
 
 
@@ -212,19 +214,20 @@ def rank(metric: str) -> int:
 
 LAST = re.compile(r"last(?:~(?P<before>\d{1,9}))?")
 STARTED = re.compile(rb'"started": "([^"]+)"')
-HEAD = 4096  # bytes of a manifest in which it says when it started; the fields before it are short
+HEAD = 4096  # first bytes of a manifest, which contain "started": the fields before it are short
 BEGINNING = datetime.fromisoformat("0001-01-02T00:00:00+00:00")
 NOT_RUNS = {"checkpoints", "figures", "variants", "conf", "wandb", "tensorboard"}  # folders inside run directories
 
-OF_RUNS = ("verb", "status", "since")  # filters that ask for no setting
+OF_RUNS = ("verb", "status", "since")  # filters on a run that are not settings
 STATUSES = ("done", "running", "interrupted", "failed", DIED)
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def directories_of(word: str, outputs: str, *verbs: str | None, levels: float = math.inf) -> list[Path]:
-    """The run directories that a word means, oldest first. UserError where it means none.
+    """The run directories that a word means, oldest first. Raises UserError if it means none.
 
-    verbs: `last` is one of their runs under `outputs`; none for all. levels: how many folders down.
+    verbs: `last` counts only their runs under `outputs`; without verbs, all runs. levels: how many levels of folders
+    are searched.
     """
     reference = LAST.fullmatch(word)
     if reference is not None and not os.path.lexists(word):
@@ -251,9 +254,9 @@ def last(before: int, outputs: str, *verbs: str | None) -> Path:
 
 
 def directories_of_all(words: Sequence[str], outputs: str, *verbs: str | None) -> list[Path]:
-    """The run directories that words mean, newest first; without words all under `outputs`. UserError for none.
+    """The run directories that words mean, newest first; without words, all under `outputs`.
 
-    verbs: as `directories_of` has them.
+    verbs: as in `directories_of`. Raises UserError if a word means no run.
     """
     if words:
         found = dict.fromkeys(directory for word in words for directory in directories_of(word, outputs, *verbs))
@@ -268,7 +271,7 @@ def newest_first(*folders: Path) -> list[Path]:
 
 
 def runs_below(folder: Path, levels: float = math.inf) -> Iterator[Path]:
-    """The folder itself where it is a run, else the runs up to so many levels below it. Links are not followed."""
+    """The folder itself if it is a run, else the runs at most `levels` below it. Links are not followed."""
     for name, folders, files in os.walk(folder):
         path = Path(name)
         inside = MANIFEST in files or len(path.parts) - len(folder.parts) >= levels
@@ -278,7 +281,7 @@ def runs_below(folder: Path, levels: float = math.inf) -> Iterator[Path]:
 
 
 def started_at(directory: Path) -> datetime:
-    """When a run started, read off the head of its manifest: thousands are put in order before one is parsed."""
+    """When a run started. It reads only the first bytes of the manifest, because thousands of runs may be sorted."""
     with suppress(OSError):
         check_is_file(directory / MANIFEST)
         with open(directory / MANIFEST, "rb") as file:
@@ -292,16 +295,16 @@ def started_at(directory: Path) -> datetime:
 
 
 class Filters:
-    """What is asked of every run, all of it at once; `given` as it is typed: {"verb": "eval", "pe": "rope,nope"}.
+    """Conditions that a run must all meet. given: as on the command line, {"verb": "eval", "pe": "rope,nope"}.
 
-    A key that is not one of OF_RUNS is a setting. of_records: settings that are not asked of a run of max-retrieval, as
-    each of its records has its own. UserError for a status or a time that is none.
+    A key that is not one of OF_RUNS is a setting. of_records: settings that are not checked for a run of max-retrieval,
+    because each of its records has its own. Raises UserError for a verb, a status or a time that does not exist.
     """
 
     def __init__(self, given: Mapping[str, str], of_records: Sequence[str] = ()) -> None:
         texts = {key: text.split(",") for key, text in given.items()}
         self.settings = {key: {given[key].strip("[]"), *texts[key]} for key in given if key not in OF_RUNS}  # lists
-        self.known: set[str] = set()  # settings that the runs have, for a misspelt one
+        self.known: set[str] = set()  # settings that the runs have, to correct a misspelt key
         self.verbs = [verb_named(verb).name for verb in texts["verb"]] if "verb" in texts else None  # None for all
         self.statuses, self.of_records = texts.get("status"), of_records
         self.since = time_since(given["since"]) if "since" in given else None
@@ -320,7 +323,7 @@ class Filters:
         )
 
     def admit(self, settings: Mapping[str, Any], but: Sequence[str] = ()) -> bool:
-        """Whether settings pass; the keys in `but` are not asked."""
+        """Whether settings pass; the keys in `but` are not checked."""
         self.known |= settings.keys()
         return all(
             key in but or (key in settings and any(is_same(settings[key], text) for text in texts))
@@ -328,7 +331,7 @@ class Filters:
         )
 
     def check(self) -> None:
-        """Raises UserError for a setting that none of the runs has; to be called when all have been seen."""
+        """Raises UserError if a filter names a setting that no run has. Call it after all runs were filtered."""
         unmet = self.settings.keys() - self.known
         if unmet and self.known:
             guess, _, _ = nearest(min(unmet), {*OF_RUNS, *self.known}).partition(" (choices")
@@ -336,7 +339,7 @@ class Filters:
 
 
 def time_since(text: str) -> datetime:
-    """`2d`, `90m`, or a date such as 2026-11-20. UserError for anything else."""
+    """The time that `2d`, `90m` or a date such as 2026-11-20 means. Raises UserError for any other text."""
     length = re.fullmatch(r"(\d{1,6})([smhdw])", text)
     if length is not None:
         with suppress(OverflowError):  # before the year 1
@@ -347,14 +350,14 @@ def time_since(text: str) -> datetime:
 
 
 def is_same(value: Any, text: str) -> bool:
-    """Whether a recorded value is what was typed: 0.001 is 1e-3, true is True, a list any of its items."""
+    """Whether a recorded value equals a typed text: 0.001 equals 1e-3, True equals true, a list each of its items."""
     if isinstance(value, list):
         return any(is_same(item, text) for item in value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         with suppress(ValueError):
             return math.isclose(float(text), value, rel_tol=1e-12)
         return False
-    word = str(value)  # True may be a text in a file
+    word = str(value)  # a csv file may hold the text True
     return text == word or text.lower() == {"None": "null", "True": "true", "False": "false"}.get(word)
 
 

@@ -1,6 +1,6 @@
-"""A run and the program as it is now: what has changed, how the run is repeated, whether its numbers came out the same.
+"""A past run and today's program: what has changed, how to repeat the run, and whether its numbers are the same.
 
-A run is repeated from its manifest alone, which may be anybody's.
+A run is repeated from its manifest alone, which may come from somebody else.
 
 Tested by tests/analysis/test_rerun.py, test_planned.py, test_repetition.py and test_runs_and_show.py.
 """
@@ -33,19 +33,19 @@ from roundround.support.errors import UserError, printable
 from roundround.verbs import VERBS, keys_of, verb_named
 from roundround.verbs.probe import SubjectConfig
 
-NO_RESULT = keys_of(WHERE) - {"run"}  # the run that is measured decides the numbers
+NO_RESULT = keys_of(WHERE) - {"run"}  # `run` stays: numbers depend on the run that is measured
 EQUAL, CLOSE, DIFFERENT, MISSING = VERDICTS = ("equal", "close", "different", "missing")
 TIMING = re.compile(r"(^|_)(seconds?|minutes|hours|milliseconds|ms|speed|per_second|memory)(_|$)")
 OF_ONE_RUN = {"run", "step"}  # fields of a record in which a repetition may differ
 ABSENT = "not there"
-SECONDS_BETWEEN_LOOKS = 2.0  # at a run that another process is at
+SECONDS_BETWEEN_LOOKS = 2.0  # at a run that another process is writing
 
 
 # -- what has changed
 
 
 def code_changes(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """A line if the code has changed: its commit, or what was not committed then or is not committed now."""
+    """A line if the code has changed: another commit, or other uncommitted changes. Else an empty list."""
     kept, (state, patch) = directory / "code.patch", git_state()
     then = manifest["roundround"], manifest.get("git"), kept.read_bytes() if kept.is_file() else None
     sides = then, (__version__, state, patch)
@@ -58,7 +58,7 @@ def code_changes(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
 
 
 def surroundings_changes(manifest: Mapping[str, Any], device: str | None) -> Iterator[str]:
-    """Packages of another version, and another device."""
+    """A line if packages have other versions, and a line if the device is another one."""
     before, now = manifest.get("versions", {}), versions()
     other = [f"{name} {old} then, {now.get(name)} now" for name, old in before.items() if old != now.get(name)]
     if other:
@@ -68,7 +68,7 @@ def surroundings_changes(manifest: Mapping[str, Any], device: str | None) -> Ite
 
 
 def config_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """A line for each value of a config, by its dotted key, that is not what it was."""
+    """A line for each value of the config that has changed, with its dotted key."""
     before, after = (flat({k: v for k, v in config.items() if k not in keys_of(WHERE)}) for config in (then, now))
     values = {key: (before.get(key, ABSENT), after.get(key, ABSENT)) for key in sorted(before.keys() | after.keys())}
     return [
@@ -88,11 +88,11 @@ def planned_config(
     config_dir: str | None,
     check: Callable[[dict[str, Any]], None] = lambda composed: None,
 ) -> dict[str, Any]:
-    """What `roundround VERB OVERRIDE ...` would record as its config; of max-retrieval where no `run` is given.
+    """The config that `roundround VERB OVERRIDE ...` would record; for max-retrieval only if no `run` is given.
 
-    `check` is shown what was composed before any class that it names is imported.
+    `check` is called with the composed config before any class that the config names is imported.
     """
-    # loading imports torch, which `roundround show` does not wait for
+    # these import torch, for which `roundround show` should not wait
     from roundround.asking.reader import subject_choices
     from roundround.records.run import Invocation
     from roundround.trained.models import give_default_data
@@ -115,9 +115,9 @@ def planned_config(
 
 
 def has_same_numbers(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
-    """Whether a run was made from the config that is planned, as far as its numbers depend on it.
+    """Whether the config of a run and a planned config give the same numbers.
 
-    A key that is newer than the run had the value that is its default today.
+    If the config of the run lacks a key, which is newer than the run, today's default stands for its value.
     """
     then, now = of_numbers(manifest["config"]), of_numbers(planned)
     new = now.keys() - then.keys()
@@ -129,11 +129,11 @@ def has_same_numbers(manifest: Mapping[str, Any], planned: Mapping[str, Any]) ->
 
 
 def has_same_text(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
-    """Whether the config of a run still means the text that it was trained on: a file may have changed."""
+    """Whether the planned config still means the text on which the run was trained: a file may have changed."""
     known = (manifest.get("data") or {}).get("corpus_hash")
     if manifest["verb"] != "train" or known is None:
         return True
-    from roundround.config.build import build  # torch, which `roundround show` does not wait for
+    from roundround.config.build import build  # torch, for which `roundround show` should not wait
     from roundround.data.corpora import Source
 
     data = build(OmegaConf.create(planned["data"]), Source)  # type: ignore[type-abstract]
@@ -141,28 +141,28 @@ def has_same_text(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bo
 
 
 def of_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that numbers depend on, by dotted key, as they are read again from a manifest."""
+    """The values on which numbers depend, by dotted key, in the form in which a manifest gives them back."""
     return flat(json.loads(json.dumps({k: v for k, v in config.items() if k not in NO_RESULT}, default=str)))
 
 
-# -- what is taken, resumed or run
+# -- runs that another verb reuses, resumes or starts
 
 
 @dataclass(frozen=True)
 class Made:
-    """A run that a verb took or started for its own results."""
+    """A run that a verb reused or started for its own results."""
 
     command: str
     directory: Path
-    taken: bool  # finished before
+    taken: bool  # reused: it was finished before
 
 
 @dataclass
 class Runner:
-    """Runs verbs for another one, each in a process of its own, and keeps what it ran.
+    """Runs verbs on behalf of another verb, each in a process of its own, and lists the runs in `made`.
 
-    A finished run of the same numbers is taken, and a stopped one is resumed if its verb can be. for_training: words of
-    every `train`, which has no device=. log: a file for what the verbs print on standard error; None: it is printed.
+    A finished run with the same numbers is reused. A stopped one is resumed if its verb can resume. for_training: words
+    added to every `train`, which has no device=. log: a file for the standard error of the verbs; None: it is printed.
     """
 
     outputs: str
@@ -195,9 +195,9 @@ class Runner:
         return directory
 
     def same(self, verb: str, planned: dict[str, Any]) -> list[tuple[Path, str]]:
-        """Runs of the same numbers, made with today's code of classes from outside, and their status.
+        """Runs with the same numbers, made with today's code of the user's own classes, and their status.
 
-        A run that another process is writing is awaited if its verb can be resumed.
+        If another process is writing such a run, and its verb can resume, this waits for that process.
         """
         while True:
             found = [
@@ -210,7 +210,7 @@ class Runner:
             held = [path for path, status in found if status == "running" and is_held(path)]
             if not held or not verb_named(verb).trains or any(status == "done" for _, status in found):
                 return found
-            self.tell(f"waits for {held[0]}, which another process is at")
+            self.tell(f"waits for {held[0]}, which another process is writing")
             while is_held(held[0]):
                 time.sleep(SECONDS_BETWEEN_LOOKS)
 
@@ -219,11 +219,11 @@ class Runner:
             print_status(line)
 
 
-# -- what is typed again
+# -- the command that repeats a run
 
 
 def check_repeatable(run: PastRun) -> None:
-    """Raises UserError for a run that has nothing to be compared with."""
+    """Raises UserError if a run cannot be repeated: because of its verb, or because it is not finished."""
     if not verb_named(run.verb).repeats:
         repeatable = ", ".join(verb.name for verb in VERBS if verb.repeats)
         raise UserError(f"{run.directory} is a run of {run.verb}; rerun repeats {repeatable} (verb=train)")
@@ -232,9 +232,9 @@ def check_repeatable(run: PastRun) -> None:
 
 
 def overrides_of(run: PastRun) -> list[str]:
-    """The recorded overrides that decide the numbers, and the run that this one measured, whatever `last` is now.
+    """The recorded overrides on which the numbers depend, with the measured run by its path, whatever `last` means now.
 
-    UserError for an override that nobody can have typed as one, and for a run that is not there any more.
+    Raises UserError for a word that is no valid override, and if the measured run does not exist any more.
     """
     kept, init = [], str(run.manifest["config"].get("init"))
     for word in run.manifest["overrides"]:
@@ -253,7 +253,7 @@ def overrides_of(run: PastRun) -> list[str]:
 
 
 def recorded_config_dir(run: PastRun, *, trust: bool) -> str | None:
-    """The conf folder that the recorded command names. UserError where it is not there any more, or not trusted."""
+    """The folder after --config-dir in the recorded command. Raises UserError if it is gone or not trusted."""
     words = shlex.split(run.manifest["command"])
     flags = dict(pairwise(part for word in words for part in (word.split("=", 1) if word.startswith("-") else [word])))
     given = flags.get("--config-dir", flags.get("-cd"))
@@ -269,7 +269,7 @@ def recorded_config_dir(run: PastRun, *, trust: bool) -> str | None:
 
 
 def folder_of(run: PastRun) -> Path:
-    """Where the command was typed, for relative paths; the current folder where that is not known or not there."""
+    """The folder where the command was typed, for relative paths; the current folder if it is unknown or gone."""
     recorded = run.manifest.get("cwd")
     return Path(recorded) if recorded is not None and Path(recorded).is_dir() else Path.cwd()
 
@@ -278,7 +278,7 @@ def folder_of(run: PastRun) -> Path:
 
 
 class Repeated(NamedTuple):
-    """A number then and now, None where it is missing. where: the fields that say what it is of.
+    """A number then and now; None if it is missing. where: the fields that say what was measured, and on what.
 
     difference: relative to the larger of the two; None unless both are finite numbers.
     """
@@ -294,10 +294,10 @@ class Repeated(NamedTuple):
 def compared(
     then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], rtol: float
 ) -> list[Repeated]:
-    """Every number of the records then, and of the records now that have no counterpart.
+    """Compare the numbers of the records then and now; numbers without a counterpart are listed, too.
 
-    Two records are the same where all fields are equal that are neither measured nor of one run. Several equal ones are
-    taken in their order. settings: values by name that a record repeats from the config.
+    Two records correspond if all fields are equal except measured ones and OF_ONE_RUN. If several are equal, they
+    correspond in their order. settings: values of the config, by name, that a record repeats.
     """
     before, after = (numbers_of(records, settings) for records in (then, now))
     found: list[Repeated] = []
@@ -314,9 +314,10 @@ def compared(
 def numbers_of(
     records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
 ) -> dict[tuple[Any, ...], tuple[dict[str, Any], Any]]:
-    """Every number but timings, with the fields that say what it is of: by these, which of several, and its name.
+    """Every number except timings, with the fields that say what was measured, and on what.
 
-    Measured are the value, the step that it was taken at, and floats beside it that are no settings.
+    A key consists of these fields, the count of records with equal fields so far, and the number's name. Measured
+    fields are the value, the step, and floats that are not settings.
     """
     found = {}
     seen: Counter[tuple[Any, ...]] = Counter()

@@ -1,7 +1,7 @@
 """The standard set of `roundround bench`, the values that variants reached on it, and how two variants compare.
 
-A set is yamls: conf/bench/v1.yaml and a part in each file of conf/bench/v1. A standing is a json file: what one variant
-reached, seed by seed. The package has some in roundround/standings.
+A set consists of yaml files: conf/bench/v1.yaml, and conf/bench/v1 with a file for each part. A standing is a json file
+with the values that one variant reached, seed by seed. The package contains standings, in roundround/standings.
 
 Tested by tests/analysis/test_standings.py.
 """
@@ -29,13 +29,13 @@ from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import parse_json, read_text
 
 STANDINGS = Path(__file__).parents[1] / "standings"
-GROUPS = ("pe", "softmax", "qk_norm", "gate", "pattern")  # what a variant may choose; all else is the set's
+GROUPS = ("pe", "softmax", "qk_norm", "gate", "pattern")  # a variant may choose these; the set fixes the rest
 USUAL = {"pe": "rope", "softmax": "softmax", "qk_norm": "none", "gate": "none", "pattern": "uniform"}
 SIGNIFICANT = 0.05
 BETTER, WORSE, NOT_TOLD_APART, NOT_TESTED, NOT_JUDGED = "better", "worse", "not told apart", "not tested", ""
 NO_VALUE = "no value"
 SIZE = "default"  # the size of the stored values
-# the most degrees of freedom of a prior: all differences share the seeds of the baseline, and with more, p is too small
+# limit on the degrees of freedom of a prior: all differences share the baseline's seeds; more make p too small
 MOST_DEGREES = 8.0
 OF_ALL_SEEDS = ("set", "size", "hash", "variant", "rate")  # keys of a file of values
 DECIDES = ("train", "looks", "keeps", "measures", "model_of")  # keys of a part on which numbers depend
@@ -47,7 +47,10 @@ Variant = dict[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A number that is compared. number: which, such as exact_match@20. better: higher, lower, or none: not judged."""
+    """A number that is compared. number: its metric and length, such as exact_match@20.
+
+    better: `higher`, `lower`, or `none` if the number is not judged.
+    """
 
     name: str
     part: str
@@ -56,7 +59,7 @@ class Column:
     better: str
 
     def verdict(self, difference: float, p: float) -> str:
-        """By the p-value after Holm's correction."""
+        """The verdict on a difference, by its p-value after Holm's correction."""
         if self.better == "none":
             return NOT_JUDGED
         if math.isnan(p):
@@ -70,9 +73,10 @@ class Column:
 class Part:
     """What is trained, how the trained model is measured, and which numbers are kept.
 
-    train: words of `roundround train`. looks: verbs with their words, on that run. measures, model_of: for a part that
-    trains nothing, a function of asking/bench_measures.py (costs, places or promises), and the part whose model is
-    measured. keeps: by metric, how the records of one length are reduced: each, mean or max over heads.
+    train: words of `roundround train`. looks: the verbs that measure that run, with their words. measures, model_of: in
+    a part that trains nothing, the function of asking/bench_measures.py (costs, places or promises), and the part whose
+    model it measures. keeps: by metric, how records of one length become one number: `mean` or `max` over heads, or
+    `each` for records without heads.
     """
 
     name: str
@@ -87,7 +91,7 @@ class Part:
     def numbers_of(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """The numbers that the part keeps of a verb's records, by metric@length.
 
-        Numbers by position in the window are kept for the longest windows, by metric:position@last position.
+        Numbers by position in the window are kept only for the longest windows, as metric:position@last_position.
         """
         found: dict[str, list[float]] = {}
         longest = max((record["length"] for record in records if "length" in record), default=None)
@@ -102,17 +106,17 @@ class Part:
                 name = f"{metric}:position@{record['last_position']}"
             else:
                 continue
-            found.setdefault(name, []).append(float(record["value"]))  # float("nan") too
+            found.setdefault(name, []).append(float(record["value"]))  # also from the text "nan"
         over: dict[str, Callable[[list[float]], float]] = {"each": max, "mean": statistics.fmean, "max": max}
         return {name: over[self.keeps[re.split("[:@]", name)[0]]](some) for name, some in found.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StandardSet:
-    """Parts in their order, and the words of every training. hash: it covers all that decides a number.
+    """The parts in order, and the words that all trainings share. hash: of everything on which a number depends.
 
-    rate: the learning rate. size: which of the set's sizes, with its own `more` words. is_standard: whether the values
-    that travel with the package were made by it, as it is now, at the usual size.
+    rate: the learning rate. size: one of the set's sizes; it adds the words `more`. is_standard: whether the standings
+    in the package were made with this set as it is now, at its default size.
     """
 
     name: str
@@ -129,13 +133,13 @@ class StandardSet:
         return [column for part in self.parts for column in part.columns]
 
     def words(self, part: Part, variant: Variant, seed: int) -> list[str]:
-        """What follows `roundround train`."""
+        """The words after `roundround train`."""
         own = [f"{key}={value}" for key, value in variant.items()]
         return [*self.train, *part.train, *self.more, *own, f"seed={seed}", f"optim.lr={self.rate:g}"]
 
 
 def read_set(name: str, size: str, config_dir: str | None) -> StandardSet:
-    """The set of this name, from roundround or from the user's folder. UserError where there is none."""
+    """Read a set from roundround or from the user's folder. Raises UserError if it does not exist or is malformed."""
     found = options_of("bench", config_dir)
     sets = {option: path for option, path in found.items() if "/" not in option}
     if name not in sets:
@@ -143,7 +147,7 @@ def read_set(name: str, size: str, config_dir: str | None) -> StandardSet:
     try:
         return set_of(name, size, read_yaml(sets[name]), found)
     except (KeyError, TypeError, AttributeError, AssertionError, OSError, OmegaConfBaseException) as error:
-        raise UserError(f"{sets[name]} or one of its parts is not written as conf/bench/v1 is: {error}") from error
+        raise UserError(f"{sets[name]} or one of its parts does not have the form of conf/bench/v1: {error}") from error
 
 
 def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, Path]) -> StandardSet:
@@ -188,7 +192,7 @@ def part_of(name: str, node: Mapping[str, Any]) -> Part:
 
 
 def variants_of(words: Sequence[str]) -> list[Variant]:
-    """The variants that `pe=a,b softmax=c` names: every combination. UserError for what a set fixes."""
+    """Every combination that `pe=a,b softmax=c` names. Raises UserError for a setting that the set fixes."""
     choices: dict[str, list[str]] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -202,7 +206,7 @@ def variants_of(words: Sequence[str]) -> list[Variant]:
 
 
 def complete(variant: Variant) -> Variant:
-    """The variant with rope and softmax where it names none, and without the usual options of other groups."""
+    """The variant in one form: pe and softmax always named, other groups only if their option is not the usual one."""
     whole = {key: variant.get(key, USUAL[key]) for key in ("pe", "softmax")} | variant
     return {key: value for key, value in whole.items() if key in ("pe", "softmax") or USUAL.get(key) != value}
 
@@ -218,10 +222,10 @@ def format_variant(variant: Mapping[str, str]) -> str:
 
 @dataclass
 class Standing:
-    """What a variant reached on a set.
+    """The values that a variant reached on a set.
 
-    numbers: by part and metric@length, the value of each seed that has one. remarks: by part, each with its seed. made:
-    by seed, the commit, the machine, the command and the minutes.
+    numbers: by part and metric@length, the value of each seed that has one. remarks: by part, lines that begin with
+    their seed. made: by seed, the commit, the machine, the command and the minutes.
     """
 
     set: str
@@ -248,7 +252,7 @@ class Standing:
         remarks: Mapping[str, Sequence[str]],
         made: dict[str, Any],
     ) -> None:
-        """The values of another seed, by part and metric@length, with remarks by part."""
+        """Add the values of another seed, by part and metric@length, and its remarks, by part."""
         self.made[seed] = {"seed": seed, **made}
         for part, own in numbers.items():
             for name, value in own.items():
@@ -258,7 +262,7 @@ class Standing:
                 self.remarks.setdefault(part, []).extend(f"seed {seed}: {line}" for line in lines)
 
     def without(self, seeds: Collection[int]) -> Standing:
-        """The same without the values of these seeds."""
+        """A copy without the values of these seeds."""
         gone = tuple(f"seed {seed}:" for seed in seeds)
         remarks = {part: [line for line in some if not line.startswith(gone)] for part, some in self.remarks.items()}
         return replace(
@@ -276,7 +280,7 @@ class Standing:
         return statistics.fmean(numbers) if numbers else None
 
     def curve(self, part: str, metric: str) -> dict[int, list[float]]:
-        """A metric by length: the values of all seeds at each."""
+        """The values of all seeds at each length, for a metric of a part."""
         found = {
             int(name.rpartition("@")[2]): [*values.values()]
             for (own, name), values in self.numbers.items()
@@ -285,7 +289,7 @@ class Standing:
         return dict(sorted(found.items()))
 
     def as_json(self) -> str:
-        """With a line for each list of numbers, so that two files can be compared line by line."""
+        """As json with one line for each list of numbers, so that two files can be compared line by line."""
         numbers: dict[str, dict[str, list[float | None]]] = {}
         for (part, name), values in self.numbers.items():
             numbers.setdefault(part, {})[name] = [values.get(seed) for seed in self.made]
@@ -295,7 +299,7 @@ class Standing:
 
 
 def read_standing(path: Path) -> Standing:
-    """A file of values. UserError, which says what is wrong with it, for any other."""
+    """Read a standing. Raises UserError, which says what is wrong, if the file does not hold one."""
     try:
         values = parse_json(read_text(path))
         numbers = {
@@ -313,12 +317,12 @@ def read_standing(path: Path) -> Standing:
 
 
 def stored(name: str, size: str) -> list[Standing]:
-    """The values in the package."""
+    """The standings of a set and size that the package contains."""
     return [read_standing(path) for path in sorted((STANDINGS / name / size).glob("*.json"))]
 
 
 def add(found: dict[str, Standing], standing: Standing) -> None:
-    """Among the others by their names; where a seed has values already, these stay."""
+    """Add a standing to `found`, by its name. If a seed has values there already, those are kept."""
     first = found.setdefault(standing.name, standing)
     if first is not standing:
         more = standing.without(first.made)
@@ -346,8 +350,8 @@ def compared(
 ) -> list[dict[str, Any]]:
     """A record for each column: the variant's mean, and its difference from the baseline, paired by seed.
 
-    of_columns: the prior of each column (`priors`). p_holm is corrected over the columns that are judged. None: no such
-    number.
+    of_columns: the prior of each column (`priors`). p_holm is corrected over the columns that are judged. A number that
+    does not exist is None.
     """
     pairs = [[] if own is baseline else paired(own, baseline, column) for column in columns]
     tests = [moderated(values, prior) for values, prior in zip(pairs, of_columns, strict=True)]

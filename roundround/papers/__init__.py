@@ -1,6 +1,6 @@
 """The two papers: their statements as checks; their figures and tables, made again; max retrieval.
 
-This module holds their names and imports nothing for them, so that completion by TAB is fast.
+This module holds only their names, so that completion by TAB imports nothing else.
 
 Tested by tests/papers/test_claims.py.
 """
@@ -29,8 +29,8 @@ CLAIMS = {  # a statement, checked by the function of its name in the module of 
     "softmax.streaming_entropy": "entropy in one pass",
     "softmax.thm_2_2": "every head disperses",
 }
-# a figure or table, in the papers' order: its file in `figures`. softmax has the numbers of its second version;
-# `deltas` is a table without a number
+# figures and tables in the papers' order, each with its file in `figures`. The softmax paper's are counted as in its
+# second version; `deltas` is a table without a number
 FIGURES = {
     "rope.fig1": "own",
     "rope.fig2": "own",
@@ -74,5 +74,5 @@ def statement_names() -> list[str]:
 
 
 def item_names() -> list[str]:
-    """What `reproduce` can be asked for."""
+    """The names that `reproduce` accepts."""
     return [*FIGURES, "all"]

@@ -1,6 +1,6 @@
-"""What a statement or a figure of the papers is here: its numbers, the one rule that judges them, what is kept.
+"""Statements and figures of the papers as checks: their numbers, the one rule that judges them, the file of results.
 
-What came of each figure lies in the run directories of `roundround reproduce`, and beside the page in docs.
+The results of each figure are in the run directories of `roundround reproduce`, and beside the page in docs.
 
 Tested by tests/papers/test_claims.py, tests/papers/test_figure.py and tests/verbs/test_theory.py.
 """
@@ -36,8 +36,8 @@ HOLDS, FAILS = "holds", "FAILS"  # the verdicts on a statement
 class CheckedNumber:
     """A number that a check computed, and the interval in which it must lie, ends included.
 
-    published: the paper's number, where it prints one. An end is infinite where there is none. error: for a measured
-    number, half of the 95 % interval of its difference from the published one, infinite where that is not known.
+    published: the paper's number, if it prints one. low and high are infinite if the interval has no such end. error:
+    for a measured number, half of the 95 % interval of its difference from the published one; infinite if unknown.
     signed: whether 0 means no effect.
     """
 
@@ -55,7 +55,7 @@ class CheckedNumber:
 
     @property
     def verdict(self) -> str:
-        """By the one rule, RULE. NaN differs, because it would hide what is broken."""
+        """The verdict by the one rule, RULE. NaN differs: any other verdict would hide an error."""
         if not self.is_judged:
             return SHOWN
         low, high = self.ours - self.error, self.ours + self.error
@@ -69,9 +69,9 @@ class CheckedNumber:
 
     @property
     def margin(self) -> float:
-        """How far from failing: 1 in the middle of the interval, 0 at an end, negative outside.
+        """How far the number is from failing: 1 in the middle of the interval, 0 at an end, negative outside.
 
-        Where there is one end alone, the distance to it as a share of the end (of 1 where it is 0).
+        If the interval has only one end: the distance to it, divided by the size of the end (by 1 if it is 0).
         """
         room = min(self.ours - self.low, self.high - self.ours)
         if math.isfinite(self.low) and math.isfinite(self.high):
@@ -90,12 +90,12 @@ def near(
     error: float = 0.0,
     signed: bool = False,
 ) -> CheckedNumber:
-    """Must lie within `tolerance` of `expected`."""
+    """A number that must lie within `tolerance` of `expected`."""
     return CheckedNumber(what, float(ours), expected - tolerance, expected + tolerance, published, error, signed)
 
 
 def as_printed(what: str, ours: float, published: float, tolerance: float, error: float = 0.0) -> CheckedNumber:
-    """Must be the paper's number, within `tolerance` for its rounding."""
+    """A number that must equal the paper's, within `tolerance` for its rounding."""
     return near(what, ours, published, tolerance, published, error)
 
 
@@ -114,12 +114,12 @@ def shown(what: str, ours: float, published: float | None = None, error: float =
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of the check of a statement, or of making a figure again.
+    """The result of checking a statement, or of making a figure again.
 
-    panels: the figure, in the paper's layout; a statement has one where a figure or table of the papers shows it.
-    remark: why it differs, what the paper does not say. ours: a figure's most telling number or two, as text. untested:
-    why nothing is judged, although there are numbers; "" where something is. drawn: whether a sketch or a listing is
-    compared with itself.
+    panels: the figure, in the paper's layout; a statement has panels if a figure or table of the papers shows it.
+    remark: why a number differs, or what the paper does not say. ours: one or two main numbers of a figure, as text.
+    untested: why the numbers are not judged; "" if they are. drawn: whether the paper has a sketch or a listing, made
+    again of the same formula.
     """
 
     comparisons: Sequence[CheckedNumber] = ()
@@ -131,7 +131,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """On a figure: that of the worst of its judged numbers."""
+        """The verdict on a figure: the worst verdict of its judged numbers, unless it is untested or drawn."""
         if self.untested:
             return NOT_TESTED
         worst = max((c.verdict for c in self.comparisons if c.is_judged), key=JUDGED.index, default=NOT_RUN)
@@ -139,7 +139,7 @@ class Finding:
 
     @property
     def of_statement(self) -> str:
-        """The verdict on a statement: HOLDS where some number is judged and none differs."""
+        """The verdict on a statement: HOLDS if some number is judged and none differs."""
         return FAILS if self.verdict in (NOT_RUN, DIFFERS) else HOLDS
 
     @property
@@ -171,9 +171,9 @@ RunVerb = Callable[..., Path]
 
 @dataclass(frozen=True)
 class Subject:
-    """The model that a figure of a pretrained model is made of: the paper's own, or another in its place.
+    """The pretrained model with which a figure is made: the paper's own, or another one in its place.
 
-    overrides: how it is given on the command line, such as ("model=hf", "model.path=DIR").
+    overrides: the words that name it on the command line, such as ("model=hf", "model.path=DIR").
     """
 
     name: str
@@ -185,12 +185,11 @@ class Subject:
 class Figure:
     """A figure or table.
 
-    shows: what it is about. published: the paper's most telling number or two, as text. measure: the function that
-    makes it from what other verbs do; it takes the model too where `model` is one; None where it cannot be made.
-    command: the verb that does the work; "" where this program's own functions are called directly. minutes: of two CPU
-    cores, without a model. model: the pretrained model that it is about, by its name in `model=`; None for none. needs:
-    what no machine like this has; "" where it can be made here, given the model. trains: whether it reads `data=`, a
-    text to train on.
+    shows: its subject. published: one or two main numbers of the paper, as text. measure: the function that makes the
+    figure by running other verbs; it takes a Subject too if `model` is given; None if the figure cannot be made.
+    command: the verb that does the work; "" if functions are called directly. minutes: on two CPU cores, if there is no
+    `model`. model: the pretrained model that the figure shows, by its name in `model=`, or None. needs: what is missing
+    to make the figure; "" if it can be made, given the model. trains: whether it reads `data=`, a text to train on.
     """
 
     shows: str
@@ -203,9 +202,9 @@ class Figure:
     trains: bool = False
 
     def make(self, run: RunVerb, subject: Subject | None) -> Finding:
-        """Make it again. subject: where `model` is not None, the model to take.
+        """Make the figure again. subject: the model to use, if `model` is not None.
 
-        Made of another model in the place of the paper's, its numbers are shown and not judged.
+        If the subject is not the paper's own model, the numbers are shown and not judged.
         """
         assert self.measure is not None, "what needs something else is refused before"
         if self.model is None or subject is None:
@@ -254,15 +253,15 @@ def count_verdicts(verdicts: Iterable[str]) -> str:
 # -- what is kept
 
 ENTRIES = "outcomes.json"
-UNKNOWN = {"ours": math.nan, "low": -math.inf, "high": math.inf, "error": math.inf}  # what stands in the file as null
+UNKNOWN = {"ours": math.nan, "low": -math.inf, "high": math.inf, "error": math.inf}  # the file has null for these
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What came of a figure. model: of a figure of a pretrained model; figure: its name in the run's figures, or None.
+    """The result of a figure, as the file keeps it.
 
-    runs: those that it took or started, by `analysis/repetition.py`. seconds: how long it took, runs that were there
-    left out.
+    model: the name of the pretrained model that was used, or None. figure: its name in the run's figures, or None.
+    runs: those that it reused or started (`Made`). seconds: how long it took, without the runs that it reused.
     """
 
     name: str
@@ -280,7 +279,7 @@ class Entry:
 
 
 def write_entries(entries: Sequence[Entry], directory: Path) -> None:
-    """Into a folder; infinite ends of intervals as null, which every reader of json knows."""
+    """Write entries into a folder. NaN and infinite numbers become null, because json has none."""
     recorded = [asdict(entry) for entry in entries]
     for comparison in (c for entry in recorded for c in entry["comparisons"]):
         comparison.update({k: None for k, v in comparison.items() if isinstance(v, float) and not math.isfinite(v)})
@@ -288,7 +287,7 @@ def write_entries(entries: Sequence[Entry], directory: Path) -> None:
 
 
 def read_entries(directory: Path) -> list[Entry]:
-    """The entries of a folder; none where it has no such file."""
+    """The entries of a folder; [] if it has no such file."""
     path, entries = directory / ENTRIES, []
     for recorded in json.loads(path.read_text(encoding="utf-8")) if path.is_file() else ():
         comparisons = [
@@ -300,17 +299,18 @@ def read_entries(directory: Path) -> list[Entry]:
 
 
 def newest_entries(outputs: str) -> dict[str, tuple[Entry, Path]]:
-    """What was found last of every figure under `outputs`, and the folder of its picture."""
+    """The entry of every figure under `outputs` that `newest_of` prefers, and the folder of its picture."""
     found: list[tuple[Entry, Path]] = []
     for directory, _ in all_runs(runs_of(outputs, "reproduce"), "reproduce"):
-        with suppress(ValueError, TypeError, KeyError):  # what an older version wrote, or nothing whole
+        with suppress(ValueError, TypeError, KeyError):  # a file of an older version, or incomplete
             found += [(entry, directory / "figures") for entry in read_entries(directory)]
     return newest_of(found)
 
 
 def newest_of(entries: Iterable[tuple[Entry, Path]]) -> dict[str, tuple[Entry, Path]]:
-    """The last entry of every figure. What was made of the paper's own model comes before what was made of another, and
-    what could not be made replaces nothing.
+    """The last entry of every figure.
+
+    An entry of the paper's own model is preferred to one of another model; one that was not run replaces no other.
     """
     ranked = sorted(entries, key=lambda e: (e[0].verdict != NOT_RUN, e[0].is_the_papers, time_of(e[0].ended)))
     return {entry.name: (entry, figures) for entry, figures in ranked}

@@ -1,7 +1,7 @@
-"""What statements are checked on: vectors and rows built after the papers, and what trained models do in their calls.
+"""What statements are checked on: vectors and rows as the papers build them, and attention calls of trained models.
 
-Vectors are turned by this program's rotation, weights are its softmax's; keys are made by the paper's formula: a check
-that rotated both sides with the same code would not see a rotation the wrong way round, or of the wrong pairs.
+This program's rotation and softmax act on the vectors. Keys are made by the paper's formula: a check with the same code
+on both sides would not notice a rotation in the wrong direction, or of the wrong pairs.
 Shapes: N positions, B batch, T tokens, H heads, R rows, K keys, C head channels, P pairs.
 
 Tested by tests/papers/test_claims.py and tests/hf/test_gemma3_heads.py.
@@ -42,19 +42,19 @@ def shape(head_dim: int = HEAD_DIM) -> AttentionShape:
 
 
 def frequencies(head_dim: int = HEAD_DIM, theta: float = THETA) -> Tensor:
-    """RoPE's, radians per token, fastest first: [P], float64."""
+    """RoPE's frequencies in radians per token, fastest first: [P], float64."""
     return RoPE(shape(head_dim), theta=theta).frequencies(torch.float64)
 
 
 def p_rope_frequencies(p: float, head_dim: int = HEAD_DIM, theta: float = THETA) -> Tensor:
-    """p-RoPE's, 0 for the pairs that rest: [P], float64."""
+    """p-RoPE's frequencies, 0 for the pairs that do not rotate: [P], float64."""
     return PRoPE(shape(head_dim), p=p, theta=theta).frequencies(torch.float64)
 
 
 def rotated(x_NC: Tensor, pos_N: Tensor, frequencies_P: Tensor) -> Tensor:
     """Each row of x turned as RoPE turns a query or key at its position: [N, C].
 
-    One row [C] serves all positions, and one position all rows.
+    A single row [C] is used at all positions, and a single position for all rows.
     """
     cos, sin = rotation(pos_N[None], frequencies_P)
     x_NC = x_NC.expand(len(pos_N), -1) if x_NC.ndim == 1 else x_NC
@@ -67,7 +67,7 @@ def logits(q_C: Tensor, k_C: Tensor, distances_N: Tensor, frequencies_P: Tensor)
 
 
 def aligned(distances_N: Tensor, frequencies_P: Tensor) -> Tensor:
-    """Logit of a key like the query, all pairs of equal norm, over that at distance 0: [N]."""
+    """Logit of a key equal to the query, all pairs of equal norm, divided by the logit at distance 0: [N]."""
     unit_C = torch.cat([torch.ones_like(frequencies_P), torch.zeros_like(frequencies_P)])
     unit_C = unit_C / math.sqrt(len(frequencies_P))
     return torch.cat([logits(unit_C, unit_C, some, frequencies_P) for some in torch.split(distances_N, 4096)])
@@ -86,7 +86,7 @@ def ladder_by_formula(head_dim: int = HEAD_DIM, theta: float = THETA) -> Tensor:
 
 
 def random_vector(*sizes: int, seed: int) -> Tensor:
-    """Standard normal numbers, float64; a matrix or more where there are several sizes."""
+    """A tensor of these sizes with standard normal numbers, float64."""
     return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
@@ -98,7 +98,7 @@ def on_pair(first: float, second: float, pair: int, head_dim: int = HEAD_DIM) ->
 
 
 def weights(logits_RK: Tensor, softmax: AttentionSoftmax | None = None) -> Tensor:
-    """Weights of rows that see all their keys, by the plain softmax where no other is given: [R, K]."""
+    """Weights of rows that see all their keys, by the plain softmax unless another normaliser is given: [R, K]."""
     visible_RK = torch.ones_like(logits_RK, dtype=torch.bool)
     n_visible = visible_RK.sum(-1)[None, None, :, None]
     softmax = Softmax(SHAPE) if softmax is None else softmax
@@ -114,15 +114,15 @@ def causal_weights(q_NC: Tensor, k_NC: Tensor) -> Tensor:
 
 
 def weights_at(temperature: float, logits_RK: Tensor) -> Tensor:
-    """The same at a fixed temperature."""
+    """Weights of rows that see all their keys, at a fixed temperature: [R, K]."""
     return weights(logits_RK, Temperature(SHAPE, temperature=temperature))
 
 
 @dataclass(frozen=True)
 class Call:
-    """One layer's call of attention: rotated queries and keys, both for every head, and what multiplies q . k.
+    """One layer's call of attention: rotated queries and keys, both for every head, and the factor on q . k.
 
-    window: keys of this text that a query sees at most, itself included; None for all.
+    window: how many keys a query sees at most, its own included; None for all.
     """
 
     q_BHTC: Tensor
@@ -132,7 +132,7 @@ class Call:
 
 
 def calls(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int]]) -> list[Call]:
-    """What every layer is called with for rows of (tokens, position of the first); float32 at least, on the CPU."""
+    """Every layer's call for rows of (tokens, position of the first token); float32 at least, on the CPU."""
     found: dict[int, Call] = {}
 
     def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
@@ -148,8 +148,8 @@ def calls(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int]]) -> lis
 def before_rotation(probed: ProbedModel, tokens: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     """Queries and keys of every layer before they are rotated, [H, T, C] each.
 
-    Nothing rotates at position 0, and a shift of all positions changes no layer's input: so each token in turn is put
-    there, in a row of its own.
+    Position 0 does not rotate, and a shift of all positions changes no layer's input. So each token has a row of its
+    own, which is shifted so that this token is at position 0.
     """
     at_zero = torch.arange(len(tokens))
     rows = [(tokens, -place) for place in range(len(tokens))]

@@ -52,7 +52,7 @@ ROUNDING_OF_LOGITS = {torch.float64: 1e-9, torch.float32: 1e-3}  # relative to t
 
 
 def equation_3() -> Finding:
-    """The logit of a query at i with a key at j depends on j - i alone, pair by pair, the key turned by that distance.
+    """The logit of a query at i with a key at j depends on j - i alone: every pair of the key is turned by j - i steps.
 
     (R^i q_i)^T (R^j k_j) = sum_k q_i^(k)T rho(g_k)^(j - i) k_j^(k), with pair k in the channels (k, k + d/2)
 
@@ -74,9 +74,9 @@ def equation_3() -> Finding:
 
 
 def equation_3_of_model(probed: ProbedModel, texts: Sequence[Sequence[int]]) -> Finding:
-    """The logits of every layer on the beginning of a text against the formula on its unrotated queries and keys."""
+    """Compare every layer's logits on the beginning of a text with the formula on its unrotated queries and keys."""
     tokens = texts[0][:24]
-    # 0.2 of float16 and bfloat16: a wrong rotation is above 1
+    # 0.2 for float16 and bfloat16: a wrong rotation has an error above 1
     tolerance = ROUNDING_OF_LOGITS.get(next(probed.model.parameters()).dtype, 0.2)
     if isinstance(probed, ProbedDecoder):  # a decoder of this program: half-split
         tables, layouts = probed.tables(), []  # one for all layers, or one a layer
@@ -96,7 +96,7 @@ def equation_3_of_model(probed: ProbedModel, texts: Sequence[Sequence[int]]) -> 
 
 
 def by_formula(q_HTC: Tensor, k_HTC: Tensor, layout: Layout) -> Tensor:
-    """The right side for queries at i and keys at j, i, j = 0 .. T-1: [H, T, T]. rho(a) = [[cos, -sin], [sin, cos]]."""
+    """The right side of equation 3 for i, j = 0 .. T-1: [H, T, T]. rho(a) = [[cos, -sin], [sin, cos]]."""
     place = torch.arange(q_HTC.shape[1])
     angle_TTP = (place[None, :] - place[:, None])[..., None] * layout.frequencies_P
     q0, q1 = layout.split(q_HTC.double())[:, :, None].unbind(-1)
@@ -109,7 +109,7 @@ def relative_error(ours: Tensor, formula: Tensor) -> float:
     return float((ours - formula).abs().max() / formula.square().mean().sqrt())
 
 
-EPS = 2.0**-52  # of float64; an angle of 8,191 is exact to about this share, its sine and cosine to the same in radians
+EPS = 2.0**-52  # of float64: the relative error of an angle up to 8,191; its sine and cosine err by as many radians
 
 
 def timescales(head_dim: int, p: float) -> np.ndarray:
@@ -190,8 +190,8 @@ PAIR, GEMMAS = 118, (-4.1, 11.3)  # g_119, pairs from 0; the query
 
 
 def apostrophe() -> Finding:
-    """In the slow channel of Gemma 7B's apostrophe head the first token is liked and others are not, up to about 11,000
-    tokens; then both turn round.
+    """In the slow channel of Gemma 7B's apostrophe head the logit of the first token is positive and that of other
+    tokens negative, up to about 11,000 tokens; then both change their signs.
 
     q = [-4.1, 11.3]; q . k = -85.5 for k = [11.2, -3.5] and 24.9 for the first token's k = [-2.5, 1.3];
     q^T rho(g_119)^-r k changes its sign at r = 12,100 and 11,300
@@ -203,10 +203,10 @@ def apostrophe() -> Finding:
         ("other keys", (11.2, -3.5), -85.5, 12_100),
         ("the first token", (-2.5, 1.3), 24.9, 11_300),
     ):
-        # the logit of a head that holds nothing but this channel
+        # the logit of a head with this channel alone
         logits_N = logits(on_pair(*GEMMAS, PAIR), on_pair(*key, PAIR), torch.arange(2 * 8192), frequencies())
         own_sign_N = math.copysign(1.0, product) * logits_N
-        flip = int((own_sign_N < 0).int().argmax())  # 0 where it never turns
+        flip = int((own_sign_N < 0).int().argmax())  # 0 if it never does
         # |q| |k| cos(angle - r g) is 0 first where r g is this, angle from the query to the key, counter-clockwise
         angle = math.atan2(key[1], key[0]) - math.atan2(GEMMAS[1], GEMMAS[0]) - math.pi / 2
         comparisons += [
@@ -364,7 +364,7 @@ def prop_3_2() -> Finding:
 
 
 WEIGHT = 0.99
-LENGTHS, EVERY_ROW = (20, 8192), 1024  # tokens: asked of the last one, and of every one
+LENGTHS, EVERY_ROW = (20, 8192), 1024  # context in tokens: for checks of the last row, and of every row
 BANDS = {  # pairs, from 0
     "8 fastest": range(8),
     "16 fastest": range(16),
@@ -438,13 +438,13 @@ def thm_5_3() -> Finding:
 
 
 def shares(pairs: range, place: int = 0) -> Tensor:
-    """Logit of q = psi with k = R^place psi over |psi|^2, psi equal on these pairs, at distances 0 .. 8191: [N]."""
+    """Logit of q = psi with k = R^place psi at distances 0 .. 8191, for a psi of norm 1, equal on these pairs: [N]."""
     psi = equal_norms(pairs)
     return logits(psi, turned(psi, place * ladder_by_formula()), torch.arange(max(LENGTHS)), frequencies())
 
 
 def shares_by_formula(pairs: range, place: int = 0) -> np.ndarray:
-    """The same, mean of cos((n - place) g_k) over the pairs: [N]."""
+    """`shares` by the formula: the mean of cos((n - place) g_k) over the pairs, [N]."""
     g_P = ladder_by_formula()[pairs.start : pairs.stop].numpy()
     mean_N: np.ndarray = np.cos(np.outer(np.arange(max(LENGTHS)) - place, g_P)).mean(1)
     return mean_N
@@ -463,7 +463,7 @@ def needed(f_N: Tensor, place: int = 0) -> float:
 
 
 def needed_by_formula(f_N: np.ndarray) -> float:
-    """The same with the weight written out; the key that is asked for has f = 1."""
+    """`needed` with the weight written out as a formula; the key that must get the weight has f = 1."""
     return smallest(lambda norm: np.exp(norm * (f_N - 1)).sum() <= 1 / WEIGHT)
 
 
@@ -504,7 +504,7 @@ def figure_6() -> Finding:
 
 DRAWS, TOKENS = 200, 200  # of queries, keys and targets; tokens of each
 NORMS, LEADS = 4.0, (5.0, 25.0)  # largest norm of another key, |q| = 1; by how much the target can exceed them all
-TARGET, OTHER = 64.0, 8.0  # q . k of the target and of every other key before any rotation, where places are counted
+TARGET, OTHER = 64.0, 8.0  # q . k of the target and of other keys before rotation, for the share of places
 QUERY = torch.tensor([1.0, 0.0], dtype=torch.float64)  # all phases are from it
 
 
@@ -574,26 +574,26 @@ def at_all_places(key_2: Tensor, g: float) -> Tensor:
 
 
 def swapped(distance_N: Tensor, key: int, place: int) -> Tensor:
-    """The order in which this key stands at this distance, and the key that stood there where it came from."""
+    """The distances after this key has changed places with the key at this distance: [N]."""
     changed_N = distance_N.clone()
     changed_N[distance_N == place], changed_N[key] = distance_N[key], place
     return changed_N
 
 
 def weight_of_target(keys_N2: Tensor, distance_N: Tensor, g: float) -> float:
-    """By this program's rotation and softmax."""
+    """The weight of the target by this program's rotation and softmax."""
     turned_N2 = rotated(keys_N2, -distance_N, torch.tensor([g], dtype=torch.float64))
     return float(weights((turned_N2 @ QUERY)[None])[0, 0])
 
 
 def swaps_to_lose(draw: int, g: float) -> int | None:
-    """After how many of the proof's swaps the target has half of the weight or less; None where both leave it more."""
+    """After how many of the proof's swaps the target has at most half of the weight; None if it has more after both."""
     keys_N2, distance_N = keys_of(draw, g)
     longest = 1 + int(keys_N2[1:].norm(dim=-1).argmax())
     for n_swaps, key in enumerate((None, 0, longest)):
         if key is not None:
             logits_N = at_all_places(keys_N2[key], g)
-            # the target to where its logit is negative, just so; another key to any place but the target's
+            # the target moves to its largest negative logit, another key to its largest except at the target's distance
             logits_N[distance_N[0] if key else logits_N >= 0] = -torch.inf
             distance_N = swapped(distance_N, key, int(logits_N.argmax()))
         if weight_of_target(keys_N2, distance_N, g) <= 0.5:
@@ -635,9 +635,9 @@ def prop_5_2() -> Finding:
 
 @torch.no_grad()
 def last_rows(encoding: PositionalEncoding) -> tuple[Tensor, Tensor]:
-    """Logits and weights [B, 3] of the last token of [bos, x, x], of random tokens and random weights of every size.
+    """Logits and weights [B, 3] of the last token of [bos, x, x], for random tokens and random weights of three sizes.
 
-    This program's attention computes them; they are recorded where it calls its softmax.
+    This program's attention computes them; a hook on its softmax records them.
     """
     generator = torch.Generator().manual_seed(0)
     tokens_B2D = torch.randn(300, 2, WIDTH, generator=generator, dtype=torch.float64)
@@ -658,11 +658,11 @@ def last_rows(encoding: PositionalEncoding) -> tuple[Tensor, Tensor]:
     return torch.cat(logits_of_all), torch.cat(alpha_of_all)
 
 
-TURNS_ONCE, EVERY = 65_536, 16  # tokens: above a turn of the slowest pair; in which it turns 0.002 radians
+TURNS_ONCE, EVERY = 65_536, 16  # tokens: more than a turn of the slowest pair; 0.002 radians of it
 
 
 def table_1() -> Finding:
-    """NoPE has no patterns of position, RoPE none of meaning that last, p-RoPE has both.
+    """NoPE cannot have patterns of position, RoPE cannot have lasting patterns of meaning, p-RoPE can have both.
 
     position: a weight above 0.99 on the token itself, or the one before, in every row; q = psi on the 8 fastest pairs
 
@@ -683,7 +683,7 @@ def table_1() -> Finding:
             (f"{name}: least weight of {EVERY_ROW:,} rows on {where}", least_weight(encoding, place), positional)
             for place, where in enumerate(PLACES_ASKED)
         ]
-        # a target at every 16th distance, beside one other key where that one's logit is largest
+        # a target at every 16th distance, and one other key at the distance where its logit is largest
         cosine_N = encoded(encoding, x.expand(len(distances_N), -1), -distances_N) @ x
         other_N = torch.full_like(cosine_N, OTHER * float(cosine_N.max()))
         at_N = weights(torch.stack([TARGET * cosine_N, other_N], -1))[:, 0]
@@ -701,7 +701,10 @@ def table_1() -> Finding:
 
 
 def least_weight(encoding: PositionalEncoding, place: int) -> float:
-    """On the token `place` before, over the rows that have one; the key is the query as it stands there."""
+    """The least weight on the token `place` before, over the rows that have one.
+
+    The key is psi as the encoding turns it at position `place`, so that its logit is largest at that distance.
+    """
     psi, pos = 40.0**0.5 * equal_norms(range(8)), torch.arange(EVERY_ROW)  # 20 suffice RoPE for a weight of 0.99
     key = encoded(encoding, psi[None], torch.tensor([place]))[0]
     q_NC, k_NC = (encoded(encoding, x.expand(EVERY_ROW, -1), pos) for x in (psi, key))

@@ -43,12 +43,12 @@ ROUNDING = 1e-9  # relative, of float64 sums over 100,000 keys
 
 
 def weight_bounds(n: int, spread: float, temperature: float) -> tuple[float, float]:
-    """The lemma's: (least, largest) weight."""
+    """The lemma's bounds on a weight: (lower, upper)."""
     return math.exp(-spread / temperature) / n, math.exp(spread / temperature) / n
 
 
 def lemma_2_1() -> Finding:
-    """Where logits lie between fixed bounds, every weight is of the order of 1/n, at any fixed temperature.
+    """If logits lie between fixed bounds, every weight is of the order of 1/n, at any fixed temperature.
 
     exp(-delta / theta) / n <= alpha_k <= exp(delta / theta) / n, delta = max e - min e
 
@@ -87,8 +87,8 @@ def lemma_2_1() -> Finding:
 
 
 def ratios(n: int, theta: float) -> tuple[float, float, float, float]:
-    """A random row's least and largest weight over their bounds; the weight of one key at the top of a row whose other
-    keys are at the bottom, over its formula; and the random row's largest weight."""
+    """Four numbers: a random row's least and largest weight, each over its bound; the largest weight of a row with one
+    logit at the top and all others at the bottom, over its formula; the random row's largest weight."""
     uniform_N = torch.rand(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
     logits_N = (2 * uniform_N - 1) * HALF_RANGE
     spread = float(logits_N.max() - logits_N.min())
@@ -100,7 +100,7 @@ def ratios(n: int, theta: float) -> tuple[float, float, float, float]:
 
 
 def lone_row(n: int, lead: float) -> Tensor:
-    """Logits of n keys, all alike but the first, which leads them: [1, N]."""
+    """Logits of n keys, `lead` for the first and 0 for the others: [1, N]."""
     return torch.nn.functional.pad(torch.tensor([[lead]], dtype=torch.float64), (0, n - 1))
 
 
@@ -155,8 +155,8 @@ def prop_3_1() -> Finding:
 
 VOCABULARY, LAYERS, HEADS, WIDTH, HEAD_DIM = 16, 3, 4, 32, 8
 LONGEST, DELTA = 1024, 6.2  # exp(6.2) / 1024 = 0.481: below one half
-ODD_AT = (31, 255, LONGEST - 1)  # place of the one odd token among equal ones, a text each
-NORM_EPS = 1e-6  # makes a normed input shorter than sqrt(WIDTH), by half of this as a share
+ODD_AT = (31, 255, LONGEST - 1)  # in each text, the position of the one odd token among equal ones
+NORM_EPS = 1e-6  # makes a normed input shorter than sqrt(WIDTH), by a share of half of this
 
 
 def thm_2_2() -> Finding:
@@ -211,9 +211,9 @@ def thm_2_2() -> Finding:
 
 @torch.no_grad()
 def random_decoder(make_softmax: type[AttentionSoftmax] = Softmax) -> Decoder:
-    """A decoder in float64. Head 0 of layer 0 multiplies what token 0 has in common with the query by -1 for 1.
+    """A decoder in float64. In head 0 of layer 0, of tokens 0 and 1, equal ones have a logit c, different ones -c.
 
-    It does so in the pair that p-RoPE leaves alone, so that distances change nothing.
+    The head uses only the pair that p-RoPE does not rotate, so that distances have no effect.
     """
     torch.manual_seed(0)
     decoder = Decoder(
@@ -279,7 +279,7 @@ def prop_3_2() -> Finding:
 
     dH / dbeta = -beta Var(e) <= 0, the variance under softmax(beta e), H in nats
 
-    Velickovic et al. 2024, arXiv:2410.01104, Proposition 3.2 by memory of its number; the formula is derived here.
+    Velickovic et al. 2024, arXiv:2410.01104, Proposition 3.2 (the number is from memory); the formula is derived here.
     """
     logits_K, comparisons = random_vector(KEYS, seed=0), []
     for beta in (0.3, 1.0, 2.5):
@@ -308,7 +308,7 @@ def entropy_at(beta: float, logits_K: Tensor) -> float:
 
 
 FIGURE_4 = (-0.037, 0.481, -2.3, 4.917, -1.791)  # the paper's listing, highest power first
-GATE = 0.5  # nats: below it the listing leaves a row alone
+GATE = 0.5  # nats: the listing does not change rows of less entropy
 POINTS = (0.4, 0.9, 1.0, 1.5, 2.0, 3.0, 4.0, 4.412, 5.0, 5.5, 5.9, 6.0)  # nats
 OF_GRID = 0.0015  # nats: the step between entropies, and rounding
 
@@ -319,7 +319,7 @@ def beta_by_listing(entropy: float) -> float:
 
 
 def polynomial() -> Finding:
-    """The published temperature sharpens rows of 0.849 to 5.945 nats alone, and an even row of up to 381 keys at most.
+    """The published temperature sharpens only rows of 0.849 to 5.945 nats; an even row may have at most 381 keys.
 
     beta(H) = max(-0.037 H^4 + 0.481 H^3 - 2.3 H^2 + 4.917 H - 1.791, 1) where H > 0.5, else 1, H in nats
 
@@ -375,7 +375,7 @@ def beta_of_even_row(n: int) -> float:
 
 
 CHANNELS, TILE = 16, 64
-CAUSAL = 512  # tokens of a text of which every row is asked
+CAUSAL = 512  # tokens of a text whose every row is checked
 
 
 def streaming_entropy() -> Finding:
@@ -409,9 +409,9 @@ def streaming_entropy() -> Finding:
         rows = logits_by_numpy(q, k, window)
         ours_N = fused.entropy(q, k, scale=1.0, keys=keys)[0, 0, :, 0].numpy()
         error = np.abs(ours_N - [entropy(row) for row in rows]).max()
-        # of beta times a logit; d beta / dH is 2.6 at the upper end of where the polynomial exceeds 1
+        # rounding of beta times a logit; d beta / dH is 2.6 at the largest entropy where the polynomial exceeds 1
         of_weights = rounding(rows) * (1 + 2.6 * largest(rows))
-        # a coordinate of the output, against weights written out; the values are standard normal
+        # each coordinate of the output is compared with the weights by numpy; the values are standard normal
         ours_NC = ADAPTIVE(q, k, v, scale=1.0, keys=keys, bias=None, rows={})[0, 0].numpy()
         values, worst = v[0, 0].numpy(), 0.0
         for end, row in enumerate(rows, start=1):
@@ -426,7 +426,7 @@ def streaming_entropy() -> Finding:
 
 
 def drawn(n_queries: int, n: int, spread: float, window: int | None = None) -> tuple[Tensor, Tensor, Tensor, Keys]:
-    """Queries of the last tokens, all keys and all values, [1, 1, N, C] each, normal: q . k has this deviation."""
+    """Queries of the last tokens, all keys, all values, normal: [1, 1, N, C] each. q . k has the deviation `spread`."""
     k, v, q = random_vector(3, 1, 1, n, CHANNELS, seed=n)
     pos = torch.arange(n)[None]
     keys = Keys(q_pos_BQ=pos[:, n - n_queries :], k_pos_BK=pos, window=window)
@@ -446,7 +446,7 @@ def entropy(logits: np.ndarray) -> float:
 
 
 def entropy_in_tiles(logits: np.ndarray) -> float:
-    """The recurrence, TILE keys at a time."""
+    """The entropy by the recurrence, TILE keys at a time."""
     m, z, s = -np.inf, 0.0, 0.0
     for start in range(0, len(logits), TILE):
         e = logits[start : start + TILE]
@@ -462,5 +462,5 @@ def largest(rows: Iterable[np.ndarray]) -> float:
 
 
 def rounding(rows: Sequence[np.ndarray]) -> float:
-    """The rounding of an entropy in nats: means of logits, each a sum of CHANNELS products, and logarithms."""
+    """The rounding error allowed for an entropy in nats: of logits, sums of CHANNELS products, and of logarithms."""
     return 4 * CHANNELS * 2.0**-52 * (largest(rows) + math.log(max(map(len, rows))))

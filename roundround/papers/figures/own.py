@@ -1,11 +1,10 @@
 """Figures and tables that need no published weights: of RoPE alone, of statements, and of models that are trained here.
 
-- RoPE alone, by this program's own rotation: figures 1, 2, 8 and 9 of arXiv:2410.06205. Neither figure's width is
-  printed; all are drawn at the one whose curve is nearest to Figure 2(a).
+- RoPE alone, by this program's own rotation: figures 1, 2, 8 and 9 of arXiv:2410.06205. The paper prints no width; all
+  use the width whose curve is nearest to Figure 2(a).
 - Max retrieval in arXiv:2410.01104: table 1, the heat maps of figures 2 and 6, the fit of figure 5.
-- Table 2 of arXiv:2410.06205: perplexity of seven encodings, at a small size and with seeds. The runs of a seed share
-  their first weights and their batches, so differences are taken within a seed: what its runs have in common is not
-  counted as noise.
+- Table 2 of arXiv:2410.06205: perplexity of seven encodings, at a small size and with several seeds. The runs of a seed
+  share their initial weights and their batches, so differences are taken within a seed: shared noise cancels.
 
 Shapes: N positions, distances or sizes, C channels, D draws, S seeds.
 
@@ -72,18 +71,18 @@ WIDTH = 1024  # of the vectors: the best guess, by the shape of Figure 2(a)
 WIDTHS = (256, 512, WIDTH, 2048, 4096)
 READ_OFF = {1000: 0.185, 2000: 0.111, 3000: 0.069, 4000: 0.040, 5000: 0.014}  # of Figure 2(a)
 AROUND = 50  # tokens to either side over which a value is averaged
-# Root mean square of the curve of this width about its mean over the neighbours: the picture's 500 readings follow the
-# unsmoothed curve to 0.007, so that they wander about their own means by as much, give or take that.
+# WANDER: root mean square deviation of the curve of this width from its mean over the neighbours. FOLLOWED: how closely
+# the picture's 500 readings follow the unsmoothed curve, so the tolerance of their own deviation.
 WANDER, FOLLOWED = 0.016, 0.007
-SPACINGS = 100  # draws of positions, and of what is drawn as a band
-DRAWS = 10 * SPACINGS  # of vectors, for the absence of a decay
+SPACINGS = 100  # draws of positions, and draws behind a band in a picture
+DRAWS = 10 * SPACINGS  # draws of vectors, for the absence of a decay
 ENDS = torch.cat([torch.arange(1, 1001, 100), torch.arange(4001, 5001, 100)])  # distances at either end, nearest first
 LONGEST = (10_000, 20_000, 50_000)  # ranges of Random RoPE's positions
 X, Y = "relative distance (tokens)", "q . k, as a share of its largest value"
 
 
 def gaussian(distances_DN: Tensor, seed: int) -> Tensor:
-    """The logit of Gaussian queries and keys, fresh ones at every distance, in standard deviations: [D, N]."""
+    """Logits of Gaussian queries and keys, drawn anew for every distance, in standard deviations: [D, N]."""
     pos = -distances_DN.flatten().double()
     q_NC, k_NC = random_vector(2, len(pos), WIDTH, seed=seed)
     logits_N: Tensor = (q_NC * rotated(k_NC, pos, frequencies(WIDTH))).sum(-1) / math.sqrt(WIDTH)
@@ -91,14 +90,14 @@ def gaussian(distances_DN: Tensor, seed: int) -> Tensor:
 
 
 def one_pair(distances_N: Tensor, theta: float, n_draws: int) -> Tensor:
-    """The same for one Gaussian query and one Gaussian key at all distances, drawn again and again: [D, N]."""
+    """Logits of one Gaussian query with one Gaussian key at all distances, for each of n_draws: [D, N]."""
     ladder_P = frequencies(WIDTH, theta)
     pairs = (random_vector(2, WIDTH, seed=seed) for seed in range(n_draws))
     return torch.stack([logits(q_C, k_C, distances_N, ladder_P) for q_C, k_C in pairs]) / math.sqrt(WIDTH)
 
 
 def fresh(distances_DN: Tensor) -> Tensor:
-    """DRAWS of `gaussian` at these distances, of which there is one row for all or one for each of SPACINGS: [D, N]."""
+    """DRAWS draws of `gaussian`, [D, N]. distances_DN: one row for all draws, or one for each of SPACINGS."""
     distances_DN = distances_DN.expand(SPACINGS, -1)
     return torch.cat([gaussian(distances_DN, seed) for seed in range(DRAWS // SPACINGS)])
 
@@ -109,7 +108,7 @@ def around(f_N: Tensor, distance: int) -> float:
 
 
 def without_decay(what: str, curves_DN: Tensor) -> CheckedNumber:
-    """The mean square at the far half of ENDS is that at the near half, as a share of it; draws are independent."""
+    """The mean square must be the same at the far and the near half of ENDS; the change is a share of the near one."""
     near_D, far_D = (half_DN.square().mean(1) for half_DN in curves_DN.chunk(2, 1))
     change_D = (far_D - near_D) / near_D.mean()
     what, error = f"{what}: change of the mean square from near to far", float(half_width(change_D.numpy()))
@@ -123,7 +122,7 @@ def wander(f_N: Tensor) -> float:
 
 
 def band(curves_DN: Tensor) -> list[Curve]:
-    """Within which 95 % of the draws lie at the distances SHOWN_AT, and the first draw."""
+    """Curves at the distances SHOWN_AT: the first draw, and the bounds of 95 % of the draws."""
     low, high = np.quantile(curves_DN.numpy(), [0.025, 0.975], axis=0)
     return [
         Curve("one draw", SHOWN_AT, curves_DN[0]),
@@ -133,7 +132,7 @@ def band(curves_DN: Tensor) -> list[Curve]:
 
 
 def previous_token(run: RunVerb) -> Finding:
-    """Figure 1: five tokens, one frequency; the first row rests on itself, every other on the token before it."""
+    """Figure 1: five tokens, one frequency; the first row attends to itself, every other to the token before it."""
     psi_C, one = torch.tensor([30.0, 0.0], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
     q_5C, k_5C = (rotated(x, torch.arange(5), one) for x in (psi_C, turned(psi_C, one)))
     alpha_55 = causal_weights(q_5C, k_5C)
@@ -241,10 +240,10 @@ def spacing(most: int, seed: int) -> Tensor:
 
 
 def statements(run: RunVerb, claims: Mapping[str, str], remark: str = "", drawn: bool = False) -> Finding:
-    """What is a statement in the paper, rather than a measurement: judged by every number of these statements.
+    """A figure that shows statements, not measurements: it is judged by every number of these statements.
 
-    claims: what each stands for, by its name. drawn: whether the paper has a sketch or a listing, made again of the
-    same formula.
+    claims: by the name of a statement, what it says in the figure. drawn: whether the paper has a sketch or a listing,
+    made again of the same formula.
     """
     found = {name: checks_of(name)[0]() for name in claims}
     parts = [
@@ -361,7 +360,7 @@ def fit_of_beta(run: RunVerb) -> Finding:
     ours, by_seed, (low, high) = fit["coefficients"], fit["by_seed"], fit["entropy_range"]
 
     def error(numbers: list[float]) -> float:
-        """Half the interval of a number over the fits of all seeds; there are none where a seed had too few points."""
+        """Half the interval of a number over the fits of all seeds; infinite if a seed had too few points for a fit."""
         return float(half_width(np.array(numbers))) if by_seed else math.inf
 
     unseen: list[CheckedNumber] = []  # accuracy at the sizes that were not fitted on; of the worst and best head, too
@@ -410,7 +409,7 @@ ENTROPIES = np.linspace(0.5, 3.5, 301)  # nats
 
 
 def begins(coefficients: Sequence[float]) -> float:
-    """The least entropy from 0.5 nats on at which beta exceeds 1; NaN where there is none up to 3.5."""
+    """The least entropy from 0.5 to 3.5 nats at which beta exceeds 1; NaN if there is none."""
     above = ENTROPIES[np.polyval(coefficients, ENTROPIES) > 1]
     return float(above[0]) if len(above) else math.nan
 
@@ -434,8 +433,8 @@ PAPER = {
     "p_rope": ("0.75-RoPE", 4.4414, 6.4422),
 }
 
-# a hard cut or fewer frequencies? Three encodings rotate three quarters of the pairs: 0.75-RoPE cuts the slow ones,
-# reversed the fast ones, partial none: its fewer frequencies span the whole ladder
+# does the cut matter, or the number of frequencies? Three encodings rotate three quarters of the pairs: 0.75-RoPE cuts
+# the slow pairs, reversed cuts the fast ones, and the fewer frequencies of partial span the whole ladder
 CONTROLS = (
     ("p_rope", BASELINE),
     ("p_rope_reversed", BASELINE),
@@ -446,7 +445,7 @@ CONTROLS = (
 
 
 class Difference(NamedTuple):
-    """Mean over seeds of a loss minus another's, in nats per token, and its 95 % t interval; NaN with one seed."""
+    """Mean over seeds of one loss minus another, in nats per token, and its 95 % t interval, NaN with one seed."""
 
     nats: float
     low: float
@@ -454,10 +453,10 @@ class Difference(NamedTuple):
 
 
 def sweep_of(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Held-out perplexity among the records of evaluations: a row a seed, a column for each (length, encoding).
+    """The held-out perplexities in records of evaluations: a row for each seed, a column for each (length, encoding).
 
-    Seeds that lack one of them are left out. Raises ValueError where a seed has two values for one, as with the runs of
-    two corpora.
+    Seeds that lack a column are left out. Raises ValueError if a seed has two values in a column, as with runs on two
+    corpora.
     """
     found = [r for r in records if r["metric"] == "perplexity" and r["verb"] == "eval"]
     frame = pd.DataFrame(found)[["seed", "length", "pe", "value"]].astype({"seed": int, "length": int, "value": float})
@@ -472,7 +471,7 @@ def difference(sweep: pd.DataFrame, encoding: str, baseline: str, length: int) -
 
 
 def paper_difference(encoding: str, baseline: str) -> tuple[float, float]:
-    """The same in the paper, on Wikipedia and FLAN v2: single runs."""
+    """The difference in the paper, on Wikipedia and on FLAN v2, each of single runs."""
     (_, wiki, flan), (_, wiki_baseline, flan_baseline) = PAPER[encoding], PAPER[baseline]
     return math.log(wiki / wiki_baseline), math.log(flan / flan_baseline)
 
@@ -501,9 +500,9 @@ def perplexities(run: RunVerb) -> Finding:
 
 
 def compare_encodings(sweep: pd.DataFrame) -> list[CheckedNumber]:
-    """Every difference from RoPE at the context of training beside the paper's, with its interval.
+    """Judge every difference from RoPE at the context of training, with its interval, by the paper's.
 
-    The others are shown; differences that follow from two are, too.
+    Differences at longer contexts, or between two other encodings, are only shown.
     """
     comparisons = []
     pairs = list(dict.fromkeys([*((pe, BASELINE) for pe in PAPER if pe != BASELINE), *CONTROLS]))

@@ -1,18 +1,18 @@
 """Figures and tables of pretrained models: one table, `FIGURES`, and a function for each quantity that it names.
 
-Each runs a probe, reads what it left in its run directory, and compares. What the papers leave out:
+Each function runs a probe, reads its run directory, and compares. What the papers leave open:
 
-- The cells of published heat maps were read off the pictures. Neither the texts of arXiv:2410.06205 nor whether their
-  first tokens count is known, and one of the 28 layers of Gemma 7B is not shown: not the first one, whose heads in
-  Figure 4 average to the first column of Figure 3 (correlation 0.99). So the reading that fits best is taken, and
-  tolerances are as large as the differences between the maps of different texts in the paper.
+- The cells of published heat maps were read off the pictures. arXiv:2410.06205 does not give its texts, nor whether
+  their first tokens count, and it shows 27 of the 28 layers of Gemma 7B. The first layer is among them: its heads in
+  Figure 4 average to the first column of Figure 3 (correlation 0.99). So the reading that fits best is used, and
+  tolerances are as large as the differences between the paper's maps of different texts.
 - That paper counts heads from 1, and its layer "1" is the first: norms of repeated tokens are equal in its pictures. It
-  does not print its prompt. So patterns are compared as it words them, norms by their means over tokens, and only its
-  first token, which sees nothing but itself, number by number. In another model, the head with most of the pattern is
-  taken.
+  does not print its prompt. So patterns are compared as the paper words them, and norms by their means over tokens.
+  Only the first token, which sees only itself, is compared number by number. In another model, the head with most of
+  the pattern is used.
 
-Shapes: L layers, H heads, G key heads, T tokens, P pairs, N columns (layers or heads). Smaller layers are filled up
-with NaN.
+Shapes: L layers, H heads, G key heads, T tokens, P pairs, N columns (layers or heads). Smaller layers are padded with
+NaN.
 
 Tested by tests/papers/test_papers_models.py.
 """
@@ -105,19 +105,19 @@ def numbers(x: Tensor) -> Array:
 
 
 def trimmed(x: Tensor) -> Tensor:
-    """One layer's array [heads, ...] without the heads and columns that hold nothing but the NaN that fills it up."""
+    """One layer's array [heads, ...] without the heads and columns that are only padding, NaN."""
     there = ~x.isnan()
     return x[there.flatten(1).any(1)][..., there.flatten(0, -2).any(0)]
 
 
 def mean(x: Array, axis: int) -> Array:
-    """The mean of what is not NaN; NaN where there is nothing else."""
+    """The mean of the finite numbers along an axis; NaN if there are none."""
     found: Array = np.ma.masked_invalid(x).mean(axis).filled(np.nan)
     return found
 
 
 def columns(map_PN: Array) -> list[Array]:
-    """The columns of a map that are not empty, each without the NaN that fills it up."""
+    """The columns of a map that are not only NaN, each without its NaN."""
     return [column[np.isfinite(column)] for column in map_PN.T if np.isfinite(column).any()]
 
 
@@ -133,15 +133,15 @@ def fastest_mean(map_PN: Array) -> Array:
 
 # -- maps beside maps
 
-# Figure 19 (Italian, Chinese, code, sums) against Figure 3(a) (English) differs by up to 0.31 in these means, by up to
-# 0.13 in the share of the slowest quarter, and correlates with it from 0.925 to 0.954; moved by one layer at most 0.59.
+# Figure 19 (Italian, Chinese, code, sums) differs from Figure 3(a) (English) by up to 0.31 in these means and 0.13 in
+# the share of the slowest quarter. They correlate with 0.925 to 0.954, but at most 0.59 if one is moved by a layer.
 NORM_TOLERANCE = 0.35  # of the published mean norm
 
 
 def best_fit(candidates: Mapping[str, Array], published: Array) -> tuple[str, Array, str]:
-    """The name of the map that correlates best with the published one, the map, and out of how many it was taken.
+    """The name of the map that correlates best with the published one, the map, and a note on the choice.
 
-    A map that has one column more is tried with each column left out.
+    A map with one column more than the published one is tried with each column left out.
     """
     cut = {}
     for name, ours in candidates.items():
@@ -154,13 +154,13 @@ def best_fit(candidates: Mapping[str, Array], published: Array) -> tuple[str, Ar
 
 
 def correlation(ours: Array, published: Array) -> float:
-    """The correlation of all cells; NaN where a map has one value alone."""
+    """The correlation of all cells; NaN if all cells of a map are equal."""
     with np.errstate(invalid="ignore"):
         return float(np.corrcoef(ours.ravel(), published.ravel())[0, 1])
 
 
 def compare_maps(what: str, ours: Array, published: Array) -> list[CheckedNumber]:
-    """Means along the frequencies and the share of the slowest quarter, whatever the sizes; cells where they agree."""
+    """Compare means along the frequencies and the share of the slowest quarter; if the sizes agree, the cells, too."""
     n_bins = min(16, *(len(column) for column in columns(ours)))  # of the frequencies, from the fastest
     means = [  # over all columns, in bins of neighbouring pairs, from the fastest
         mean(np.array([[part.mean() for part in np.array_split(c, n_bins)] for c in columns(x)]), 0)
@@ -193,7 +193,7 @@ def compare_strongest(what: str, ours_P: Array, published_P: Array) -> list[Chec
 def side_by_side(
     what: str, ours: Array, published: Array, columns_are: str, *, titles: tuple[str, str] = ("ours", "published")
 ) -> dict[str, HeatMap]:
-    """Both maps, equally dark where norms are equal if they have the same size."""
+    """Both maps; if they have the same size, with the same colour scale."""
     most = float(max(ours.max(), published.max())) if ours.shape == published.shape else None
     return {
         f"{what}, {title}": HeatMap(values, columns_are, "pair, from the fastest", most, label="mean norm")
@@ -209,10 +209,10 @@ GROUP_SIZE = 4  # query heads of Llama 3.1 8B that share a key head
 
 
 def norms_by_layer(run: RunVerb, subject: Subject, maps: Mapping[str, str], by_text: bool = False) -> Finding:
-    """Norms by layer beside the published ones, of the paper's own model in the reading that fits best.
+    """Norms by layer beside the published ones; for the paper's own model, the reading that fits best.
 
-    maps: the published map of each kind of vector; or by_text, of the queries on each of the package's other texts,
-    and then they have to be alike, too.
+    maps: the published map of each kind of vector; with by_text, of the queries on each text. Then the maps of any two
+    texts must be similar, too.
     """
     seen = {texts: probed(run, subject, texts) for texts in (maps if by_text else ["shakespeare"])}
     comparisons: list[CheckedNumber] = []
@@ -267,7 +267,7 @@ def first_layer_norms(run: RunVerb, subject: Subject) -> Finding:
 def compare_heads(
     what: str, map_PH: Array, published: Array, labels: Sequence[str], fast: Sequence[int]
 ) -> list[CheckedNumber]:
-    """The strongest pair of each head; the weakest of the fast heads against the others, at the fast end."""
+    """Compare the strongest pair of each head, and at the fast end the weakest fast head with all other heads."""
     found = [c for i, label in enumerate(labels) for c in compare_strongest(label, map_PH[:, i], published[:, i])]
     fast_H = fastest_mean(map_PH)
     ratio = float(fast_H[list(fast)].min() / np.delete(fast_H, list(fast)).max())
@@ -280,11 +280,11 @@ def last_layer_group(run: RunVerb, subject: Subject) -> Finding:
     seen = probed(run, subject)
     map_PH, published = seen.of_layer("query_norm", -1), heat_map("Fig11_llama_L32_group4_query")
     group, remark = list(range(map_PH.shape[1])), ""
-    if subject.is_the_papers:  # "group 4" counted from 1 or from 0: query heads 12 to 15 or 16 to 19, as they fit
+    if subject.is_the_papers:  # "group 4", from 1 or from 0, is query heads 12 to 15 or 16 to 19: the better fit
         read = {f"heads {4 * g} to {4 * g + 3}": group[GROUP_SIZE * g : GROUP_SIZE * (g + 1)] for g in (3, 4)}
         name, _, chosen = best_fit({name: map_PH[:, heads] for name, heads in read.items()}, published)
         group, remark = read[name], f"The reading of group 4 that fits best is {name}: {chosen}."
-    else:  # the heads that share a key head with the most diagonal one; all where none are shared
+    else:  # the heads that share a key head with the most diagonal one; all if no key head is shared
         size = len(group) // seen.of_layer("key_norm", -1).shape[1]
         if size > 1:
             group = group[int(seen.share("diagonal")[-1][: len(group)].argmax()) // size * size :][:size]
@@ -307,14 +307,14 @@ def last_layer_group(run: RunVerb, subject: Subject) -> Finding:
 # -- single heads on one short prompt, token by token
 
 NO_PROMPT = "The paper does not print its prompt; ours is another one with three apostrophes."
-OTHER_WORDS = 1.5  # of a logit: the three cells of Figure 12 lie within 0.7, for other words behind the apostrophe
+OTHER_WORDS = 1.5  # tolerance of a logit: with three words behind the apostrophe, the cells of Figure 12 lie within 0.7
 
 
 class NamedHead(NamedTuple):
     """A head of Gemma 7B.
 
-    layers: from 0; where two are given, the paper's label can mean either. pattern: `diagonal`, `previous`, `semantic`
-    or `apostrophe`. queries, keys: the published norms [P, T] of a prompt that is not printed.
+    layers: from 0; two if the paper's label can mean either. pattern: `diagonal`, `previous`, `semantic` or
+    `apostrophe`. queries, keys: the published norms [P, T] of a prompt that is not printed.
     """
 
     label: str
@@ -335,8 +335,8 @@ SEMANTIC = NamedHead("layer 1, head 13", (0,), 12, "semantic", "Fig18a_L1H13_que
 class Found(NamedTuple):
     """A head of the model at hand, on the prompt.
 
-    title: which head, and why it was taken; words: the same with the shares of its weight; remark: the choice made
-    where the paper leaves one. shares: where its weight goes, beside where the paper's goes. arrays: query_norms and
+    title: which head, and why it was chosen. words: its pattern, with the shares of its weight. remark: how the paper's
+    label was read, if it can mean two layers. shares: the judged shares of its weight. arrays: query_norms and
     key_norms [T, P], weights and logits [T, T].
     """
 
@@ -355,9 +355,9 @@ class Found(NamedTuple):
 
 
 def find(named: NamedHead, seen: Probed, subject: Subject) -> Found:
-    """The head that the paper names, or the one of another model that has most of the same pattern."""
+    """The head that the paper names; in another model, the head that has most of the same pattern."""
     prompt, remark, pattern = seen.prompt(), "", named.pattern
-    if pattern == "apostrophe":  # the weight of rows behind one on it, times that of all others on the first token
+    if pattern == "apostrophe":  # the weight of the rows behind it on it, times that of other rows on the first token
         behind, others = apostrophe_rows(prompt.words)
         scores_LH = np.full(seen.arrays["places"].shape[:2], np.nan)
         for layer, record in prompt.layers.items():
@@ -369,17 +369,17 @@ def find(named: NamedHead, seen: Probed, subject: Subject) -> Found:
     if subject.is_the_papers:
         head, why = named.head, "the paper's"
         scores = {layer: float(scores_LH[layer, head]) for layer in named.layers}
-        layer = max(scores, key=lambda layer: scores[layer])  # of two that the label can mean
+        layer = max(scores, key=lambda layer: scores[layer])  # if the label can mean two
         if len(scores) > 1:
             shares = " and ".join(f"{score:.2f} at {layer}" for layer, score in scores.items())
             remark = f"The label's layer fits best as index {layer}, counted from 0: {pattern} {shares}. "
     else:
-        if named.layers[0]:  # a late one: only the second half of the layers is searched
+        if named.layers[0]:  # a late head: only the second half of the layers is searched
             scores_LH[: len(scores_LH) // 2] = np.nan
         layer, head = (int(n) for n in np.unravel_index(np.nanargmax(scores_LH), scores_LH.shape))
         why = f"{pattern} {scores_LH[layer, head]:.2f}, the most of all"
     record, name = prompt.layers[layer], f"layer {layer}, head {head}"
-    # of the head, or of its key head
+    # arrays of keys belong to the key head that the head uses
     arrays = {of: numbers(x[head * len(x) // len(record.logits)]) for of, x in vars(record).items()}
     compared = compare_pattern(pattern, name, arrays["weights"], prompt.words)
     return Found(
@@ -395,9 +395,9 @@ def find(named: NamedHead, seen: Probed, subject: Subject) -> Found:
 
 
 def apostrophe_rows(words: list[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The rows behind an apostrophe, and all others but the first row.
+    """The rows behind an apostrophe, and all other rows except the first.
 
-    Raises UserError where the tokenizer has no apostrophe apart from letters.
+    Raises UserError if no token of the prompt is an apostrophe alone.
     """
     behind = np.array([word.strip() in ("'", "\u2019") for word in words[:-1]])
     if not behind.any():
@@ -406,7 +406,7 @@ def apostrophe_rows(words: list[str]) -> tuple[NDArray[np.intp], NDArray[np.intp
 
 
 def compare_pattern(pattern: str, head: str, weights_TT: Array, words: list[str]) -> list[CheckedNumber]:
-    """Where the weight of the prompt's rows goes, the first row left out."""
+    """The mean weight that the prompt's rows, without the first, put on the tokens of the pattern."""
     asked = {}
     if pattern in ("diagonal", "semantic"):
         asked["on the token itself"] = np.diag(weights_TT)[1:]
@@ -416,7 +416,7 @@ def compare_pattern(pattern: str, head: str, weights_TT: Array, words: list[str]
         behind, others = apostrophe_rows(words)
         asked = {"of rows behind an apostrophe on it": weights_TT[behind, behind - 1],
                  "of other rows on the first token": weights_TT[others, 0]}  # fmt: skip
-    # 0.5 is what "attends to" means at least; by Figure 12 the apostrophe head gives 0.92 to 0.99
+    # "attends to" is read as a weight of at least 0.5; in Figure 12 the apostrophe head has 0.92 to 0.99
     judged = at_most if pattern == "semantic" else at_least
     return [judged(f"{head}: weight {place}", float(weight_T.mean()), 0.5) for place, weight_T in asked.items()]
 
@@ -440,7 +440,7 @@ def token_norms(run: RunVerb, subject: Subject, named: NamedHead) -> Finding:
     for kind, name in (("query", named.queries), ("key", named.keys)):
         what, ours, published = PLURALS[kind], found.arrays[f"{kind}_norms"].T, heat_map(name)
         panels |= side_by_side(what, ours, published, "token", titles=(found.title, f"published: {named.label}"))
-        if subject.is_the_papers:  # means over all tokens but the first, and the length of its whole vector
+        if subject.is_the_papers:  # means over all tokens but the first; the first token's whole norm
             ours_P, published_P = ours[:, 1:].mean(1), published[:, 1:].mean(1)
             profile = correlation(ours_P, published_P)
             first, published_first = (float(np.linalg.norm(norms[:, 0])) for norms in (ours, published))
@@ -449,8 +449,8 @@ def token_norms(run: RunVerb, subject: Subject, named: NamedHead) -> Finding:
                 # the mean norms of the heads in Figures 14 to 18 correlate from 0.74 to 0.996 with those of the same
                 # heads on other texts, in Figure 4
                 near(f"{what}: correlation of the pairs' mean norms", profile, 1.0, 0.3),
-                # norms read off the picture multiply to 4.06, 8.15 and 4.10 where Tables 3 to 5 print 3.74, 7.91 and
-                # 3.85: each may be 5 % too large, and half precision adds 1 %
+                # the norms read off the pictures multiply to 4.06, 8.15 and 4.10, but Tables 3 to 5 print 3.74, 7.91
+                # and 3.85: each norm may be 5 % too large, and half precision adds 1 %
                 as_printed(f"{what}: norm of the first token", first, published_first, 0.1 * published_first),
             ]
     strongest = ", ".join(str(pair + 1) for pair in np.argsort(-found.arrays["query_norms"].T[:, 1:].mean(1))[:3])
@@ -462,7 +462,7 @@ def apostrophe_logits(run: RunVerb, subject: Subject) -> Finding:
     """Figure 12: the first token by default, an apostrophe from the row behind it."""
     found = find(APOSTROPHE, probed(run, subject), subject)
     logits, published = found.arrays["logits"], heat_map("Fig12_L1H10_logits")
-    behind, others = apostrophe_rows(found.prompt.words)  # of a layer with a window, the rows that see it
+    behind, others = apostrophe_rows(found.prompt.words)  # nanmean: a window hides some tokens
     theirs_behind = np.array([3, 9, 15])  # rows of the figure
     theirs_others = np.setdiff1d(np.arange(1, len(published)), theirs_behind)
     on_it, on_first = (float(np.nanmean(x)) for x in (logits[behind, behind - 1], logits[others, 0]))
@@ -491,8 +491,8 @@ def apostrophe_logits(run: RunVerb, subject: Subject) -> Finding:
 SPREADS = {"smallest": 2.28, "largest": 14.78, "mean": 5.69, "standard deviation": 2.05}
 
 
-# a head, the bound of Cauchy and Schwarz on its logits, token by token, its logit on the token itself, and on the token
-# before, which the first one has not
+# a head; for each token the bound of Cauchy and Schwarz on its logits, its logit on the token itself, and its logit on
+# the token before, which the first token does not have
 ALIGNMENTS: dict[str, tuple[NamedHead, dict[str, tuple[float, ...]]]] = {
     "rope.table3": (
         DIAGONAL,
@@ -537,7 +537,7 @@ def alignment(run: RunVerb, subject: Subject, name: str) -> Finding:
     nearest, other = sorted(shares, key=lambda reading: abs(shares[reading] - target))
     own_bound = float(np.nanmean(rows["previous"][1:] / rows["bound_previous"][1:]))
     comparisons = [
-        *[  # no prompt changes what the first token sees, itself: eight bits twice, and the root of a sum
+        *[  # the first token sees itself alone in any prompt; tolerance: two roundings to 8 bits and a root
             as_printed(f"{name} of the first token", rows[name][0], published[name][0], 0.03 * published["bound"][0])
             for name in ("bound", "diagonal")
         ],
@@ -561,13 +561,13 @@ def alignment(run: RunVerb, subject: Subject, name: str) -> Finding:
 
 
 def shares_of_bound(published: dict[str, tuple[float, ...]]) -> tuple[Array, Array]:
-    """The published logits on the token itself, and on the token before from the second token on, over the bound."""
+    """The published logits divided by the bound: on the token itself; from the second token on, on the token before."""
     bound = np.array(published["bound"])
     return np.array(published["diagonal"]) / bound, (np.array(published["previous"]) / bound)[1:]
 
 
 def of_means(what: str, ours_T: Array, published_T: Array) -> CheckedNumber:
-    """The means over tokens, which are other ones in the paper; each mean has its error, that of its own tokens."""
+    """Compare means over tokens. The paper has other tokens, so each mean has the standard error of its own tokens."""
     ours_T = ours_T[np.isfinite(ours_T)]
     means, errors = zip(*((x.mean(), x.std(ddof=1) / np.sqrt(len(x))) for x in (ours_T, published_T)), strict=True)
     error = welch_width(float(errors[0]), len(ours_T), float(errors[1]), len(published_T))
@@ -576,7 +576,7 @@ def of_means(what: str, ours_T: Array, published_T: Array) -> CheckedNumber:
 
 
 def entropy_of_lists(run: RunVerb, subject: Subject) -> Finding:
-    """Entropy of the first layer's heads at the end of a question about the largest of ever more numbers."""
+    """Entropy of the first layer's heads at the end of a question about the largest of a growing list of numbers."""
     directory = run("probe", *subject.overrides, "prompt=maximum")
     by_head: dict[int, dict[int, float]] = defaultdict(dict)
     for record in json.loads((directory / "results.json").read_text(encoding="utf-8")):
@@ -610,7 +610,7 @@ def logit_spreads(run: RunVerb, subject: Subject) -> Finding:
         comparisons=[
             as_printed("mean of the spreads", ours["mean"], mean, 0.1 * mean, error),
             *[
-                # these hang on single heads; Gemma 7B's smallest and largest lie outside
+                # these depend on single heads; Gemma 7B's smallest and largest are outside this tolerance
                 as_printed(f"{name} of the spreads", ours[name], published, 0.25 * published)
                 for name, published in SPREADS.items()
                 if name != "mean"

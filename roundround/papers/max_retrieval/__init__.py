@@ -24,6 +24,7 @@ PAPER = {
 SECOND_HAND = (32, 8192)  # items: no quotation of these rows was seen; they are marked wherever they are printed
 # items: p of the paired t-test of the adaptive temperature against the plain softmax, where a text quotes it
 P = {16: 0.4, 64: 0.002, 256: 2e-4, 1024: 1e-4, 4096: 0.02, 16384: 4e-3}
-SEEDS = 10  # behind that test: recalled, not quoted
-# nats a unit of priority, and priority: an untrained head with these has these accuracies (test_retrieval_model.py)
+SEEDS = 10  # of that test, from memory: no text quotes it
+# slope in nats per unit of priority, and spread of the classes in priority: an untrained head that is built with both
+# has the accuracies of PAPER (test_retrieval_model.py)
 SLOPE, SPREAD = 260.0, 0.0015

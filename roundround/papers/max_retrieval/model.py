@@ -1,18 +1,18 @@
-"""Max retrieval: its sets, its model and training, and what trained models are asked.
+"""Max retrieval: its sets, its model and training, and the measurements of trained models.
 
-Sets are drawn fresh, each a pure function of a seed, and of the step or of the set's number. An item is a priority from
-U(0, 1) and a class; the answer to a set is the class of the item of the largest priority. The query is a number from
-U(0, 1) without information. Velickovic et al. 2024, arXiv:2410.01104, appendix A.
+Each set is a pure function of a seed, and of the step or of the set's number. An item is a priority from U(0, 1) and a
+class; the answer to a set is the class of the item of the largest priority. The query is a number from U(0, 1) without
+information. Velickovic et al. 2024, arXiv:2410.01104, appendix A.
 
-The model is two encoders, one attention head with one query a set, and an output network. All seeds are one model:
-every parameter has a leading axis for the seed, and no two seeds ever meet. One optimizer trains them, for Adam works
-number by number. Several processes train and ask some of the seeds each, and a checkpoint holds all of them: nothing
-passes between them but what is recorded. Every tensor of the training state, weights and moments of Adam alike, has the
-seeds as its first axis; scalars, such as the count of steps, are the same for all.
+The model is two encoders, one attention head with one query for each set, and an output network. All seeds are one
+module: every parameter has a leading axis for the seed, and the seeds never interact. One optimizer trains them,
+because Adam works element by element. With several processes, each one trains and measures some of the seeds. They
+exchange only what is recorded; a checkpoint holds all seeds. Every tensor of the training state, such as weights and
+moments of Adam, has the seeds as its first axis; scalars, such as the count of steps, are the same for all.
 
-Trained models are asked about every size by every normaliser, and two numbers are read off each head: how steep its
-logits are in the priority and how far apart its classes lie. A head that is not trained at all has the paper's
-accuracies with SLOPE and SPREAD; a trained one also loses some in the layers that read its answer.
+Trained models are measured at every size with every normaliser. Two more numbers describe each head: the slope of its
+logits in the priority, and the spread of its classes. A head that is built with SLOPE and SPREAD, without training, has
+the paper's accuracies; a trained head also loses accuracy in the layers that read its answer.
 
 Shapes: S seeds, B sets, N items, D width, K classes, M normalisers.
 
@@ -44,8 +44,8 @@ from roundround.support.errors import UserError
 # -- sets
 
 TRAINING, SIZES, TEST, FITTING, SIZES_OF_SETS = range(5)  # streams of random numbers
-STEPS_AT_ONCE = 64  # whose random numbers are drawn together, which is cheaper
-ITEMS_AT_ONCE = 2**14  # of evaluation: with 128 channels 8 MiB of float32
+STEPS_AT_ONCE = 64  # the random numbers of so many steps are drawn together, which is faster
+ITEMS_AT_ONCE = 2**14  # in a block of an evaluation: with 128 channels 8 MiB of float32
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Sets:
 
     @property
     def largest_SB(self) -> Tensor:
-        """The place of the item of the largest priority."""
+        """The index of the item of the largest priority."""
         priorities = self.priorities_SBN
         if self.present_SBN is not None:
             priorities = priorities.masked_fill(~self.present_SBN, -1.0)
@@ -76,10 +76,10 @@ class Sets:
 
 
 class TrainingSets:
-    """The batch of each step, the same for a seed whether it trains alone or among others.
+    """The batch of each step; a seed gets the same sets whether it trains alone or among others.
 
-    A step's sets have one size, uniform in n_min..n_max and the same for all seeds, which therefore share the order of
-    sizes and nothing else; or with `size_of_each_set` each set draws its own.
+    All sets of a step have one size, uniform in n_min..n_max. It is the same for all seeds, which share nothing else.
+    With `size_of_each_set` each set draws its own size.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ MOST_CLASSES = 256  # a class is one byte
 
 
 class StackedLinear(nn.Module):
-    """`n_seeds` linear layers side by side: x_SBI -> x_SBO. rounds: with the factors of its product in bfloat16."""
+    """`n_seeds` linear layers side by side: x_SBI -> x_SBO. rounds: whether it rounds its factors to bfloat16."""
 
     rounds = False
 
@@ -173,12 +173,12 @@ class StackedLinear(nn.Module):
 
 
 def rounded(x: Tensor) -> Tensor:
-    """To bfloat16 and back, with the gradient passed straight through; in bfloat16 it is what it was."""
+    """x rounded to bfloat16 and back, with the gradient passed straight through; no change if x is in bfloat16."""
     return x + (x.bfloat16().to(x.dtype) - x).detach()
 
 
 class MaxRetrieval(nn.Module):
-    """Names the class of the item of the largest priority by one attention head.
+    """Names the class of the item of the largest priority, with one attention head.
 
     h_i = psi_x(x_i), e_i = (Q psi_q(q)) . (K h_i), alpha = softmax(e), logits = phi(sum_i alpha_i V h_i)
 
@@ -223,9 +223,9 @@ class MaxRetrieval(nn.Module):
             self.round_products()
 
     def round_products(self) -> None:
-        """From now on the factors of matrix products are rounded to bfloat16.
+        """From now on, round the factors of matrix products to bfloat16.
 
-        It goes by the definition then, because the fast form, equal in exact numbers, is rounded at other places.
+        The model then uses `definition`: the fast form is equal in exact numbers but would round other factors.
         """
         self.rounds = True
         for layer in self.children():
@@ -242,8 +242,8 @@ class MaxRetrieval(nn.Module):
                 if uniform:
                     nn.init.uniform_(weight, -std, std, generator=generator)
                     nn.init.uniform_(bias, -std, std, generator=generator)
-                else:  # cut at two standard deviations, and stretched by Flax so that what is left has the right one
-                    std = std / 0.87962566103423978 if stretched else std  # of a standard normal that is cut there
+                else:  # cut at two standard deviations; Flax stretches it, so that the cut normal has the right one
+                    std = std / 0.87962566103423978 if stretched else std  # deviation of a standard normal cut there
                     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)
                     nn.init.zeros_(bias)
 
@@ -264,13 +264,13 @@ class MaxRetrieval(nn.Module):
     # -- the definition
 
     def definition(self, sets: Sets, softmax: AttentionSoftmax) -> Tensor:
-        """Logits of the classes [S, B, K], every item pushed forward through encoder, K and V."""
+        """Logits of the classes [S, B, K]; every item goes through the encoder, K and V."""
         e_SBN, v_SBND = self.logits_and_values(sets)
         alpha_SBN = self.factor(weights_of(softmax, e_SBN, sets.present_SBN))
         return self.answer((alpha_SBN[:, :, None] @ v_SBND)[:, :, 0])
 
     def factor(self, x: Tensor) -> Tensor:
-        """What goes into a product of matrices that no layer makes."""
+        """A factor of a matrix product outside the layers, rounded if the model rounds."""
         return rounded(x) if self.rounds else x
 
     def logits_and_values(self, sets: Sets) -> tuple[Tensor, Tensor]:
@@ -295,10 +295,10 @@ class MaxRetrieval(nn.Module):
         """phi(z), [S, B, K]."""
         return self.answer_out(self.activation(self.answer_in(z_SBD)))  # type: ignore[no-any-return]
 
-    # -- the same with one query a set: what is linear goes to the query's side, or behind the weighted sum
+    # -- the fast form, for one query a set: linear maps move to the query's side, or behind the weighted sum
 
     def forward(self, sets: Sets, softmax: AttentionSoftmax) -> Tensor:
-        """`definition`, by the fast way: [S, B, K]."""
+        """The logits of `definition`, by the fast form: [S, B, K]."""
         if self.rounds:
             return self.definition(sets, softmax)
         query_SBD, constant_SB1 = self.queries_of_hidden(sets)
@@ -312,13 +312,13 @@ class MaxRetrieval(nn.Module):
         return self.answer_from(mean_SBD, total_SB)
 
     def encoder_operands(self, sets: Sets) -> tuple[Tensor, Tensor]:
-        """Items [S, B, N, K + 1] and the weight that takes them into the GELU; the bias goes with the one-hot class."""
+        """Items [S, B, N, K + 1] and the first layer's weight, with its bias added to the rows of the one-hot class."""
         one_hot = F.one_hot(sets.classes_SBN, self.n_classes).to(sets.priorities_SBN.dtype)
         of_classes = F.pad(self.item_in.bias.expand(-1, self.n_classes, -1), (0, 0, 1, 0))
         return torch.cat([sets.priorities_SBN[..., None], one_hot], -1), self.item_in.weight + of_classes
 
     def queries_of_hidden(self, sets: Sets) -> tuple[Tensor, Tensor]:
-        """Queries [S, B, D] whose products with the hidden items are the logits, but for a constant [S, B, 1].
+        """Queries [S, B, D] whose products with the hidden items are the logits, up to a constant [S, B, 1].
 
         e_i = (Q g) . (K (W a_i + b) + c) = (W^T K^T Q g) . a_i + (K^T Q g) . b + (Q g) . c
         """
@@ -328,11 +328,11 @@ class MaxRetrieval(nn.Module):
         return at_item_SBD @ self.item_out.weight.mT, constant_SB1
 
     def answer_from(self, mean_SBD: Tensor, total_SB: Tensor) -> Tensor:
-        """Logits of the classes from the weighted sum of hidden items and of the weights, whatever B counts: [S, B, K].
+        """Logits of the classes from the weighted sum of hidden items and the sum of the weights: [S, B, K].
 
         sum_i alpha_i (V (W a_i + b) + c) = V (W sum_i alpha_i a_i + sum_i alpha_i b) + sum_i alpha_i c
         """
-        if self.rounds:  # the values are weighted already
+        if self.rounds:  # mean_SBD is the weighted sum of values
             return self.answer(mean_SBD.to(self.answer_in.weight.dtype))
         total_SB1 = total_SB[..., None]
         z_SBD = mean_SBD @ self.item_out.weight + total_SB1 * self.item_out.bias
@@ -342,7 +342,7 @@ class MaxRetrieval(nn.Module):
     def attended(self, sets: Sets) -> tuple[Tensor, Tensor]:
         """Attention logits [S, B, N] and hidden items [S, B, N, D], for evaluation by several normalisers.
 
-        Where products are rounded, values in place of hidden items.
+        If products are rounded, it returns the values in place of the hidden items.
         """
         if self.rounds:
             e_SBN, v_SBND = self.logits_and_values(sets)
@@ -364,8 +364,8 @@ class AttendOnce(torch.autograd.Function):
 
     a_i = gelu(x_i W), e_i = q . a_i + constant, alpha = weights(e)
 
-    Gives sum_i alpha_i a_i [S, B, D] and sum_i alpha_i [S, B]. Autograd does the same with more passes over
-    [S, B, N, D], which take a fifth of a step's time. `weights` holds no parameters.
+    Returns sum_i alpha_i a_i [S, B, D] and sum_i alpha_i [S, B]. Autograd would need more passes over [S, B, N, D],
+    which take a fifth of a step's time. `weights` holds no parameters.
     """
 
     @staticmethod
@@ -427,7 +427,7 @@ def train(
     first_step: int,
     n_steps: int,
 ) -> Iterator[tuple[int, Tensor]]:
-    """Updates first_step + 1 to n_steps; after each its number and every seed's loss in nats, [S]."""
+    """Make the updates first_step + 1 to n_steps; after each, yield its number and every seed's loss in nats, [S]."""
     for step in range(first_step, n_steps):
         loss_S = model.loss(sets.batch(step).to(model.device), softmax)
         optimizer.zero_grad()
@@ -437,7 +437,7 @@ def train(
 
 
 def seeds_of(rank: int, n_processes: int, n_seeds: int) -> slice:
-    """The seeds of one process, by place: as many as the others', or one more. UserError where one would have none."""
+    """The indices of a process's seeds, shared out evenly. Raises UserError if a process would have none."""
     if n_seeds < n_processes:
         raise UserError(f"seeds={n_seeds} are fewer than the {n_processes} processes; start {n_seeds}, or give more")
     places = np.array_split(np.arange(n_seeds), n_processes)[rank]
@@ -463,16 +463,16 @@ def joined(states: Sequence[Any]) -> Any:
     return first
 
 
-# -- what trained models are asked
+# -- the measurements of trained models
 
 
 @final
 class InBfloat16:
-    """A copy of a model that computes in bfloat16, but for its softmax.
+    """A copy of a model that computes in bfloat16, except for its softmax.
 
-    Weights, items and every result in between are rounded; sums inside a product have float32, as on TPUs and GPUs. It
-    goes by the model's definition, because the fast form, equal in exact numbers, is rounded at other places. Near 1
-    bfloat16 keeps 8 bits: from some hundred items on, several share the largest priority.
+    Weights, items and every result in between are rounded; sums inside a product are in float32, as on TPUs and GPUs.
+    It uses the model's `definition`: the fast form is equal in exact numbers but would round other results. bfloat16
+    has 8 bits near 1: from some hundred items on, several share the largest priority.
     """
 
     def __init__(self, model: MaxRetrieval) -> None:
@@ -485,7 +485,7 @@ class InBfloat16:
         return self.model.logits_and_values(replace(sets, priorities_SBN=priorities_SBN, queries_SB=queries_SB))
 
     def answer_from(self, mean_SBD: Tensor, total_SB: Tensor) -> Tensor:
-        """Logits of the classes from the weighted sum of the values: [S, B, K]; `total_SB` is in it already."""
+        """Logits of the classes from the weighted sum of the values: [S, B, K]; `total_SB` is not needed."""
         return self.model.answer(mean_SBD)
 
 
@@ -499,10 +499,10 @@ def evaluate(
     """Means over the sets of one seed, for each normaliser and of the logits themselves.
 
     For each normaliser: `accuracy`, `entropy` in nats, `largest_weight`, and `heaviest_class_is_right`, how often the
-    class with the most weight is the right one, whatever the layers that read the answer make of it. For the logits:
-    `logit_spread` delta, largest minus smallest of a set; what Lemma 2.1 of arXiv:2410.01104 makes of it for the plain
-    softmax, `entropy_bound` max(ln n - delta, 0) and `largest_weight_bound` min(exp(delta) / n, 1); and
-    `largest_logit_is_right`, how often the largest is that of the item of the largest priority.
+    class with the most weight is the right one, whatever the output network answers. For the logits: `logit_spread`,
+    delta, the largest minus the smallest of a set; the bounds that Lemma 2.1 of arXiv:2410.01104 derives from delta for
+    the plain softmax, `entropy_bound` max(ln n - delta, 0) and `largest_weight_bound` min(exp(delta) / n, 1); and
+    `largest_logit_is_right`, how often the item of the largest priority has the largest logit.
     """
     totals: dict[str, Tensor] = {}
     n_sets = 0
@@ -545,7 +545,7 @@ def attention_by_priority(
     n_sets: int,
     n_items: int,
 ) -> dict[str, Tensor]:
-    """Weights [n_sets, n_items] of the items of highest priority, the highest last, of one seed's first sets."""
+    """Weights [n_sets, n_items] of the items of highest priority, the highest last, in one seed's first sets."""
     found: dict[str, list[Tensor]] = {name: [] for name in softmaxes}
     for sets in (block.to(model.device) for block in blocks):
         e_SBN, _ = model.attended(sets)
@@ -573,7 +573,8 @@ DEGREE = 4
 def fit_points(model: MaxRetrieval | InBfloat16, blocks: Iterable[Sets], *, n_inputs: int) -> Tensor:
     """Entropy in nats and best inverse temperature of up to `n_inputs` misordered inputs of one seed, [inputs, 2].
 
-    Inputs are left out that have no best inverse temperature above 0: their largest item's logit is below the mean.
+    Misordered: the item of the largest priority does not have the largest logit. If its logit is below the mean, there
+    is no best inverse temperature above 0, and the input is left out.
     """
     found: list[Tensor] = []
     for block in blocks:
@@ -590,10 +591,10 @@ def fit_points(model: MaxRetrieval | InBfloat16, blocks: Iterable[Sets], *, n_in
 
 
 def best_beta(e_BN: Tensor, k_B: Tensor) -> Tensor:
-    """The inverse temperature at which softmax(beta e) gives item k the most weight, [B]; NaN where none above 0 does.
+    """The beta > 0 at which softmax(beta e) gives item k the most weight, [B]; NaN if there is none.
 
-    The weight is largest where e_k equals the mean logit under softmax(beta e), which rises with beta from the plain
-    mean to the largest logit: so there is one solution where e_k lies between these two, found by bisection.
+    The weight is largest if e_k equals the mean logit under softmax(beta e). This mean rises with beta from the plain
+    mean to the largest logit. So there is one solution if e_k lies between the two; bisection finds it.
     """
     e_BN = e_BN - e_BN.amax(-1, keepdim=True)
     e_k_B = e_BN.gather(-1, k_B[:, None])[:, 0]
@@ -608,17 +609,17 @@ def best_beta(e_BN: Tensor, k_B: Tensor) -> Tensor:
 
 
 def most_sets(n: int) -> int:
-    """The most sets of n items in which misordered ones are searched for."""
+    """How many sets of n items are searched for misordered ones at most."""
     return max(64, 2**22 // n)
 
 
 def fit_quartic(entropies: NDArray[np.float64], betas: NDArray[np.float64]) -> list[float]:
-    """Coefficients of the quartic in the entropy that is nearest to the inverse temperatures, highest power first.
+    """Coefficients of the least-squares quartic of the inverse temperature in the entropy, highest power first.
 
-    Velickovic et al. 2024, arXiv:2410.01104, section 4 and figure 5: of the inputs whose item of the largest priority
-    does not hold the largest logit, the inverse temperature that gives that item the most weight, fitted by a quartic.
+    The paper fits it to misordered inputs, with the inverse temperature that gives the item of the largest priority the
+    most weight. Velickovic et al. 2024, arXiv:2410.01104, section 4 and figure 5.
 
-    Raises ValueError where there are too few points for a quartic, or their entropies are too alike to tell one.
+    Raises ValueError if there are too few points for a quartic, or if their entropies are too alike to determine one.
     """
     if len(np.unique(entropies)) <= DEGREE:
         raise ValueError(
@@ -638,11 +639,11 @@ def fit_quartic(entropies: NDArray[np.float64], betas: NDArray[np.float64]) -> l
 
 @torch.no_grad()
 def slope_and_spread(model: MaxRetrieval) -> tuple[Tensor, Tensor]:
-    """Slope of the logit in nats a unit of priority, and standard deviation of the classes' offsets in priority: [S].
+    """Slope of the logit in nats per unit of priority, and standard deviation of the classes' offsets: [S] each.
 
-    The slope is the mean over the classes of that of a straight line through the logits at priorities from 0.9 to 1;
-    an offset is how far a class's logits lie above the others' logits, divided by the slope. The query is 0.5: it
-    carries no information.
+    For each class a straight line is fitted to the logits at priorities from 0.9 to 1; the slope is the mean of these
+    lines' slopes. An offset is how far a class's logits lie above those of the others, divided by the slope, so it is
+    in units of priority. The query is 0.5: it carries no information.
     """
     s, k = len(model.item_in.weight), model.n_classes
     priority_N = torch.linspace(0.9, 1, 101)  # where the largest of many lie

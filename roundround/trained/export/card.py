@@ -1,6 +1,6 @@
 """The model card of an exported folder: what the run knows about the model, and how to load it.
 
-The run may be somebody else's, and a card is shown as a web page: what comes from the run passes `code`.
+The run may be somebody else's, and a card is shown as a web page: `code` escapes every text from the run.
 
 Tested by tests/trained/test_card.py.
 """
@@ -21,7 +21,7 @@ AS_IN_HTML = str.maketrans({"`": "&#96;", "|": "&#124;", "<": "&lt;", ">": "&gt;
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What the card says that the decoder does not know: the run's run.json, and the checkpoint's name and state."""
+    """What the card needs besides the decoder: the run's run.json, and the checkpoint's name and state."""
 
     name: str
     manifest: dict[str, Any]
@@ -36,8 +36,8 @@ class Card:
 def model_card(card: Card, decoder: Decoder, *, stock: str | None, needs: list[str]) -> str:
     """The text of README.md. The licence is left to whoever publishes the model.
 
-    `stock` is the class of transformers that it is, None where the folder has code of its own. `needs` are packages
-    beside torch and transformers that this code imports.
+    stock: the class of transformers that loads the folder; None if the folder has code of its own. needs: the packages
+    that this code imports besides torch and transformers.
     """
     choices = card.manifest.get("choices", {})
     names = [name for part in ("pe", "softmax") if (name := str(choices.get(part) or "")).isidentifier()]
@@ -85,10 +85,10 @@ OWN_CODE = (
 
 
 def about_texts(card: Card, *, stock: bool) -> str:
-    """How a text is written."""
+    """How to write a text for the model."""
     alone = "The tokenizer adds no token by itself."
     if card.of_a_task:
-        return f"{alone} The model answers questions of one task. In training each stood behind the `bos` token."
+        return f"{alone} The model answers questions of one task. In training each question followed the `bos` token."
     if not card.manifest["data"].get("separate_documents"):
         return (
             f"{alone} Documents were joined by one end-of-document token, which is both `bos`\n"
@@ -106,7 +106,7 @@ def about_texts(card: Card, *, stock: bool) -> str:
 
 
 def facts(card: Card, decoder: Decoder) -> dict[str, str]:
-    """The rows of the card's table; what was measured is of the checkpoint's own step."""
+    """The rows of the card's table; measured numbers are those at the checkpoint's own step."""
     manifest, shape, state = card.manifest, decoder.encoding.shape, card.state
     data, choices, config = manifest["data"], manifest.get("choices", {}), manifest["config"]
     known = [state[name] for name in ("best", "validated") if name in state]
@@ -150,9 +150,9 @@ def with_arguments(choice: str | None, node: dict[str, Any] | None) -> str:
 
 
 def code(text: str) -> str:
-    """Text as inline code of one line, from which nothing leads out: not of the code, of a table's cell or into HTML.
+    """Text as inline code of one line. It cannot end the code or a table's cell, nor become HTML.
 
-    What a terminal would obey is written as Python escapes it. A backtick, a bar, < and > are written as in HTML, and
-    a page shows that, because inside code there is no other way to keep a table whole.
+    Control characters are escaped as in Python. A backtick, a bar, < and > become HTML entities. A page shows these
+    literally: inside code there is no other way to keep a table whole.
     """
     return f"`{escaped(text).translate(AS_IN_HTML) or ' '}`"

@@ -1,9 +1,9 @@
-"""A script, run by `export` in a process of its own: what does an exported folder compute where roundround is absent?
+"""A script that `export` runs in a process of its own: it computes with an exported folder, without roundround.
 
 python -I check.py FOLDER QUESTION.safetensors ANSWER.safetensors trust|stock
 
-The question holds `tokens` [B, T], `rows` [R] and a text; the answer gets `logits` [B, R, V] and, as json, facts: the
-ids of the text by the folder's own tokenizer, and its first and last token.
+The question holds `tokens` [B, T], `rows` [R] and a text. The answer gets `logits` [B, R, V] and, as json, facts: the
+ids of the text by the folder's tokenizer, and the tokenizer's first token and end of a document.
 
 Tested by tests/trained/test_export_command.py.
 """

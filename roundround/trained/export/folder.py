@@ -1,7 +1,7 @@
-"""A training run as a folder that Hugging Face's `from_pretrained` loads, and whether it computes what the run does.
+"""Write a training run as a folder that Hugging Face's `from_pretrained` loads; check that it computes the same.
 
 config.json  generation_config.json  model.safetensors  tokenizer.json  tokenizer_config.json  README.md
-modeling_roundround.py and the source files that it imports, only where no class of transformers computes this model
+modeling_roundround.py and the source files that it imports, only if no class of transformers computes this model
 
 Tested by tests/trained/test_export_folder.py.
 """
@@ -48,9 +48,9 @@ MODELING = "modeling_roundround"  # .py
 class ModelToExport:
     """A decoder, the arguments that it and its layers were built with, and its tokenizer.
 
-    kinds: of its layers, each with its name, its sizes, and its parts' classes and arguments; classes: by their names.
-    first_token: the id with which a text begins; of a model of text the end of the document before it.
-    separate_documents: whether no document saw another in training.
+    kinds: the kinds of layers, each with its name, its sizes, and the classes and arguments of its parts. classes:
+    these classes by their names. first_token: the id with which a text begins; for a model of text this is
+    end_of_document. separate_documents: whether documents did not see each other in training.
     """
 
     decoder: Decoder
@@ -81,7 +81,7 @@ def exported_kinds(
 
 
 def model_to_export(trained: TrainedRun, decoder: Decoder) -> ModelToExport:
-    """The run's decoder, with a checkpoint's weights, and all that it takes to build it elsewhere."""
+    """The run's decoder, with a checkpoint's weights, and all that is needed to build it elsewhere."""
     vocabulary, own = trained.vocabulary(), trained.config
     of_text_task = isinstance(trained.task(), TextTask)
     kinds, classes = exported_kinds(**parts_of(own))
@@ -104,7 +104,7 @@ def card_of(trained: TrainedRun, name: str, checkpoint: str) -> Card:
 
 
 def check_free(destination: Path) -> None:
-    """UserError unless there is nothing, or an empty folder, and a folder around it, which is made."""
+    """Make the parent folder. Raises UserError if that fails, or if the destination is a file or a filled folder."""
     if destination.is_symlink() or (destination.exists() and not destination.is_dir()):
         raise UserError(f"to={destination} is a file; give a folder")
     if destination.exists() and any(destination.iterdir()):
@@ -118,7 +118,7 @@ def check_free(destination: Path) -> None:
 
 
 def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
-    """All files of an exported model. UserError where a source that it needs cannot be found."""
+    """Write all files of an exported model. Raises UserError if a source file that it needs cannot be found."""
     config = stock_config(trained.decoder, trained.sizes)
     stock = None if config is None else str(config.architectures[0])
     if config is not None:
@@ -128,7 +128,7 @@ def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
         for name, text in source_files(modeling.__name__, trained.classes, main_file=MODELING).items():
             write_atomically(folder / name, text)
     ends = {"eos_token_id": trained.end_of_document, "bos_token_id": trained.first_token}
-    # no token for padding: it would learn nothing as an input, and the only one there is joins documents
+    # no token for padding: transformers would not train its embedding, and the only candidate joins documents
     config.update(ends | {"pad_token_id": None} | ({"separate_documents": True} if trained.separate_documents else {}))
     config.save_pretrained(folder)
     generation = GenerationConfig(**ends, pad_token_id=trained.end_of_document, use_cache=config.use_cache)
@@ -148,7 +148,7 @@ def own_tokenizer(trained: ModelToExport) -> PreTrainedTokenizerFast:
     first, end = map(trained.tokenizer.id_to_token, (trained.first_token, trained.end_of_document))
     return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(json.dumps(bare)),
-        bos_token=first,  # of a run on text the same token, which closes each document and stands before the next
+        bos_token=first,  # after training on text it is also `end`: it closes a document and begins the next
         eos_token=end,
         pad_token=end,
         split_special_tokens=True,
@@ -169,7 +169,7 @@ def own_config(trained: ModelToExport) -> RoundroundConfig:
         head_dim=shape.head_dim,
         max_position_embeddings=shape.train_length,
         tie_word_embeddings=trained.decoder.lm_head is None,
-        arguments=trained.sizes | {"tied_embeddings": True},  # the output matrix is outside
+        arguments=trained.sizes | {"tied_embeddings": True},  # the class around the decoder has the output matrix
         kinds=trained.kinds,
         order=[names.index(kind.name) for kind in trained.decoder.kinds],
         architectures=[RoundroundForCausalLM.__name__],
@@ -181,19 +181,19 @@ def own_config(trained: ModelToExport) -> RoundroundConfig:
 
 
 # largest difference allowed, as a share of the largest logit
-# transformers' code, and a definition that is compiled here alone, round otherwise: by 4e-7, where attention is very
-# sharp by 1.2e-5
+# transformers' code rounds in other ways, as does a definition that is compiled only here: by 4e-7, and by 1.2e-5 if
+# attention is very sharp
 TOLERANCE = 5e-5
 LOGITS_COMPARED = 2**24  # at most: 64 MiB
 
 
 class NotTheSame(Exception):
-    """What was exported does not compute what the run's own decoder does."""
+    """The exported folder does not compute the same as the run's own decoder."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How an exported folder was found to agree: logits compared, their largest difference and their largest size."""
+    """An exported folder compared with its run: the number of logits, their largest difference and largest size."""
 
     n_logits: int
     difference: float
@@ -203,7 +203,7 @@ class Agreement:
 def agreement(trained: ModelToExport, folder: Path, tokens_BT: Tensor) -> Agreement:
     """Load the folder in a process that cannot import roundround, and compare logits on these tokens.
 
-    Raises NotTheSame where the folder does not load, or computes or tokenises something else.
+    Raises NotTheSame if the folder does not load, or computes or tokenises something else.
     """
     (n_windows, length), n_vocab = tokens_BT.shape, trained.decoder.embed_tokens.num_embeddings
     n_rows = max(1, min(length, LOGITS_COMPARED // (n_windows * n_vocab)))
@@ -222,13 +222,13 @@ def agreement(trained: ModelToExport, folder: Path, tokens_BT: Tensor) -> Agreem
     if not found.difference <= TOLERANCE * found.largest:
         raise NotTheSame(
             f"logits of the exported folder differ from the run's by up to {found.difference:.2g}, "
-            f"where the largest is {found.largest:.3g}"
+            f"and the largest logit is {found.largest:.3g}"
         )
     return found
 
 
 def answer_of(folder: Path, tokens_BT: Tensor, rows: Tensor, text: str, *, code: str) -> tuple[dict[str, Any], Tensor]:
-    """What `check.py` says of the folder in a process of its own: facts, and logits. NotTheSame where it fails."""
+    """Run `check.py` on the folder in its own process; return facts and logits. Raises NotTheSame if it fails."""
     with tempfile.TemporaryDirectory() as name:
         question, answer = Path(name, "question.safetensors"), Path(name, "answer.safetensors")
         save_file({"tokens": tokens_BT.contiguous(), "rows": rows}, question, metadata={"text": text})

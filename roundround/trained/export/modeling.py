@@ -1,8 +1,8 @@
 """The decoder behind the interface of Hugging Face's causal language models.
 
-An export copies this file and the source files that it imports into one folder that needs no roundround; PARTS has the
-classes of the run's layers there. Parameters have the names of Hugging Face's `LlamaForCausalLM`; what the
-encoding learns is below `model.encodings`, what a normaliser learns below `model.layers.N.self_attn.softmax`.
+An export copies this file and the source files that it imports into one folder that needs no roundround. In the copy,
+PARTS has the classes of the run's layers. Parameters have the names of Hugging Face's `LlamaForCausalLM`; those of the
+encoding are below `model.encodings`, those of a normaliser below `model.layers.N.self_attn.softmax`.
 
 It uses three names of transformers outside the public interface: `CacheLayerMixin`, the cache's
 `layer_class_to_replicate` and `_tied_weights_keys` (tests/hf/test_private_transformers.py).
@@ -28,7 +28,7 @@ from roundround.model.block import LayerKind
 from roundround.model.cache import Cache
 from roundround.model.decoder import Decoder
 
-PARTS: dict[str, type] = {}  # of which layers are made, by their names
+PARTS: dict[str, type] = {}  # the classes of which layers are made, by name
 
 
 class RoundroundConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is not followed
@@ -49,7 +49,10 @@ class RoundroundConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers 
 
 
 class KeptLayer(CacheLayerMixin):  # type: ignore[misc]
-    """A layer of the decoder's own cache in a dynamic cache of transformers; the first one speaks for all of them."""
+    """A layer of the decoder's own cache inside a dynamic cache of transformers.
+
+    Layer 0 clears or reorders the cache for all layers; for the others these methods do nothing.
+    """
 
     is_sliding = False
 
@@ -58,10 +61,10 @@ class KeptLayer(CacheLayerMixin):  # type: ignore[misc]
         self.cache, self.number = cache, number
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing: the decoder does."""
+        """Do nothing: the decoder initialises its own cache."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
-        raise ValueError("these keys are of a model with a decoder of its own, which alone can add to them")
+        raise ValueError("only the decoder that made this cache can add keys to it")
 
     def get_seq_length(self) -> int:
         return self.cache.layers[self.number].n_read
@@ -88,9 +91,9 @@ class KeptLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
-    """The decoder with its output matrix, with the dynamic cache of transformers.
+    """The decoder with its output matrix; it uses the dynamic cache of transformers.
 
-    An `attention_mask` of padding is honoured exactly: padding is seen by nobody and has no position.
+    Padding, as `attention_mask` marks it, is seen by no token and has no position.
     """
 
     config_class = RoundroundConfig
@@ -114,7 +117,7 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: the parts have initialised themselves."""
+        """Do nothing: the parts have initialised themselves."""
 
     def get_input_embeddings(self) -> nn.Module:
         return self.model.embed_tokens
@@ -141,9 +144,9 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
     ) -> CausalLMOutputWithPast:
         """Logits [B, T, V], and with labels [B, T] the mean nats of the next tokens (-100 counts for nothing).
 
-        `attention_mask` [B, T] is 0 where a token is padding; after a cache it is of the tokens there too.
-        `logits_to_keep` is how many last rows are returned, or a tensor of row numbers. `use_cache` makes a cache where
-        `past_key_values` is none. Raises ValueError for what the decoder has no place for.
+        `attention_mask` [B, T] is 0 for padding; with a cache it may cover the tokens in the cache, too.
+        `logits_to_keep` is how many last rows are returned, or a tensor of row numbers. `use_cache` makes a cache if
+        `past_key_values` is None. Raises ValueError for options that the decoder does not support.
         """
         for name in ("output_hidden_states", "output_attentions", "inputs_embeds"):
             if options.get(name, False) is not False and options[name] is not None:
@@ -164,9 +167,9 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=past_key_values)
 
     def own_cache(self, given: DynamicCache, length: int | None = None) -> Cache:
-        """The decoder's cache in a dynamic cache, put there where that is empty. ValueError for any other cache.
+        """The decoder's cache inside a dynamic cache; if that is empty, a new one is put in.
 
-        length: of the whole text, where it is known.
+        length: of the whole text, if known. Raises ValueError for a cache of another kind or another model.
         """
         if not isinstance(given, DynamicCache) or given.offloading:
             raise ValueError(

@@ -28,7 +28,7 @@ NO_PARTS = "PARTS: dict[str, type] = {}"  # as it stands in modeling.py
 def source_files(main: str, classes: Mapping[str, type], *, main_file: str) -> dict[str, str]:
     """Texts by file name: the module `main` as `main_file`.py, and every module that it and the classes need.
 
-    The classes become the PARTS of `main`. Raises UserError where a source cannot be found or cannot leave roundround.
+    The classes become the PARTS of `main`. Raises UserError if a source cannot be found or cannot leave roundround.
     """
     sources = Sources({PACKAGE: ROOT} | {of.__module__.partition(".")[0]: root_of(of) for of in classes.values()})
     imports = "".join(f"from {of.__module__} import {name}\n" for name, of in classes.items())
@@ -42,15 +42,15 @@ def source_files(main: str, classes: Mapping[str, type], *, main_file: str) -> d
 
 
 class Sources:
-    """The modules of roundround and of a user that may be exported, from the folders in which their packages lie."""
+    """The modules of roundround and of a user that may be exported, read from the folders of their packages."""
 
     def __init__(self, roots: Mapping[str, Path]) -> None:
         self.roots = roots
-        self.texts: dict[str, str] = {}  # by the module's name, line ends as they are
-        self.by_name: set[str] = set()  # modules that are imported from their package, by their name
+        self.texts: dict[str, str] = {}  # by the module's name, with their line ends
+        self.by_name: set[str] = set()  # modules imported by `from package import module`
 
     def path_of(self, name: str) -> Path | None:
-        """The file of a module that is exported; None for libraries, and for what is no module."""
+        """The file of a module that may be exported; None for libraries, and for names that are no module."""
         first = name.partition(".")[0]
         beside = [root for own, root in self.roots.items() if own != PACKAGE and "site-packages" not in root.parts]
         ahead = [self.roots[first]] if first in self.roots else [] if first in sys.stdlib_module_names else beside
@@ -62,7 +62,7 @@ class Sources:
         return self.texts.setdefault(name, path.read_bytes().decode("utf-8-sig"))
 
     def own_imports(self, name: str) -> Iterator[tuple[ast.ImportFrom, str, list[ast.alias], list[ast.alias]]]:
-        """Statements `from origin import ...` of exported code in a module: the names among these, and the modules."""
+        """Each `from origin import ...` of exported code in a module: node, origin, names, and names of modules."""
         path = self.path_of(name)
         assert path is not None
         for statement in import_statements(self.text(name), package_of(name, path)):
@@ -74,7 +74,7 @@ class Sources:
                     yield node, origin, names, modules
 
     def needed_by(self, name: str) -> list[str]:
-        """The modules that a module imports. UserError for one that cannot leave roundround."""
+        """The modules that a module imports. Raises UserError if one of them cannot leave roundround."""
         needed = set()
         for _, origin, names, modules in self.own_imports(name):
             needed |= {f"{origin}.{alias.name}" for alias in modules} | ({origin} if names else set())
@@ -88,7 +88,7 @@ class Sources:
         return sorted(needed)
 
     def with_flat_imports(self, name: str, files: Mapping[str, str]) -> str:
-        """The module's text with imports of flat files, below a line that says whence it is."""
+        """The module's text with imports of flat files; modules of roundround get a first line with their origin."""
         lines = self.text(name).encode().splitlines(keepends=True)
         for node, origin, names, modules in sorted(self.own_imports(name), key=lambda item: -item[0].lineno):
             self.by_name |= {f"{origin}.{alias.name}" for alias in modules}
@@ -106,7 +106,7 @@ class Sources:
 
 
 def root_of(of: type) -> Path:
-    """The folder in which the module of a class is found by its name. UserError where its source is not at hand."""
+    """The folder from which the module of a class is imported. Raises UserError if its source cannot be found."""
     file = getattr(sys.modules.get(of.__module__), "__file__", None)
     if file is None or not file.endswith(".py") or "." in of.__qualname__ or of.__module__ == "__main__":
         raise UserError(f"the source of {of.__module__}.{of.__qualname__} cannot be found, and a model needs it")
@@ -115,9 +115,9 @@ def root_of(of: type) -> Path:
 
 
 def flat_file_names(names: Iterable[str], given: dict[str, str]) -> dict[str, str]:
-    """File names without .py of modules: roundround.pe.rope -> pe_rope. No two are the same, in whatever case."""
+    """File names of modules, without .py: roundround.pe.rope -> pe_rope. They differ even if case is ignored."""
     files = dict(given)
-    for name in sorted(names, key=lambda name: (not name.startswith(f"{PACKAGE}."), name)):  # a user's own give way
+    for name in sorted(names, key=lambda name: (not name.startswith(f"{PACKAGE}."), name)):  # a user's own come last
         file = name.removeprefix(f"{PACKAGE}.").replace(".", "_")
         while file.lower() in {other.lower() for other in files.values()}:
             file += "_"

@@ -1,7 +1,8 @@
-"""A decoder as a model that transformers has a class for: which class computes exactly it, and its weights there.
+"""Export to the classes of transformers: which class computes exactly a decoder, its configuration and its weights.
 
-Llama, or with normalised queries and keys Qwen 3, OLMo 3 (norms after attention and MLP) and Gemma 3 (norms before and
-after); SmolLM3 where some layers have no position. Frequencies are equal to the last bit; tests compare them.
+The classes are Llama; with normalised queries and keys Qwen 3, OLMo 3 (norms after attention and MLP) and Gemma 3
+(norms before and after); SmolLM3 if some layers have no positions. Frequencies equal theirs to the last bit; tests
+compare them.
 
 Tested by tests/trained/test_stock.py.
 """
@@ -30,18 +31,18 @@ from roundround.softmax.temperature import Temperature
 from roundround.support.errors import UserError
 
 BEYOND = ("other_biases", "embedding_norm", "logit_cap")  # options of the decoder that none of the classes has
-NO_LAYERS = 4096  # tokens of a window where no layer has one
+NO_LAYERS = 4096  # tokens: the window in a configuration whose layers have none
 Rope = dict[str, Any]
 
 
 class NoStockClass(UserError):
-    """Why no class of transformers computes a decoder; only `stock=true` asks for one."""
+    """Says why no class of transformers computes a decoder. It is an error only with `stock=true`."""
 
 
 def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConfig | None:
-    """The configuration under which a class of transformers computes exactly this decoder; None where there is none.
+    """The configuration with which a class of transformers computes exactly this decoder; None if there is none.
 
-    `sizes` are the decoder's arguments. Scaled embeddings are untied, but for Gemma 3's: see `stock_weights`.
+    `sizes` are the decoder's arguments. Scaled embeddings are untied, except for Gemma 3: see `stock_weights`.
     """
     try:
         return fitting_config(decoder, sizes)
@@ -50,7 +51,7 @@ def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConfig
 
 
 def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConfig:
-    """`stock_config`. Raises NoStockClass, which names what no class has."""
+    """`stock_config`, but instead of None it raises NoStockClass, which names what no class has."""
     attentions = cast("list[Attention]", [layer.self_attn for layer in decoder.layers])
     normalised = check_parts(decoder, attentions, sizes)
     ropes = [rope_of(decoder, layer) for layer in range(len(attentions))]
@@ -71,7 +72,7 @@ def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConf
         "num_key_value_heads": shape.n_key_heads,
         "head_dim": shape.head_dim,
         "max_position_embeddings": shape.train_length,
-        "initializer_range": min(sizes["initializer_range"], 1.0),  # they allow no more; only fresh weights need it
+        "initializer_range": min(sizes["initializer_range"], 1.0),  # its limit; it affects only fresh weights
         "rms_norm_eps": sizes["norm_eps"],
         "tie_word_embeddings": decoder.lm_head is None and (decoder.embedding_scale is None or is_gemma),
         "attention_bias": sizes.get("attention_bias", False),
@@ -80,7 +81,7 @@ def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConf
     }
     options["hidden_activation" if is_gemma else "hidden_act"] = GEGLU if sizes["geglu"] else SWIGLU
     scales = [float(attention.shape.scale) for attention in attentions]
-    scalar = round(scales[0] ** -2) if is_gemma else shape.head_dim  # Gemma 3 has a whole number of its own
+    scalar = round(scales[0] ** -2) if is_gemma else shape.head_dim  # Gemma 3 takes a whole number
     of_heads = shape.n_heads * shape.head_dim == shape.d_model
     refuse(
         family.export,
@@ -94,7 +95,7 @@ def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConf
 
 
 def refuse(of: str | None, *parts: tuple[bool, str]) -> None:
-    """Raises NoStockClass for the first part that the decoder has and the class has not."""
+    """Raises NoStockClass for the first part that the decoder has but the class lacks."""
     for has, part in parts:
         if has:
             raise NoStockClass(f"no class has {part}" if of is None else f"{of} has no {part}")
@@ -147,13 +148,13 @@ def check_parts(decoder: Decoder, attentions: Sequence[Attention], sizes: Mappin
 
 
 def layers_of(family: Family, ropes: Sequence[Rope], windows: Sequence[int | None]) -> dict[str, Any]:
-    """The part of a configuration in which layers differ. Raises NoStockClass where layers of the class cannot."""
+    """The options in which layers may differ. Raises NoStockClass if the class does not allow their differences."""
     given = sorted({window for window in windows if window is not None})
     refuse(family.export, (bool(given) and not family.windows, "windows"), (len(given) > 1, "windows of several sizes"))
     types = ["full_attention" if window is None else "sliding_attention" for window in windows]
     options: dict[str, Any] = {}
     if family.windows:
-        none = NO_LAYERS if family.by_kind else None  # these make a mask of windows that no layer takes
+        none = NO_LAYERS if family.by_kind else None  # these make a window mask even if no layer uses it
         options = {"layer_types": types, "sliding_window": given[0] if given else none}
     if family is FAMILIES["qwen3"]:
         options |= {"use_sliding_window": bool(given), "max_window_layers": 0}
@@ -172,7 +173,7 @@ def layers_of(family: Family, ropes: Sequence[Rope], windows: Sequence[int | Non
 
 
 def rope_of(decoder: Decoder, layer: int) -> Rope:
-    """Llama's `rope_parameters` of a layer. Raises NoStockClass where its encoding has none."""
+    """Llama's `rope_parameters` for a layer. Raises NoStockClass if they cannot express its encoding."""
     encoding = decoder.all_encodings[decoder.encoding_of_layer[layer]]
     match encoding:
         case NoPE() if encoding.shape.head_dim % 2 == 0:
@@ -180,20 +181,20 @@ def rope_of(decoder: Decoder, layer: int) -> Rope:
             return {"rope_type": "proportional", "partial_rotary_factor": 0.0, "rope_theta": 10_000.0}
         case RoPE() if encoding.log_factor_P is not None:  # learned frequencies
             pass
-        case RoPE() | RoPERandom():  # tokens stand at consecutive positions there; the export says so
+        case RoPE() | RoPERandom():  # transformers uses consecutive positions; the export says so
             return {"rope_type": "default", "rope_theta": encoding.theta}
         case PRoPE():
             return {"rope_type": "proportional", "partial_rotary_factor": encoding.p, "rope_theta": encoding.theta}
         case PRoPEReversed() | PartialRoPE() if encoding.n_kept == encoding.shape.head_dim // 2:  # p = 1
             return {"rope_type": "default", "rope_theta": encoding.theta}
-    raise NoStockClass(f"no class has {type(encoding).__name__} with these numbers as its positions")
+    raise NoStockClass(f"no class has {type(encoding).__name__} with these numbers as its positional encoding")
 
 
 def stock_weights(decoder: Decoder, config: PreTrainedConfig) -> dict[str, Tensor]:
     """The weights by the names of the configuration's class.
 
-    Gemma 3 scales its embeddings itself, and keeps what its norms add to one. For the others the factor on the
-    embeddings is multiplied into an input matrix of its own.
+    Gemma 3 scales its embeddings itself, and stores the weights of its norms less 1. For the other classes the scale is
+    multiplied into the input matrix, which is then separate from the output matrix.
     """
     weights = {
         re.sub(r"\.self_attn\.qk_norm\.([qk]_norm)\.", r".self_attn.\1.", name): tensor
@@ -209,6 +210,6 @@ def stock_weights(decoder: Decoder, config: PreTrainedConfig) -> dict[str, Tenso
 
 
 def weights_by_llama_name(decoder: Decoder) -> dict[str, Tensor]:
-    """The decoder's weights as they are, by Llama's names; what Llama lacks is named as if it were there."""
+    """The decoder's weights, unchanged, by Llama's names; weights that Llama lacks are named in the same way."""
     state = decoder.state_dict()
     return {name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in state.items()}
