@@ -137,19 +137,23 @@ def text(record: Record) -> str:
 
 
 def sentence(name: str, baseline: str, records: Sequence[Record]) -> str:
-    """A sentence: `half against rope: better in counting 1.5x (+0.82, p 0.003); worse in ...; not told apart in 11.`"""
+    """The sentence about a variant, such as `half against rope: better in counting 1.5x (+0.82, p 0.003); worse in ...`."""
     parts = []
     for verdict in (BETTER, WORSE):
         some = [record for record in records if record["verdict"] == verdict]
         listed = [f"{r['metric']} ({fixed(r['difference'], 3, '+')}, p {shown_p(r['p_holm'])})" for r in some]
-        parts += [f"{verdict} in {', '.join(listed)}"] * bool(some)
+        if listed:
+            parts.append(f"{verdict} in {', '.join(listed)}")
     judged = [record for record in records if record["better"] != "none"]
     n_rest = sum(record["verdict"] == NOT_TOLD_APART for record in judged)
     untested = [r["metric"] for r in judged if r["value"] is not None and r["p_holm"] is None]
     missing = [record["metric"] for record in judged if record["value"] is None]
-    parts += [f"not told apart in {n_rest} of {len(judged)} numbers"] * bool(n_rest)
-    parts += [f"too few seeds in common for {', '.join(untested)}"] * bool(untested)
-    parts += [f"{NO_VALUE} in {', '.join(missing)}"] * bool(missing)
+    if n_rest:
+        parts.append(f"not told apart in {n_rest} of {len(judged)} numbers")
+    if untested:
+        parts.append(f"too few seeds in common for {', '.join(untested)}")
+    if missing:
+        parts.append(f"{NO_VALUE} in {', '.join(missing)}")
     return f"{name} against {baseline}: {'; '.join(parts)}."
 
 

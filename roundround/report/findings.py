@@ -1,4 +1,4 @@
-"""The result of a comparison in sentences: better, worse or not told apart, by how much, over how many seeds.
+"""A comparison in sentences: which settings are better or worse, by how much, over how many seeds.
 
 The number of seeds that would be needed is the smallest with which the paired t-test has 80 % power for a difference
 of the measured size and spread (noncentral t distribution). The level of the test is 0.05 divided by the number of
@@ -67,7 +67,7 @@ def n_pairs(row: Record) -> int:
 
 
 def verdict(row: Record) -> str:
-    """The verdict: not told apart unless p after Holm's correction is below SIGNIFICANT."""
+    """BETTER or WORSE if p after Holm's correction is below SIGNIFICANT; else NOT_TOLD_APART."""
     p, difference = number(row.get("p_holm")), number(row["difference"])
     if p is None or difference is None or p >= SIGNIFICANT:
         return NOT_TOLD_APART

@@ -72,7 +72,8 @@ def next_commands(directory: Path, runs: Sequence[PastRun]) -> list[tuple[str, s
     lengths = ",".join(str(times * max(trained)) for times in (1, 2, 4)) if trained else ""
     evaluate = ("evaluate each run", f"roundround eval run={name} length={lengths}")
     measure = ("compare them", f"roundround compare {name}")
-    return [evaluate] * bool(trained) + [measure] * verb_named(runs[0].verb).measures
+    found = [evaluate] if trained else []
+    return [*found, measure] if verb_named(runs[0].verb).measures else found
 
 
 def swept(runs: Sequence[PastRun]) -> list[dict[str, str]]:

@@ -101,8 +101,8 @@ class ClrsText(TextTask):
     right trace. Each row comes once in an epoch, in an order drawn by the seed.
 
     If one set serves for everything, the hash of a text determines its split: an eighth is for validation and an eighth
-    for the test. If the test has a set of its own, validation gets 1/64 of the training set. The two sets of the
-    authors share examples of small lengths, of which there are few; these are not removed.
+    for the test. If the test has a set of its own, validation gets 1/64 of the training set. Few
+    different examples of small lengths exist, so the two sets of the authors share some; they are not removed.
     """
 
     def __init__(

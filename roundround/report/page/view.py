@@ -320,8 +320,10 @@ def picture_of(panel: Panel | HeatMap, number: int) -> dict[str, Any]:
             artist.set_clip_on(False)  # everything lies inside
         svg = inline(figure, {} if isinstance(panel, HeatMap) else titles_of(panel), f"r{number}")
     legend = [] if isinstance(panel, HeatMap) else legend_of(panel)
-    of = [] if isinstance(panel, HeatMap) else dict.fromkeys(curve.name for curve in panel.drawn)
-    alt = f"{panel.y_label} against {panel.x_label}{': ' * bool(of)}{', '.join(of)}"
+    curves = [] if isinstance(panel, HeatMap) else dict.fromkeys(curve.name for curve in panel.drawn)
+    alt = f"{panel.y_label} against {panel.x_label}"
+    if curves:
+        alt += f": {', '.join(curves)}"
     about = {"title": panel.title, "note": panel.note, "height": height, "alt": alt}
     return {**about, "svg": svg, "legend": legend}
 

@@ -101,7 +101,9 @@ def row(report: LayerReport) -> tuple[str, ...]:
     """What a layer was measured to do, a cell for each of ROWS."""
     turning, seen = report.turning, report.seen
     rotates, least = bool(turning.n_rotated), "at least " if report.n_slow else ""
-    remarks = ["bias on logits"] * seen.biased + [f"queries grow by {seen.growth:.3g}"] * (abs(seen.growth - 1) > 1e-2)
+    remarks = ["bias on logits"] if seen.biased else []
+    if abs(seen.growth - 1) > 1e-2:
+        remarks.append(f"queries grow by {seen.growth:.3g}")
     return (
         "; ".join([named(report.scheme), *remarks]),
         turning.pairing or "",
@@ -158,7 +160,7 @@ def show(reports: Sequence[LayerReport], unread: Sequence[str], name: str, where
     """Print a column for each group of equal layers, and the differences. where: the declaring file, as config.json."""
     groups: dict[tuple[Any, ...], list[int]] = {}  # {column and remarks: numbers of the layers}
     for report in reports:
-        remarks = [f"not compared: {report.not_compared}"] * bool(report.not_compared)
+        remarks = [f"not compared: {report.not_compared}"] if report.not_compared else []
         groups.setdefault((row(report), *report.differences(), *remarks), []).append(report.declared.number)
     table = Table(
         "",

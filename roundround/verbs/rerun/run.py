@@ -141,7 +141,8 @@ def conclude(run: Run, before: PastRun, again: PastRun, rtol: float, known: Sequ
         rows = [[pair.metric, format_settings(pair.where), pair.then, pair.now] for pair in worst]
         table = Table("numbers that differ", ["metric", "of", "then", "now"], rows)
         table.cut(MOST_SHOWN)
-        print_table(*[table.rich()] * bool(rows))
+        if rows:
+            print_table(table.rich())
         print_status(f"{before.directory}: {summary}")
     for name in ("corpus_hash", "tokenizer_hash"):
         if (then["data"] or {}).get(name) != (now["data"] or {}).get(name):
