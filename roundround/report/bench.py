@@ -137,7 +137,7 @@ def text(record: Record) -> str:
 
 
 def sentence(name: str, baseline: str, records: Sequence[Record]) -> str:
-    """The sentence about a variant, such as `half against rope: better in counting 1.5x (+0.82, p 0.003); worse ...`."""
+    """The sentence about a variant: `half against rope: better in counting 1.5x (+0.82, p 0.003); worse in ...`."""
     parts = []
     for verdict in (BETTER, WORSE):
         some = [record for record in records if record["verdict"] == verdict]
