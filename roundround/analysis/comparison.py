@@ -96,7 +96,7 @@ class Group:
 
     @property
     def sources(self) -> list[PastRun]:
-        """The runs that made the models, each once. Of several with the same seed, only the one that started last."""
+        """The runs that made the models, each once: for each seed the run that started last."""
         runs = {model.seed: model.source for model in sorted(self.models, key=start_of)}.values()
         return list({run.directory: run for run in runs if run is not None}.values())
 
