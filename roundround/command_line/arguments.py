@@ -38,10 +38,11 @@ def read_command_line(args: list[str], verb: Verb) -> tuple[list[str], list[str]
     overrides = expand_aliases(expand_words(words, verb, jobs="--multirun" in flags), verb.name)
     if "init" not in verb.keys or any(override.startswith("init=run:") for override in overrides):
         overrides = add_below(overrides, verb.partly)  # without init= a run has no pattern but the one that it is given
-    for word in overrides:
+    for before, word in itertools.pairwise(["", *overrides]):
         if "=" not in word and not word.startswith("~"):
             form = f"run={word}" if "run" in verb.keys else "key=value"
-            raise UserError(f"'{word}' is no override; write {shlex.quote(form)}")
+            quoted = f", or in quotes {shlex.quote(f'{before} {word}')}" if "=" in before else ""
+            raise UserError(f"'{word}' is no override; write {shlex.quote(form)}{quoted}")
     name = flag_value(flags, "--config-name") or config_name(verb.name)
     overrides = read_commas(list(map(quote_odd, overrides)), name, config_dir, jobs="--multirun" in flags)
     return overrides, flags, config_dir

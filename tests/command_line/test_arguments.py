@@ -251,3 +251,8 @@ def test_the_names_of_temp_join_the_softmax() -> None:
 )
 def test_words_without_a_key(verb: str, typed: list[str], meant: list[str]) -> None:
     assert expand_words(typed, verb_named(verb), jobs=False) == meant
+
+
+def test_a_value_with_a_space_that_was_not_quoted_is_shown_in_quotes() -> None:
+    with pytest.raises(UserError, match=r"'fox' is no override; write run=fox, or in quotes 'prompt=The fox'$"):
+        read_command_line(["prompt=The", "fox"], verb_named("generate"))

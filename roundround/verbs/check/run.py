@@ -63,8 +63,9 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
     if config.pe is not None:
         give_theta(cfg)
         config = checked(CheckConfig, cfg)
-        write_vectors(cfg, config, invocation) if config.to is not None else hold_against(cfg, config, invocation)
-        return
+        if config.to is not None:
+            return write_vectors(cfg, config, invocation)
+        return hold_against(cfg, config, invocation)
     device = pick_device(config.device)
     if config.model is not None:
         from roundround.hf.checkpoint import read_json
