@@ -1,1 +1,1 @@
-"""A model from or to Hugging Face: loaded, patched, and its configuration read as nodes of a config."""
+"""Hugging Face models: how they are loaded and patched, and how their configuration becomes nodes of a config."""

@@ -1,9 +1,10 @@
-"""A checkpoint of Hugging Face's in a folder, from which a training run may start: its weights and its configuration.
+"""A Hugging Face checkpoint in a folder, from which a training run may start: its weights and its configuration.
 
-The configuration becomes nodes of a run's config: the decoder that computes what the model does. There are Llama, Gemma
-(the first), Qwen 3, SmolLM3, OLMo 3, Gemma 3 and Gemma 4's text models. Gemma's is Llama with GeGLU, embeddings times
-sqrt(D), and norms whose weights are written one less; the others have patterns of layers. Only safetensors are read,
-and nothing runs code from the folder. `stock.py` is the other direction: a decoder as a model of transformers.
+The configuration becomes nodes of a run's config, which describe a decoder that computes the same. The models are
+Llama, Gemma (the first), Qwen 3, SmolLM3, OLMo 3, and the text models of Gemma 3 and Gemma 4. Gemma is Llama with
+GeGLU, embeddings times sqrt(D), and norms that store their weights minus 1; the later models can have patterns of
+layers. Only safetensors are read, and no code from the folder is run. `stock.py` is the other direction: it writes a
+decoder as a model of transformers.
 
 Tested by tests/trained/test_initial.py, tests/trained/test_pattern_models.py and tests/hf/test_hf_load.py.
 """
@@ -58,9 +59,9 @@ MASKS = ("attn.bias", "attention.bias", "masked_bias")
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """A weight in a file: only the rows that are asked for are read, as float32.
+    """A weight in a file. An index reads only the rows that it selects, as float32.
 
-    plus_one: Gemma's norms keep what is added to one.
+    plus_one: whether to add 1 to the stored values, because Gemma's norms store their weights minus 1.
     """
 
     file: Path
@@ -76,9 +77,10 @@ class StoredWeight:
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaCheckpoint:
-    """A checkpoint in `folder`. nodes: its config. sha256: of its weight files, one after the other.
+    """A checkpoint in `folder`. nodes: its configuration. sha256: the hash of its weight files, one after the other.
 
-    reference, tokenizer: what names the folder, and its tokenizer, anywhere and in a later version of the package.
+    reference, tokenizer: the values of `init` and of the tokenizer's `name` that a run records. Those of a packaged
+    model are valid on every machine and in later versions of the package.
     """
 
     folder: Path
@@ -89,14 +91,14 @@ class LlamaCheckpoint:
     sha256: str
 
     def load_into(self, decoder: Decoder) -> None:
-        """Give the decoder these weights, or the rows that it holds; what a variant learns does not change."""
+        """Copy the weights, or the rows that this process holds, into the decoder; variants keep their parameters."""
         self.check(decoder)
         own = decoder.state_dict()
         for name, weight in self.weights.items():
             fill(own[name], weight)
 
     def check(self, decoder: Decoder) -> None:
-        """Raises UserError where names or shapes are not the decoder's."""
+        """Raises UserError if the names or shapes of the weights are not the decoder's."""
         state = decoder.state_dict()
         own = {name: list(value.shape) for name, value in state.items() if not belongs_to_a_variant(name)}
         given = {name: list(weight.shape) for name, weight in self.weights.items()}
@@ -107,11 +109,11 @@ class LlamaCheckpoint:
 
 
 def checkpoint_folder(reference: object) -> Path:
-    """The absolute folder that `hf:DIR` means, or NAME or `package:NAME` of a packaged model.
+    """The absolute folder of a checkpoint, from `hf:DIR`, or from NAME or `package:NAME` of a packaged model.
 
-    Raises UserError for anything else; whether there is such a folder is not asked.
+    Raises UserError for any other reference. Does not check that the folder exists.
     """
-    packaged, given = packaged_models(), str(reference)  # not checked yet: init=5 is a number
+    packaged, given = packaged_models(), str(reference)  # the type is not checked before: init=5 is a number
     name = given.removeprefix(PACKAGED)
     if name in packaged:
         return packaged[name]
@@ -123,9 +125,9 @@ def checkpoint_folder(reference: object) -> Path:
 
 
 def read_checkpoint(reference: str) -> LlamaCheckpoint:
-    """The checkpoint that a reference means (`checkpoint_folder`).
+    """The checkpoint in the folder that a reference names (see `checkpoint_folder`).
 
-    Raises UserError where there is none, or one that the decoder cannot represent.
+    Raises UserError if the folder has no checkpoint, or one that the decoder cannot represent.
     """
     folder, travels = checkpoint_folder(reference), not reference.startswith(PREFIX)
     raw = read_json(folder / "config.json")
@@ -138,10 +140,11 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
         with quiet():
             nodes = decoder_nodes(family.config(**raw))
         weights = stored_weights(files, one_less=family.one_less)
-    except Exception as error:  # transformers and safetensors have many ways to refuse a value
+    except Exception as error:  # transformers and safetensors raise many classes of errors
         raise UserError(f"{folder}: {one_line(error)}") from error
     head, embedding = weights.get("lm_head.weight"), weights.get("embed_tokens.weight")
-    if nodes.model["tied_embeddings"] and head is not None:  # transformers keeps one that differs, tied or not
+    # transformers uses a stored head that differs from the embeddings even if the config ties them
+    if nodes.model["tied_embeddings"] and head is not None:
         nodes.model["tied_embeddings"] = embedding is not None and torch.equal(head[...], embedding[...])
         if nodes.model["tied_embeddings"]:
             del weights["lm_head.weight"]
@@ -156,9 +159,9 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
 
 
 def stored_weights(files: Sequence[Path], *, one_less: bool) -> dict[str, StoredWeight]:
-    """What the files hold by the decoder's names. What does nothing is left out, as are tables of frequencies.
+    """The weights in the files, by the decoder's names, without tables of frequencies and layer scalars of 1.
 
-    UserError for numbers that are no floating-point ones of 16 bits or more.
+    Raises UserError if a weight is not stored as a floating-point number of 16 bits or more.
     """
     found: dict[str, StoredWeight] = {}
     for file in files:
@@ -169,7 +172,7 @@ def stored_weights(files: Sequence[Path], *, one_less: bool) -> dict[str, Stored
                     header = opened.get_slice(name)
                     shape, dtype = tuple(header.get_shape()), header.get_dtype()
                     if dtype not in FLOATS:
-                        raise UserError(f"{name} is of {dtype}, and weights are of {', '.join(FLOATS)}: dequantise")
+                        raise UserError(f"{name} is stored as {dtype}; dequantise it to one of {', '.join(FLOATS)}")
                     plus_one = one_less and name.endswith("norm.weight")
                     own_name = re.sub(
                         r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name.removeprefix("model.")
@@ -179,7 +182,7 @@ def stored_weights(files: Sequence[Path], *, one_less: bool) -> dict[str, Stored
 
 
 def read_json(path: Path) -> Any:
-    """A json file of a checkpoint. UserError where it is none."""
+    """The content of a JSON file of a checkpoint. Raises UserError if it cannot be read."""
     try:
         return parse_json(read_text(path))
     except (OSError, ValueError) as error:
@@ -187,18 +190,19 @@ def read_json(path: Path) -> Any:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a checkpoint. UserError where there are none."""
+    """The safetensors files of a checkpoint. Raises UserError if there are none."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if (folder / INDEX).is_file():
         return [folder / Path(name).name for name in sorted(set(read_json(folder / INDEX)["weight_map"].values()))]
-    raise UserError(f"{folder} has no {WEIGHTS}; pickled weights are never read, save safetensors")
+    raise UserError(f"{folder} has no {WEIGHTS}; pickled weights are never read, save them as safetensors")
 
 
 def causal_masks(files: Sequence[Path]) -> set[str]:
-    """The masks that transformers once saved beside the weights: square tables, and the number for what is masked.
+    """The names of causal masks, and of the value of masked logits, that transformers once saved among the weights.
 
-    A real bias of an attention, which could have the same name, is a row.
+    A mask is a square table and the value a scalar. A true bias of an attention layer, which could have the same name,
+    is a vector.
     """
     found = set()
     for file in files:
@@ -210,7 +214,7 @@ def causal_masks(files: Sequence[Path]) -> set[str]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Inside, transformers reports nothing to the terminal; what matters of it, we say in a line of our own."""
+    """Within the block, transformers prints nothing; this project reports what matters in its own messages."""
     before = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
     try:
@@ -226,16 +230,17 @@ def some_of(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-# -- its configuration as nodes of a config
+# -- the configuration of a checkpoint as nodes of a run's config
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """Models of one config class of transformers, and what their layers have.
 
-    export: the class of transformers as which a decoder may be exported. norms: where they stand. normalised: what
-    queries and keys are normalised over. one_less: norms keep what is added to one. windows: whether layers may have
-    one; by_kind: whether these layers may then rotate otherwise. even_heads: head_dim is the width over the heads.
+    export: the class of transformers that a decoder may be exported to. norms: whether norms come before or after
+    attention and MLP, or both. normalised: what queries and keys are normalised over. one_less: whether norms store
+    their weights minus 1. windows: whether layers may have a window. by_kind: whether layers with a window may rotate
+    at other frequencies than the rest. even_heads: whether head_dim must be d_model / n_heads.
     """
 
     config: type[PreTrainedConfig]
@@ -275,7 +280,7 @@ FAMILIES = {  # by the model_type of config.json
 }
 SWIGLU, GEGLU = "silu", "gelu_pytorch_tanh"
 KINDS = {"sliding_attention": "local", "full_attention": "global"}
-# parts of these models that the decoder has not, and the value with which they do nothing
+# settings of parts that the decoder lacks, with the value that turns each part off
 WITHOUT = {
     "mlp_bias": False,
     "use_bidirectional_attention": None,
@@ -294,7 +299,7 @@ Node = dict[str, Any]  # a class and its arguments, as they stand in a config
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderNodes:
-    """The nodes that a configuration stands for, and the size of its vocabulary. others: `pattern`, `qk_norm`."""
+    """The nodes of a configuration, and the size of its vocabulary. others: the nodes `pattern` and `qk_norm`."""
 
     model: Node
     pe: Node | None
@@ -303,7 +308,10 @@ class DecoderNodes:
 
 
 def decoder_nodes(config: PreTrainedConfig) -> DecoderNodes:
-    """The decoder that computes what this configuration does. UserError naming what it cannot represent."""
+    """The nodes of the decoder that computes what a model of this configuration does.
+
+    Raises UserError, which names the setting, if the decoder cannot represent the configuration.
+    """
     kind, family = config.model_type, FAMILIES[config.model_type]
     for name, nothing in WITHOUT.items():
         if (value := getattr(config, name, nothing)) not in (nothing, None, False):
@@ -350,7 +358,7 @@ def decoder_nodes(config: PreTrainedConfig) -> DecoderNodes:
 
 
 def layer_kind(config: PreTrainedConfig, layer: int) -> tuple[str, Node]:
-    """The name of a layer's kind, and what the kind does otherwise than the whole model."""
+    """The name of a layer's kind, and the node of the parts and sizes that this kind sets for itself."""
     layer_type = (getattr(config, "layer_types", None) or ["full_attention"] * (layer + 1))[layer]
     name = KINDS[layer_type]
     head_dim = head_dim_of(config, layer)
@@ -368,7 +376,7 @@ def layer_kind(config: PreTrainedConfig, layer: int) -> tuple[str, Node]:
 
 
 def own_config(config: PreTrainedConfig, layer: int) -> Any:
-    """The configuration of a layer, where its sizes may be others than the model's."""
+    """The configuration of a layer, whose sizes may differ from the model's in Gemma 4; else the model's."""
     return config.per_layer_config[layer] if config.model_type == "gemma4_text" else config
 
 
@@ -378,7 +386,10 @@ def head_dim_of(config: PreTrainedConfig, layer: int) -> int:
 
 
 def encoding_node(rope: Mapping[str, Any], head_dim: int, longest: int) -> Node:
-    """The encoding of `rope_parameters`; `longest` is the model's max_position_embeddings. UserError for another."""
+    """The encoding of `rope_parameters`; `longest` is the model's max_position_embeddings.
+
+    Raises UserError if the decoder has no encoding for them.
+    """
     kind, theta = rope.get("rope_type", "default"), float(rope["rope_theta"])
     p = float(rope.get("partial_rotary_factor", 1.0))
     if kind == "default" or (kind == "proportional" and rope.get("factor", 1.0) == 1.0):
@@ -422,5 +433,5 @@ SCALED: dict[str, tuple[type, dict[str, Any]]] = {  # rope_type -> its class, an
 
 
 def target(of: type) -> str:
-    """A class by the name that a config gives it."""
+    """The name of a class as a config writes it in `_target_`."""
     return f"{of.__module__}.{of.__qualname__}"

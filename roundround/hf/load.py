@@ -1,4 +1,4 @@
-"""A Hugging Face model: loaded with its tokenizer, or refused in one line; and the interface that probes use.
+"""A Hugging Face model: how it is loaded with its tokenizer, and how probes use it.
 
 Shapes: B batch, T tokens, D model width, V vocabulary.
 
@@ -46,13 +46,14 @@ DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, 
 class Pretrained:
     """A decoder on the Hugging Face hub, in its cache, or in a folder.
 
-    path: the folder, the name on the hub, or `package:NAME` for a model that travels with roundround. revision: a
-    branch, tag or commit; null for the newest. dtype: of the weights; `auto` takes the checkpoint's, and float32 for
-    float16 on a CPU, which is slow and rounds. offload: leave the weights on disk and pass them through layer by layer,
+    path: the folder, the name on the hub, or `package:NAME` for a model inside the package. revision: a branch, tag or
+    commit; null for the newest. dtype: the type of the weights; `auto` is the checkpoint's type, but float32 instead of
+    float16 on a CPU, where float16 is slow and rounds. offload: leave the weights on disk and load them layer by layer,
     for models larger than memory. trust_remote_code: run Python code that comes with the model. pickled: read weights
-    that are not safetensors, which can run code too. default_data: the option of `data=`, one of roundround's, that a
-    verb reads with this model where none is given; null for the verb's own. special_tokens: `read` text that spells
-    one, such as `<unk>`, as that token, which transformers' `tokenizer(text)` does; or as `plain` characters.
+    that are not safetensors; such files can run code too. default_data: the option of `data=` that a verb uses with
+    this model if none is given; null for the verb's own default. special_tokens: how to read text that spells a special
+    token such as `<unk>`: `read` makes it that token, as transformers' `tokenizer(text)` does; `plain` makes it
+    ordinary characters.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Pretrained:
         self.special_tokens = special_tokens
 
     def load(self, device: torch.device) -> tuple[PreTrainedModel, Any]:
-        """The model, ready to evaluate, and its tokenizer. Raises UserError."""
+        """The model, ready to evaluate, and its tokenizer. Raises UserError if they cannot be loaded."""
         if self.offload and device.type != "cpu":
             raise UserError(f"model.offload=true runs on the CPU, not on {device}; give device=cpu")
         disable_progress_bar()
@@ -93,11 +94,11 @@ class Pretrained:
             model = model.float()
         if self.dtype == "auto" and kept != "float32":
             name = str(model.dtype).removeprefix("torch.")
-            print_status(f"weights kept in {kept} are computed in {name}; model.dtype={', '.join(DTYPES)} is another")
+            print_status(f"weights stored in {kept} are computed in {name}; model.dtype= can be {', '.join(DTYPES)}")
         return (model if self.offload else model.to(device)), tokenizer
 
     def read(self, device: torch.device) -> tuple[PreTrainedModel, Any]:
-        """Model and tokenizer; UserError for whatever the libraries raise."""
+        """The model and its tokenizer. Raises UserError if weights do not fit the model, or if a library raises."""
         try:
             files = self.safetensors()
             if not self.offload:
@@ -106,7 +107,7 @@ class Pretrained:
             options: dict[str, Any] = {"dtype": DTYPES[self.dtype], "use_safetensors": None if self.pickled else True}
             if self.offload:
                 options["device_map"] = {"": "disk"}
-                # it would report what the user asked for
+                # accelerate would warn of the offloading, which the user asked for
                 logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)
             model, found = AutoModelForCausalLM.from_pretrained(
                 self.path, output_loading_info=True, **self.options(), **options
@@ -118,12 +119,12 @@ class Pretrained:
             raise UserError(self.explained(error)) from error
         if found["missing_keys"]:
             raise UserError(f"{self.path} lacks weights of its model: {some_of(sorted(found['missing_keys']))}")
-        unexpected = set(found["unexpected_keys"])  # transformers has left out some old tables, such as inv_freq
+        unexpected = set(found["unexpected_keys"])  # without old tables such as inv_freq, which transformers omits
         names = sorted(unexpected - causal_masks(self.safetensors())) if unexpected else []
         if names:
             raise UserError(
                 f"{self.path} has weights that {type(model).__name__} has no place for: {some_of(names)}; "
-                "to leave them out on purpose load the model in Python and give it to rr.probe"
+                "to ignore them, load the model in Python and give it to rr.probe"
             )
         return model, tokenizer
 
@@ -131,7 +132,7 @@ class Pretrained:
         return Path(str(cached_file(self.path, "config.json", **self.options())))
 
     def safetensors(self) -> list[Path]:
-        """The weights as far as they are on this machine: none before a download, and where they are pickled."""
+        """The safetensors files on this machine: none before the download, and none if the weights are pickled."""
         folder = self.config_file().parent
         return weight_files(folder) if any((folder / name).is_file() for name in (WEIGHTS, INDEX)) else []
 
@@ -143,28 +144,28 @@ class Pretrained:
         }
 
     def explained(self, error: Exception) -> str:
-        """One line for what the libraries raise: what is wrong, and what to do."""
+        """One line about an error of the libraries: what is wrong, and what to do."""
         text = " ".join(str(error).split())
         explanations = [
             (
                 "trust_remote_code" in text,
-                "it comes with Python code of its own, which is not run unless you trust it: read it, then give "
-                "model.trust_remote_code=true",
+                "the model comes with Python code of its own, which is run only if you trust it: read the code, then "
+                "give model.trust_remote_code=true",
             ),
             (
                 isinstance(error, hub.GatedRepoError) or "gated repo" in text or "401 Client Error" in text,
-                "it is gated, or does not exist: accept its licence on the hub and set HF_TOKEN, or give a local "
-                "folder with model.path=DIR",
+                "the model is gated, or does not exist: accept its licence on the hub and set HF_TOKEN, or give a "
+                "local folder with model.path=DIR",
             ),
             (
                 not self.is_folder and not hub_is_reachable(),
-                "it is not cached here and the Hugging Face hub cannot be reached; give a local folder with "
-                "model.path=DIR, or fill the cache (HF_HOME) where there is a network; a gated model also needs its "
-                "licence accepted on the hub, and HF_TOKEN",
+                "the model is not in the cache and the Hugging Face hub cannot be reached; give a local folder with "
+                "model.path=DIR, or fill the cache (HF_HOME) on a machine with a network; for a gated model, also "
+                "accept its licence on the hub and set HF_TOKEN",
             ),
             (
                 "no file named" in text or isinstance(error, hub.RepositoryNotFoundError),
-                f"no such model, or no safetensors weights ({text[:160]}); model.pickled=true reads pickled ones, "
+                f"no such model, or no safetensors weights ({text[:160]}); model.pickled=true reads pickled weights, "
                 "which can run code",
             ),
         ]
@@ -175,7 +176,7 @@ class Pretrained:
 class ProbedHuggingFaceModel(ProbedModel):
     """A model inside `attention.installed`, with its tokenizer.
 
-    Every text begins with the beginning-of-sequence token where the tokenizer puts one by itself. Text that spells a
+    Every text begins with the beginning-of-sequence token if the tokenizer adds one by default. Text that spells a
     special token is that token, as in transformers, unless `reads_special_tokens` is False or the tokenizer splits it.
     """
 
@@ -183,7 +184,7 @@ class ProbedHuggingFaceModel(ProbedModel):
         normalisers = normalisers_of(model)
         first_token = None if tokenizer is None else tokenizer.bos_token_id
         if first_token is not None and tokenizer("a").input_ids[:1] != [first_token]:
-            first_token = None  # it does not put that before a text by itself
+            first_token = None  # the tokenizer does not add it by default
         super().__init__(name, model, normalisers, first_token, normalisers[0].shape.train_length)
         self.pretrained, self.tokenizer, self.decoder = model, tokenizer, text_decoder(model)
         self.follows_length = follows_length(model) is not None
@@ -198,7 +199,7 @@ class ProbedHuggingFaceModel(ProbedModel):
         tables = rotary_tables(self.pretrained)
         if not tables:
             name = type(self.pretrained).__name__
-            raise UserError(f"{self.name} ({name}) has no RoPE; there are no frequencies to probe")
+            raise UserError(f"{self.name} ({name}) has no RoPE, so it has no frequencies to probe")
         return [table.within_context_P.detach().double().cpu() for table in tables]
 
     @property
@@ -228,11 +229,11 @@ class ProbedHuggingFaceModel(ProbedModel):
 
     @property
     def unknown_token(self) -> int | None:
-        own = self.tokenizer  # some have one token for several purposes
+        own = self.tokenizer  # in some tokenizers one token has several purposes
         return None if own.unk_token_id in (own.bos_token_id, own.eos_token_id, own.pad_token_id) else own.unk_token_id
 
     def vocabulary(self) -> Vocabulary:
-        """Its tokenizer, with the token that joins documents: the one before every text, else the end of a sequence."""
+        """The tokenizer's vocabulary. The token that begins every text also joins documents; without one, EOS does."""
         return vocabulary_of(
             self.tokenizer, self.name, self.first_token, reads_special_tokens=self.reads_special_tokens
         )
@@ -248,14 +249,14 @@ class ProbedHuggingFaceModel(ProbedModel):
         """What the decoder returns for tokens at these positions."""
         try:
             return self.decoder(input_ids=tokens_BT, position_ids=pos_BT.expand_as(tokens_BT), use_cache=False)
-        except IndexError as error:  # of a table of learned positions
+        except IndexError as error:  # raised by a table of learned positions
             raise UserError(f"{self.name} has too few positions for {tokens_BT.shape[1]:,} tokens: {error}") from error
 
     def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
         return torch.cat([nats_of(logits, targets_BT[:, rows]) for rows, logits in self.logits(tokens_BT)], 1)
 
     def logits(self, tokens_BT: Tensor, first: int = 0) -> Iterator[tuple[slice, Tensor]]:
-        """As many columns at a time as fit, from column `first` on, and their logits [B, columns, V]."""
+        """Yields slices of columns, from column `first` on, with their logits [B, columns, V], as many as fit."""
         n_vocab = self.pretrained.get_input_embeddings().num_embeddings
         at_once = max(1, LOGITS_AT_ONCE // (n_vocab * len(tokens_BT)))
         decoded = self.decoded(tokens_BT, torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None])
@@ -264,12 +265,12 @@ class ProbedHuggingFaceModel(ProbedModel):
             yield columns, self.head(tokens_BT, decoded, columns)
 
     def head(self, tokens_BT: Tensor, decoded: Any, rows: slice) -> Tensor:
-        """Logits [B, rows, V] from the decoder's output: the whole model runs, caps and scales included, but for it.
+        """Logits [B, rows, V] of some rows of the decoder's output, by the rest of the model: head, scales and caps.
 
-        A long text times a large vocabulary would not fit at once, and the decoder need not run again.
+        The logits of all rows of a long text might not fit into memory. The decoder does not run again.
         """
         of_rows = type(decoded)(**{**decoded, "last_hidden_state": decoded.last_hidden_state[:, rows]})
-        own = self.decoder.__dict__.get("forward")  # offloading puts its own there
+        own = self.decoder.__dict__.get("forward")  # offloading stores a forward of its own there
         self.decoder.__dict__["forward"] = lambda *args, **options: of_rows
         try:
             logits_BTV: Tensor = self.pretrained(input_ids=tokens_BT[:, rows], use_cache=False).logits
@@ -290,7 +291,7 @@ class ProbedHuggingFaceModel(ProbedModel):
 
 
 def as_pretrained_model(model: object) -> PreTrainedModel:
-    """The model, if it is one of Hugging Face's; else UserError."""
+    """The model itself. Raises UserError if it is not a Hugging Face model."""
     if not isinstance(model, PreTrainedModel):
         what = "a loaded Hugging Face decoder, or the model that rr.load returns"
         raise UserError(f"this takes {what}, not a {type(model).__name__}")

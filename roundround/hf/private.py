@@ -1,9 +1,9 @@
-"""What this project uses of transformers outside its public interface, in one place; read in transformers 5.23.
+"""The names of transformers outside its public interface that this project uses, as they are in transformers 5.23.
 
-`trained/export/modeling.py` is copied into exports, which import nothing of roundround: it uses `CacheLayerMixin`, the
-cache's `layer_class_to_replicate` and the model's `_tied_weights_keys` itself.
+`trained/export/modeling.py` uses three more: `CacheLayerMixin`, the cache's `layer_class_to_replicate` and the model's
+`_tied_weights_keys`. It is copied into exports, which import nothing of roundround.
 
-Tested by tests/hf/test_private_transformers.py, which fails where a version of transformers has no such names.
+Tested by tests/hf/test_private_transformers.py, which fails if a version of transformers lacks one of the names.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from transformers.dynamic_module_utils import get_imports
 
 
 def attention_name(config: PreTrainedConfig) -> Any:
-    """Which attention a model with this config calls."""
+    """The name of the attention function that a model with this config calls."""
     return config._attn_implementation
 
 
 def set_attention_name(config: PreTrainedConfig, name: Any) -> None:
-    """Let the model of this config, and of the configs inside, call another attention."""
+    """Let the model of this config, and the models of the configs in it, call another attention function."""
     config._attn_implementation = name
 
 

@@ -1,1 +1,1 @@
-"""A trained run: where training starts, the model rebuilt from its directory, its export."""
+"""Training runs: where they start, and how their models are rebuilt from the run directory and exported."""

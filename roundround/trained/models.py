@@ -1,4 +1,4 @@
-"""Models: a decoder built from the nodes of a config, a training run rebuilt from its directory, a pretrained one.
+"""Models: a decoder built from the nodes of a config, the model of a training run, and a pretrained model.
 
 Tested by tests/asking/test_hf_commands.py, tests/trained/test_patterns.py and tests/config/test_starting.py.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=nn.Module)
 OF_THE_BUILDER = {"n_vocab", "kinds", "shard_layer"}  # arguments of the decoder that stand in no config
-# how the parameters of parts are named
+# a string in the names of the parameters of each part
 MARKS = {"pe": "encodings.", "softmax": ".softmax.", "qk_norm": ".qk_norm.", "gate": ".gate."}
 
 
@@ -69,20 +69,20 @@ def decoder_of_config(config: Any, n_vocab: int, *, shard_layer: Callable[[Block
 
 
 def check_buildable(config: Any, n_vocab: int = 2) -> int:
-    """The number of parameters of the decoder that a training run's config describes; costs no memory.
+    """The number of parameters of the decoder that a training run's config describes, counted without its memory.
 
-    Raises UserError where its nodes do not fit each other, before minutes go into data.
+    Raises UserError if its nodes do not fit each other, so that the error comes before the data are prepared.
     """
     return count_parameters(lambda: decoder_of_config(config, n_vocab))
 
 
 def count_parameters(make: Callable[[], nn.Module]) -> int:
-    """The number of parameters of the model that `make` gives. UserError for sizes that no memory is addressed by."""
+    """The number of parameters of the model from `make`. Raises UserError if a size is too large for a tensor."""
     return sum(parameter.numel() for parameter in planned(make).parameters())
 
 
 def planned(make: Callable[[], M]) -> M:
-    """The model that `make` gives, without its numbers. UserError for sizes that no memory is addressed by."""
+    """The model from `make`, on the meta device. Raises UserError if a size is too large for a tensor."""
     try:
         with torch.device("meta"):
             return make()
@@ -93,11 +93,11 @@ def planned(make: Callable[[], M]) -> M:
 class TrainedRun:
     """A training run: its directory, its manifest, and its config with the nodes given here in place of its own.
 
-    A given `pe` whose theta is null takes the run's own. `pattern` has parts of the run's kinds of layers that are
-    replaced, or all of another pattern where `whole_pattern`.
-    A class from outside whose source is not what the run kept is named in a line on standard error.
-    Raises UserError where the run is of another verb, where it stopped before it had a model, or where its config names
-    a class from outside, unless `trust`.
+    A given `pe` whose theta is null takes the base of the run. `pattern` replaces parts of the run's kinds of layers,
+    or, with `whole_pattern`, the whole pattern of the run.
+    If the source of a class from outside the package differs from the run's copy, a line on standard error names it.
+    Raises UserError if the run is of another verb, if it stopped before its model was built, if no layer reads a given
+    part, or, without `trust`, if its config names a class from outside.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class TrainedRun:
     def decoder(self, checkpoint: str) -> Decoder:
         """The decoder with a checkpoint's weights (best, last, step-00000100), in evaluation mode.
 
-        Raises UserError for a parameter that a replaced part needs and the checkpoint lacks.
+        Raises UserError if the checkpoint does not fit the decoder, as when a replaced part needs other parameters.
         """
         folder = checkpoints.find(self.directory, checkpoint)
         weights, own = checkpoints.load_weights(folder), self.config
@@ -143,12 +143,12 @@ class TrainedRun:
         def make() -> Decoder:
             return decoder_of_config(own, self.manifest["data"]["n_vocab"])
 
-        plan = planned(make)  # before a wrong size takes the memory
+        plan = planned(make)  # finds a wrong size before memory is allocated
         for part, mark in MARKS.items():
             needed, there = ({name for name in names if mark in name} for names in (plan.state_dict(), weights))
             if needed != there and (needed or part in ("qk_norm", "gate")):
                 names = ", ".join(sorted(needed ^ there))
-                raise UserError(f"{part} has parameters that the checkpoint lacks: {names}, or the other way round")
+                raise UserError(f"{part} has parameters that the checkpoint lacks, or lacks some that it has: {names}")
             if not needed:
                 weights = {name: value for name, value in weights.items() if mark not in name}
         checkpoints.check_weights(plan, weights, folder)
@@ -157,49 +157,49 @@ class TrainedRun:
         return decoder.eval()
 
     def vocabulary(self) -> Vocabulary:
-        """The tokenizer that the run kept."""
+        """The vocabulary of the tokenizer that the run saved."""
         saved = saved_tokenizer(self.directory, self.manifest).build([])
-        own = self.manifest["config"]["tokenizer"] is None  # the vocabulary of a task, as `config_of_task` leaves it
+        own = self.manifest["config"]["tokenizer"] is None  # if a task has its own vocabulary (`decide_by_data`)
         return replace(saved, first=BOS if own else None, documents_apart=self.separate_documents)
 
     def choices_with(self, given: dict[str, str]) -> dict[str, Any]:
-        """The options that results name: the run's own, or what the command gave in their place."""
+        """The options that results name: the run's own, except those that the command replaced."""
         own = ("pe", "softmax", "data", "pattern")
         replaced = {group: choice for group, choice in given.items() if group in own or "@pattern." in group}
         return {**self.manifest.get("choices", {}), **replaced}
 
     @property
     def learns_a_task(self) -> bool:
-        return "train_examples" in self.manifest["data"]  # as `TaskMaterial.facts` has it
+        return "train_examples" in self.manifest["data"]  # `TaskMaterial.facts` has this key
 
     @property
     def separate_documents(self) -> bool:
-        """Whether no document saw another in training; False of a task."""
+        """Whether documents did not attend to each other in training; False if the run learnt a task."""
         return bool(self.manifest["data"].get("separate_documents", False))
 
     def task(self) -> Task | None:
-        """The task that the run learns, or that `data` put in its place; None where it is text.
+        """The task that the run learnt, or the task that `data` gives instead; None for text.
 
-        UserError where the one given is of the other kind, or has another vocabulary than the run. A task of text can
-        be asked of a run on text.
+        Raises UserError if `data` gives text to a run that learnt a task, a task to a run that learnt text, or a task
+        with other symbols. A run that learnt text can be given a `TextTask`, which has no symbols of its own.
         """
         source = build(self.config.data, Source)  # type: ignore[type-abstract]
         if isinstance(source, TextTask) and self.manifest["config"]["tokenizer"] is not None:
             return source.with_vocabulary(self.vocabulary())
         if isinstance(source, Task) != self.learns_a_task:
             kinds = ("a task", "text") if self.learns_a_task else ("text", "a task")
-            raise UserError(f"{self.directory} was trained on {kinds[0]}, and data= is {kinds[1]}")
+            raise UserError(f"{self.directory} was trained on {kinds[0]}, but data= is {kinds[1]}")
         if not isinstance(source, Task):
             return None
         own = self.vocabulary().tokenizer.get_vocab()
         if isinstance(source, TextTask) or source.vocabulary().tokenizer.get_vocab() != own:
-            raise UserError(f"data= has not the symbols of the task that {self.directory} was trained on")
+            raise UserError(f"data= does not have the symbols of the task that {self.directory} was trained on")
         return source
 
     def held_out_text(self) -> TokenData:
-        """The corpus in the run's tokens; from the cache where the run left them, else with the tokenizer it kept.
+        """The held-out text of the corpus in the run's tokens. All documents of the corpus may be held out.
 
-        None of its documents need be left for training.
+        It comes from the cache if the run's tokens are still there; otherwise the run's saved tokenizer makes it.
         """
         corpus, recorded = build(self.config.data, Corpus), self.manifest["data"]  # type: ignore[type-abstract]
         began_elsewhere = self.config.get("init") is not None  # its tokenizer's folder need not be there any more
@@ -214,24 +214,24 @@ class TrainedRun:
 
 
 def first_of(vocabulary: Vocabulary) -> int | None:
-    """The token with which a text of a run begins; None where documents were trained on apart: nothing stood there."""
+    """The token before a text that the model reads; None if separate documents were trained on, which had none."""
     return None if vocabulary.documents_apart else vocabulary.first_token
 
 
 def text_for(vocabulary: Vocabulary, corpus: Corpus) -> TokenData:
-    """The held-out text of a corpus in the tokens of a pretrained model; none of it need be left for training."""
+    """The held-out text of a corpus in the tokens of a pretrained model. All documents may be held out."""
     return prepare(corpus, AlreadyOpen(vocabulary), default_cache_dir(), needs=["held_out"])
 
 
 def saved_tokenizer(directory: Path, manifest: dict[str, Any]) -> AlreadyOpen:
-    """The tokenizer that a run kept in its directory, once it had read its data. Raises UserError where it is none."""
+    """The tokenizer that a run saved in its directory. Raises UserError if there is none that can be read."""
     return AlreadyOpen.from_file(directory / "tokenizer.json", manifest["data"]["end_of_document"])
 
 
 def give_default_data(cfg: DictConfig, otherwise: str | None) -> dict[str, str]:
-    """Put the text that goes with a pretrained model into a config without `data`; the choice that this makes.
+    """If a config has no `data`, set it to the `default_data` of its pretrained model; returns the choice, if any.
 
-    otherwise: the option of `data=` for a model that none goes with; None leaves the config as it is.
+    otherwise: the option of `data=` for a model without `default_data`; None leaves the config as it is.
     """
     node = OmegaConf.select(cfg, "model")  # a group that is null has no key
     name = None if node is None else OmegaConf.select(node, "default_data") or otherwise
@@ -242,11 +242,11 @@ def give_default_data(cfg: DictConfig, otherwise: str | None) -> dict[str, str]:
 
 
 def refuse_other_kinds(model: DictConfig) -> None:
-    """UserError for a node that is no pretrained model."""
+    """Raises UserError if the node is not a pretrained model."""
     if model.get("kind") != "pretrained":
         raise UserError(
-            f"model is of kind '{model.get('kind')}', which has no weights of its own; give a pretrained one, such as "
-            "model=stories260k or model=hf model.path=DIR (roundround list model), or run=DIR for one trained here"
+            f"model is of kind '{model.get('kind')}', which has no weights of its own; give a pretrained model, such "
+            "as model=stories260k or model=hf model.path=DIR (roundround list model), or a run: run=DIR"
         )
 
 
@@ -254,7 +254,7 @@ def refuse_other_kinds(model: DictConfig) -> None:
 def opened_pretrained(
     model: DictConfig, pe: DictConfig | None, softmax: DictConfig | None, device: torch.device
 ) -> Iterator[ProbedHuggingFaceModel]:
-    """The pretrained model of a node of kind `pretrained`, patched inside the block; UserError for another kind."""
+    """The model of a node of kind `pretrained`, patched within the block. Raises UserError if the kind is another."""
     refuse_other_kinds(model)
     from roundround.hf.load import Pretrained, ProbedHuggingFaceModel
     from roundround.hf.patching.patch import Patch

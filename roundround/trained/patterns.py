@@ -1,4 +1,4 @@
-"""From the node `pattern` to the kinds of a decoder's layers, and back to a line of text for each."""
+"""How the node `pattern` becomes the kinds of a decoder's layers, and a line of text about each kind."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError, nearest, one_line
 
 FAMILIES = {"pe": PositionalEncoding, "softmax": AttentionSoftmax, "qk_norm": QueryKeyNorm, "gate": OutputGate}
-PARTS = ("pattern", *FAMILIES)  # of a decoder, beside its sizes
-SIZES = ("window", "chunk", "n_key_heads", "head_dim", "theta", "logit_scale")  # of a kind
+PARTS = ("pattern", *FAMILIES)  # the parts of a decoder besides its sizes
+SIZES = ("window", "chunk", "n_key_heads", "head_dim", "theta", "logit_scale")  # of a kind of layer
 KINDS_PARTS = (*FAMILIES, *SIZES)
-REPLACEABLE = ("pe", "softmax", "window", "chunk", "logit_scale")  # of a kind, in a model that is trained
+REPLACEABLE = ("pe", "softmax", "window", "chunk", "logit_scale")  # in a kind of layer of a trained model
 OF_THE_PATTERN = ("order", "last", "whole")  # every other key is a kind of layer
 
 
 @dataclass
 class KindConfig:
-    """A kind of layer as a pattern gives it: null leaves a part open to the run's own, and a size to the model's."""
+    """A kind of layer in a pattern. null stands for the run's own part (`pe`, `softmax`, ...) or the model's size."""
 
     pe: Any = None
     softmax: Any = None
@@ -42,11 +42,11 @@ class KindConfig:
     logit_scale: float | None = None
 
     def check(self) -> None:
-        """Nothing here: `LayerKind` checks the sizes."""
+        """Does nothing: `LayerKind` checks the sizes."""
 
 
 def parts_of(config: Any) -> dict[str, DictConfig | None]:
-    """The nodes of a run's config, typed or not, that say how its layers attend."""
+    """The nodes in PARTS of a run's config, typed or not; None for a part that the config lacks."""
     return {name: getattr(config, name, None) for name in PARTS}
 
 
@@ -57,9 +57,9 @@ def chosen_parts(choices: Mapping[str, Any]) -> str:
 
 
 def kinds_of(n_layers: int, *, pattern: DictConfig | None, **parts: DictConfig | None) -> list[LayerKind]:
-    """The kind of each layer; of one kind alone where there is no pattern.
+    """The kind of each layer; a list with one kind, for all layers, if there is no pattern.
 
-    parts: the nodes of FAMILIES, for what a kind leaves open. Raises UserError where the pattern is wrong.
+    parts: the node of each part in FAMILIES, for kinds that do not set it. Raises UserError if the pattern is wrong.
     """
     makers = {name: maker_of(name, node) for name, node in parts.items()}
     if not pattern:
@@ -74,7 +74,7 @@ def kinds_of(n_layers: int, *, pattern: DictConfig | None, **parts: DictConfig |
 
 
 def kinds_by_name(pattern: DictConfig) -> dict[str, KindConfig]:
-    """The kinds of layers of a pattern. Raises UserError for a key that neither it nor a kind has."""
+    """The kinds of layers of a pattern. Raises UserError if a kind is not a node or has an unknown key."""
     kinds = {}
     for name in (str(key) for key in pattern if key not in OF_THE_PATTERN):
         node = pattern[name]
@@ -90,19 +90,19 @@ def kinds_by_name(pattern: DictConfig) -> dict[str, KindConfig]:
 
 
 def refuse_name(place: str, part: str, value: Any) -> None:
-    """UserError where the name of an option stands in the place of its node."""
+    """Raises UserError if a part is the name of an option instead of a node."""
     if isinstance(value, str) and part in FAMILIES:
         raise UserError(f"{place}={value} is the name of an option; give {part}@{place}={value}")
 
 
 def kind_of(name: str, kind: KindConfig, otherwise: Mapping[str, Callable[..., Any] | None]) -> LayerKind:
-    """A kind of layer; `otherwise` are the makers of the parts that it leaves open."""
+    """A kind of layer; `otherwise` has the makers of the parts that the kind does not set."""
     own = {part: getattr(kind, part) for part in FAMILIES}
     makers = {part: otherwise[part] if node is None else maker_of(part, node) for part, node in own.items()}
     for part in ("pe", "softmax"):
         if makers[part] is None:
             raise UserError(
-                f"{part} has no value; give {part}=... or, of a kind of layer, {part}@pattern.KIND.{part}=..."
+                f"{part} has no value; give {part}=... or, for a kind of layer, {part}@pattern.KIND.{part}=..."
             )
     return LayerKind(
         make_encoding=makers["pe"],  # type: ignore[arg-type]
@@ -115,16 +115,17 @@ def kind_of(name: str, kind: KindConfig, otherwise: Mapping[str, Callable[..., A
 
 
 def maker_of(part: str, node: DictConfig | None) -> Callable[..., Any] | None:
-    return maker(node, FAMILIES[part]) if node else None  # an option such as qk_norm=none has nothing in it
+    return maker(node, FAMILIES[part]) if node else None  # an option such as qk_norm=none is an empty node
 
 
 def unread_keys(
     pattern: DictConfig | None, pe: DictConfig | None, typed: Collection[str], chosen: str | None
 ) -> list[str]:
-    """The keys of a config that no layer reads: a part that every kind of the pattern names itself, and the base of a
-    kind whose encoding has another.
+    """The keys of a config that no layer reads: a part that every kind of the pattern sets for itself, and the `theta`
+    of a kind whose encoding has another.
 
-    typed: the keys that the command line gives; UserError where it gives one of these. chosen: the pattern's option.
+    typed: the keys of the command line. chosen: the option of `pattern=`. Raises UserError if the command line gives a
+    key that no layer reads.
     """
     if not pattern:
         return []
@@ -134,7 +135,7 @@ def unread_keys(
         own = encoding.get("theta") if encoding else None
         if own is not None and kind.theta is not None and own != kind.theta:
             if f"pattern.{name}.theta" in typed:
-                raise UserError(f"pattern.{name}.theta={kind.theta:g}, and its encoding has theta={own:g}; give one")
+                raise UserError(f"pattern.{name}.theta={kind.theta:g}, but its encoding has theta={own:g}; give one")
             unread.append(f"pattern.{name}.theta")
     for part in FAMILIES:
         why = why_unread(part, kinds, f"pattern={chosen}")
@@ -146,7 +147,10 @@ def unread_keys(
 
 
 def replaced_in_pattern(own: DictConfig | None, given: DictConfig) -> DictConfig:
-    """A run's pattern with the parts that `given` has for its kinds of layers. UserError for what training decides."""
+    """A run's pattern in which the parts in `given` replace those of its kinds of layers.
+
+    Raises UserError if a part cannot be replaced after training, or if the run has no such kind.
+    """
     if not own:
         raise UserError("the run has no pattern, its layers are alike; give pe= and softmax=, or a whole pattern=")
     kinds = kinds_by_name(own)
@@ -160,14 +164,14 @@ def replaced_in_pattern(own: DictConfig | None, given: DictConfig) -> DictConfig
                 why = "what the run was trained with" if part in KINDS_PARTS else "no part of a kind of layer"
                 raise UserError(f"{place} is {why}; {', '.join(REPLACEABLE)} and pe.theta can be replaced")
             refuse_name(place, part, value)
-            if isinstance(value, DictConfig) and "_target_" not in value:  # numbers of the class that is there
+            if isinstance(value, DictConfig) and "_target_" not in value:  # new values for the run's class
                 value = OmegaConf.merge(merged[kind][part] or {}, value)
             merged[kind][part] = value
     return merged
 
 
 def why_unread(part: str, kinds: Mapping[str, KindConfig], pattern: str) -> str:
-    """Why no layer reads a part, where every kind of a pattern names its own; empty where a layer does."""
+    """The reason why no layer reads a part: every kind of the pattern sets its own. Empty if a layer reads the part."""
     if not kinds or any(getattr(kind, part) is None for kind in kinds.values()):
         return ""
     instead = " or ".join(f"{part}@pattern.{name}.{part}=..." for name in kinds)
@@ -175,7 +179,7 @@ def why_unread(part: str, kinds: Mapping[str, KindConfig], pattern: str) -> str:
 
 
 def layer_lines(decoder: Decoder) -> list[str]:
-    """What each kind of layer computes with, a line each."""
+    """A line for each kind of layer: its layers, its parts and its window."""
     lines = []
     for kind in dict.fromkeys(decoder.kinds):
         layers = [layer for layer, own in enumerate(decoder.kinds) if own is kind]
@@ -194,7 +198,7 @@ def layer_lines(decoder: Decoder) -> list[str]:
 
 
 def runs_of(layers: list[int]) -> str:
-    """Numbers of layers, the first 0: `layers 0-4, 6-10`."""
+    """Layer numbers, counted from 0, as ranges: `layers 0-4, 6-10`."""
     ends = [i for i, layer in enumerate(layers) if layer + 1 not in layers]
     starts = [0, *(i + 1 for i in ends[:-1])]
     parts = [f"{layers[a]}" if a == b else f"{layers[a]}-{layers[b]}" for a, b in zip(starts, ends, strict=True)]

@@ -1,6 +1,6 @@
-"""Where a training run starts: from weights drawn by its seed, from a checkpoint's, or where it stopped.
+"""Where a training run starts: from weights drawn by its seed, from weights of a checkpoint, or where it stopped.
 
-`starting_point` decides that once, from the composed config. Its `Start` names the tokenizer and the weights.
+`starting_point` decides this once, from the composed config, and returns a `Start` with the weights and the tokenizer.
 
 Tested by tests/trained/test_initial.py and tests/training/test_train.py.
 """
@@ -45,23 +45,23 @@ if TYPE_CHECKING:
 Data = TypeVar("Data", TokenData, TaskData)
 OF_THE_WEIGHTS = {"model", "tokenizer", "pattern", "qk_norm", "gate"}
 NOT_IN_WEIGHTS = {"model.train_length", "model.initializer_range"}  # may be given beside init=
-PART_OF_KIND = re.compile(r"(^[+]*|@)pattern\.")  # the key of an override
-OF_TEXT = {  # keys that mean nothing beside a task, and what says it there
+PART_OF_KIND = re.compile(r"(^[+]*|@)pattern\.")  # the key of an override for a kind of layer
+OF_TEXT = {  # keys that have no effect with a task, and what a task has instead
     "tokenizer": "a task has its own vocabulary",
-    "validation_tokens": "a task says data.validation_examples",
-    "model.train_length": "a task says data.train_lengths, which make the context",
+    "validation_tokens": "a task has data.validation_examples instead",
+    "model.train_length": "the context of a task follows from data.train_lengths",
 }
 
 
-MakeDecoder = Callable[..., Decoder]  # from n_vocab, and what is done with each layer once it is made
+MakeDecoder = Callable[..., Decoder]  # of n_vocab, and of shard_layer, which is called on each new layer
 
 
 class Weights:
-    """Weights that the seed draws, and the base class of weights from elsewhere, which override its hooks.
+    """Weights that the seed draws; also the base class of weights from elsewhere, which override its methods.
 
-    facts: what the manifest keeps about them. message: a line about them for the person at the terminal. sha256: of
-    their files. n_rows: of their embeddings. tokenizer: the one that they were trained with. The last two are None
-    where the config decides.
+    facts: what the manifest records about the weights. message: a line about them for the terminal. sha256: the hash of
+    their files. n_rows: the number of rows of their embeddings. tokenizer: the tokenizer that they were trained with.
+    The last two are None if the config decides them.
     """
 
     def __init__(self, folder: Path | None = None, sha256: str | None = None, n_rows: int | None = None) -> None:
@@ -71,7 +71,7 @@ class Weights:
         self.tokenizer: TokenizerRecipe | None = None
 
     def check(self, make: MakeDecoder) -> None:
-        """Raises UserError where they do not fit the decoder that the config describes; it takes no memory."""
+        """Raises UserError if the weights do not fit the decoder that `make` builds; allocates no memory for it."""
 
     def load_into(self, decoder: Decoder) -> None:
         """Give a freshly initialised decoder its weights."""
@@ -97,7 +97,8 @@ class LlamaWeights(Weights):
 class WeightsOfRun(Weights):
     """The weights of a finished run's best checkpoint.
 
-    Its encoding and its normaliser may be others: what they learn begins anew (DroPE, arXiv:2512.12167, with NoPE).
+    The new run may have another encoding or normaliser, whose parameters then start afresh (DroPE, arXiv:2512.12167,
+    changes to NoPE).
     """
 
     def __init__(self, directory: Path, *, trust: bool) -> None:
@@ -107,7 +108,10 @@ class WeightsOfRun(Weights):
         self.tokenizer = saved_tokenizer(directory, self.trained.manifest)
 
     def own_weights(self, decoder: Decoder) -> dict[str, Tensor]:
-        """The run's weights that the decoder has too. UserError where others are missing or of another shape."""
+        """The run's weights for the decoder, without parameters of encodings and normalisers of another class.
+
+        Raises UserError if a weight is missing or has another shape.
+        """
         state, stored = decoder.state_dict(), checkpoints.load_weights(self.checkpoint)
         before = planned(lambda: decoder_of_config(self.trained.config, self.trained.manifest["data"]["n_vocab"]))
         weights = {name: value for name, value in stored.items() if not belongs_to_a_variant(name)}
@@ -128,7 +132,7 @@ class WeightsOfRun(Weights):
 
 
 def same_part(name: str, decoder: Decoder, before: Decoder) -> str | None:
-    """The name that a parameter of an encoding or normaliser had in another decoder; None where its class is another.
+    """The name of a parameter of an encoding or normaliser in the decoder `before`; None if the class differs there.
 
     A new encoding for one kind of layer can change the numbers of all encodings, so an encoding is found by its layer.
     """
@@ -147,10 +151,11 @@ def same_part(name: str, decoder: Decoder, before: Decoder) -> str | None:
 class Start:
     """What is decided about a training run beside its typed config, before its data are read.
 
-    choices: the option of each config group, as the run reports it. config: what the run records as its own. weights:
-    those that it begins with. make_decoder: builds the model that the config describes. task: what the run learns,
-    where that had to be built to know the config. tokenizer: the one that reads its text; None beside a task with a
-    vocabulary of its own. resumed: the directory of a run that is resumed. before: what its manifest says of its data.
+    choices: the option of each config group, as the run reports it. config: the config that the run records. weights:
+    the weights that it begins with. make_decoder: builds the model that the config describes. task: the task that the
+    run learns; None for text and for a resumed run. tokenizer: the tokenizer of its text; None for a task with its own
+    vocabulary. resumed: the directory of a resumed run; None for a new run. before: what the manifest of a resumed run
+    records about its data; empty for a new run.
     """
 
     choices: dict[str, Any]
@@ -164,7 +169,7 @@ class Start:
 
 
 def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[TrainConfig, Start]:
-    """The typed config of a training run and where it starts, from the config as it was composed, which stays as it is.
+    """The typed config of a training run and its start, from the composed config `cfg`, which is not changed.
 
     Raises UserError if the config cannot start a run.
     """
@@ -213,7 +218,7 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[TrainConfig
 
 
 def llama_weights(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]) -> tuple[Weights, dict[str, Any]]:
-    """The weights of a Llama-type checkpoint, whose model completes `cfg`, and the choices with its names."""
+    """The weights of a Llama-type checkpoint, whose nodes are put into `cfg`, and the choices with its names."""
     from roundround.hf.checkpoint import read_checkpoint, target  # transformers takes seconds to import
 
     checkpoint = read_checkpoint(cfg.init)
@@ -229,7 +234,7 @@ def llama_weights(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]
 
 
 def weights_of_run(cfg: DictConfig, invocation: Invocation, choices: dict[str, Any]) -> tuple[Weights, dict[str, Any]]:
-    """The weights of a finished run, whose model completes `cfg`, and the choices with its names."""
+    """The weights of a finished run, whose nodes are put into `cfg`, and the choices with its names."""
     overrides, name = invocation.overrides, str(cfg.init).removeprefix(RUN)
     directory = find_run(name, cfg.outputs, "train", done=True, sweep=invocation.sweep)
     weights = WeightsOfRun(directory, trust=cfg.trust)
@@ -244,7 +249,7 @@ def weights_of_run(cfg: DictConfig, invocation: Invocation, choices: dict[str, A
 
 
 def decide_by_data(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]) -> Task | None:
-    """Put into the config what its data decide beside the tokens: the tokenizer, and the context of a task.
+    """Set what the data decide in the config: the tokenizer, and for a task the context.
 
     Returns the task; None for text.
 
@@ -253,7 +258,7 @@ def decide_by_data(cfg: DictConfig, overrides: list[str], choices: dict[str, Any
     keys, kind = overridden(overrides), target_class(cfg.data, Source)
     if issubclass(kind, MinimalPairs):
         raise UserError("data= is minimal pairs, which eval asks of a trained model; give text or a task to learn")
-    nodes = [cfg.data, *(cfg.data.sources.values() if "sources" in cfg.data else [])]  # of a mixture every source
+    nodes = [cfg.data, *(cfg.data.sources.values() if "sources" in cfg.data else [])]  # every source of a mixture
     brings_one = any(issubclass(target_class(node, Source), Prepared) for node in nodes)
     if brings_one and cfg.init is None and not any(key.partition(".")[0] == "tokenizer" for key in keys):
         OmegaConf.update(cfg, "tokenizer", load_option("tokenizer", "prepared"), merge=False)
@@ -276,7 +281,7 @@ def decide_by_data(cfg: DictConfig, overrides: list[str], choices: dict[str, Any
 
 
 def refuse_own_model(overrides: list[str]) -> None:
-    """Raises UserError where the command line gives the model or the tokenizer beside `init`, which brings both."""
+    """Raises UserError if the command line gives the model or the tokenizer beside `init`, which brings both."""
     keys = overridden(overrides)
     brought = sorted(k for k in keys if k.partition(".")[0] in OF_THE_WEIGHTS and k not in NOT_IN_WEIGHTS)
     if brought:
@@ -290,9 +295,10 @@ def take_over(
     brought: Mapping[str, Any],
     names: Mapping[str, str | None],
 ) -> dict[str, Any]:
-    """Put the nodes that a checkpoint brings into the config; the choices with their names.
+    """Put the nodes that a checkpoint brings into the config; returns the choices with their names.
 
-    Its encoding and its normaliser give way to those of the command line; `pe.theta` null is the checkpoint's.
+    An encoding or a normaliser of the command line is kept instead; if its `pe.theta` is null, it takes the
+    checkpoint's base.
     """
     keys = overridden(overrides)
     given = {key.partition(".")[0] for key in keys} | ({"pe"} if "experiment" in keys else set())
@@ -311,10 +317,10 @@ def take_over(
 def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, dict[str, Any], Weights]:
     """The config of a run that continues in its own directory, its manifest, and the weights that it began with.
 
-    The weights matter where it was stopped before its first checkpoint.
+    The weights matter only if the run stopped before its first checkpoint.
     """
     directory = invocation.directory
-    if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job resumes its own
+    if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job resumes its own run
         raise UserError(ONE_RUN)
     manifest = read_manifest(directory)
     cfg = config_of_run(cfg, manifest, directory, invocation.overrides, verb=invocation.verb)
@@ -332,7 +338,7 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, dict[s
             raise UserError(f"{init} is no longer the checkpoint that {directory} began from; start a new run")
     if manifest["data"] is not None:
         weights.n_rows = int(manifest["data"]["n_vocab"])
-        if (directory / "tokenizer.json").exists():  # the folder of the weights need not be there any more
+        if (directory / "tokenizer.json").exists():  # the folder of the weights may be gone
             weights.tokenizer = saved_tokenizer(directory, manifest)
     return cfg, manifest, weights
 
@@ -353,5 +359,5 @@ def checked_data(data: Data, before: Mapping[str, Any], n_rows: int | None) -> D
     if n_rows is None:
         return data
     if data.n_vocab > n_rows:
-        raise UserError(f"the tokenizer has ids up to {data.n_vocab - 1} and the embeddings of init= {n_rows} rows")
+        raise UserError(f"the tokenizer has ids up to {data.n_vocab - 1}; the embeddings of init= have {n_rows} rows")
     return replace(data, n_vocab=n_rows)

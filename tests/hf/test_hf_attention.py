@@ -198,7 +198,7 @@ def test_frequencies_that_follow_the_length_are_read_and_not_replaced(name: str)
             model(some_tokens(1, 300))  # after which its frequencies are those of a longer text
             assert observe(subject, [some_tokens(n).tolist()], rows=False, entropy=False).layouts[0].n_rotated > 5
         with (
-            pytest.raises(UserError, match="can be looked at, not replaced"),
+            pytest.raises(UserError, match="can be probed, but not replaced"),
             subject.with_frequencies(subject.tables()),
         ):
             pass

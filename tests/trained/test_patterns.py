@@ -142,7 +142,7 @@ def test_a_kind_that_leaves_pe_open_rotates_by_its_own_base(words: list[str], ba
 
 
 WRONG = [
-    ("pattern=local_global pe.theta=500 pattern.global.theta=300", "pattern.global.theta=300, and its encoding has"),
+    ("pattern=local_global pe.theta=500 pattern.global.theta=300", "pattern.global.theta=300, but its encoding has"),
     (
         "pattern=gemma4 pattern.order=[local,globl]",
         "order and last name ['globl']; the kinds are local, global",

@@ -1,9 +1,9 @@
-"""This project's attention inside a Hugging Face model: one registered attention function, and the mask of it.
+"""This project's attention inside a Hugging Face model: a registered attention function and its mask function.
 
 `installed(model)` gives every attention layer of the model a normaliser as a submodule, and lets the model call it in
 place of its own attention. Hooks on the normalisers then see the queries, keys and values of every layer, as in the
 decoder of this project.
-Without a mask of its own, a registered attention function would be called without any and lose causality in silence.
+If no mask function had the same name, transformers would pass no mask and attention would silently not be causal.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels, D model width.
 
 Tested by tests/hf/test_hf_attention.py.
@@ -31,12 +31,12 @@ from roundround.support.errors import UserError
 
 NAME = "roundround"  # of the attention implementation
 PATCHED = "the model is patched already; take that patch off first"
-SLOT = "roundround_softmax"  # of the submodule of each attention layer
-INPUT = "roundround_input"  # of what an attention layer was called with, until its attention is
-ASKED = "roundround_asked"  # of whether the weights of attention are asked for in this pass
+SLOT = "roundround_softmax"  # the normaliser, a submodule of each attention layer
+INPUT = "roundround_input"  # attribute: the input of an attention layer, until the layer calls its attention
+ASKED = "roundround_asked"  # attribute: whether this forward pass returns attention weights
 CHANGING = {"dynamic", "longrope"}  # kinds of RoPE whose frequencies follow the length
-AT_RANDOM = 8  # keys of every query in the sample of a long mask
-ALL_PAIRS = 2**18  # of query and key, up to which a mask is compared whole; longer ones by a few hundred keys a query
+AT_RANDOM = 8  # random keys of every query in the sample of a large mask
+ALL_PAIRS = 2**18  # pairs of query and key up to which a mask is compared as a whole; a larger one on a sample
 
 MakeSoftmax = Callable[[AttentionShape], AttentionSoftmax]
 
@@ -45,7 +45,7 @@ MakeSoftmax = Callable[[AttentionShape], AttentionSoftmax]
 def installed(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> Iterator[list[AttentionSoftmax]]:
     """Run the model's attention through normalisers of this project inside the block; yields them by layer.
 
-    `make_softmax` None keeps what the model has (softmax, soft cap or sinks). Raises UserError where the model's
+    `make_softmax` None keeps what the model has (softmax, soft cap or sinks). Raises UserError if the model's
     attention cannot be replaced, or does something that the given normaliser would drop.
     """
     with ExitStack() as undo:
@@ -54,20 +54,20 @@ def installed(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -
 
 
 def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> Callable[[], None]:
-    """Do what `installed` does at its beginning; returns the function that undoes it."""
+    """Do what `installed` does before its block; returns the function that undoes it."""
     if getattr(model.config, "is_encoder_decoder", False):
-        raise UserError(f"{type(model).__name__} has an encoder; roundround looks inside decoders alone")
+        raise UserError(f"{type(model).__name__} has an encoder; roundround patches only models without one")
     layers = attention_layers(model)
     if is_patched(model):
         raise UserError(PATCHED)
     make = own_softmax if make_softmax is None else partial(replacement, make_softmax=make_softmax)
     made = [make(layer) for layer in layers]
     with ExitStack() as undo:
-        for config in reversed(configs_of(model)):  # undone from the outermost, which also sets the inner ones
+        for config in reversed(configs_of(model)):  # undo sets the outermost first, as that also sets the inner ones
             undo.callback(set_attention_name, config, attention_name(config))
         for layer, softmax in zip(layers, made, strict=True):
             own = next(layer.parameters())
-            if own.device.type != "meta":  # offloaded weights: what runs, runs on the CPU
+            if own.device.type != "meta":  # offloaded weights are on meta; their layer computes on the CPU
                 softmax.to(own.device)
             layer.add_module(SLOT, softmax.train(layer.training))
             undo.callback(delattr, layer, SLOT)
@@ -90,13 +90,13 @@ def configs_of(model: PreTrainedModel) -> list[Any]:
 
 
 def text_decoder(model: PreTrainedModel) -> nn.Module:
-    """The text decoder without its head; what reads images, in a model that does, lies outside."""
+    """The text decoder of the model, without its output head and without parts that read images."""
     decoder: nn.Module | None = model.get_decoder()
     return model.base_model if decoder is None or decoder is model else decoder
 
 
 def attention_layers(model: nn.Module) -> list[nn.Module]:
-    """The self-attention modules of a decoder, by layer. UserError where there is none of a known form."""
+    """The self-attention modules of a decoder, by layer. Raises UserError if none has a known form."""
     inside = text_decoder(model) if isinstance(model, PreTrainedModel) else model
     found = [
         m
@@ -117,20 +117,20 @@ def normalisers_of(model: nn.Module) -> list[AttentionSoftmax]:
 
 
 def follows_length_in(module: nn.Module) -> str | None:
-    """The kind of RoPE by which a rotary module computes its frequencies anew for every length; None if it does not."""
+    """The kind of RoPE for which a rotary module recomputes its frequencies at every length; None if it does not."""
     return next((kind for kind in rope_types(module).values() if kind in CHANGING), None)
 
 
 def rope_types(module: nn.Module) -> dict[str, str]:
-    """The kinds of RoPE of a rotary module by what stands in front of the names of their tables; else none."""
+    """The kind of RoPE of each table of a rotary module, by the prefix of the table's name; empty if it has no kind."""
     kinds = getattr(module, "rope_type", None) or {}
     return {f"{layer}_": kind for layer, kind in kinds.items()} if isinstance(kinds, dict) else {"": str(kinds)}
 
 
 def forget_length(module: nn.Module, args: tuple[Any, ...]) -> None:
-    """Give dynamic NTK its own frequencies back before a call, so that they follow the length of this call alone.
+    """Restore the original frequencies of dynamic NTK before a call, so that they depend on this call's length alone.
 
-    transformers keeps the frequencies of the longest text so far.
+    By itself, transformers keeps the frequencies of the longest text so far.
     """
     for name in (name for name, kind in rope_types(module).items() if kind == "dynamic"):
         own_P = getattr(module, f"{name}original_inv_freq").clone()
@@ -144,7 +144,7 @@ def is_patched(model: nn.Module) -> bool:
 
 
 def size_of_head(layer: nn.Module) -> int | None:
-    """Channels of a head, which architectures keep under two names."""
+    """The number of channels of a head, which has two names in transformers; None if the layer has neither."""
     size = getattr(layer, "head_dim", None) or getattr(layer, "head_size", None)
     return int(size) if isinstance(size, int) else None
 
@@ -165,7 +165,7 @@ def shape_of(layer: Any) -> AttentionShape:
 
 
 def own_softmax(layer: Any) -> AttentionSoftmax:
-    """What the layer has by itself: the softmax, with a soft cap (Gemma 2) or a sink a head (gpt-oss)."""
+    """The normaliser of the layer itself: softmax, with a soft cap (Gemma 2) or with one sink per head (gpt-oss)."""
     shape = shape_of(layer)
     cap, sinks = getattr(layer, "attn_logit_softcapping", None), getattr(layer, "sinks", None)
     if cap is not None:
@@ -178,7 +178,7 @@ def own_softmax(layer: Any) -> AttentionSoftmax:
 
 
 def replacement(layer: Any, *, make_softmax: MakeSoftmax) -> AttentionSoftmax:
-    """Another normaliser for the layer; UserError where what the layer has would be lost."""
+    """The new normaliser of the layer. Raises UserError if it would drop the layer's own soft cap or sinks."""
     softmax = make_softmax(shape_of(layer))
     own = own_softmax(layer)
     keeps = isinstance(softmax, type(own)) and not (isinstance(softmax, SoftCap) and softmax.cap != own.cap)
@@ -198,15 +198,15 @@ def remember_input(layer: nn.Module, args: tuple[Any, ...], options: dict[str, A
 
 
 def check_input_taken(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-    """UserError where a layer came to its output without calling its attention: a normaliser would be ignored."""
+    """Raises UserError if a layer did not call its attention: its normaliser would have no effect."""
     if layer.__dict__.pop(INPUT, None) is not None:
-        raise UserError(f"{type(layer).__name__} does not call the attention that it is given; it cannot be replaced")
+        raise UserError(f"{type(layer).__name__} does not call the attention that it is given; it cannot be patched")
 
 
 def ask_for_weights(
     layers: list[nn.Module], model: PreTrainedModel, args: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
-    """Note in each layer whether `output_attentions` is given: some models do not pass it on."""
+    """Note in each layer whether `output_attentions` is set: some models do not pass it to their layers."""
     asked = options.get("output_attentions")
     for layer in layers:
         layer.__dict__[ASKED] = model.config.output_attentions if asked is None else asked
@@ -226,32 +226,32 @@ def attention(
     position_bias: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """What Hugging Face models call: queries [B, H, Q, C], keys and values [B, G, K, C] -> output [B, Q, H, C].
+    """The function that models call: queries [B, H, Q, C], keys and values [B, G, K, C] -> output [B, Q, H, C].
 
-    Also the weights [B, H, Q, K] where `output_attentions` asks for them.
+    Also returns the weights [B, H, Q, K] if `output_attentions` asks for them, else None.
     """
     softmax, name = getattr(module, SLOT, None), type(module).__name__
     x_BTD = module.__dict__.pop(INPUT, None)
     if not isinstance(softmax, AttentionSoftmax) or x_BTD is None:
-        raise UserError(f"{name} calls its attention twice a layer, or in a form that roundround does not know")
+        raise UserError(f"{name} calls its attention twice in a layer, or in a form that roundround does not know")
     if not isinstance(attention_mask, ModelKeys):
-        raise UserError("the model makes its own attention mask; roundround would lose causality, so it is refused")
+        raise UserError("the model makes its own attention mask; roundround would ignore it and lose causality")
     own = type(softmax).__name__
     for dropped, what in (
         (attention_mask.of_no_layer, "a layer with a window of 0 tokens"),
-        (key.shape[2] > attention_mask.n_given, "keys that its mask does not know"),  # DeepSeek-V4's compressed ones
+        (key.shape[2] > attention_mask.n_given, "keys that its mask does not know"),  # DeepSeek-V4's compressed keys
         (dropout or position_bias is not None, "dropout or position biases; call model.eval()"),
         (softcap is not None and not isinstance(softmax, SoftCap), f"a cap on its logits, which {own} drops"),
         (s_aux is not None and not isinstance(softmax, Sink), f"sinks, which {own} drops"),
     ):
         if dropped:
-            raise UserError(f"{name} has what roundround cannot honour in its attention: {what}")
+            raise UserError(f"roundround cannot replace the attention of {name}, which has {what}")
     if isinstance(softmax, Sink) and s_aux is not None:
         softmax.logit = s_aux if isinstance(s_aux, nn.Parameter) else nn.Parameter(s_aux)
     parameter = next(softmax.parameters(), None)
     if parameter is not None:
         x_BTD = x_BTD.to(parameter.dtype)
-    n_keys = attention_mask.n_keys  # a static cache has room behind the last key
+    n_keys = attention_mask.n_keys  # a static cache has empty rows after the last key
     options: dict[str, Any] = {
         "scale": query.shape[-1] ** -0.5 if scaling is None else scaling,
         "keys": attention_mask,
@@ -265,16 +265,16 @@ def attention(
     return out_BHQC.transpose(1, 2).contiguous(), alpha_BHQK
 
 
-# -- the mask: who sees whom, without a tensor of it
+# -- the mask: which query sees which key, without a mask tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelKeys(Keys):
-    """Keys in the place of a mask tensor, with the few things that models do to a mask on its way.
+    """Keys in place of a mask tensor, with the few operations that models apply to a mask.
 
-    Some cut it down to the rows of its last queries; generation with a static cache makes it ahead and hands it in.
-    n_given: keys for which the model made it, also keys after the last one that is seen. of_no_layer: its windows have
-    0 tokens, which Qwen2's MoE says where it has none.
+    Some models slice the rows of the last queries. Generation with a static cache makes the mask before it calls the
+    model. n_given: number of keys that the model asked a mask for, those after the last visible key included.
+    of_no_layer: whether the window has 0 tokens, as in the unused mask of a Qwen2 MoE model without windows.
     """
 
     ndim: ClassVar[int] = 4
@@ -288,7 +288,7 @@ class ModelKeys(Keys):
         every, whole = range(self.n_keys), slice(None)
         known = isinstance(index, tuple) and len(index) == 4 and index[:2] == (whole, whole)
         if not known or not all(isinstance(part, slice) for part in index[2:]) or every[index[3]] != every:
-            raise UserError(f"the model cuts its attention mask as [{index}], which roundround does not know")
+            raise UserError(f"the model slices its attention mask by [{index}], which roundround does not know")
         return replace(self, q_pos_BQ=self.q_pos_BQ[:, index[2]])
 
 
@@ -305,16 +305,16 @@ def mask(
     device: torch.device | str = "cpu",
     **others: Any,
 ) -> ModelKeys:
-    """Who sees whom, as this project says it; UserError for a mask that is not causal, windowed and padded alone.
+    """The registered mask function: which query sees which key, as an object that the model hands to `attention`.
 
-    The mask goes through the model untouched, until `attention` takes it.
+    Raises UserError if the model's own mask hides keys for other reasons than causality, a window or padding.
     """
     if isinstance(attention_mask, ModelKeys):
         return attention_mask
     offset = int(q_offset) - kv_offset
     n_keys = min(kv_length, offset + q_length)
     valid_BK = None
-    n_forgotten: Tensor | int = kv_offset  # keys that a cache of windows has dropped, for who counts all that came
+    n_forgotten: Tensor | int = kv_offset  # keys that the cache of a window has dropped; some normalisers count them
     if attention_mask is not None:
         n_forgotten = attention_mask[:, :kv_offset].bool().sum(-1)[:, None, None, None] if kv_offset else 0
         valid_BK = attention_mask[:, kv_offset : kv_offset + n_keys].bool()
@@ -331,18 +331,18 @@ def mask(
     )
     if not keys.of_no_layer and not agrees(keys, mask_function, int(q_offset), kv_offset, batch_size):
         raise UserError(
-            "the model's attention mask is neither causal nor a sliding window; roundround cannot honour it"
+            "the model's attention mask is neither causal nor a sliding window; roundround cannot replace it"
         )
     return keys
 
 
 def agrees(keys: Keys, mask_function: Callable[..., Tensor], q_offset: int, kv_offset: int, batch_size: int) -> bool:
-    """Whether the model's own mask says the same of every query and key, padding aside; of long texts by a sample.
+    """Whether the model's own mask equals `keys`, except for padding. A large mask is compared on a sample.
 
-    The sample has the pairs at distances 0, 1, 2, 4, 8, ... to either side and at the edge of the window, of every
-    query, all keys of four queries, and AT_RANDOM keys of every query. So what differs next to the diagonal or the
-    window is found, and a piece elsewhere if it is large: one of R queries and K of N keys passes with a probability of
-    about exp(-AT_RANDOM R K / N). Smaller pieces far from the diagonal may pass.
+    The sample has all keys of four queries. Of every query it has the keys at distances 0, 1, 2, 4, 8, ... to either
+    side, the keys at the edge of the window, and AT_RANDOM random keys. So it finds every difference next to the
+    diagonal or to the edge of the window. A difference elsewhere, over R queries and K of N keys, is missed with a
+    probability of about exp(-AT_RANDOM R K / N).
     """
     row_Q = torch.arange(keys.n_queries, device=keys.k_pos_BK.device)
     column_K = torch.arange(keys.n_keys, device=row_Q.device)

@@ -1,7 +1,7 @@
-"""The frequencies and factors of a Hugging Face model's rotary modules: found there, and replaced there.
+"""The frequencies and factors of a Hugging Face model's rotary modules: how they are found and replaced.
 
-A model computes cosines and sines once and hands the same to all its layers. Where an encoding differs by layer, a copy
-of the rotary module computes what a layer needs, and a hook on the layer hands it over.
+A model computes cosines and sines once and hands the same to all its layers. If an encoding differs by layer, copies of
+the rotary module compute the other cosines and sines, and a hook on each layer hands them to it.
 
 Shapes: T tokens, P channel pairs, R rotated channels, N positions.
 
@@ -24,15 +24,15 @@ from transformers import PreTrainedModel
 from roundround.hf.patching.attention import attention_layers, follows_length_in, text_decoder
 from roundround.support.errors import UserError
 
-TABLE, FACTOR = "inv_freq", "attention_scaling"  # how names end; in front the kind of layer, where it has its own
-FARTHEST = 2**20  # position at which a change of frequencies must show
-COPY = "roundround_copy_"  # of a rotary module, inside it; a number follows
-COMPUTED = "roundround_computed"  # what a rotary module and its copies gave last, by the name of the table
+TABLE, FACTOR = "inv_freq", "attention_scaling"  # ends of names; the prefix, if any, is the kind of layer
+FARTHEST = 2**20  # a frequency counts as changed if its angle differs by a radian at this position
+COPY = "roundround_copy_"  # prefix of the copies inside a rotary module; a number follows
+COMPUTED = "roundround_computed"  # attribute: last outputs of a rotary module and its copies, by the name of the table
 
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """One rotation of a model: radians per token of each pair, and what cosines and sines are multiplied by.
+    """One rotation of a model: the frequency of each pair in radians per token, and a factor of cosines and sines.
 
     The factor is YaRN's attention factor (Peng et al. 2023, arXiv:2309.00071, section 3.4) or LongRoPE's; else 1.
     """
@@ -57,7 +57,7 @@ class RotaryTable:
 
     @property
     def within_context_P(self) -> Tensor:
-        """Frequencies within the trained context, whatever was read last: some models change them with the length."""
+        """Frequencies within the trained context, even if the model has changed its table for a longer text."""
         of_kind = self.name.removesuffix(TABLE)
         changes = follows_length_in(self.module) is not None
         original = getattr(self.module, f"{of_kind}original_{TABLE}", None) if changes else None
@@ -65,14 +65,14 @@ class RotaryTable:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What the config says of this rotation; nothing where the module has no config."""
+        """The config's `rope_parameters` of this rotation; empty if the module has no config."""
         rope = getattr(getattr(self.module, "config", None), "rope_parameters", None) or {}
         own: dict[str, Any] = rope.get(self.name.removesuffix("_" + TABLE), rope)
         return own
 
     @property
     def turning_length(self) -> int | None:
-        """Tokens up to which LongRoPE rotates by its short factors, beyond them by its long ones; None of others."""
+        """The number of tokens beyond which LongRoPE uses its long factors; None for other kinds of RoPE."""
         rope = self.parameters
         return int(rope["original_max_position_embeddings"]) if rope.get("rope_type") == "longrope" else None
 
@@ -82,7 +82,7 @@ class RotaryTable:
 
     @property
     def theta(self) -> float:
-        """The base of the frequencies: the config's, which every architecture keeps alike, else read off the table."""
+        """The base of the frequencies: `rope_theta` of the config, else computed from the table."""
         base = self.parameters.get("rope_theta")
         if base is not None:
             return float(base)
@@ -119,16 +119,16 @@ def rotary_tables(model: PreTrainedModel) -> list[RotaryTable]:
 
 
 def follows_length(model: PreTrainedModel) -> str | None:
-    """The kind of RoPE by which the model computes its frequencies anew for every length; None where it does not."""
+    """The kind of RoPE for which the model recomputes its frequencies at every length; None if it does not."""
     return next(filter(None, map(follows_length_in, text_decoder(model).modules())), None)
 
 
 def replace_rotations(model: PreTrainedModel, rotations: Sequence[Rotation]) -> list[Rotation]:
-    """Let the model rotate otherwise; returns its own rotations. UserError where it would not follow."""
+    """Replace the model's rotations; returns the old ones. Raises UserError if the model does not use the new ones."""
     if kind := follows_length(model):
         raise UserError(
             f"{type(model).__name__} computes its frequencies anew for every length (rope_type {kind}); "
-            "they can be looked at, not replaced"
+            "they can be probed, but not replaced"
         )
     there = rotary_tables(model)
     own = [table.rotation() for table in there]
@@ -139,26 +139,26 @@ def replace_rotations(model: PreTrainedModel, rotations: Sequence[Rotation]) -> 
             table.put(before)
         raise UserError(
             f"{type(model).__name__} does not rotate at the frequencies and factor that it is given; "
-            "they can be looked at, not replaced"
+            "its own can be probed, but not replaced"
         )
     return own
 
 
 def follows(table: RotaryTable, before: Rotation, rotation: Rotation) -> bool:
-    """Whether the module gives its layers this rotation: some compute their frequencies anew, whatever they hold."""
+    """Whether the module gives its layers this rotation: some modules ignore the table and recompute frequencies."""
     apart_P = (before.frequencies_P.double() - table.frequencies_P.double()).abs()
-    radian_away = (1 / apart_P[apart_P > 1 / FARTHEST]).round().long()  # of each pair that changes, from where it was
+    radian_away = (1 / apart_P[apart_P > 1 / FARTHEST]).round().long()  # position where a changed pair is 1 radian off
     pos_N = torch.cat([torch.tensor([0, 1, 31, 1000], device=radian_away.device), radian_away])
     try:
         turns = table.turns(pos_N)
     except (TypeError, ValueError, IndexError, KeyError, AttributeError, RuntimeError):
-        return False  # of a form that is not known
-    angle_NP = pos_N[:, None].float() * table.frequencies_P.float()  # as it is stored: half precision rounds it
+        return False  # the form of the module is unknown
+    angle_NP = pos_N[:, None].float() * table.frequencies_P.float()  # the stored values: half precision rounds them
     for given_NR, turned_NP in zip(turns, (angle_NP.cos(), angle_NP.sin()), strict=True):
         times, left = divmod(given_NR.shape[1], turned_NP.shape[1])
         if left:
             return False
-        expected_NR = (rotation.factor * turned_NP).repeat(1, times)  # once or twice, in any order of the channels
+        expected_NR = (rotation.factor * turned_NP).repeat(1, times)  # one or two channels a pair, in any order
         if not torch.allclose(given_NR.float().sort().values, expected_NR.sort().values, atol=1e-3, rtol=0):
             return False
     return True
@@ -168,7 +168,7 @@ def follows(table: RotaryTable, before: Rotation, rotation: Rotation) -> bool:
 
 
 def tables_of_layers(model: PreTrainedModel) -> list[RotaryTable | None]:
-    """The rotation that each attention layer is handed, seen in a pass over two tokens; None where there is none."""
+    """The rotation that each attention layer gets, found by a pass over two tokens; None for a layer that gets none."""
     layers, there = attention_layers(model), rotary_tables(model)
     if len(there) < 2:
         return [there[0] if there else None] * len(layers)
@@ -195,14 +195,14 @@ def tables_of_layers(model: PreTrainedModel) -> list[RotaryTable | None]:
 def rotate_layers(
     model: PreTrainedModel, of_layers: Sequence[RotaryTable | None], rotations: Sequence[Rotation]
 ) -> Callable[[], None]:
-    """Let each layer, which has one of the model's rotations, rotate as given; returns what undoes that.
+    """Let each attention layer rotate by its entry of `rotations`; returns the function that undoes this.
 
-    UserError where the model would not follow.
+    of_layers: the model's own rotation of each layer. Raises UserError if the model does not use the new rotations.
     """
     there = rotary_tables(model)
     own = [table.rotation() for table in there]
-    wanted: dict[RotaryTable, list[Rotation]] = {}  # the different rotations of each table
-    number_of: list[int] = []  # of each layer's rotation in its table's list
+    wanted: dict[RotaryTable, list[Rotation]] = {}  # the different new rotations of the layers of each table
+    number_of: list[int] = []  # for each layer the index of its rotation in that list
     for table, rotation in zip(of_layers, rotations, strict=True):
         of_table = [] if table is None else wanted.setdefault(table, [])
         alike = [i for i, other in enumerate(of_table) if rotation.same_as(other)]
@@ -236,7 +236,7 @@ def rotate_layers(
 
 
 def copy_of(module: nn.Module) -> nn.Module:
-    """A copy of a rotary module, put into it, so that its tables are among the model's."""
+    """Add a copy of a rotary module to it as a submodule, so that `rotary_tables` finds the copy; returns the copy."""
     made = copy.deepcopy(module, {id(getattr(module, "config", None)): getattr(module, "config", None)})
     remove_copies(made)
     n = sum(name.startswith(COPY) for name, _ in module.named_children())
@@ -251,7 +251,7 @@ def remove_copies(module: nn.Module) -> None:
 
 
 def listen(there: Sequence[RotaryTable], copies: Mapping[RotaryTable, Sequence[nn.Module]]) -> list[RemovableHandle]:
-    """Let each rotary module keep what it computes, and its copies compute the same with their own tables."""
+    """Hooks that store the output of each rotary module, and the outputs of its copies for the same arguments."""
 
     def compute(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
         kind = options.get("layer_type", args[2] if len(args) > 2 else None)
@@ -264,7 +264,7 @@ def listen(there: Sequence[RotaryTable], copies: Mapping[RotaryTable, Sequence[n
 
 
 def end(there: Sequence[RotaryTable], hooks: Sequence[RemovableHandle]) -> None:
-    """Remove from the model the hooks, the copies of rotary modules, and the stored values that these computed."""
+    """Remove the hooks, the copies of rotary modules and their stored outputs from the model."""
     for hook in hooks:
         hook.remove()
     for table in there:
@@ -275,11 +275,11 @@ def end(there: Sequence[RotaryTable], hooks: Sequence[RemovableHandle]) -> None:
 def hand_over(
     table: RotaryTable, number: int, layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Give a layer what a copy of this number computed, instead of what the model gives to all layers."""
+    """The arguments of a layer, with the output of copy `number` in place of the rotary module's own output."""
     computed = table.module.__dict__.get(COMPUTED, {}).get(table.name, [None])
     if not any(value is computed[0] for value in (*args, *options.values()) if value is not None):
         raise UserError(
-            f"{type(layer).__name__} is not handed its cosines from outside; an encoding that differs by layer "
+            f"{type(layer).__name__} does not get its cosines as an argument; an encoding that differs by layer "
             "cannot be put into it"
         )
 

@@ -1,4 +1,7 @@
-"""Another normaliser or encoding inside a loaded model: any in a decoder of this project, RoPE in Hugging Face's.
+"""Another normaliser or encoding inside a loaded model.
+
+A decoder of this project takes any encoding; a Hugging Face model takes NoPE and encodings that differ from RoPE only
+in the frequencies or their factor.
 
 Shapes: P channel pairs.
 
@@ -36,11 +39,11 @@ MakeEncoding = Callable[[AttentionShape], PositionalEncoding]
 
 @final
 class Patch:
-    """A patched model: in force from its making until `remove`, or until the end of a `with` block.
+    """Puts other parts into a model, from the construction of the patch until `remove` or the end of a `with` block.
 
-    model: the model, which is changed in place; saved now, it would take the normalisers along.
-    remark: what the user should know, None for nothing.
-    Raises UserError where the model does something that would be dropped.
+    model: the model, which is changed in place. If it is saved while patched, the file contains the normalisers.
+    remark: what the user should know about the encoding; None if there is nothing.
+    Raises UserError if the model cannot take the new parts, or if they would drop something that the model does.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class Patch:
                 of_table = dict(zip(of_layers, new, strict=True))
                 alike = all(rotation.same_as(of_table[table]) for table, rotation in zip(of_layers, new, strict=True))
                 rotating = [bool(rotation.frequencies_P.any()) for rotation in new]
-                if not alike or len(set(rotating)) > 1:  # only some rotate
+                if not alike or len(set(rotating)) > 1:  # the rotation differs by layer: test what each layer does
                     tokens = range(min(N_TOKENS, model.get_input_embeddings().num_embeddings))
                     probed = ProbedHuggingFaceModel(type(model).__name__, model, None)
                     layouts = check(probed, tokens, ablated=True)
@@ -75,8 +78,8 @@ class Patch:
                     ]
                     if wrong:  # some models leave layers without any rotation
                         raise UserError(
-                            f"{probed.name} does not let layer {', '.join(wrong)} rotate as an encoding that differs "
-                            "by layer says"
+                            f"{probed.name} does not let layer {', '.join(wrong)} rotate as the encoding, which "
+                            "differs by layer, requires"
                         )
             self.undo = undo.pop_all()
 
@@ -94,9 +97,10 @@ class Patch:
 
 
 def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encoding: MakeEncoding | None) -> ExitStack:
-    """Give every layer of a decoder of this project another normaliser or encoding; returns what undoes it.
+    """Give every layer of a decoder of this project another normaliser or encoding; the returned stack undoes it.
 
-    Other parts of a kind of layer, such as its window, do not change. UserError for a decoder that is patched already.
+    Other parts of a kind of layer, such as its window, do not change. Raises UserError if the decoder is patched
+    already, or if the encoding does not fit its layers.
     """
     if decoder.is_patched:
         raise UserError(PATCHED)
@@ -154,18 +158,18 @@ def check_alike(
 def rotations_of(
     model: PreTrainedModel, make_encoding: MakeEncoding, of_layers: Sequence[RotaryTable | None]
 ) -> list[Rotation]:
-    """The encoding's rotation in each attention layer, which has one of the model's. UserError where it does not fit.
+    """The new rotation of each attention layer, from the encoding that `make_encoding` makes for the layer.
 
-    A Hugging Face model rotates the pairs that its layout says, so an encoding can only say how fast: RoPE, p-RoPE in
-    its forms, and NoPE. One that pairs other channels, that scales what it rotates, or that adds something to
-    embeddings or logits, does not fit. What the model's own rotation scales by (YaRN) goes with its frequencies.
+    of_layers: the model's own rotation of each layer. The model's layout fixes the pairs, so an encoding can set only
+    their frequencies and one factor; the factor of the model's own rotation (YaRN) is replaced too. Raises UserError if
+    the encoding pairs other channels, learns, draws positions, or does more than to rotate queries and keys.
     """
     used = [table for table in of_layers if table is not None]
     if not used:
         raise UserError(f"{type(model).__name__} has no RoPE whose frequencies could be replaced")
     found: list[Rotation] = []
     for layer, own in zip(attention_layers(model), of_layers, strict=True):
-        table = own or used[0]  # a layer that does not rotate is asked about all the same
+        table = own or used[0]  # a layer without rotation takes the sizes of another layer's table
         own_P = table.frequencies_P
         encoding = make_encoding(replace(shape_of(layer), head_dim=2 * len(own_P), theta=table.theta))
         name = type(encoding).__name__
@@ -176,17 +180,17 @@ def rotations_of(
         if not isinstance(encoding, RotaryEncoding) or learns or not is_said_by_frequencies(encoding):
             raise UserError(
                 f"{name} cannot be put into a loaded model, which rotates queries and keys at fixed frequencies; "
-                "use RoPE, p-RoPE in its forms, a ladder, a scaling such as YaRN, or NoPE"
+                "use RoPE, a form of p-RoPE, a ladder, a scaling such as YaRN, or NoPE"
             )
         frequencies = encoding.frequencies(torch.float32)
         if len(frequencies) != len(own_P):
-            raise UserError(f"{name} pairs other channels than the model was trained with; it cannot be put into it")
+            raise UserError(f"{name} pairs other channels than the model was trained with; the model cannot take it")
         found.append(Rotation(frequencies, encoding.attention_factor))
     return found
 
 
 def remark_on(of_layers: Sequence[RotaryTable | None], new: Sequence[Rotation]) -> str | None:
-    """A line where pairs rotate otherwise than the model was trained with; None where none does."""
+    """A line for the user if pairs rotate at other frequencies, or by another factor, than in training; else None."""
     for table, after in zip(of_layers, new, strict=True):
         if table is None:
             continue
@@ -195,7 +199,8 @@ def remark_on(of_layers: Sequence[RotaryTable | None], new: Sequence[Rotation]) 
         alike = torch.allclose(after.frequencies_P[rotating], trained_P[rotating], rtol=1e-4)
         if not alike or before.factor != after.factor:
             return (
-                "the encoding rotates at other frequencies, or by another factor, than the model was trained with: its "
-                f"base is {table.theta:,.0f}, its attention factor {before.factor:g}; pe.theta=... is the encoding's"
+                "the encoding rotates at other frequencies, or by another factor, than the model was trained with: the "
+                f"model's base is {table.theta:,.0f} and its attention factor {before.factor:g}; pe.theta=... sets the "
+                "encoding's base"
             )
     return None
