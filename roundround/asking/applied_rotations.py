@@ -46,24 +46,25 @@ from roundround.support.errors import UserError, one_line
 from roundround.trained.models import TrainedRun
 from roundround.trained.patterns import kinds_of, parts_of
 
-FARTHEST = 2**24  # float32 knows no position beyond by itself; a window that reaches as far back is none
-FAMILIES = {  # by model_type, as transformers has them
+FARTHEST = 2**24  # float32 cannot hold every larger integer; a window as long as this counts as no window
+FAMILIES = {  # which channels rotate together in transformers, by model_type
     "half-split": (
         *("llama", "mistral", "gemma", "gemma2", "gemma3_text", "gemma4_text", "qwen2", "qwen3", "smollm3", "olmo2"),
         *("olmo3", "gpt_neox", "phi3", "gpt_oss"),
     ),
     "interleaved": ("cohere", "cohere2", "glm", "glm4", "llama4_text", "ernie4_5"),
 }
-OF_POSITIONS = re.compile("rope|rotar|posit|theta|alibi|window|chunk|yarn|ntk")  # in the keys of config.json
-AS_DECLARED, NOT_COMPARED = "as declared", "not compared"  # verdicts on a layer, beside DIFFERS
+OF_POSITIONS = re.compile("rope|rotar|posit|theta|alibi|window|chunk|yarn|ntk")  # keys of config.json about positions
+AS_DECLARED, NOT_COMPARED = "as declared", "not compared"  # verdicts on a layer; DIFFERS is the third
 
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What a config says about a layer; None for what it leaves out or says in an unknown form.
+    """What a config says about a layer; a field is None if the config leaves it out or says it in an unknown form.
 
-    encoding: that of its numbers, in the sizes of the layer. words: what cannot be expressed so. norm: whether queries
-    and keys are normalised. odd: why single tokens do not show what the encoding does; empty where they do.
+    encoding: built from the config's numbers and the layer's sizes. words: what the config says if no encoding of this
+    project can express it. norm: whether queries and keys are normalised. odd: why texts of one token do not show what
+    the encoding does; empty if they do.
     """
 
     number: int
@@ -77,7 +78,7 @@ class Declared:
 
     @property
     def scheme(self) -> Scheme:
-        """The declared scheme; its name is that of the encoding's file, an option of `pe=`."""
+        """The declared scheme, named after the encoding's module, which is also its option of `pe=`."""
         if self.encoding is None:
             return Scheme(name=self.words or "nothing")
         name = "none" if isinstance(self.encoding, NoPE) else type(self.encoding).__module__.rpartition(".")[2]
@@ -85,7 +86,7 @@ class Declared:
         return Scheme(name=name, base=base, factor=getattr(self.encoding, "factor", None))
 
     def frequencies_P(self, farthest: int) -> Tensor | None:
-        """Radians per token in a text that reaches so far; None where they are not said."""
+        """Radians per token in a text with the last position `farthest`; None if the config does not determine them."""
         if isinstance(self.encoding, FollowsLength):
             return self.encoding.frequencies_at(farthest + 1, torch.float64, "cpu")
         if isinstance(self.encoding, RotaryEncoding):
@@ -93,7 +94,7 @@ class Declared:
         base, encoding = PositionalEncoding, self.encoding
         if encoding is None or type(encoding).rotate_queries is not base.rotate_queries:
             return None
-        # with positions in the embeddings, what a layer reads depends on them
+        # if an encoding changes the embeddings, the input of a layer depends on the positions
         return None if type(encoding).embed is not base.embed else torch.zeros(1, dtype=torch.float64)
 
     def is_performed(self, turning: Turning) -> bool:
@@ -103,7 +104,7 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerReport:
-    """One layer: the rotation that it applies, named, and the declared one. window, chunk: as applied."""
+    """One layer: what was measured, and what the config declares. window, chunk: as applied, not as declared."""
 
     readings: Readings
     seen: LayerSeen
@@ -117,21 +118,21 @@ class LayerReport:
 
     @property
     def scheme(self) -> Scheme:
-        """The applied scheme; it has the declared name where that gives exactly these numbers."""
+        """The applied scheme: the declared one if it gives the measured numbers, else the scheme that explains them."""
         declared = self.declared.scheme
-        by_other_numbers = declared.name in ("rope_random", "rope_ladder")  # they are RoPE or p-RoPE
+        by_other_numbers = declared.name in ("rope_random", "rope_ladder")  # what they apply is RoPE or p-RoPE
         rotary = isinstance(self.declared.encoding, RotaryEncoding) and not by_other_numbers
         return declared if rotary and self.rotates_alike and self.factor_is_alike else scheme_of(self.readings)
 
     @property
     def rotates_alike(self) -> bool:
-        """Whether it rotates at the declared frequencies in texts of every length."""
+        """Whether the layer rotates at the declared frequencies in texts of all three measured lengths."""
         seen = self.readings
         return all(map(self.declared.is_performed, (seen.within, seen.beyond, seen.far)))
 
     @property
     def factor_is_alike(self) -> bool:
-        """Whether it has the declared attention factor, as far as that is known."""
+        """Whether the layer has the declared attention factor; True if there is nothing to compare."""
         encoding, factor = self.declared.encoding, self.seen.factor
         if not isinstance(encoding, RotaryEncoding) or factor is None or not self.turning.n_rotated:
             return True
@@ -147,7 +148,7 @@ class LayerReport:
 
     @property
     def not_compared(self) -> str:
-        """Why the rotation could not be compared with what is declared; empty where it was."""
+        """Why the rotation could not be compared with the declared one; empty if it was compared."""
         if self.declared.frequencies_P(self.turning.farthest) is None:
             said = f"the config says {self.declared.scheme.name}"
             return "; ".join([said, *([self.scheme.why] if self.scheme.why else [])])
@@ -185,7 +186,7 @@ class LayerReport:
 
 
 def named(scheme: Scheme) -> str:
-    """A scheme with its numbers, as a line of text has it."""
+    """A scheme with its numbers, in words."""
     base = "" if scheme.base is None else f", base {scheme.base:,.10g}"
     return scheme.name + base + ("" if scheme.factor is None else f", factor {scheme.factor:.4g}")
 
@@ -205,19 +206,22 @@ def reports_of(
     longest: int,
     limit: int | None = None,
 ) -> list[LayerReport]:
-    """Each layer's rotation within the trained length, beyond it and far, and what else it did in the last pass.
+    """A report of each layer: its rotation in texts that end within the trained length, beyond it, and far beyond it.
 
-    The scheme with the declared base is tried first. longest: tokens of the longest text that the config allows. limit:
-    how many positions the model has, where it has a table of them.
+    All else in a report comes from the last pass, over the farthest positions. The scheme with the declared base is
+    tried first. longest: tokens of the longest text that the config allows. limit: how many positions the model has, if
+    it has a table of them.
     """
-    # what follows the length shows it at four times the trained one; at 2^18 slow pairs have turned, too
+    # frequencies that depend on the length have changed at 4 times the trained one; by 2^18 slow pairs have turned too
     last = [trained - 1, 4 * trained - 1, min(FARTHEST, max(2**18, 16 * longest))]
     passes = [
         see_layers(attentions, normalisers, forward, n_vocab=n_vocab, farthest=farthest if limit is None else limit - 1)
         for farthest in last
     ]
     if any(len(seen) != len(attentions) for seen in passes):
-        raise UserError("some layers do not call their attention once a pass; roundround cannot look inside")
+        raise UserError(
+            "some layers do not call their attention exactly once in a forward pass; roundround cannot measure them"
+        )
     reports = []
     for said, *layer in zip(declared, *passes, strict=True):
         within, beyond, far = (replace(one.turning, odd=said.odd) if said.odd else one.turning for one in layer)
@@ -235,7 +239,11 @@ def reports_of(
 
 @dataclass(frozen=True, kw_only=True)
 class SeenKeys(ModelKeys):
-    """Keys with how far back the model's own mask lets a query see, and the chunks that do not see each other."""
+    """Keys with what the model's own mask allows: how many tokens a query sees, or the length of a chunk.
+
+    reach: the length of the window, the query included. own_chunk: the length of a chunk, outside of which a query sees
+    nothing. Each is None if the mask has no such limit.
+    """
 
     reach: int | None
     own_chunk: int | None
@@ -244,7 +252,7 @@ class SeenKeys(ModelKeys):
 def measured_mask(
     *, mask_function: Callable[..., Any], device: torch.device | str = "cpu", **options: Any
 ) -> ModelKeys:
-    """`mask`, with what the function says about queries far from a key."""
+    """`mask`, with the window or the chunk that the mask function applies to queries far from a key."""
     keys = mask(mask_function=mask_function, device=device, **options)
 
     def sees(q: int, k: int) -> bool:
@@ -256,12 +264,12 @@ def measured_mask(
         return None if n == FARTHEST else n
 
     first, second = queries_that_see(0), queries_that_see(1)
-    is_chunk = first != second  # a window has one width; of a chunk the second token sees one less
+    is_chunk = first != second  # a window is equally wide at every key; in a chunk one query less sees the second key
     return SeenKeys(**vars(keys), reach=None if is_chunk else first, own_chunk=first if is_chunk else None)
 
 
 def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
-    """Every attention layer of a model. UserError where roundround cannot look inside."""
+    """A report of every attention layer of a model. Raises UserError if the layers cannot be measured."""
     layers, decoder = attention_layers(model), text_decoder(model)
     weight = model.get_input_embeddings().weight
     device = torch.device("cpu") if weight.device.type == "meta" else weight.device
@@ -282,15 +290,15 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
             )
         except (IndexError, TypeError) as error:
             raise UserError(
-                f"{type(model).__name__} takes no tokens at any positions, however far ({one_line(error)[:80]}; some "
-                "look them up in a table); roundround cannot look inside"
+                f"{type(model).__name__} does not accept tokens at arbitrary positions ({one_line(error)[:80]}; some "
+                "models have a table of limited length); roundround cannot measure its layers"
             ) from error
         finally:
             AttentionMaskInterface.register(NAME, mask)
 
 
 def rope_of(config: Any, layer: int) -> Mapping[str, Any] | None:
-    """What config.json says of a layer's rotation, `rope_parameters` by kind of layer or for all."""
+    """What config.json says about a layer's rotation: the `rope_parameters` of the layer's kind or of all layers."""
     kinds, rope = getattr(config, "layer_types", None), getattr(config, "rope_parameters", None)
     if not isinstance(rope, Mapping) or not rope:
         return None
@@ -299,10 +307,10 @@ def rope_of(config: Any, layer: int) -> Mapping[str, Any] | None:
 
 
 def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declared:
-    """What config.json says about a layer whose heads have so many channels, in a model for texts up to `longest`."""
+    """What config.json declares for a layer. longest: tokens of the longest text that the model is for."""
     rope = rope_of(config, layer)
     kinds = getattr(config, "layer_types", None)
-    kind = kinds[layer] if kinds else "sliding_attention"  # where no kinds are named a window is of all layers
+    kind = kinds[layer] if kinds else "sliding_attention"  # without named kinds a window holds for all layers
     uses_rope = getattr(config, "no_rope_layers", None)
     rotate_in_windows = config.model_type in ("cohere2", "cohere2_moe", "exaone4")
     if uses_rope is None and kinds and rotate_in_windows and getattr(config, "sliding_window", None):
@@ -310,14 +318,14 @@ def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declare
     encoding, words, width = None, "", head_dim
     if rope is not None:
         try:
-            if rope.get("rope_type") in SCALED:  # in the channels that rotate
+            if rope.get("rope_type") in SCALED:  # only the channels that rotate are scaled
                 width = 2 * kept_pairs(float(rope.get("partial_rotary_factor", 1.0)), head_dim)
                 rope = {**rope, "partial_rotary_factor": 1.0}
-            if rope.get("rope_type") == "dynamic" and rope.get("alpha"):  # one larger base, for texts of every length
+            if rope.get("rope_type") == "dynamic" and rope.get("alpha"):  # a larger base, the same for all lengths
                 grown = rope["alpha"] ** (width / (width - 2))
                 rope = {"rope_type": "default", "rope_theta": rope["rope_theta"] * grown}
             node = OmegaConf.create({"pe": encoding_node(rope, width, longest)}).pe
-            if uses_rope and not uses_rope[layer]:  # 1 where RoPE is used
+            if uses_rope and not uses_rope[layer]:  # 1 for a layer that uses RoPE
                 node = OmegaConf.create({"pe": {"_target_": f"{NoPE.__module__}.{NoPE.__qualname__}"}}).pe
             shape = AttentionShape(
                 n_heads=1, n_key_heads=1, head_dim=width, d_model=width, layer=layer, train_length=longest
@@ -339,18 +347,19 @@ def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declare
         window=getattr(config, "sliding_window", None) if windowed else None,
         chunk=getattr(config, "attention_chunk_size", None) if kind == "chunked_attention" else None,
         pairing=pairing,
-        norm=None if not flags or isinstance(encoding, NoPE) else flags[0],  # Llama 4 normalises where it rotates
+        norm=None if not flags or isinstance(encoding, NoPE) else flags[0],  # Llama 4 normalises if it rotates
     )
 
 
 def unread_keys(said: Mapping[str, Any], model: PreTrainedModel) -> list[str]:
-    """Keys of config.json about positions that nothing reads, with the keys that lead to them.
+    """Keys of config.json about positions that no code reads, each as a path with dots.
 
     A key is read if the class of the config has it, or if the code of the config, of the model's modules or of its kind
-    of RoPE names it. It is not where `rope_parameters` has other values of that key alone. said: what the file holds.
+    of RoPE names it. A number counts as unread if `rope_parameters` has the same key with other values only.
+    said: the contents of config.json.
     """
     config, rope = model.config.get_text_config(), RotaryEmbeddingConfigMixin
-    own = ("transformers.models.", "transformers_modules.")  # where the code of one family of models lies
+    own = ("transformers.models.", "transformers_modules.")  # packages with the code of single families of models
     in_force = leaves(config.to_dict(), config.model_type)
     kinds = [value for path, value in in_force if path[-1] == "rope_type"]
     readers = {
@@ -370,7 +379,7 @@ def unread_keys(said: Mapping[str, Any], model: PreTrainedModel) -> list[str]:
 
 
 def leaves(said: Mapping[str, Any], kind: str, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """Values of a config, each with the keys that lead to it; parts of another kind, such as images, are left out."""
+    """Values of a config, each with the keys that lead to it, without parts of another model_type, such as images."""
     return [
         leaf
         for name, value in said.items()
@@ -385,7 +394,7 @@ def leaves(said: Mapping[str, Any], kind: str, path: tuple[str, ...] = ()) -> li
 
 
 def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> list[LayerReport]:
-    """Every layer of a run's decoder."""
+    """A report of every attention layer of a run's decoder."""
     decoder = trained.decoder(checkpoint).requires_grad_(False).to(device)
     blocks = [layer for layer in decoder.layers if isinstance(layer, Block)]
     attentions, normalisers = [b.self_attn for b in blocks], [b.self_attn.softmax for b in blocks]
@@ -401,7 +410,7 @@ def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> lis
     for number, attention in enumerate(attentions):
         kind, own = declared_kinds[number % len(declared_kinds)], type(encodings[number])
         encoding = kind.make_encoding(attention.shape)
-        encoding.load_state_dict(encodings[number].state_dict(), strict=False)  # where it learned its frequencies
+        encoding.load_state_dict(encodings[number].state_dict(), strict=False)  # frequencies may be learned
         plain = own.rotate_queries is PositionalEncoding.rotate_queries or issubclass(own, RotaryEncoding)
         said = Declared(
             number=number,

@@ -1,6 +1,6 @@
-"""What a trained decoder costs beside another one, where its heads attend, and which promises it keeps.
+"""What a trained decoder costs relative to a plain one, where its heads attend, and which promises it keeps.
 
-Each measurement returns numbers by name, and remarks.
+Each measurement returns a dict from names to numbers, and a list of remarks.
 
 Tested by tests/asking/test_bench_measures.py. Shapes: B texts, T tokens, V vocabulary.
 """
@@ -31,21 +31,21 @@ from roundround.trained.export.folder import agreement, card_of, model_to_export
 from roundround.trained.models import TrainedRun, build_decoder, decoder_of_config
 
 TEXT = 96  # tokens of the texts that promises are checked on
-N_TEXTS = 16  # on which heads are measured
-SHIFT = 23  # tokens by which a text is moved: still within a training context of 128
-ROUNDED = 0.05  # nats: bfloat16 has 8 bits, and a logit of 10 is then known to 0.04
-EXACT = 2e-4  # times the largest logit: float32 sums in another order, two layers deep
-STEP, TOKEN = (4096,), (4096, 32768)  # lengths at which costs are taken
-TIMES_OF_STEP, TIMES_OF_TOKEN = 5, 60  # that each is measured, in turn, in one repeat
-AGREEING, MOST_REPEATS, STEADY = 3, 12, 0.05  # repeats in a row whose ratios lie this close together make a number
-AT_ONCE = 4096  # tokens that a cache is filled with at once
+N_TEXTS = 16  # windows on which heads are measured
+SHIFT = 23  # positions by which a text is moved; it still fits into a training context of 128
+ROUNDED = 0.05  # nats; bfloat16 has 8 bits, so that a logit of 10 has an error of up to 0.04
+EXACT = 2e-4  # times the largest logit; float32 sums in another order differ by less after two layers
+STEP, TOKEN = (4096,), (4096, 32768)  # lengths of text at which costs are measured
+TIMES_OF_STEP, TIMES_OF_TOKEN = 5, 60  # how often each model is timed in one repeat
+AGREEING, MOST_REPEATS, STEADY = 3, 12, 0.05  # repeats in a row that must agree, the most repeats, the spread allowed
+AT_ONCE = 4096  # tokens that a model reads into a cache at once
 
 
 def promises(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
-    """The promises of a trained decoder, on a CPU in float32: the same logits however the same text is given.
+    """Which promises a trained decoder keeps, on a CPU in float32: the same logits in whatever form a text is given.
 
-    1 for each promise that is kept and 0 for one that is not, and how many are; a remark on each that is not, with the
-    measured deviation or why it cannot be measured.
+    The numbers are 1 for a promise that is kept and 0 for a broken one; `kept` is their sum. The remarks give for each
+    broken promise the measured deviation, or why it cannot be measured.
     """
     decoder, generator = trained.decoder("best"), torch.Generator().manual_seed(0)
     tokens_BT = torch.randint(decoder.embed_tokens.num_embeddings, (2, TEXT), generator=generator)
@@ -65,7 +65,7 @@ def promises(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
             try:
                 deviation = measure()
                 remark = f"{name}: {deviation:.2g} {of}, at most {most:.2g}"
-            except Exception as error:  # a user's class may raise any, and torch one where precisions do not fit
+            except Exception as error:  # a user's class may raise any error, and torch if precisions do not fit
                 deviation, remark = math.inf, f"{name}: {one_line(error)}"
             found[name] = float(deviation <= most)
             remarks += [remark] * (deviation > most)
@@ -81,7 +81,7 @@ def apart(found: Tensor, expected: Tensor) -> float:
 
 
 def rounding(decoder: Decoder, tokens_BT: Tensor, logits_BTV: Tensor) -> float:
-    """How far the log-probabilities of the next tokens are from the ones in bfloat16, in nats, on average."""
+    """The mean distance between the next tokens' log-probabilities in bfloat16 and in float32, in nats."""
     rounded_BTV = logits(deepcopy(decoder).to(torch.bfloat16), tokens_BT)
     targets = tokens_BT[:, 1:, None]
     ours, theirs = (z.log_softmax(-1)[:, :-1].gather(-1, targets) for z in (rounded_BTV, logits_BTV))
@@ -89,7 +89,7 @@ def rounding(decoder: Decoder, tokens_BT: Tensor, logits_BTV: Tensor) -> float:
 
 
 def cached(decoder: Decoder, tokens_BT: Tensor) -> Tensor:
-    """Logits of a text that is read in pieces of several sizes, single tokens among them."""
+    """Logits of a text that is read with a cache, in pieces of several sizes; some are single tokens."""
     cache = decoder.empty_cache(length=TEXT)
     pieces = torch.split(tokens_BT, [40, 1, 1, 22, 1, TEXT - 65], 1)
     return torch.cat([logits(decoder, piece, cache=cache) for piece in pieces], 1)
@@ -100,7 +100,7 @@ def shifted(decoder: Decoder, tokens_BT: Tensor) -> Tensor:
 
 
 def padded(decoder: Decoder, tokens_BT: Tensor) -> Tensor:
-    """Logits of texts behind padding of two lengths."""
+    """Logits of two texts that are padded on the left by different numbers of tokens."""
     n_pad = (5, 11)
     whole_BT = torch.zeros(2, TEXT + max(n_pad), dtype=torch.int64)
     valid_BT = torch.zeros_like(whole_BT, dtype=torch.bool)
@@ -111,7 +111,10 @@ def padded(decoder: Decoder, tokens_BT: Tensor) -> Tensor:
 
 
 def exported(trained: TrainedRun, tokens_BT: Tensor) -> float:
-    """How far the logits of the exported folder, loaded in a process without roundround, are from the run's."""
+    """The largest distance between the run's logits and those of its export, as a share of the largest logit.
+
+    The exported folder is loaded in a process without roundround.
+    """
     model = model_to_export(trained, trained.decoder("best"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name, "model")
@@ -125,7 +128,10 @@ def exported(trained: TrainedRun, tokens_BT: Tensor) -> float:
 
 
 def places(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
-    """The largest share of any head's weight by place, on held-out windows of its training context length."""
+    """For each of PLACES, the largest share of attention that any head has there, on held-out windows.
+
+    The windows have the training context length.
+    """
     decoder, length = trained.decoder("best"), int(trained.config.model.train_length)
     tokens = trained.held_out_text().held_out
     windows = validation_windows(tokens, length=length, max_tokens=N_TEXTS * length)[:, :-1]
@@ -137,12 +143,12 @@ def places(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
 
 
 def costs(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
-    """Time and memory of a run's decoder, over the time and memory of the same decoder with RoPE and the plain softmax.
+    """Time and memory of a run's decoder, divided by those of the same decoder with RoPE and the plain softmax.
 
-    step_time@T, step_memory@T: a step of training with one text of T tokens, and the bytes that it keeps for its
-    backward pass. token_time@T, token_memory@T: a token behind T others, and the bytes of the cache. Both models are
-    timed in turn, in one thread of a CPU. A time is NaN where other work on the machine leaves no steady ratio; a
-    remark says so.
+    step_time@T: a training step with one text of T tokens. step_memory@T: the bytes that the step keeps for its
+    backward pass. token_time@T: reading one token after T others. token_memory@T: the bytes of the cache. The two
+    models are timed alternately, in one thread of a CPU. A time is NaN if other work on the machine prevents a steady
+    ratio; a remark says so.
     """
     config, n_vocab = trained.config, trained.manifest["data"]["n_vocab"]
     torch.manual_seed(0)
@@ -179,7 +185,7 @@ def step(decoder: Decoder, tokens_BT: Tensor) -> None:
 
 
 def kept_bytes(decoder: Decoder, tokens_BT: Tensor) -> int:
-    """Bytes of the tensors that a training step keeps for its backward pass, each storage once, parameters left out."""
+    """Bytes that a training step keeps for its backward pass: each storage counts once, and parameters do not."""
     kept: dict[int, int] = {}
     own = {parameter.untyped_storage().data_ptr() for parameter in decoder.parameters()}
 
@@ -196,7 +202,7 @@ def kept_bytes(decoder: Decoder, tokens_BT: Tensor) -> int:
 
 
 def filled(decoder: Decoder, tokens_BT: Tensor) -> Cache:
-    """A cache that has read these tokens and has room for a few more."""
+    """A cache that holds these tokens and has room for a few more."""
     cache = decoder.empty_cache(length=tokens_BT.shape[1] + TIMES_OF_TOKEN + 1)
     for piece in torch.split(tokens_BT, AT_ONCE, 1):
         decoder.hidden(piece, cache=cache)
@@ -204,13 +210,19 @@ def filled(decoder: Decoder, tokens_BT: Tensor) -> Cache:
 
 
 def reads_of(decoders: Sequence[Decoder], caches: Sequence[Cache], token_B1: Tensor) -> list[Callable[[], object]]:
-    """A read of this token by each, behind a copy of its cache: where in memory a cache lies changes the time."""
+    """Functions, one for each decoder, that read this token with a fresh copy of the decoder's cache.
+
+    The copy is fresh because the time depends on the cache's address in memory.
+    """
     copies = [deepcopy(cache) for cache in caches]
     return [partial(model.hidden, token_B1, cache=cache) for model, cache in zip(decoders, copies, strict=True)]
 
 
 def steady_ratio(pair: Callable[[], Sequence[Callable[[], object]]], times: int) -> float:
-    """Seconds of the first call over seconds of the second, repeated until the ratio is steady; NaN if it never is."""
+    """The time of the first call divided by that of the second, measured until the ratio is steady; NaN if it never is.
+
+    pair: makes the two calls anew for each repeat.
+    """
     ratios: list[float] = []
     for _ in range(MOST_REPEATS):
         first, second = in_turn(pair(), times)
@@ -222,9 +234,9 @@ def steady_ratio(pair: Callable[[], Sequence[Callable[[], object]]], times: int)
 
 
 def in_turn(calls: Sequence[Callable[[], object]], times: int) -> list[float]:
-    """The shortest seconds of each call, made in turn, after one of each that does not count.
+    """The shortest time of each call in seconds; the calls alternate, and the first round does not count.
 
-    Other work on the machine only adds to them.
+    The shortest time counts because other work on the machine only adds to a time.
     """
     shortest = [math.inf] * len(calls)
     for n in range(times + 1):

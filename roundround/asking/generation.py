@@ -1,4 +1,4 @@
-"""A model that writes text, or answers: a decoder of this project or a pretrained model, one step for each token.
+"""Models that write texts or answers, one step for each token: decoders of this project and pretrained models.
 
 Shapes: B texts, T tokens, V vocabulary.
 
@@ -30,15 +30,15 @@ from roundround.verbs.generate import GenerateConfig, check_sampling
 if TYPE_CHECKING:
     from roundround.hf.load import ProbedHuggingFaceModel
 
-REPLACEMENT = "\ufffd"  # what bytes decode to that are no whole character yet
+REPLACEMENT = "\ufffd"  # bytes that are not yet a whole character decode to this
 
 
 @final
 class DecoderWriter:
-    """A decoder of this project with its tokenizer, and what it has read so far; its text begins as in training.
+    """A decoder of this project with its tokenizer and a cache of what it has read; a text begins as in training.
 
-    name: what the page calls it. first: the token before a text, None where nothing stands there. ends: the tokens that
-    end a text. most: tokens that it can read, None where there is no limit. normalisers: of its layers.
+    name: the model's name on a page. first: the token in front of every text; None if there is none. ends: the tokens
+    that end a text. most: how many tokens the decoder can read; None if there is no limit. normalisers: of its layers.
     """
 
     def __init__(self, name: str, decoder: Decoder, vocabulary: Vocabulary) -> None:
@@ -50,38 +50,41 @@ class DecoderWriter:
         self.cache: Cache | None = None
 
     def tokens(self, text: str, *, first: bool) -> list[int]:
-        """Token ids of a text, with the token before a text where it is the `first`. UserError for unknown symbols."""
-        if self.vocabulary.first is not None:  # it is that of a task
+        """Token ids of a text. Raises UserError if a task's vocabulary lacks a word of the text.
+
+        first: whether nothing was read before this text; then the token `self.first` stands in front of it.
+        """
+        if self.vocabulary.first is not None:  # the vocabulary of a task
             check_symbols(text, self.vocabulary)
         ids = self.vocabulary.encode(text)
         return ids if not first or self.first is None or ids[:1] == [self.first] else [self.first, *ids]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Their text, without special tokens."""
+        """The text of the tokens, without special tokens."""
         return self.vocabulary.decode(tokens)
 
     def words(self, tokens: Sequence[int]) -> list[str]:
-        """What each token reads as."""
+        """The text of each token by itself, special tokens included."""
         return [self.vocabulary.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
 
     def begin(self, length: int | None) -> None:
-        """Forget everything; the next text will have so many tokens, None where that is unknown."""
+        """Forget what was read. length: how many tokens the next text will have; None if that is unknown."""
         self.cache = self.decoder.empty_cache(length=length)
 
     def read(self, tokens_BT: Tensor) -> Tensor:
-        """Read more tokens; the logits [B, V] of the next one."""
+        """Read more tokens. Returns the logits [B, V] of the token after them."""
         return self.decoder.unembed(self.decoder.hidden(tokens_BT, cache=self.cache)[:, -1])
 
     def repeat(self, n: int) -> None:
-        """Continue with n texts in place of the one so far."""
-        assert self.cache is not None, "begin has made one"
+        """Continue with n copies of the one text read so far."""
+        assert self.cache is not None, "begin makes the cache"
         self.cache.select(torch.zeros(n, dtype=torch.int64))
 
     def log_probabilities(self, tokens_BT: Tensor, n: int) -> Tensor:
-        """ln p of the token after each of the last n of whole texts, [B, n, V], at least float32; nothing is kept."""
+        """ln p of the token after each of the last n tokens of whole texts, [B, n, V], at least float32; no cache."""
         of_draws = [self.decoder.hidden(tokens_BT, step=draw)[:, -n:] for draw in self.decoder.draws(tokens_BT)]
         each = [at_least_float32(self.decoder.unembed(x_BnD)).log_softmax(-1) for x_BnD in of_draws]
-        return torch.stack(each).mean(0)  # as the loss of an evaluation is
+        return torch.stack(each).mean(0)  # of ln p, as in the loss of an evaluation
 
 
 @final
@@ -107,9 +110,9 @@ class PretrainedWriter:
         plain = not self.probed.reads_special_tokens
         ids = list(self.tokenizer(text, add_special_tokens=first, split_special_tokens=plain).input_ids)
         if first and ids[:2] == 2 * [self.tokenizer.bos_token_id]:
-            ids = ids[1:]  # the text spells the token that stands before every text
+            ids = ids[1:]  # the text itself spells the token that the tokenizer puts in front of it
         if first and len(ids) > 1 and ids[-1] in self.ends and self.tokens(text, first=False)[-1:] != ids[-1:]:
-            return ids[:-1]  # some tokenizers close what they encode
+            return ids[:-1]  # some tokenizers add a token at the end
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -122,12 +125,14 @@ class PretrainedWriter:
     def read(self, tokens_BT: Tensor) -> Tensor:
         before, self.read_BT = self.read_BT.shape[1], torch.cat([self.read_BT, tokens_BT], 1)
         if any(before <= length < self.read_BT.shape[1] for length in self.turning_lengths):
-            self.cache, tokens_BT = None, self.read_BT  # cached keys are rotated by the short factors
+            self.cache, tokens_BT = None, self.read_BT  # the cached keys were rotated by the factors for short texts
         options = {} if self.cache is None else {"past_key_values": self.cache}
         found = self.model(input_ids=tokens_BT, use_cache=True, logits_to_keep=1, **options)
         self.cache = getattr(found, "past_key_values", None)
         if self.cache is None:
-            raise UserError(f"{self.name} ({type(self.model).__name__}) keeps no keys and values; it cannot write")
+            raise UserError(
+                f"{self.name} ({type(self.model).__name__}) has no cache of keys and values; it cannot write"
+            )
         logits_BV: Tensor = found.logits[:, -1]
         return logits_BV
 
@@ -146,7 +151,10 @@ Writer = DecoderWriter | PretrainedWriter
 
 @contextmanager
 def opened_writer(config: GenerateConfig, device: torch.device) -> Iterator[tuple[Writer, TrainedRun | None]]:
-    """The model that the config names, and its run where it was trained here. UserError where it cannot write."""
+    """The model that the config names, and its run; None in place of a run for a pretrained model.
+
+    Raises UserError if the decoder of a run has no cache.
+    """
     if config.model is not None:
         with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
             yield PretrainedWriter(probed), None
@@ -157,7 +165,7 @@ def opened_writer(config: GenerateConfig, device: torch.device) -> Iterator[tupl
 
 
 def decoder_writer(trained: TrainedRun, decoder: Decoder) -> DecoderWriter:
-    """The writer of a run's decoder. UserError where it has no cache."""
+    """The writer of a run's decoder. Raises UserError if the decoder has no cache."""
     writer = DecoderWriter("/".join(trained.directory.parts[-2:]), decoder, trained.vocabulary())
     try:
         writer.begin(None)
@@ -167,7 +175,11 @@ def decoder_writer(trained: TrainedRun, decoder: Decoder) -> DecoderWriter:
 
 
 def prompt_tokens(writer: Writer, prompt: str, length: int) -> list[int]:
-    """Token ids of the prompt. UserError for an empty one, or one that the model cannot read or continue so."""
+    """Token ids of the prompt.
+
+    Raises UserError if the prompt is empty or has an unknown symbol, or if the model has too few positions for it and
+    `length` more tokens.
+    """
     tokens = writer.tokens(prompt, first=True)
     if not prompt or not tokens:
         raise UserError('prompt= is empty; give the beginning of a text, such as prompt="Once upon a time"')
@@ -176,7 +188,7 @@ def prompt_tokens(writer: Writer, prompt: str, length: int) -> list[int]:
 
 
 def check_room(writer: Writer, n_prompt: int, length: int) -> None:
-    """Raises UserError where the encoding has fewer positions than a text will have."""
+    """Raises UserError if the model has fewer positions than the prompt and `length` more tokens need."""
     n_read = n_prompt + length - 1  # the last token is written and not read
     if writer.most is not None and n_read > writer.most:
         raise UserError(
@@ -188,7 +200,10 @@ def check_room(writer: Writer, n_prompt: int, length: int) -> None:
 def whole_texts(
     writer: Writer, prompt: str, *, length: int, temperature: float, top_k: int | None, seed: int, n: int
 ) -> list[str]:
-    """The n texts that begin with the prompt, once all are written. UserError as `roundround generate`."""
+    """n texts that begin with the prompt, returned when all are written.
+
+    Raises UserError in the same cases as `roundround generate`.
+    """
     check_sampling(length=length, temperature=temperature, top_k=top_k, seed=seed, n=n)
     tokens = prompt_tokens(writer, prompt, length)
     texts = [list(tokens) for _ in range(n)]
@@ -200,7 +215,7 @@ def whole_texts(
         for chosen in write(writer, logits_BV, n=n, generators=generators_of(seed, n), **options):
             for text, token in zip(texts, chosen, strict=True):
                 text.extend([] if token is None else [token])
-    except ValueError as error:  # no cache, or no numbers
+    except ValueError as error:  # there is no cache, or logits are not finite
         raise UserError(str(error)) from error
     return [writer.decode(text) for text in texts]
 
@@ -216,9 +231,10 @@ def write(
     top_k: int | None,
     generators: Sequence[torch.Generator],
 ) -> Iterator[list[int | None]]:
-    """The next token of each of n texts, again and again, until all have ended or have `length`; None for an ended one.
+    """Yield, step by step, the next token of each of n texts; None for a text that has ended.
 
-    logits_BV: after the prompt, which the writer has read. Raises ValueError for logits that are not finite.
+    The iterator ends after `length` steps, or when all texts have ended. logits_BV: the logits after the prompt, which
+    the writer has read. Raises ValueError if logits are not finite.
     """
     ended = [False] * n
     if n > len(logits_BV):
@@ -236,7 +252,10 @@ def write(
 def next_tokens(
     logits_BV: Tensor, *, temperature: float, top_k: int | None, generators: Sequence[torch.Generator]
 ) -> list[int]:
-    """A token for each row: the largest at temperature 0, else one of the `top_k` largest by its own generator."""
+    """A token for each row: the likeliest at temperature 0, else one drawn from the `top_k` likeliest.
+
+    generators: one for each row.
+    """
     logits_BV = at_least_float32(logits_BV).cpu()
     if not bool(logits_BV.amax(-1).isfinite().all()):
         raise ValueError("the model's logits are no finite numbers; no token can be chosen from them")
@@ -251,13 +270,13 @@ def next_tokens(
 
 
 def generators_of(seed: int, n: int) -> list[torch.Generator]:
-    """A generator for each text, on the CPU: the first text is the same however many there are."""
+    """A generator on the CPU for each text; the generator of a text does not depend on n."""
     hashes = [hashlib.sha256(f"{seed} {text}".encode()).digest() for text in range(n)]
     return [torch.Generator().manual_seed(int.from_bytes(own[:4], "little")) for own in hashes]
 
 
 class TextStream:
-    """Text as its tokens arrive: it never shows half of a character, and decodes no token more than twice."""
+    """The text of tokens as they arrive, in whole characters; each step decodes only the last few tokens."""
 
     def __init__(self, writer: Writer, tokens: Sequence[int]) -> None:
         self.writer, self.tokens, self.begin, self.shown = writer, list(tokens), 0, len(tokens)
@@ -273,12 +292,12 @@ class TextStream:
         return whole[len(before) :]
 
 
-# -- answers to the examples of a task; `model/scoring.py` has a decoder under teacher forcing
+# -- answers to the examples of a task; `model/scoring.py` scores a decoder under teacher forcing
 
 
 @final
 class AnsweringPretrained:
-    """A Hugging Face model that answers; its head computes only columns with a scored target, some at a time."""
+    """A Hugging Face model that answers; it computes logits from the first scored column on, a few at a time."""
 
     def __init__(self, probed: ProbedHuggingFaceModel) -> None:
         self.probed = probed
@@ -295,22 +314,22 @@ class AnsweringPretrained:
 
 
 def check_is_written(task: Task, example: Example) -> None:
-    """UserError where the answer is not at the end of an example, after the whole question."""
+    """Raises UserError if the answer is not at the end of an example: only then does the question come before it."""
     scored = example.scored
     if example.answers is not None or not scored[int(scored.argmax()) :].all():
         raise UserError(
-            f"by=generation is for an answer after its question, and {type(task).__name__} asks for several in "
-            "between; leave it out"
+            f"by=generation is for tasks whose answer follows the whole question, and {type(task).__name__} has "
+            "answers in between; leave by= out"
         )
 
 
 @torch.inference_mode()
 def score_written(writer: Writer, task: Task, examples: Iterable[tuple[Example, int]]) -> AnswerScores:
-    """Scores of what the model writes after each question, greedily: one pass over it, then one step for each token.
+    """Scores of what the model writes greedily after each question.
 
-    A length test is right as far as the text contains its references, whatever their case and order (RULER's rule for
-    its tests of these kinds); writing ends where all are found, which changes no score. Any other task has one
-    reference, the tokens of its answer.
+    The model reads a question in one pass, then takes one step for each token. The score of a length test counts the
+    references that the text contains, in any case and order (RULER's rule for its tests of these kinds); writing stops
+    when all are found, which changes no score. Any other task has one reference, the tokens of its answer.
     """
     scores = AnswerScores(written=True)
     for example, times in examples:
@@ -319,7 +338,7 @@ def score_written(writer: Writer, task: Task, examples: Iterable[tuple[Example, 
         answer = example.tokens[first:].tolist()
         prompt_1T = torch.from_numpy(example.tokens[None, :first]).to(writer.device)
         if isinstance(task, LengthTest):
-            left = [reference.lower() for reference in task.references(writer.decode(answer[:-1]))]  # without the end
+            left = [reference.lower() for reference in task.references(writer.decode(answer[:-1]))]  # without its end
             n_references, n_most = len(left), max(task.written, len(answer))
         else:
             n_references, n_most = 1, len(answer)
@@ -327,7 +346,7 @@ def score_written(writer: Writer, task: Task, examples: Iterable[tuple[Example, 
         logits_1V, tokens, n_found = writer.read(prompt_1T), list[int](), 0
         options: dict[str, Any] = {"temperature": 0.0, "top_k": None, "generators": []}
         for (token,) in write(writer, logits_1V, n=1, length=n_most, **options):
-            assert token is not None, "one text has not ended, or there are no more steps"
+            assert token is not None, "writing stops when the only text has ended"
             tokens.append(token)
             if isinstance(task, LengthTest):
                 text = writer.decode(tokens).lower()

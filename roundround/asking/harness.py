@@ -1,8 +1,8 @@
-"""EleutherAI's lm-evaluation-harness: its class for Hugging Face models around a run or a loaded model, and its tasks.
+"""The tasks of EleutherAI's lm-evaluation-harness, and its class for Hugging Face models around a run or a model.
 
-Nothing that a folder of tasks brings is executed unless it is trusted.
+No code in a folder of tasks is executed unless the folder is trusted.
 
-Tested by tests/asking/test_harness.py. Shapes: B texts, T tokens, n last tokens of a text, V vocabulary.
+Tested by tests/asking/test_harness.py. Shapes: B texts, T tokens.
 """
 
 from __future__ import annotations
@@ -47,22 +47,21 @@ from roundround.trained.export.folder import model_to_export, own_config, own_to
 from roundround.trained.export.modeling import RoundroundForCausalLM
 from roundround.trained.models import TrainedRun
 
-DRAWS = 1000  # of a bootstrap: a standard error is known to 2 %
+DRAWS = 1000  # of a bootstrap; they determine a standard error to 2 %
 VERSION: str = lm_eval.__version__
 
 
 @final
 class HarnessModel(HFLM):
-    """A model as the harness asks it: how likely a text is after another, and how it continues.
+    """A model with the interface of the harness: how likely a text is after another, and how the model continues it.
 
-    writer: the model with its tokenizer. first: the token before a text, which is the whole context of a text that has
-    none; None where nothing stands before a text, and then its first token is not scored. one_by_one: whether texts are
-    read and written one by one, for encodings that read all of a batch. longest: tokens of context; the beginning of a
-    longer text is cut off, which `n_cut` counts. batch_tokens: tokens read at once. peers: the processes that share the
-    questions.
+    writer: the model with its tokenizer. first: the token that is the context of a text without context; if None, the
+    first token of such a text is not scored. one_by_one: whether texts are read and written one by one, because the
+    encoding reads the whole batch. longest: tokens of context; the beginning of a longer text is cut off, and
+    `n_cut` counts such texts. batch_tokens: tokens read at once. peers: the processes that share the questions.
 
-    Likelihoods are the harness' own, of the writer's log-probabilities; texts are written by transformers' `generate`,
-    from `model` and `tokenizer`.
+    The harness computes likelihoods from the writer's log-probabilities. To write texts, transformers' `generate` uses
+    `model` and `tokenizer`.
     """
 
     def __init__(
@@ -85,10 +84,10 @@ class HarnessModel(HFLM):
 
     @classmethod
     def of_run(cls, trained: TrainedRun, decoder: Decoder, **options: Any) -> HarnessModel:
-        """The decoder of a run, whose texts begin as documents did in training. UserError where it learnt no text."""
+        """The decoder of a run; texts begin as documents did in training. Raises UserError if it cannot read text."""
         if trained.learns_a_task and not isinstance(trained.task(), TextTask):
             raise UserError(
-                f"{trained.directory} learns a task, whose vocabulary reads no text; lm_eval's tasks are text"
+                f"{trained.directory} learned a task whose vocabulary cannot read text; lm_eval's tasks are text"
             )
         name = "/".join(trained.directory.parts[-2:])
         writer = DecoderWriter(name, decoder.requires_grad_(False), trained.vocabulary())
@@ -99,7 +98,7 @@ class HarnessModel(HFLM):
 
     @classmethod
     def of_pretrained(cls, probed: ProbedHuggingFaceModel, **options: Any) -> HarnessModel:
-        """A loaded model; before a text without context stands what the harness puts there, which may be its end."""
+        """A loaded model. As in the harness, the context of a text without context is BOS, or EOS without a BOS."""
         tokenizer = probed.tokenizer
         first = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         options |= {"first": first, "one_by_one": probed.follows_length}
@@ -113,7 +112,7 @@ class HarnessModel(HFLM):
         return self.writer.tokens(string, first=add_special_tokens is not False)
 
     def tok_batch_encode(self, strings: Sequence[str], left_truncate_len: int, **options: Any) -> tuple[Tensor, Tensor]:
-        """Questions to be answered in writing, filled up on the left; and which tokens are theirs, [B, T] each."""
+        """Token ids of questions to answer in writing, padded on the left; and False for padding, [B, T] each."""
         whole: list[list[Any]] = [self.tok_encode(string) or [self.first] for string in strings]
         self.n_cut += sum(len(tokens) > left_truncate_len for tokens in whole)
         kept = [torch.tensor(tokens[-left_truncate_len:]) for tokens in whole]
@@ -122,7 +121,7 @@ class HarnessModel(HFLM):
         return ids_BT, mask_BT
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        """ln p of whole texts, each token once, in windows of `max_length` tokens that meet."""
+        """ln p of whole texts, read in windows of up to `max_length` tokens; each token is scored once."""
         totals, windows = [0.0] * len(requests), []
         for number, request in enumerate(requests):
             tokens = self.tok_encode(request.args[0], add_special_tokens=False)
@@ -135,7 +134,7 @@ class HarnessModel(HFLM):
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int | None], list[int]]], **options: Any
     ) -> list[tuple[float, bool]]:
-        """ln p of each continuation after its context, and whether every token of it is the likeliest."""
+        """ln p of each continuation after its context, and whether each of its tokens is the likeliest."""
         self.n_cut += sum(len(context) + len(target) > self.max_length + 1 for _, context, target in requests)
         known = [
             (key, target[:1], target[1:]) if context == [None] else (key, context, target)
@@ -167,9 +166,9 @@ class HarnessModel(HFLM):
 
 
 def asked(model: HarnessModel, loaded: dict[str, Any], *, examples: int | None, trust: bool) -> dict[str, Any]:
-    """The harness' results, versions and numbers of examples and shots, of the first `examples` of each (None: all).
+    """The harness' results, versions and numbers of examples and shots, on the first `examples` of each task.
 
-    The processes share the questions, and all get the results.
+    examples: None for all. The processes share the questions, and all processes get the results.
     """
     random.seed(DEFAULT_RANDOM_SEED)
     np.random.seed(DEFAULT_OTHER_SEED)
@@ -188,7 +187,7 @@ def asked(model: HarnessModel, loaded: dict[str, Any], *, examples: int | None, 
 
 
 def check_targets(loaded: dict[str, Any], examples: int | None) -> None:
-    """UserError for a task whose right answers are none of its choices: all would count as wrong."""
+    """Raises UserError if no right answer of a task is among its choices: every answer would count as wrong."""
     for name, task in loaded["tasks"].items():
         docs = list(islice(task.eval_docs, examples)) if task.OUTPUT_TYPE == "multiple_choice" else []
         n_lost = sum(not has_right_answer(task, doc) for doc in docs)
@@ -200,7 +199,7 @@ def check_targets(loaded: dict[str, Any], examples: int | None) -> None:
 
 
 def has_right_answer(task: Any, doc: dict[str, Any]) -> bool:
-    """Whether what the task calls right is one of the choices, or several of them, by their texts or numbers."""
+    """Whether the right answer of an example, or each of several, is one of the choices, named by text or number."""
     right, choices = (task.doc_to_text if task.multiple_input else task.doc_to_target)(doc), task.doc_to_choice(doc)
     each = right if isinstance(right, list) else [right]
     return all(one in choices if isinstance(one, str) else 0 <= one < len(choices) for one in each)
@@ -210,10 +209,10 @@ def has_right_answer(task: Any, doc: dict[str, Any]) -> bool:
 
 
 def opened_tasks(names: Sequence[str], folder: str | None, *, trust: bool) -> dict[str, Any]:
-    """The harness' tasks and groups of these names or patterns, with their data.
+    """The harness' tasks and groups with these names or patterns, with their data.
 
-    folder: a folder of its yamls, whose tasks go before its own, and where their files of data are. UserError for what
-    is not there or is broken, and for what would run code, unless `trust`.
+    folder: a folder of yamls in the harness' format, with their data files; its tasks take precedence over the harness'
+    own. Raises UserError if a task does not exist or is broken, or if it would run code and `trust` is False.
     """
     root = None if folder is None else home_expanded(folder, "tasks_path").absolute()
     if root is not None and not root.is_dir():
@@ -223,7 +222,7 @@ def opened_tasks(names: Sequence[str], folder: str | None, *, trust: bool) -> di
     with quietly(trust=trust), nullcontext() if hub_is_reachable() else offline(), chdir(root or "."):
         manager = None if root is None else TaskManager(include_path=root, include_defaults=False)
         if manager is None or manager.all_groups or not all(manager.match_tasks([name]) for name in names):
-            manager = TaskManager(include_path=root)  # which takes ten seconds
+            manager = TaskManager(include_path=root)  # this takes ten seconds
         wanted = []
         for name in names:
             found = manager.match_tasks([name])
@@ -233,30 +232,30 @@ def opened_tasks(names: Sequence[str], folder: str | None, *, trust: bool) -> di
             wanted += found
         try:
             loaded: dict[str, Any] = manager.load(list(dict.fromkeys(wanted)))
-        except Exception as error:  # of datasets, jinja2, the harness or a task's own code
+        except Exception as error:  # raised by datasets, jinja2, the harness or a task's own code
             raise UserError(f"tasks=lm_eval:{','.join(names)} cannot be read: {one_line(error)}") from error
     return loaded
 
 
 def refuse_code(path: Path, seen: frozenset[Path] = frozenset()) -> None:
-    """UserError for a yaml that is broken or would run code, itself or by what it includes.
+    """Raises UserError if a yaml is broken, or if it or a file that it includes would run code.
 
-    The harness' own files are left out: who installed it has trusted them.
+    The harness' own files are not checked: whoever installed the harness has trusted them.
     """
     path = path.resolve()
     if path in seen or path.is_relative_to(Path(lm_eval.__file__).parent):
         return
-    how = "which is not run unless you trust it: read it, then give trust=true"
+    how = "it is not run unless you trust it: read it, then give trust=true"
     try:
         config = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{path} cannot be read: {one_line(error)}; a tag calls a Python function, {how}") from error
+        raise UserError(f"{path} cannot be read: {one_line(error)}; if a tag calls a Python function, {how}") from error
 
-    def checked(node: dict[str, Any]) -> dict[str, Any]:  # of every mapping in the yaml
+    def checked(node: dict[str, Any]) -> dict[str, Any]:  # called for every mapping in the yaml
         metrics = [m if isinstance(m, dict) else {"metric": m} for m in node.get("metric_list") or []]
         foreign = any(m.get("hf_evaluate") or str(m.get("metric")) not in metric_registry for m in metrics)
         if foreign or node.get("trust_remote_code"):
-            raise UserError(f"{path}: its data or a metric is a Python script, {how}")
+            raise UserError(f"{path}: the data or a metric of the task is a Python script; {how}")
         return node
 
     json.loads(json.dumps(config, default=str), object_hook=checked)
@@ -267,15 +266,16 @@ def refuse_code(path: Path, seen: frozenset[Path] = frozenset()) -> None:
 
 @contextmanager
 def quietly(*, trust: bool = False) -> Iterator[None]:
-    """Inside, the harness shows only its bars, and only on a terminal; nothing goes to standard output.
+    """Inside the block the harness shows only progress bars, and only on a terminal; nothing goes to standard output.
 
-    Without `trust`, templates of tasks are rendered by jinja2's sandbox: in an ordinary one they reach all of Python.
+    Without `trust`, jinja2's sandbox renders the templates of tasks: in an ordinary environment a template can reach
+    all of Python.
     """
     own = lm_eval.utils.env
     safe = jinja2.sandbox.SandboxedEnvironment(undefined=own.undefined, keep_trailing_newline=True)
     safe.filters.update(own.filters)
     logging.getLogger("lm_eval").setLevel(logging.CRITICAL)
-    os.environ.setdefault("DISABLE_MULTIPROC", "1")  # a thousand draws need no processes
+    os.environ.setdefault("DISABLE_MULTIPROC", "1")  # a thousand draws need no extra processes
     with open(os.devnull, "w") as nowhere:
         bars = sys.stderr if sys.stderr.isatty() else nowhere
         lm_eval.utils.env = own if trust else safe

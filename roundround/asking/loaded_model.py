@@ -1,4 +1,4 @@
-"""A model and a tokenizer that a user loaded in Python: of this project, or Hugging Face's, patched or not.
+"""A model and a tokenizer that a user loaded in Python: a decoder of this project, or Hugging Face's, patched or not.
 
 Tested by tests/test_api.py.
 """
@@ -33,12 +33,15 @@ if TYPE_CHECKING:
     from roundround.hf.patching.attention import MakeSoftmax
     from roundround.hf.patching.patch import MakeEncoding
 
-NAME = "the model"  # of a decoder of this project, which does not know its run
+NAME = "the model"  # for a decoder of this project, because it does not know its run
 
 
 @contextmanager
 def given_to_write(model: nn.Module, tokenizer: Any) -> Iterator[Writer]:
-    """The model as one that reads and writes text; in evaluation mode inside. UserError for what is no such model."""
+    """A writer of the model, which is in evaluation mode inside the block.
+
+    Raises UserError if the model is neither a decoder of this project nor a Hugging Face model.
+    """
     with in_evaluation_mode(model):
         if isinstance(model, Decoder):
             yield DecoderWriter(NAME, model, vocabulary_of_run(tokenizer))
@@ -49,7 +52,11 @@ def given_to_write(model: nn.Module, tokenizer: Any) -> Iterator[Writer]:
 
 @contextmanager
 def given_to_probe(model: nn.Module, tokenizer: Any) -> Iterator[ProbedModel]:
-    """The model for a probe; in evaluation mode inside. UserError for one without RoPE."""
+    """The model for a probe, in evaluation mode inside the block.
+
+    Raises UserError if a decoder of this project has no RoPE, or if the model is neither such a decoder nor a
+    Hugging Face model.
+    """
     with in_evaluation_mode(model):
         if isinstance(model, Decoder):
             vocabulary = vocabulary_of_run(tokenizer)
@@ -61,7 +68,7 @@ def given_to_probe(model: nn.Module, tokenizer: Any) -> Iterator[ProbedModel]:
 
 @contextmanager
 def hugging_face_model(model: nn.Module, tokenizer: Any) -> Iterator[ProbedHuggingFaceModel]:
-    """A Hugging Face model for a probe, with normalisers of this project inside."""
+    """A Hugging Face model for a probe; inside the block its attention uses normalisers of this project."""
     from roundround.hf.load import ProbedHuggingFaceModel, as_pretrained_model
     from roundround.hf.patching.attention import installed, is_patched
 
@@ -72,7 +79,7 @@ def hugging_face_model(model: nn.Module, tokenizer: Any) -> Iterator[ProbedHuggi
 
 
 def vocabulary_of_run(tokenizer: Any) -> Vocabulary:
-    """The tokenizer that goes with a decoder of this project; else UserError."""
+    """The tokenizer of a decoder of this project. Raises UserError if it is of another kind."""
     if not isinstance(tokenizer, Vocabulary):
         raise UserError("a model of rr.load goes with its tokenizer: model, tokenizer = rr.load(run)")
     return tokenizer
@@ -80,7 +87,7 @@ def vocabulary_of_run(tokenizer: Any) -> Vocabulary:
 
 @contextmanager
 def in_evaluation_mode(model: object) -> Iterator[None]:
-    """Inside, no part of the model is in training mode; afterwards the same parts are again."""
+    """Inside the block no module of the model is in training mode; afterwards each has its former mode again."""
     training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
     for module in training:
         module.training = False
@@ -102,9 +109,10 @@ def given_to_read(
     bos: str,
     **reading: Any,
 ) -> Iterator[Reader]:
-    """The model with the text of a corpus, or with these texts, as `roundround eval` reads them. UserError as it.
+    """A `Reader` of the model and the given text, by the rules of `roundround eval`.
 
-    separate_documents: None as the corpus says. reading: `stride`, `max_tokens` and `batch_tokens`.
+    data: a corpus, its name, or a list of texts. separate_documents: None for what the corpus says. reading: `stride`,
+    `max_tokens` and `batch_tokens`. Raises UserError in the same cases as `roundround eval`.
     """
     check_windows(lengths, **reading)
     corpus: Source | Sequence[str] = data
@@ -117,11 +125,13 @@ def given_to_read(
             vocabulary, device = vocabulary_of_run(tokenizer), model.embed_tokens.weight.device
             if vocabulary.first is not None:
                 raise UserError(
-                    "this reads text, and the model learned a task; to count its right answers use roundround eval "
-                    "run=RUN"
+                    "only a model of text can read text, and this one learned a task; to count its right answers use "
+                    "roundround eval run=RUN"
                 )
             if bos == "true":
-                raise UserError("bos=true is for a Hugging Face model; a run learned windows that begin anywhere")
+                raise UserError(
+                    "bos=true is for a Hugging Face model; a run was trained on windows that begin anywhere"
+                )
             check_lengths(model, max(lengths), f"length={max(lengths)}", type(model.encoding).__name__)
             subject: Decoder | ProbedModel = model
         else:
@@ -144,7 +154,7 @@ def given_to_read(
 
 
 def made(make: Any, family: type[nn.Module], shape: Any) -> nn.Module:
-    """What a function of the user's makes for a layer. UserError where it is of another kind."""
+    """What the user's function makes for a layer. Raises UserError if the result is no `family`."""
     found = make(shape) if callable(make) else make
     if not isinstance(found, family):
         raise UserError(f"rr.patch takes a name, or a function that makes a {family.__name__}; this makes {found!r}")
@@ -154,9 +164,9 @@ def made(make: Any, family: type[nn.Module], shape: Any) -> nn.Module:
 def makers_of(
     softmax: str | MakeSoftmax | None, pe: str | MakeEncoding | None, numbers: Mapping[str, Any]
 ) -> tuple[MakeSoftmax | None, MakeEncoding | None]:
-    """What makes the normaliser and the encoding of each layer: options by name, or functions as they are.
+    """Functions that make the normaliser and the encoding of each layer, from names of options or the user's functions.
 
-    numbers: of the options that are named, each of one of them. UserError for others.
+    numbers: parameters of the named options. Raises UserError if a name is a parameter of no named option, or of both.
     """
     families: dict[str, tuple[Any, type[nn.Module]]] = {
         "softmax": (softmax, AttentionSoftmax),
@@ -173,5 +183,5 @@ def makers_of(
     for name in numbers:
         if sum(name in names for names in known.values()) != 1:
             near = nearest(name, [key for names in known.values() for key in names])
-            raise UserError(f"'{name}' must be a parameter of one of the options named{near}")
+            raise UserError(f"'{name}' must be a parameter of exactly one of the named options{near}")
     return makers["softmax"], makers["pe"]

@@ -1,6 +1,6 @@
-"""The model and the texts of a verb, how a model reads text in windows, and what the text costs it.
+"""The model and the texts of a verb, how a model reads text in windows, and its loss there.
 
-docs/howto/evaluation.md has it in words. Shapes: T targets of a window.
+docs/howto/evaluation.md explains how text is read. Shapes: L layers, H heads, N bins of rows.
 
 Tested by tests/asking/test_eval_pretrained.py, tests/asking/test_hf_commands.py and tests/training/test_eval.py.
 """
@@ -49,10 +49,11 @@ TARGETS_TO_CHOOSE_BY = 2048  # enough to distinguish losses that differ by a few
 class Reader:
     """A model and the text that it is scored on, in windows of any length.
 
-    model: a decoder of this project, or a pretrained one as a probe has it. bos: auto, true or false; false for a
-    decoder, which was trained on windows that begin anywhere. stride: tokens between the beginnings of windows (None:
-    they meet). max_tokens: only so many first targets. separate_documents: whether tokens attend only within their
-    document. peers: the processes that share the windows.
+    model: a decoder of this project, or a pretrained model wrapped for a probe. bos: whether the token that begins a
+    text stands in front of windows: auto, true or false; false for a decoder of this project, because it was trained on
+    windows that begin anywhere. stride: tokens between the beginnings of windows (None: the length of a window).
+    max_tokens: how many targets to score, from the first on (None: all). separate_documents: whether tokens attend only
+    within their document. peers: the processes that share the windows.
     """
 
     model: Decoder | ProbedModel
@@ -72,18 +73,18 @@ class Reader:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of the stream that are read."""
+        """How many tokens of the stream are read."""
         return min(len(self.data.held_out), (self.max_tokens or len(self.data.held_out)) + 1)
 
     def check(self, length: int) -> None:
-        """UserError where there is no window of this length, or `bos` asks for a token that the model does not have."""
+        """Raises UserError if the text fills no window of `length`, or if bos=true and the model has no first token."""
         if self.bos == "true" and isinstance(self.model, ProbedModel) and self.model.first_token is None:
             raise UserError(f"bos=true: the tokenizer of {self.model.name} puts no token at the beginning of a text")
         if not self.one_by_one:
             check_one_window(self.data.held_out, length, self.max_tokens)
 
     def reading(self) -> dict[str, str | bool]:
-        """How the text is read, which every result names: a loss depends on it."""
+        """How the text is read. Every result names it, because the loss depends on it."""
         return {
             "joining_token": self.data.joining_token,
             "separate_documents": self.separate_documents,
@@ -91,12 +92,12 @@ class Reader:
         }
 
     def first_token(self, length: int) -> int | None:
-        """The token in front of every window of this length, or None: as `bos` says, else whichever costs less.
+        """The token in front of every window of this length, or None; with bos=auto, whichever gives the lower loss.
 
-        Models differ: one whose first key is a sink needs it before any window; one trained on windows that begin
-        anywhere takes it for the beginning of a text, which most windows are not. The cost is that of the first
-        targets. Where documents are read one by one it stands where the tokenizer puts it, unless bos=false.
-        UserError as `check`.
+        Models differ: a model whose first key is a sink needs the token before any window. To a model trained on
+        windows that begin anywhere, the token means the beginning of a text, and most windows begin inside a text. The
+        losses of the first targets are compared. If documents are read one by one, the token stands where the tokenizer
+        puts it, unless bos=false. Raises UserError as `check`.
         """
         self.check(length)
         if not isinstance(self.model, ProbedModel) or self.bos == "false":
@@ -110,26 +111,27 @@ class Reader:
         print_status(
             f"windows of {length:,} begin {'with' if better else 'without'} {self.data.tokenizer.id_to_token(first)}: "
             f"{with_it.token_loss():.3f} nats per token with it, {without.token_loss():.3f} without, over the first "
-            f"{without.n_targets:,} targets (bos=true or false decides)"
+            f"{without.n_targets:,} targets (bos=true or bos=false overrides this choice)"
         )
         return first if better else None
 
     def scored_model(self, first_token: int | None) -> nn.Module:
-        """What is called with windows and targets."""
+        """The module that is called with windows and targets."""
         if not isinstance(self.model, ProbedModel):
             return self.model
         return AfterFirstToken(self.model, None if self.one_by_one else first_token)
 
     def loss(self, length: int, first_token: int | None, *, most: int | None = None) -> PositionLoss:
-        """The losses of all targets, or the first `most`; each process reads a share of the windows. UserError as
-        `check`.
+        """The losses of all targets, or of the first `most`; each process reads a share of the windows.
+
+        Raises UserError as `check`.
         """
         windows = self.windows(length, first_token, most)
         joints = None if self.one_by_one else self.cut(self.is_joint.view(np.uint8), length, most)
         share = Share(windows, first=self.peers.rank, n=self.peers.n)
         batch = max(1, self.batch_tokens // max(1, windows.length))
         if self.one_by_one and isinstance(self.model, ProbedModel) and self.model.follows_length:
-            batch = 1  # all rows of a batch rotate as the longest one does
+            batch = 1  # the longest row of a batch determines the frequencies of all its rows
         own = score(
             self.scored_model(first_token),
             share,
@@ -158,7 +160,7 @@ class Reader:
 
     @functools.cached_property
     def is_joint(self) -> NDArray[np.bool_]:
-        """Which tokens of the stream join documents, [n_tokens]; text that spells the same token stands for bytes."""
+        """Which tokens of the stream join documents, [n_tokens]; the same token spelled in a text is no joint."""
         ids, n_bytes = (x[: self.n_tokens] for x in (self.data.held_out, self.data.held_out_bytes))
         is_joint: NDArray[np.bool_] = (np.asarray(ids) == self.data.end_of_document) & (np.asarray(n_bytes) == 0)
         return is_joint
@@ -185,7 +187,7 @@ class Windowed:
         return None if self.first_token is None else self.reader.data.tokenizer.id_to_token(self.first_token)
 
     def reading(self) -> dict[str, Any]:
-        """How the text is read, which every result names."""
+        """How the text is read. Every result names it."""
         return {"length": self.length, "first_token": self.first_word(), **self.reader.reading()}
 
     def inputs(self) -> list[list[int]]:
@@ -198,7 +200,7 @@ class Windowed:
 
 
 def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> TokenData:
-    """Texts as one stream to be scored, as `prepare` makes it but in memory; read until there are `most` targets."""
+    """Texts as one held-out stream, as `prepare` makes it, but in memory; it ends once it has `most` targets."""
     encode, found, n_tokens = Encoder(vocabulary), [], 0
     for text in texts:
         found.append(encode([(True, text)])[0])
@@ -229,17 +231,17 @@ def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> To
 def check_dispersion(dispersion: bool, *, separate: bool) -> None:
     """Raises UserError if `dispersion` is asked for documents that do not see each other.
 
-    It counts a row by its position in the window, not in its document.
+    Dispersion counts a row by its position in the window, not in its document.
     """
     if separate and dispersion:
         raise UserError(
-            "dispersion=true reads windows as one text, and here documents do not see each other; give "
+            "dispersion=true treats each window as one text, and here documents do not see each other; give "
             "data.separate_documents=false, or use roundround probe for single documents"
         )
 
 
 def check_lengths(decoder: Decoder, n_tokens: int, what: str, pe: str | None) -> None:
-    """Raises UserError where the encoding has fewer positions than `n_tokens`, which `what` asks for."""
+    """Raises UserError if the encoding has fewer positions than the `n_tokens` that the option `what` asks for."""
     longest = decoder.longest()
     if longest is not None and n_tokens > longest:
         raise UserError(
@@ -249,7 +251,7 @@ def check_lengths(decoder: Decoder, n_tokens: int, what: str, pe: str | None) ->
 
 
 def first_tokens_of(reader: Reader, lengths: Sequence[int]) -> dict[int, int | None]:
-    """The token in front of the windows of each length. UserError where there is too little text."""
+    """The token in front of the windows of each length. Raises UserError as `Reader.check` of the longest window."""
     reader.check(max(lengths))
     return {length: reader.first_token(length) for length in sorted(set(lengths))}
 
@@ -257,7 +259,7 @@ def first_tokens_of(reader: Reader, lengths: Sequence[int]) -> dict[int, int | N
 def measure(
     reader: Reader, first_tokens: Mapping[int, int | None], *, dispersion: bool
 ) -> tuple[dict[int, PositionLoss], dict[int, Dispersion]]:
-    """Losses at each length, and where asked for the dispersion of the attention that led to them.
+    """Losses at each length and, if `dispersion` is True, the dispersion of the attention behind these losses.
 
     The targets are the same at all lengths: every token of the stream but the first, or the first max_tokens of them.
     """
@@ -272,7 +274,7 @@ def measure(
 
 
 def of_all(own: Dispersion, peers: Peers) -> Dispersion:
-    """The dispersion of one process with that of the others added."""
+    """The dispersion over all processes: the sums of the other processes are added to `own`."""
     sums = peers.gather((own.sums_LHN, own.n_rows_LN))
     own.add_all(theirs for rank, theirs in enumerate(sums) if rank != peers.rank)
     return own
@@ -282,9 +284,9 @@ def of_all(own: Dispersion, peers: Peers) -> Dispersion:
 
 
 def subject_choices(cfg: DictConfig, invocation: Invocation, *, with_data: bool = False) -> dict[str, str]:
-    """Leave out the default model where a run is given. Returns the choices of the command after that.
+    """Remove the default model from the config if a run is given. Returns the options that the command then chooses.
 
-    with_data: for a pretrained model without a text, also read the text that goes with it.
+    with_data: if the command gives a pretrained model and no text, also choose the text that goes with the model.
     """
     choices = invocation.given
     if cfg.run is not None and not any(key.partition(".")[0] == "model" for key in overridden(invocation.overrides)):
@@ -299,7 +301,9 @@ def subject_choices(cfg: DictConfig, invocation: Invocation, *, with_data: bool 
 def refuse_checkpoint(invocation: Invocation) -> None:
     """Raises UserError if the command line gives `checkpoint` for a pretrained model, which has no checkpoints."""
     if "checkpoint" in overridden(invocation.overrides):
-        raise UserError("checkpoint= is of a run, and a pretrained model has none; give run=, or leave it out")
+        raise UserError(
+            "checkpoint= names a checkpoint of a run; a pretrained model has none; give run=, or leave it out"
+        )
 
 
 def run_of(config: Any) -> TrainedRun:
@@ -313,7 +317,7 @@ def run_of(config: Any) -> TrainedRun:
 
 @contextmanager
 def probed_model_of(config: SubjectConfig, device: torch.device) -> Iterator[tuple[ProbedModel, TrainedRun | None]]:
-    """The model to probe, and its run where it was trained here."""
+    """The model to probe, and its run; None in place of a run for a pretrained model."""
     if config.model is not None:
         with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
             yield probed, None
@@ -326,9 +330,10 @@ def probed_model_of(config: SubjectConfig, device: torch.device) -> Iterator[tup
 
 
 def prompt_for(prompt: str | None, probed: ProbedModel, trained: TrainedRun | None) -> list[int]:
-    """Token ids of what is shown token by token: this text, else one with apostrophes, or an example of a task.
+    """Token ids of the text that is shown token by token.
 
-    UserError where the text has a word that a task's vocabulary lacks.
+    Without a prompt, the text is an example of the task that the run learned; if it learned none, a fixed text with
+    apostrophes. Raises UserError if the prompt has a word that the task's vocabulary lacks.
     """
     task = None if trained is None else trained.task()
     if task is None:
@@ -340,7 +345,7 @@ def prompt_for(prompt: str | None, probed: ProbedModel, trained: TrainedRun | No
 
 
 def check_symbols(prompt: str, vocabulary: Vocabulary) -> None:
-    """Raises UserError for a word that a task's vocabulary lacks."""
+    """Raises UserError if the prompt has a word that a task's vocabulary lacks."""
     known = vocabulary.tokenizer.get_vocab()
     unknown = next((word for word in prompt.split() if word not in known), None)
     if unknown is not None:
@@ -348,15 +353,15 @@ def check_symbols(prompt: str, vocabulary: Vocabulary) -> None:
 
 
 def examples_of(task: Task, length: int | None) -> Iterator[list[int]]:
-    """Test examples of a task without end, as token ids: of one length, or of the lengths in training."""
+    """An endless series of test examples of a task, as token ids; length: None for the lengths in training."""
     examples = Examples(task, seed=0, split="test", length=length)
     return (examples[i].tokens.tolist() for i in count())
 
 
 def scored_of(trained: TrainedRun | None, length: int | None, n: int) -> list[list[bool]] | None:
-    """Which tokens of the first `n` of `examples_of` are scored; None where the run learns text.
+    """Which tokens of the first `n` examples of `examples_of` are scored; None if the run learned text.
 
-    UserError where the right tokens do not stand in the examples.
+    Raises UserError if the task keeps its right answers outside the sequence of tokens.
     """
     task = None if trained is None else trained.task()
     if task is None:
@@ -364,7 +369,7 @@ def scored_of(trained: TrainedRun | None, length: int | None, n: int) -> list[li
     examples = Examples(task, seed=0, split="test", length=length)
     if examples[0].answers is not None:
         raise UserError(
-            "ablate= scores tokens of the sequence, and this task keeps its answers out of it; eval has them"
+            "ablate= scores tokens of the sequence, and this task keeps its answers outside it; use roundround eval"
         )
     return [examples[i].scored.tolist() for i in range(n)]
 
@@ -372,9 +377,9 @@ def scored_of(trained: TrainedRun | None, length: int | None, n: int) -> list[li
 def windows_for(
     config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | None, peers: Peers, *, batch_tokens: int = 2048
 ) -> Windowed | None:
-    """Running text in windows, read as `roundround eval` reads it: a run's own, or another where `length` is given.
+    """Running text in windows, read as `roundround eval` reads it: the run's own text, or another if `length` is given.
 
-    None for examples of a task, and for documents one by one.
+    None if the run learned a task, or if another text is given without `length`: its documents are read one by one.
     """
     own = config.data is None and config.texts is None and trained is not None
     if (trained is not None and trained.task() is not None) or (not own and config.length is None):
@@ -388,7 +393,9 @@ def windows_for(
             most = end if most is None else min(most, end)
     else:
         if trained is not None and trained.separate_documents:
-            raise UserError("length= joins documents to windows, and this run's did not see each other; leave it out")
+            raise UserError(
+                "length= joins documents into windows, and this run's documents did not see each other; leave it out"
+            )
         separate = config.data is not None and build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
         if trained is not None:
             vocabulary = trained.vocabulary()
@@ -414,10 +421,11 @@ def windows_for(
 def texts_for(
     config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | None, windowed: Windowed | None
 ) -> list[list[int]]:
-    """Token ids of the texts that `windowed` reads, else of documents, each after the model's first token (if any),
-    or of examples of a task. No more are read than needed.
+    """Token ids of the texts to probe, no more than needed.
 
-    For a run whose documents did not see each other, every text is a document or the beginning of one.
+    The texts are the windows of `windowed`. If that is None, they are examples of the task that the run learned, or
+    documents, each after the model's first token (if any). If documents did not see each other in the run, each text is
+    a document or the beginning of one.
     """
     if windowed is not None:
         if trained is None or not trained.separate_documents:
@@ -429,9 +437,9 @@ def texts_for(
     task = None if trained is None else trained.task()
     if task is not None:
         if config.data is not None or config.texts is not None:
-            raise UserError("data=, text= and texts= are for a run trained on text, and this one learns a task")
+            raise UserError("data=, text= and texts= are for a run trained on text, and this run learned a task")
         if config.max_tokens is None and config.max_documents is None:
-            raise UserError("a task has examples without end; give max_tokens= or max_documents=")
+            raise UserError("a task has endless examples; limit them with max_tokens= or max_documents=")
         return limited(examples_of(task, config.length), config)
     texts = limited((probed.tokens(text)[: probed.longest] for text in documents_of(config)), config)
     check_known(list(chain(*texts)), probed.unknown_token, "the texts")
@@ -439,7 +447,7 @@ def texts_for(
 
 
 def documents_of(config: SubjectConfig) -> Iterator[str]:
-    """The texts of the package, or the documents of `data`, held out or not."""
+    """The package's texts named by `texts`, or the documents of `data`, held out or not."""
     if config.data is None:
         return iter(texts_of("shakespeare" if config.texts is None else config.texts))
     corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
@@ -447,7 +455,7 @@ def documents_of(config: SubjectConfig) -> Iterator[str]:
 
 
 def limited(texts: Iterator[list[int]], config: SubjectConfig) -> list[list[int]]:
-    """Texts until `max_tokens` or `max_documents` is reached; at least one."""
+    """The texts that fit into `max_tokens` and `max_documents`, and in any case the first one."""
     found: list[list[int]] = []
     n_tokens = 0
     for text in islice(texts, config.max_documents):

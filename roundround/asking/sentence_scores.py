@@ -1,4 +1,4 @@
-"""How likely sentences are for a model: each by itself, or after a text that all share and that is read once.
+"""How likely a model finds sentences: each by itself, or after a shared text, which is read once.
 
 Shapes: B sentences, T tokens, N tokens of the shared text, V vocabulary.
 
@@ -20,7 +20,7 @@ from roundround.model.decoder import Decoder
 from roundround.model.scoring import nats_of
 from roundround.pe.scaled import FollowsLength
 
-KEPT_BYTES = 2**28  # of the keys and values of the shared text, of which each sentence of a batch has a copy
+KEPT_BYTES = 2**28  # at most, for copies of the shared text's keys and values: one for each sentence of a batch
 Model = Decoder | ProbedHuggingFaceModel
 
 
@@ -36,9 +36,9 @@ def log_probabilities(
 ) -> Tensor:
     """The sum of the log-probabilities of each sentence's tokens, in nats, [sentences], float64, on the CPU.
 
-    first: the token before every sentence; None where there is none, and then a sentence's first token is not counted.
-    prefix: the tokens of the shared text, which stand before that. A batch has sentences of one length, so that nothing
-    is filled up and no logit depends on the others. A sentence that occurs several times is read once.
+    first: the token before every sentence; if it is None, a sentence's first token is not counted.
+    prefix: the tokens of the shared text, in front of `first`. All sentences of a batch have one length, so there is no
+    padding, and no logit depends on other sentences. A sentence that occurs several times is read once.
     """
     begin = () if first is None else (first,)
     every = [(*begin, *sentence) for sentence in sentences]
@@ -47,7 +47,7 @@ def log_probabilities(
     shared: SharedText | None = None
     for n, group in groupby(sorted(sums, key=len), key=len):
         if n < 2:
-            continue  # nothing is predicted
+            continue  # no token is predicted
         if shared is None or shared.of_one_length:
             shared = read_once(model, prefix_1N, n - 1)
         rows = list(group)
@@ -60,7 +60,7 @@ def log_probabilities(
 
 
 def read_once(model: Model, prefix_1N: Tensor, n_tokens: int) -> SharedText:
-    """The shared text in front of sentences of so many tokens: from a cache, else with each sentence anew."""
+    """The shared text in front of sentences of `n_tokens` tokens: in a cache, or read again if no cache can hold it."""
     if prefix_1N.shape[1] == 0:
         return ReadAgain(model, prefix_1N)
     if isinstance(model, Decoder):
@@ -76,10 +76,10 @@ def read_once(model: Model, prefix_1N: Tensor, n_tokens: int) -> SharedText:
 
 @final
 class ReadAgain:
-    """The text in front of all sentences, read with each sentence anew; it may be empty.
+    """The shared text, read again with each sentence; it may be empty.
 
-    n_read_again: tokens that are read with each sentence beside its own. of_one_length: whether it serves sentences of
-    one length alone, because the frequencies follow the length of the whole text.
+    n_read_again: how many tokens of the shared text are read with each sentence. of_one_length: whether the object
+    serves sentences of one length only, because frequencies depend on the length of the whole text.
     """
 
     of_one_length = False
@@ -89,11 +89,11 @@ class ReadAgain:
         self.n_read_again = prefix_1N.shape[1]
 
     def most_sentences(self, n_tokens: int) -> int:
-        """How many sentences of so many tokens fit in memory at once."""
+        """How many sentences of `n_tokens` tokens fit in memory at once."""
         return LOGITS_AT_ONCE // n_tokens
 
     def loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """Nats of each target of the sentences, [B, T]."""
+        """The loss of each target of the sentences in nats, [B, T]."""
         n_before, n = self.prefix_1N.shape[1], tokens_BT.shape[1]
         prefix_BN = self.prefix_1N.expand(len(tokens_BT), -1)
         whole_BT, targets_BT = torch.cat([prefix_BN, tokens_BT], 1), torch.cat([prefix_BN, targets_BT], 1)
@@ -108,7 +108,7 @@ class ReadAgain:
 class KeptByDecoder:
     """The shared text in a decoder's cache, with the interface of `ReadAgain`.
 
-    n_tokens: of the sentences to come, for frequencies that follow the whole length.
+    n_tokens: tokens of a sentence, which matter if frequencies depend on the length of the whole text.
     """
 
     n_read_again = 0
@@ -118,7 +118,7 @@ class KeptByDecoder:
         self.of_one_length = any(isinstance(encoding, FollowsLength) for encoding in decoder.all_encodings)
         self.cache = decoder.empty_cache(length=prefix_1N.shape[1] + n_tokens if self.of_one_length else None)
         decoder.hidden(prefix_1N, cache=self.cache)
-        self.copies = self.cache  # as many texts as the last batch had sentences
+        self.copies = self.cache  # with one copy for each sentence of the last batch
 
     def most_sentences(self, n_tokens: int) -> int:
         return KEPT_BYTES // self.cache.n_bytes
@@ -141,7 +141,7 @@ class KeptByTransformers:
         self.model, self.cache = model, cache
         self.n_vocab = int(model.pretrained.get_input_embeddings().num_embeddings)
         config = model.pretrained.config.get_text_config()
-        per_token = 8 * config.num_hidden_layers * config.hidden_size  # at most: heads may share keys
+        per_token = 8 * config.num_hidden_layers * config.hidden_size  # bytes at most: heads may share keys
         self.n_bytes = int(per_token * cache.get_seq_length())
 
     def most_sentences(self, n_tokens: int) -> int:
