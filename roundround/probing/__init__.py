@@ -1,1 +1,1 @@
-"""What attention does inside a model, measured in a stream while it runs."""
+"""What attention does inside a model, measured while the model runs."""

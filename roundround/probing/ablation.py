@@ -1,6 +1,6 @@
-"""Bands of frequencies set to zero at inference: p-RoPE without training, and what it costs.
+"""Bands of frequencies set to zero at inference, which is p-RoPE without training, and the loss that this costs.
 
-Losses are means over ranges of positions that hold enough targets for their mean to mean something.
+Losses are means over ranges of positions; a mean over fewer than FEWEST targets is marked with FEW.
 Shapes: B batch, T tokens, P pairs.
 
 Tested by tests/probing/test_probe.py.
@@ -20,11 +20,11 @@ from roundround.probing.probe import batches, check_texts
 from roundround.probing.probed_model import ProbedModel, filled_up
 from roundround.support.errors import UserError
 
-FEW = "*"  # what marks a number from fewer
+FEW = "*"  # marks a number from fewer than FEWEST targets
 
 
 def mark(loss: PositionLoss, first: int = 0, last: int | None = None) -> str:
-    """What is printed after a number from these positions: FEW if it has fewer than FEWEST targets, else nothing."""
+    """The mark to print after a number: FEW if its positions have fewer than FEWEST targets, else nothing."""
     return "" if n_targets(loss, first, last) >= FEWEST else f" {FEW}"
 
 
@@ -58,12 +58,12 @@ def parse_band(text: str) -> Band:
 
 
 def without(table_P: Tensor, bands: Sequence[Band]) -> Tensor:
-    """The table with the bands' frequencies set to zero; a band's fraction counts only the pairs that rotate."""
+    """The table with the bands' frequencies set to zero; a band's fraction is a fraction of the pairs that rotate."""
     rotated = torch.nonzero(table_P > 0)[:, 0]
     by_speed = rotated[table_P[rotated].argsort(descending=True)]  # fastest first
     left = table_P.clone()
     for band in bands:
-        n = math.ceil(band.fraction * len(by_speed) - 1e-9)  # what is kept is rounded down, as p-RoPE does
+        n = math.ceil(band.fraction * len(by_speed) - 1e-9)  # rounded up, because p-RoPE rounds down what it keeps
         left[by_speed[len(by_speed) - n :] if band.end == "lowest" else by_speed[:n]] = 0.0
     return left
 
@@ -76,9 +76,9 @@ def text_loss(
     batch_tokens: int,
     scored: Sequence[Sequence[bool]] | None = None,
 ) -> PositionLoss:
-    """The loss of texts (token ids), each by itself, every token but the first a target.
+    """The loss of texts (token ids), each read by itself; every token but the first is a target.
 
-    scored: for each text, which of its tokens are targets (for examples of a task); None for all.
+    scored: for each text, which tokens are targets, as in the examples of a task; None for all.
     """
     check_texts(texts)
     loss = PositionLoss(max(map(len, texts)) - 1)
@@ -94,12 +94,12 @@ def text_loss(
 
 
 def ablated_loss(probed: ProbedModel, bands: Sequence[Band], measure: Callable[[], PositionLoss]) -> PositionLoss:
-    """What `measure` gives with the bands' frequencies set to zero in every layer."""
+    """The loss that `measure` returns while the bands' frequencies are zero in every layer."""
     with probed.with_frequencies([without(table, bands) for table in probed.tables()]):
         return measure()
 
 
 def curve(n_rotated: int, n_points: int = 8) -> list[Band]:
-    """Bands from either end, of up to `n_points` sizes up to the whole ladder, for perplexity against what is kept."""
+    """Bands at each end, of at most `n_points` sizes up to the whole ladder, for a curve of perplexity by size."""
     steps = sorted({round(i * n_rotated / min(n_points, n_rotated)) for i in range(1, min(n_points, n_rotated) + 1)})
     return [Band(end, n / n_rotated) for end in ENDS for n in steps]

@@ -1,4 +1,4 @@
-"""Vectors of conformance: what an encoding makes of known queries and keys, to hold other implementations against.
+"""Vectors of conformance: the results of an encoding on known queries and keys, to compare other implementations with.
 
 Shapes: N positions, H heads, G key heads, C head channels, P pairs.
 
@@ -20,7 +20,7 @@ from roundround.pe.rotary import RotaryEncoding
 from roundround.pe.scaled import FollowsLength
 from roundround.support.errors import UserError
 
-GIVEN = ("positions", "q", "k")  # what the others are made from
+GIVEN = ("positions", "q", "k")  # the inputs
 MADE = ("inv_freq", "cos", "sin", "q_rotated", "k_rotated", "logits")
 ULP = 2.0**-23  # of float32
 AGREES, DIFFERS, HIDDEN = "agrees", "differs", "cannot be told"  # verdicts on a tensor
@@ -28,9 +28,10 @@ AGREES, DIFFERS, HIDDEN = "agrees", "differs", "cannot be told"  # verdicts on a
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """One tensor held against ours: the largest difference, and the largest share of what rounding allows there.
+    """The comparison of one tensor with ours.
 
-    n_hidden: for how many of its values rounding allows as much as the value itself.
+    difference: the largest difference. share: the largest ratio of a difference to what rounding allows for that value.
+    n_hidden: the number of values that cannot be compared, see `allowances`.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Held:
     @property
     def verdict(self) -> str:
         agrees = HIDDEN if self.n_hidden else AGREES
-        return agrees if self.share <= 1 else DIFFERS  # also where a value is no number
+        return agrees if self.share <= 1 else DIFFERS  # a share of NaN gives DIFFERS
 
 
 def check_conformable(encoding: PositionalEncoding) -> None:
@@ -53,7 +54,7 @@ def check_conformable(encoding: PositionalEncoding) -> None:
 
 
 def drawn(shape: AttentionShape, positions: Sequence[int], seed: int) -> dict[str, Tensor]:
-    """Positions, and normal queries [H, N, C] and keys [G, N, C] in float32 at them."""
+    """The positions, and normally distributed float32 queries [H, N, C] and keys [G, N, C] at these positions."""
     generator = torch.Generator().manual_seed(seed)
     q, k = (
         torch.randn(n, len(positions), shape.head_dim, generator=generator) for n in (shape.n_heads, shape.n_key_heads)
@@ -65,8 +66,8 @@ def drawn(shape: AttentionShape, positions: Sequence[int], seed: int) -> dict[st
 def made(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of MADE that the encoding computes from `given`, in float32; inv_freq, cos and sin only if rotary.
 
-    inv_freq: radians per token [P]. cos, sin: of each pair, times the attention factor, [N, P]. q_rotated, k_rotated:
-    as q and k. logits: scale q . k plus the bias, [H, N, N]; 0 where the key comes after the query.
+    inv_freq: radians per token, [P]. cos, sin: of each pair, times the attention factor, [N, P]. q_rotated, k_rotated:
+    in the shapes of q and k. logits: scale q . k plus the bias, [H, N, N]; 0 if the key comes after the query.
     """
     pos_1N, q, k = given["positions"][None], given["q"][None], given["k"][None]
     prepared = encoding.prepare(pos_1N, torch.float32)
@@ -88,11 +89,11 @@ def made(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dict[str,
     if bias is not None:
         logits = logits + bias.block(keys, 0, pos_1N.shape[1])
     found |= {"q_rotated": q_turned[0], "k_rotated": k_turned[0], "logits": logits[0].tril()}
-    return {name: value.clone(memory_format=torch.contiguous_format) for name, value in found.items()}  # for a file
+    return {name: value.clone(memory_format=torch.contiguous_format) for name, value in found.items()}  # to save
 
 
 def held_against(encoding: PositionalEncoding, theirs: Mapping[str, Tensor]) -> list[Held]:
-    """Each tensor of `theirs` that the encoding makes of its positions, queries and keys, held against ours."""
+    """Compares each tensor of MADE in `theirs` with ours, which the encoding computes from their inputs (GIVEN)."""
     ours, allowed = made(encoding, theirs), allowances(encoding, theirs)
     held = []
     for name in MADE:
@@ -105,21 +106,22 @@ def held_against(encoding: PositionalEncoding, theirs: Mapping[str, Tensor]) -> 
 
 
 def allowances(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """How far two float32 implementations may lie apart in each value: a frequency rounds by a few units in its last
-    place, the angle of a pair by as much times the position, and what follows by that times the vectors it multiplies.
+    """The difference that rounding allows between two float32 implementations, for each value.
 
-    Infinite if the allowed difference exceeds the largest size of the value: such a value cannot be compared.
+    A frequency has an error of a few units in its last place; the angle of a pair has that error times the position;
+    vectors and logits have the error of the angle times the vectors that it rotates. The allowance is infinite if it
+    exceeds the largest size that the value can have: such a value cannot be compared.
     """
     ours = made(encoding, given)
     pos_N1, n_channels = given["positions"].double()[:, None], given["q"].shape[-1]
     rotates = float(type(encoding).rotate_queries is not PositionalEncoding.rotate_queries)
-    # without frequencies: at most one radian per token
+    # an encoding that gives no frequencies: assumed to rotate by at most one radian per token
     frequencies_P = ours.get("inv_freq", torch.full((n_channels // 2,), rotates)).double().abs()
     factor = getattr(encoding, "attention_factor", 1.0)
     angle_NP = 8 * ULP * (1 + pos_N1 * frequencies_P)
     n = len(frequencies_P)
     angle_NC = torch.cat([angle_NP, angle_NP, angle_NP.new_full((len(pos_N1), n_channels), 8 * ULP)], 1)[:, :n_channels]
-    q_HNC, k_GNC = (  # of a pair the larger channel
+    q_HNC, k_GNC = (  # the larger channel of each pair
         torch.maximum(x, torch.cat([x[..., n : 2 * n], x[..., :n], x[..., 2 * n :]], -1))
         for x in (ours["q_rotated"].double().abs(), ours["k_rotated"].double().abs())
     )
@@ -127,7 +129,7 @@ def allowances(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dic
     k_HNC, k_error_HNC = (x.repeat_interleave(len(q_HNC) // len(x), 0) for x in (k_GNC, k_error_GNC))
     products = q_error_HNC @ k_HNC.mT + q_HNC @ k_error_HNC.mT + n_channels * ULP * q_HNC @ k_HNC.mT
     logits_HNN = ours["logits"].double().abs()
-    if "inv_freq" not in ours:  # nothing says which channels belong together
+    if "inv_freq" not in ours:  # it is unknown which channels form a pair
         q_HNC, q_error_HNC, k_GNC, k_error_GNC = (
             x.amax(-1, keepdim=True) for x in (q_HNC, q_error_HNC, k_GNC, k_error_GNC)
         )
@@ -139,7 +141,7 @@ def allowances(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dic
         "k_rotated": (k_error_GNC, k_GNC),
         "logits": (encoding.shape.scale * products.tril() + 8 * ULP * logits_HNN, logits_HNN.amax(-1, keepdim=True)),
     }
-    smallest = torch.finfo(torch.float32).tiny  # of vectors that are 0
+    smallest = torch.finfo(torch.float32).tiny  # for vectors that are 0
     return {
         name: error.clamp(min=smallest).masked_fill(error > size, math.inf) for name, (error, size) in found.items()
     }

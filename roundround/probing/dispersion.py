@@ -1,7 +1,7 @@
-"""How dispersed attention is: entropy, largest weight and logit spread of every layer and head, in a stream.
+"""How dispersed attention is: entropy, largest weight and logit spread of every layer and head, while the model runs.
 
-State is [layer, head, bin], whatever the number of tokens: rows are put into bins by their number of visible keys n,
-which double: 1, 2, 3-4, 5-8, ...
+The sums are [layer, head, bin], whatever the number of tokens. The number n of visible keys decides the bin of a row;
+the largest n doubles from bin to bin: 1, 2, 3-4, 5-8, ...
 Shapes: L layers, H heads, N bins, B batch, Q queries, K keys.
 """
 
@@ -33,27 +33,30 @@ from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
 
 MEASURES = (
-    "entropy",  # nats, of the weights as the model applies them; weights that do not sum to one are first made to
+    "entropy",  # nats, of the weights that the model applies, after division by their sum
     "largest_weight",
     "logit_spread",  # delta: largest minus smallest visible logit, before any temperature
-    "in_active_range",  # 1 where the entropy of the plain softmax is one at which the polynomial sharpens
+    "in_active_range",  # 1 if the polynomial sharpens (beta > 1) at the entropy of the plain softmax, else 0
     "ln_n",  # nats: the entropy of a uniform row
-    "entropy_bound",  # nats: weights this far apart have no less (Lemma 2.1: ln n - delta, delta = ln (max / min))
-    "largest_weight_bound",  # nor a larger weight (Lemma 2.1: exp(delta) / n)
+    "entropy_bound",  # nats: the least entropy at this ratio (Lemma 2.1: ln n - delta, delta = ln (max / min weight))
+    "largest_weight_bound",  # the largest weight possible at this ratio (Lemma 2.1: exp(delta) / n)
 )
 
 
 class Dispersion:
     """Means over attention rows, for every layer and head, by the number of visible keys.
 
-    The bounds are those of Lemma 2.1 of arXiv:2410.01104, row by row, for the logits that made the weights: those of a
-    softmax after its temperature or cap, and for any other normaliser the logarithms of its weights.
+    The bounds come from Lemma 2.1 of arXiv:2410.01104, applied to the spread of the logits that gave each row's
+    weights. For a softmax these are the logits after its temperature or cap; for any other normaliser, the logarithms
+    of its weights.
     """
 
     def __init__(self, beta_at: Callable[[Tensor], Tensor], layers: Sequence[int], n_heads: int, longest: int) -> None:
-        """layers: the numbers of the attention layers in the model, in their order. longest: keys of a row at most."""
+        """beta_at: the inverse temperature at an entropy. layers: the numbers of the attention layers in the model, in
+        their order. longest: the largest number of keys of a row.
+        """
         self.beta_at, self.layers = beta_at, layers
-        self.largest_n = [2**i for i in range((longest - 1).bit_length() + 1)]  # of each bin
+        self.largest_n = [2**i for i in range((longest - 1).bit_length() + 1)]  # the largest n of each bin
         shape = (len(layers), n_heads, len(self.largest_n))
         self.sums_LHN = {name: torch.zeros(shape, dtype=torch.float64) for name in MEASURES}
         self.n_rows_LN = torch.zeros(len(layers), len(self.largest_n), dtype=torch.float64)
@@ -70,7 +73,7 @@ class Dispersion:
         bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> None:
-        """Take in the rows of one call of attention."""
+        """Add the rows of one call of attention."""
         layer = self.layers.index(softmax.shape.layer)
         n_visible = keys.counts(0, keys.n_queries)[:, 0, :, 0].expand(q_BHQC.shape[0], -1).contiguous()
         bins_BQ = torch.bucketize(n_visible, torch.tensor(self.largest_n, device=n_visible.device))
@@ -87,7 +90,7 @@ class Dispersion:
         self.n_rows_LN[layer] += place_BQN.sum((0, 1)).cpu()
 
     def add_all(self, others: Iterable[tuple[dict[str, Tensor], Tensor]]) -> None:
-        """Take in the sums and the numbers of rows of others."""
+        """Add the sums and the numbers of rows of other instances, such as those of other processes."""
         for sums_LHN, n_rows_LN in others:
             self.n_rows_LN += n_rows_LN
             for name, sum_LHN in sums_LHN.items():
@@ -102,7 +105,7 @@ class Dispersion:
         return self.sums_LHN[name] / self.n_rows_LN[:, None]
 
     def active_range(self) -> tuple[float, float] | None:
-        """Smallest and largest entropy in nats, up to 20, at which beta exceeds 1; None where it never does."""
+        """Smallest and largest entropy in nats, up to 20, at which beta exceeds 1; None if it never does."""
         entropies = torch.linspace(0, 20, 20001, dtype=torch.float64)
         acting = entropies[self.beta_at(entropies) > 1]
         return (float(acting[0]), float(acting[-1])) if len(acting) else None
@@ -111,10 +114,10 @@ class Dispersion:
 def fused_entropies(
     softmax: AttentionSoftmax, q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys, bias: Bias | None
 ) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]:
-    """What one or two fused passes tell of every row, without its logits; None for what they cannot.
+    """What one or two fused passes compute for every row without storing its logits; None for what they cannot.
 
-    The entropy in nats of the plain softmax [B, H, Q, 1]; and for a row-scaled one its own entropy and log-sum-exp, and
-    the inverse temperature of each row.
+    Returns the entropy in nats of the plain softmax, [B, H, Q, 1]. For a row-scaled softmax it also returns the pair of
+    its own entropy and log-sum-exp, and the inverse temperature of each row.
     """
     if not gives_log_sum_exps(q_BHQC, bias):
         return None, None, None
@@ -140,16 +143,15 @@ def row_measures(
     bias: Bias | None,
     rows: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """Entropy, largest weight, logit spread and entropy of the plain softmax of each row, every one [B, H, Q].
+    """Measures of each row, every one [B, H, Q]: entropy, largest_weight, logit_spread, plain_entropy, spread_behind.
 
-    And the spread of the logits behind the weights, which made them.
-
-    The entropies of the plain softmax and of a row-scaled one come from the fused pass where there is one; the extremes
-    of the logits, and what any other normaliser makes of them, from blocks of rows.
+    plain_entropy: the entropy of the plain softmax. spread_behind: the spread of the logits that gave the weights.
+    The entropies of the plain softmax and of a row-scaled one come from a fused pass if there is one. Blocks of rows
+    give the extremes of the logits, and every measure of any other normaliser.
     """
     plain, own, own_beta = fused_entropies(softmax, q_BHQC, k_BGKC, scale, keys, bias)
     blocks: dict[str, list[Tensor]] = {}
-    for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the largest first, so that its memory serves all others
+    for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the largest first: the others reuse its memory
         logits, visible = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
         logits = at_least_float32(logits)
         largest, smallest = extreme_logits(logits, visible)
@@ -172,10 +174,10 @@ def row_measures(
 
 @contextmanager
 def watched(model: nn.Module, longest: int) -> Iterator[Dispersion]:
-    """A Dispersion that takes in every call of every normaliser of the model inside the block.
+    """A context that gives a Dispersion and adds every call of every normaliser of the model to it.
 
-    `longest` is the largest number of keys that a row will see. The polynomial is that of the model's own adaptive
-    temperature, else the published one.
+    longest: the largest number of keys that a row will see. The polynomial is taken from the model's adaptive
+    temperature if it has one; otherwise it is the published polynomial.
     """
     normalisers = [module for module in model.modules() if isinstance(module, AttentionSoftmax)]
     adaptive = [module for module in normalisers if isinstance(module, AdaptiveTemperature)]

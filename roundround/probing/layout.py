@@ -1,7 +1,7 @@
-"""How a layer pairs its channels, read off its answers to a self-test, and the norms of these 2-D chunks, in a stream.
+"""How a layer pairs its channels, from a self-test, and the norms of these pairs, summed while the model runs.
 
-State of the norms is [layer, head, pair], whatever the number of tokens. A rotation does not change a norm, so it does
-not matter that queries and keys are seen after RoPE.
+The sums of norms are [layer, head, pair], whatever the number of tokens. A rotation does not change a norm, so queries
+and keys may be measured after RoPE.
 Shapes: L layers, B batch, T tokens, H heads, G key heads, C head channels, R rotated channels, P pairs.
 
 Tested by tests/hf/test_hf_attention.py and tests/probing/test_probe.py.
@@ -25,18 +25,18 @@ from roundround.support.errors import UserError
 SHIFT = 16  # positions: enough to distinguish one base from another, and within every model's context
 PAIRINGS = ("half-split", "interleaved")
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}  # mean relative error of a pair
-MARGIN = 0.6  # in half precision rounding adds up over the layers: the best layout must beat all others by this factor
+MARGIN = 0.6  # half precision, where rounding adds up over layers: the best error is at most so much of the second best
 N_ROWS = 3
 N_TOKENS = 16
 LEAK = {torch.float64: 1e-9, torch.float32: 1e-3}  # of the output, relative to its size; half precision: 0.05
-LENGTHS = 4  # times the training length: an encoding that follows the length shows it there
+LENGTHS = 4  # times the training length: far enough to show an encoding that follows the length
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The channel pairs of one layer's heads in the order of the model's table, fastest first; the rest come last.
+    """The channel pairs of one layer's heads: in the order of the model's table, fastest first, then all other pairs.
 
-    frequencies_P: radians per token, float64 on the CPU, 0 where a pair does not rotate.
+    frequencies_P: radians per token, float64 on the CPU, 0 for a pair that does not rotate.
     pairing: `half-split` (channel m with m + R/2 of the R rotated ones) or `interleaved` (2m with 2m + 1).
     n_rotary: channels R that the model's table of frequencies covers; the others are paired in the same way.
     """
@@ -55,7 +55,7 @@ class Layout:
         return int((self.frequencies_P > 0).sum())
 
     def wavelength(self, pair: int) -> float:
-        """Tokens until the pair has turned once; inf where it does not rotate."""
+        """Tokens in which the pair turns once; inf if it does not rotate."""
         frequency = float(self.frequencies_P[pair])
         return 2 * math.pi / frequency if frequency > 0 else math.inf
 
@@ -75,7 +75,7 @@ class Layout:
         """Length of each pair's 2-vector, at least float32: [..., C] -> [..., P]."""
         squares = at_least_float32(
             x
-        ).square()  # summed by slices: a norm over the strided axis of `split` took 250 times as long
+        ).square()  # slices are summed, because a norm over the strided axis of `split` took 250 times as long
         summed = []
         for part in (squares[..., : self.n_rotary], squares[..., self.n_rotary :]):
             if self.pairing == "interleaved":
@@ -86,15 +86,15 @@ class Layout:
         return (summed[0] if self.n_rotary == x.shape[-1] else torch.cat(summed, -1)).sqrt()
 
     def channels(self, first: int, last: int) -> Tensor:
-        """The channels of the pairs first..last: [2 (last - first)], int64."""
+        """The channels of the pairs from `first` up to, not including, `last`: [2 (last - first)], int64."""
         return self.split(torch.arange(2 * self.n_pairs))[first:last].flatten()
 
 
 def read_layout(q_HTC: Tensor, shifted_HTC: Tensor, candidates: Sequence[Tensor]) -> Layout | None:
-    """The layout of a layer from its queries of some tokens and of the same tokens SHIFT positions on.
+    """The layout of a layer, from its queries for some tokens and for the same tokens SHIFT positions later.
 
-    candidates: the model's tables of frequencies, radians per token, one value a pair. A layer whose queries do not
-    change has no RoPE: all its frequencies are 0. None where no pairing of any table explains the change.
+    candidates: the model's tables of frequencies, radians per token, one value for each pair. A layer whose queries do
+    not change has no RoPE: all its frequencies are 0. Returns None if no pairing of any table explains the change.
     """
     n_channels = q_HTC.shape[-1]
     if n_channels % 2:
@@ -114,13 +114,13 @@ def read_layout(q_HTC: Tensor, shifted_HTC: Tensor, candidates: Sequence[Tensor]
 
 
 def same(one: Layout, other: Layout) -> bool:
-    """Whether two layouts mean the same; where no pair rotates, pairings do not matter."""
+    """Whether two layouts describe the same rotation; if no pair rotates, the pairing does not matter."""
     alike = one.pairing == other.pairing or not one.n_rotated
     return alike and torch.equal(one.frequencies_P, other.frequencies_P)
 
 
 def error_of(layout: Layout, q_HTC: Tensor, shifted_HTC: Tensor) -> float:
-    """Relative error of the queries that a layout predicts, the mean over pairs."""
+    """Relative error of the shifted queries that a layout predicts, averaged over pairs."""
     before, after = layout.split(at_least_float32(q_HTC)), layout.split(at_least_float32(shifted_HTC))
     angles_P = layout.frequencies_P * SHIFT  # radians, counter-clockwise
     cos, sin = (x.to(device=before.device, dtype=before.dtype) for x in (angles_P.cos(), angles_P.sin()))
@@ -132,26 +132,29 @@ def error_of(layout: Layout, q_HTC: Tensor, shifted_HTC: Tensor) -> float:
 
 
 class SelfTest:
-    """Three short rows that are added to the first batch of a probe, and what follows from the model's answers to them.
+    """Three short rows in the first batch of a probe, which show how layers rotate and whether the model is causal.
 
-    Row 0 is a text, row 1 the same text SHIFT positions later, row 2 the same with other tokens in its second half.
-    Rows 0 and 1 show how each layer rotates its channels. Rows 0 and 2 must not differ before the change: else the
+    Row 0 is a text. Row 1 is the same text SHIFT positions later. Row 2 is row 0 with other tokens in its second half.
+    Rows 0 and 1 show how each layer rotates its channels. If the outputs of rows 0 and 2 differ in the first half, the
     model is not causal.
     """
 
     def __init__(self, tokens: Sequence[int], tables: Sequence[Tensor], name: str) -> None:
-        """`tokens`: ids to take the rows from; `tables`: see `read_layout`."""
+        """tokens: ids to take the rows from. tables: the `candidates` of `read_layout`."""
         different = list(dict.fromkeys(tokens))
         own = [different[i % len(different)] for i in range(N_TOKENS)]
         self.changed_from = N_TOKENS // 2
         changed = own[: self.changed_from] + [
             different[(i + 1) % len(different)] for i in range(N_TOKENS // 2, N_TOKENS)
         ]
-        self.rows = [(own, 0), (own, SHIFT), (changed, 0)]  # tokens, and the position of the first
+        self.rows = [(own, 0), (own, SHIFT), (changed, 0)]  # tokens, and the position of the first token
         self.tables, self.name = tables, name
 
     def layout(self, layer: int, q_BHTC: Tensor) -> Layout:
-        """The layout of a layer from its queries of a batch that begins with the rows. UserError for an unknown one."""
+        """The layout of a layer from its queries in a batch that begins with the rows.
+
+        Raises UserError if the layout is unknown.
+        """
         layout = read_layout(q_BHTC[0, :, :N_TOKENS], q_BHTC[1, :, :N_TOKENS], self.tables)
         if layout is None:
             raise UserError(
@@ -161,7 +164,7 @@ class SelfTest:
         return layout
 
     def check_causality(self, hidden_BTD: Tensor) -> None:
-        """UserError where the model's output of a batch that begins with the rows depends on later tokens."""
+        """Raises UserError if the outputs [B, T, D] of a batch that begins with the rows depend on later tokens."""
         before, after = (at_least_float32(hidden_BTD[row, :N_TOKENS]) for row in (0, 2))
         leak = (before - after)[: self.changed_from].norm() / before[: self.changed_from].norm()
         if not float(leak) <= LEAK.get(hidden_BTD.dtype, 0.05):
@@ -170,10 +173,10 @@ class SelfTest:
 
 @torch.no_grad()
 def is_said_by_frequencies(encoding: RotaryEncoding) -> bool:
-    """Whether rotation at `frequencies()`, times its factor, is all that it does to queries and keys at inference.
+    """Whether the encoding only rotates queries and keys at `frequencies()`, times its attention factor, at inference.
 
-    Seen on a few vectors, because a class may define any hook anew: xPos's decay there, or frequencies that follow the
-    length, would be lost by whoever reads the frequencies alone.
+    Tested on a few vectors, because a class may override any hook: `frequencies()` alone does not show the decay of
+    xPos, or frequencies that follow the length.
     """
     shape, generator = encoding.shape, torch.Generator().manual_seed(0)
     device = next((parameter.device for parameter in encoding.parameters()), torch.device("cpu"))
@@ -195,19 +198,19 @@ KINDS = ("query", "key", "value")
 
 
 class PairNorms:
-    """Mean norm and mean square of every chunk, over all tokens and over all but the first of each text.
+    """Mean norm and mean squared norm of every pair, over all tokens and over all but the first of each text.
 
     Barbero et al. 2024, arXiv:2410.06205, section 4 (figures 3, 4, 10, 11, 13, 19).
     """
 
     def __init__(self, n_layers: int) -> None:
         self.sums: list[dict[tuple[str, str, str], Tensor]] = [{} for _ in range(n_layers)]  # kind, measure, which
-        self.n_tokens = {"all": 0, "first": 0}  # once for all layers
+        self.n_tokens = {"all": 0, "first": 0}  # the same for all layers
 
     def add(
         self, layer: int, layout: Layout, q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor, valid_BT: Tensor | None
     ) -> None:
-        """Take in one call of attention; `valid_BT` is False where a row is filled up, None where none is."""
+        """Add one call of attention; `valid_BT` is False where a row is filled up; None if no row is."""
         for kind, x in zip(KINDS, (q_BHTC, k_BGTC, v_BGTC), strict=True):
             other_size = x.shape[-1] != 2 * layout.n_pairs  # values may have other sizes than queries and keys
             own = Layout(torch.zeros(x.shape[-1] // 2), PAIRINGS[0], x.shape[-1]) if other_size else layout
@@ -222,7 +225,7 @@ class PairNorms:
     def mean(self, kind: str, measure: str, *, first_token: bool = True) -> list[Tensor]:
         """Mean over tokens of `norm` or `square` of `query`, `key` or `value`: [H, P] or [G, P] for every layer.
 
-        Without `first_token` the first of each text, where beginning-of-sequence tokens stand, is left out.
+        first_token: False leaves out the first token of each text, which may be a beginning-of-sequence token.
         """
         n = self.n_tokens["all"] - (0 if first_token else self.n_tokens["first"])
         return [
@@ -241,13 +244,13 @@ class PairNorms:
 
 
 def add_to(sums: dict[Any, Tensor], key: object, value: Tensor) -> None:
-    """Add to one of the sums, which begins with the first value; float64 on the CPU."""
+    """Add a value to `sums[key]`, or start the sum with it; sums are float64 on the CPU."""
     value = value.cpu().double()
     sums[key] = sums[key] + value if key in sums else value
 
 
 def stacked(layers: Sequence[Tensor], numbers: Sequence[int]) -> Tensor:
-    """Layers at their numbers in one float32 array, which is NaN elsewhere and where a layer is smaller."""
+    """One float32 array with each layer at the index of its number; entries without a value are NaN."""
     size = [max(sizes) for sizes in zip(*(layer.shape for layer in layers), strict=True)]
     out = torch.full((1 + max(numbers), *size), torch.nan)
     for number, layer in zip(numbers, layers, strict=True):

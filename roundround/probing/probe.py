@@ -1,4 +1,4 @@
-"""The microscope: texts go through a model once, and every statistic watches each call of attention.
+"""The probe: texts go through a model once, and every statistic reads the inputs of each call of attention.
 
 Shapes: L layers, B batch, T tokens, H heads, G key heads, C head channels, P pairs, D distances.
 """
@@ -29,22 +29,23 @@ from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
 from roundround.support.errors import UserError
 
-QUERIES_AT_ONCE = 2**23  # elements: 32 MiB of float32; entropies hold several copies
-SHARED_BATCH_MAX_TOKENS = 256  # with longer texts the self-test and the prompt are a batch of their own
-BATCH_TOKENS = 2048  # tokens at once: what a probe holds in memory depends on this, not on how much text it reads
+QUERIES_AT_ONCE = 2**23  # elements: 32 MiB of float32; the entropies need several copies
+SHARED_BATCH_MAX_TOKENS = 256  # with longer texts the self-test and the prompt get a batch of their own
+BATCH_TOKENS = 2048  # tokens of a batch: the memory of a probe depends on this number, not on how much text it reads
 
 
 @dataclass(repr=False)
 class Probe:
     """What a probe found; see docs/howto/probing.md.
 
-    name: the model's. train_length: tokens of context that it was trained on. windows: what each layer sees of them at
-    most, None for all. n_texts, n_tokens: what it read.
+    name: the name of the model. train_length: the context in tokens that the model was trained on. windows: the most
+    tokens that a query of each layer sees; None for all. n_texts, n_tokens: how much text the model read.
     layouts: the channel pairs of each layer, as the model rotates them. norms: [layer, head, pair]. rows: where weight
-    goes, from sampled rows; None where not asked for.
-    entropies: nats, mean over all rows, [H] for every layer; None where no fused kernel gives it; then the sampled rows
-    give it. prompt: a prompt token by token. kinds: the kind of each layer; empty where all are alike.
-    layers: the numbers of these layers, which are those with attention, among all layers of the model.
+    goes, from sampled rows; None if not asked for.
+    entropies: nats, mean over all rows, [H] for every layer. None if not asked for or if no fused kernel computes them;
+    `rows` has the entropy of the sampled rows. prompt: the record of a prompt, token by token; None if not asked for.
+    kinds: the kind of each layer; empty if all are alike. layers: the numbers of the layers with attention, among all
+    layers of the model.
     """
 
     name: str
@@ -64,16 +65,16 @@ class Probe:
         return f"probe of {self.name}: {len(self.layers)} layers; {self.n_texts:,} texts, {self.n_tokens:,} tokens"
 
     def layer_name(self, layer: int) -> str:
-        """A layer with its kind, where there are several: `layer 3, global`."""
+        """The number of a layer, and its kind if the model has several: `layer 3, global`."""
         own = dict(zip(self.layers, self.kinds, strict=False))
         return f"layer {layer}, {own[layer]}" if layer in own else f"layer {layer}"
 
     def contexts(self) -> list[int]:
-        """Tokens that each layer sees of the training context."""
+        """The most tokens of the training context that a query of each layer sees."""
         return [min(self.train_length, window or self.train_length) for window in self.windows]
 
     def strongest_pairs(self, kind: str) -> list[tuple[int, float]]:
-        """The pair with most of the squared norm of each layer's `query` or `key`, over all heads, and its share."""
+        """For each layer, the pair with most of the squared norm of `query` or `key` over all heads, and its share."""
         found = []
         for square_HP in self.norms.mean(kind, "square"):
             share_P = square_HP.sum(0) / square_HP.sum()
@@ -81,20 +82,20 @@ class Probe:
         return found
 
     def labels(self) -> list[list[tuple[str, float]]]:
-        """The label of every head and its score, the share of its weight behind that: `[layer][head]`.
+        """The label of every head and its score, the share of weight that gives the label: `[layer][head]`.
 
-        A layer without attention has none.
+        The list of a layer without attention is empty.
         """
         assert self.rows is not None, "labels come from sampled rows"
         found = dict(zip(self.layers, self.rows.labels(), strict=True))
         return [found.get(layer, []) for layer in range(1 + max(self.layers))]
 
     def arrays(self) -> dict[str, Tensor]:
-        """Everything as arrays, float32; layers of another size, or without attention, are filled up with NaN.
+        """Everything as float32 arrays; entries of layers without attention, and entries that a layer lacks, are NaN.
 
-        frequencies [L, P] in radians per token; {query,key,value}_{norm,square} [L, heads, P] with the first token of
-        each text, and the same without it under `..._without_first`; places [L, H, 7] and places_without_<band>;
-        logit_by_pair [L, H, P, D] at distances [D]; entropy, largest_weight, logit_spread [L, H].
+        frequencies [L, P] in radians per token; {query,key,value}_{norm,square} [L, heads, P] over all tokens, and
+        under `..._without_first` over all but the first of each text; places [L, H, 7] and places_without_<band>;
+        logit_by_pair [L, H, P, D] at distances [D]; entropy, largest_weight, logit_spread, ln_n [L, H].
         """
         found: dict[str, list[Tensor]] = {"frequencies": [layout.frequencies_P for layout in self.layouts]}
         for kind in KINDS:
@@ -128,20 +129,20 @@ def observe(
     """Put texts (token ids) through the model and measure every layer.
 
     rows: also sample rows of attention. entropy: also the entropy of every row, which costs a second pass of attention.
-    prompt: token ids of one short text to record whole. ablated: accept a model that rotates no pair. Memory depends on
-    `batch_tokens` and the longest text. Raises UserError for a text shorter than two tokens, for a model that is not
-    causal, and for one that rotates its channels in an unknown way.
+    prompt: token ids of one short text to record token by token. ablated: accept a model that rotates no pair. Memory
+    depends on `batch_tokens` and the longest text. Raises UserError if a text or the prompt has too few tokens, if the
+    prompt has too many, if the model is not causal, or if it rotates its channels in an unknown way.
     """
     check_texts(texts)
     longest = max(map(len, texts))
     if rows and longest <= FIRST_ROW:
         raise UserError(f"no text has more than {FIRST_ROW} tokens, too few to see where heads attend; give rows=false")
     if prompt is not None and not 2 <= len(prompt) <= LONGEST:
-        raise UserError(f"the prompt has {len(prompt)} tokens; from 2 to {LONGEST} can be measured whole")
+        raise UserError(f"the prompt has {len(prompt)} tokens; it must have from 2 to {LONGEST}")
     seen = Watch(probed.layers, longest, rows=rows, entropy=entropy)
     test = SelfTest([token for text in texts for token in text], probed.tables(), probed.name)
-    n_apart = int(longest > SHARED_BATCH_MAX_TOKENS)  # batches without a text: rows of the self-test are filled up
-    if probed.follows_length:  # then all rows of a batch rotate as the longest one does
+    n_apart = int(longest > SHARED_BATCH_MAX_TOKENS)  # batches without texts: the self-test is not filled up
+    if probed.follows_length:  # all rows of a batch rotate as its longest row does
         n_apart = 1 if prompt is None else 2
     with watching(probed.normalisers, seen.add):
         for number, batch in enumerate(batches(texts, batch_tokens, apart=n_apart, alike=probed.follows_length)):
@@ -173,15 +174,15 @@ def observe(
 
 
 def check(probed: ProbedModel, tokens: Sequence[int], *, ablated: bool = False) -> list[Layout]:
-    """The self-test alone, on rows from these tokens, and the layouts that it reads.
+    """The layout of each layer, from the self-test on rows of these tokens.
 
-    Raises UserError if the layout is unknown or the model is not causal.
+    Raises UserError if a layout is unknown or the model is not causal.
     """
     return observe(probed, [tokens[:SHARED_BATCH_MAX_TOKENS]], rows=False, entropy=False, ablated=ablated).layouts
 
 
 class Watch:
-    """Takes in every call of attention, once a layer and batch."""
+    """Collects the statistics of every call of attention: one call for each layer and batch."""
 
     def __init__(self, layers: Sequence[int], longest: int, *, rows: bool, entropy: bool) -> None:
         n_layers, self.place_of = len(layers), {layer: place for place, layer in enumerate(layers)}
@@ -192,7 +193,7 @@ class Watch:
         self.records: dict[int, LayerRecord] = {}
 
     def begin(self, batch: Sequence[Sequence[int]], test: SelfTest | None, prompt: Sequence[int] | None) -> None:
-        """Says what the next calls hold: the rows of the self-test and the prompt if there are any, then texts."""
+        """Prepare for the calls of one batch: rows of the self-test and the prompt (None: no such rows), then texts."""
         self.batch, self.test, self.prompt, self.called = batch, test, prompt, set[int]()
         self.longest = max(map(len, batch), default=0)
         lengths_B1 = torch.tensor([[len(text)] for text in batch])
@@ -204,7 +205,7 @@ class Watch:
     def add(self, softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
         layer, first = self.place_of[softmax.shape.layer], 0
         if layer in self.called:
-            raise UserError("the model calls an attention layer twice in a pass, which roundround does not know")
+            raise UserError("the model calls an attention layer twice in a pass, which a probe cannot measure")
         self.called.add(layer)
         if self.test is not None:
             self.layouts[layer] = self.test.layout(softmax.shape.layer, qkv[0])
@@ -235,8 +236,8 @@ class Watch:
             return
         keys, sums = first_tokens(options["keys"], self.longest), []
         n_groups = q.shape[1] // k.shape[1]
-        at_once = max(1, QUERIES_AT_ONCE // max(1, q[:, :n_groups].numel()))  # key heads: for less memory
-        if next(softmax.parameters(), None) is not None:  # heads have parameters of their own
+        at_once = max(1, QUERIES_AT_ONCE // max(1, q[:, :n_groups].numel()))  # key heads, to save memory
+        if next(softmax.parameters(), None) is not None:  # each head has parameters: all heads at once
             at_once = k.shape[1]
         for g in range(0, k.shape[1], at_once):
             q_part, k_part = q[:, g * n_groups : (g + at_once) * n_groups], k[:, g : g + at_once]
@@ -258,7 +259,7 @@ def first_tokens(keys: Keys, n: int) -> Keys:
 
 
 def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Queries [H, n, C] and keys [G, n, C] of one text of a call, and the options of its `attend`."""
+    """Queries [H, n, C], keys [G, n, C] and options (scale, keys, rows) of one text in a call of attention."""
     q, k, _ = (x[number, :, :n] for x in qkv)
     each = {name: value.expand(len(qkv[0]), *value.shape[1:]) for name, value in options["rows"].items()}
     rows = {name: value[number : number + 1, :, :n] for name, value in each.items()}
@@ -268,9 +269,9 @@ def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -
 def batches(
     texts: Sequence[Sequence[int]], batch_tokens: int, *, apart: int = 0, alike: bool = False
 ) -> Iterator[list[Sequence[int]]]:
-    """Texts in their order, as many at once as hold `batch_tokens` tokens when filled up; at least one.
+    """Texts in their order, in batches of at most `batch_tokens` tokens when filled up, but at least one text.
 
-    apart: empty batches first. alike: only texts of one length together.
+    apart: the number of empty batches to yield first. alike: put only texts of the same length into a batch.
     """
     yield from ([] for _ in range(apart))
     batch: list[Sequence[int]] = []

@@ -1,4 +1,4 @@
-"""What a probe measures: a decoder whose layers run through normalisers of this project.
+"""What a probe measures: a decoder whose attention layers call normalisers of this project.
 
 Shapes: B batch, T tokens, D model width.
 
@@ -27,13 +27,13 @@ from roundround.support.errors import UserError
 
 
 class ProbedModel(ABC):
-    """A decoder with its tokens.
+    """A decoder with its tokenizer.
 
-    name: what tables and figures call it. model: the module. normalisers: those of its attention layers, by layer.
-    first_token: the token before every text (beginning of sequence); None where the model has none.
-    longest: context in tokens that the model was trained on. layers: the numbers of its attention layers among all
-    layers, because a hybrid has others between them. follows_length: whether its frequencies change with the
-    length of what is read. draws: whether positions are drawn for each text, all tokens of which decide them.
+    name: the name in tables and figures. model: the module. normalisers: the normaliser of each attention layer.
+    first_token: the token before every text (beginning of sequence); None if the model has none.
+    longest: the context in tokens that the model was trained on. layers: the numbers of the attention layers among all
+    layers; in a hybrid model other layers lie between them. follows_length: whether the frequencies change with the
+    length of the text. draws: whether the model draws the positions of each text; the draw depends on all its tokens.
     """
 
     follows_length = False
@@ -49,7 +49,7 @@ class ProbedModel(ABC):
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where its inputs belong."""
+        """The device for inputs."""
 
     @abstractmethod
     def tables(self) -> list[Tensor]:
@@ -58,15 +58,15 @@ class ProbedModel(ABC):
     @property
     @abstractmethod
     def theta(self) -> float | list[float]:
-        """The base of the model's own RoPE; several where kinds of layers have different ones."""
+        """The base of the model's own RoPE; a list if kinds of layers have different bases."""
 
     @abstractmethod
     def windows(self) -> list[int | None]:
-        """Tokens that a query of each layer sees at most, itself included, however long the text; None for all."""
+        """For each layer, the most tokens that a query sees in a text of any length, itself included; None for all."""
 
     @abstractmethod
     def kinds(self) -> list[str]:
-        """The name of each layer's kind, such as local; empty where all layers are alike."""
+        """The name of each layer's kind, such as local; empty if all layers are alike."""
 
     @abstractmethod
     def text_tokens(self, text: str) -> list[int]:
@@ -75,15 +75,15 @@ class ProbedModel(ABC):
     @property
     @abstractmethod
     def unknown_token(self) -> int | None:
-        """The id of what its tokenizer cannot read; None where there is none."""
+        """The id that the tokenizer gives to what it cannot read; None if it has no such id."""
 
     @abstractmethod
     def words(self, tokens: Sequence[int]) -> list[str]:
-        """What each token reads as."""
+        """The text of each token."""
 
     @abstractmethod
     def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
-        """Output of the last layer, [B, T, D]; tokens stand at the positions `pos_BT`."""
+        """Output of the last layer, [B, T, D], for tokens at the positions `pos_BT`."""
 
     @abstractmethod
     def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
@@ -91,14 +91,14 @@ class ProbedModel(ABC):
 
     @abstractmethod
     def with_frequencies(self, tables: Sequence[Tensor]) -> AbstractContextManager[None]:
-        """Inside, the model rotates at these frequencies and not at the ones of `tables()`."""
+        """A context in which the model rotates at these frequencies instead of the frequencies of `tables()`."""
 
     def positions(self, tokens: Sequence[int]) -> Tensor:
-        """Where the tokens of a text stand, [T]; of several draws the first."""
+        """The positions of the tokens of a text, [T]; from the first draw if the model draws positions."""
         return torch.arange(len(tokens))
 
     def tokens(self, text: str) -> list[int]:
-        """Token ids of a text, the first token in front, once: a question of a task may have it written out."""
+        """Token ids of a text with `first_token` in front; not a second time if the text itself begins with it."""
         first = [] if self.first_token is None else [self.first_token]
         tokens = self.text_tokens(text)
         return tokens if tokens[:1] == first else first + tokens
@@ -106,22 +106,22 @@ class ProbedModel(ABC):
 
 @final
 class ProbedDecoder(ProbedModel):
-    """A decoder of this project; of text, the token that ends a document also stands before each."""
+    """A decoder of this project; if it reads text, `first_token` is the token that also ends a document."""
 
     def __init__(self, name: str, decoder: Decoder, tokenizer: Tokenizer, first_token: int | None) -> None:
         normalisers = decoder.normalisers
         super().__init__(name, decoder, normalisers, first_token, normalisers[0].shape.train_length)
         self.decoder, self.tokenizer = decoder, tokenizer
-        self.encodings = decoder.all_encodings  # one for all layers, one for each kind, or one a layer
+        self.encodings = decoder.all_encodings  # one for all layers, one for each kind, or one for each layer
         self.draws = decoder.draws_positions
         if self.draws and len(set(decoder.leaders)) > 1:
-            raise UserError(f"{name} draws positions in one kind of layers alone; a probe would give them to all")
+            raise UserError(f"{name} draws positions in only some kinds of layers; a probe would use them in all")
         for encoding in self.encodings:
-            if isinstance(encoding, NoPE) and len(self.encodings) > 1:  # a kind of layer without position
+            if isinstance(encoding, NoPE) and len(self.encodings) > 1:  # a kind of layer without positions
                 continue
             if not isinstance(encoding, RotaryEncoding) or not is_said_by_frequencies(encoding):
                 kind = type(encoding).__name__
-                raise UserError(f"{name} has no RoPE ({kind}) that its frequencies determine; a probe needs one")
+                raise UserError(f"{name} has no RoPE ({kind}) that only rotates at fixed frequencies; probes need it")
 
     @property
     def device(self) -> torch.device:
@@ -191,9 +191,9 @@ class ProbedDecoder(ProbedModel):
 
 @final
 class AfterFirstToken(nn.Module):
-    """Scores windows from the middle of a text, each after `first_token` (None: after nothing).
+    """Scores windows from the middle of a text, with `first_token` before each window (None: with nothing before it).
 
-    As `Decoder` with targets: the loss [B, T] of each in nats.
+    Returns the loss [B, T] of each target in nats, as `Decoder` does.
     """
 
     def __init__(self, probed: ProbedModel, first_token: int | None) -> None:
@@ -211,9 +211,9 @@ class AfterFirstToken(nn.Module):
 
 @final
 class FixedFrequencies(RotaryEncoding):
-    """RoPE at frequencies that are given one by one, such as another encoding's with a band set to zero.
+    """RoPE at given frequencies, such as the frequencies of another encoding `own` with a band set to zero.
 
-    g_k = frequencies[k], at that encoding's positions
+    g_k = frequencies[k], at the positions of `own`
 
     Su et al. 2021, arXiv:2104.09864, equation 15, with other numbers.
     """
@@ -237,9 +237,10 @@ class FixedFrequencies(RotaryEncoding):
 
 
 def run(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int | None]]) -> Tensor:
-    """The model's output for rows of (tokens, position of the first): [B, T, D]. None: as the model itself has it.
+    """The model's output for rows of (tokens, position of the first token), [B, T, D].
 
-    Shorter rows are filled up at the end with their last token, which causality makes harmless.
+    If the position is None, the model chooses the positions. Shorter rows are filled up at the end with their last
+    token; in a causal model this does not change the outputs before it.
     """
     tokens_BT = filled_up([tokens for tokens, _ in rows])
     found = []
@@ -261,9 +262,9 @@ def watching(
     normalisers: Sequence[AttentionSoftmax],
     take_in: Callable[[AttentionSoftmax, Sequence[Tensor], dict[str, Any]], None],
 ) -> Iterator[None]:
-    """Inside, every call of a normaliser is shown to `take_in` first: (normaliser, (q, k, v), options of the call).
+    """A context in which `take_in` gets (normaliser, (q, k, v), options) before every call of a normaliser.
 
-    The keys among them are the ones that the normaliser reads.
+    options["keys"] describes only the keys that the normaliser reads (its own window is applied).
     """
 
     def show(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:

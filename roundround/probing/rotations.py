@@ -1,9 +1,9 @@
 """How a layer rotates its queries and keys: measured on single tokens at known positions, not read in a config.
 
-A text of one token gives every layer the same input wherever the token stands, so what its queries and keys differ by
-is the rotation itself. Angles at the positions 1, 2, 4, ... give each frequency without knowing any of them: an angle
-tells the next one to less than half a turn. Below that: the scheme of RoPE that gives a ladder of frequencies, and its
-numbers.
+A text of one token gives every layer the same input at every position, so only the rotation makes its queries and keys
+differ between positions. The angles at the positions 1, 2, 4, ... give each frequency: the angle at one position
+predicts the angle at the next with an error below half a turn. The second half of the module finds the scheme of RoPE,
+with its numbers, that makes the measured frequencies.
 
 Shapes: N positions, T tokens, H heads, G key heads, C head channels, P channel pairs, V vectors (T H).
 
@@ -27,22 +27,22 @@ from roundround.kernels.keys import Keys
 from roundround.probing.layout import PAIRINGS
 from roundround.softmax.base import AttentionSoftmax
 
-N_TOKENS = 16  # different ones at each position
-NOISE = {torch.float64: 1e-6, torch.float32: 1e-5}  # radians, of an angle; cosines are float32 in any model
-NOISE_OF_HALF = 2e-2  # bfloat16 has eight bits
-RELATIVE = 1e-4  # of a frequency: float32 rounds a thousandth of that, and no two schemes are so near
-AT_REST = 3  # times the noise: a pair that has turned by less at the farthest position counts as not turning
-BETWEEN = (3, 11, 100)  # positions that no power of two is: an angle that does not grow evenly shows here
+N_TOKENS = 16  # different tokens measured at each position
+NOISE = {torch.float64: 1e-6, torch.float32: 1e-5}  # of an angle, in radians; cosines are float32 in any model
+NOISE_OF_HALF = 2e-2  # the same for half precision: bfloat16 has eight bits
+RELATIVE = 1e-4  # tolerance of a frequency, as a fraction: float32 rounds far less, and two schemes differ by more
+AT_REST = 3  # a pair does not rotate if it turns by less than so many times the noise up to the farthest position
+BETWEEN = (3, 11, 100)  # positions that are no powers of two: they show an angle that does not grow evenly
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turning:
-    """The rotation of one layer in texts that reach up to one position.
+    """The rotation of one layer, measured at positions up to `farthest`.
 
-    pairing: `half-split`, `interleaved`, or None where no pair rotates. frequencies_P: radians per token of the pairs
-    of the table, in its order, 0 where one does not rotate, negative where it turns clockwise. channels_P2: the two
-    channels of each pair. n_pairs: half the channels of a head. farthest: the largest position. odd: why this is no
-    rotation at one frequency for each pair; empty where it is one.
+    pairing: `half-split`, `interleaved`, or None if no pair rotates. frequencies_P: radians per token of each pair in
+    the model's table, in the table's order; 0 for a pair that does not rotate, negative for one that turns clockwise.
+    channels_P2: the two channels of each pair. n_pairs: half the channels of a head. farthest: the largest position.
+    noise: of an angle, in radians. odd: why the layer does not rotate each pair at one frequency; empty if it does.
     """
 
     pairing: str | None
@@ -58,13 +58,11 @@ class Turning:
         return int((self.frequencies_P != 0).sum())
 
     def tolerance(self, frequencies_P: Tensor) -> Tensor:
-        """How far from these a measured frequency may lie, radians per token."""
+        """How far a measured frequency may lie from each of these frequencies, radians per token."""
         return RELATIVE * frequencies_P.abs() + (1 + AT_REST) * self.noise / self.farthest
 
     def rotates_at(self, frequencies_P: Tensor) -> bool:
-        """Whether these are its frequencies, within what the measurement can tell; pairs that are missing do not
-        rotate.
-        """
+        """Whether the layer rotates at these frequencies, within the tolerance; a missing pair counts as 0."""
         n = max(len(frequencies_P), len(self.frequencies_P))
         own, other = (nn.functional.pad(x.double(), (0, n - len(x))) for x in (self.frequencies_P, frequencies_P))
         return bool(((own - other).abs() <= self.tolerance(other)).all())
@@ -80,10 +78,10 @@ class Turning:
 class LayerSeen:
     """What one attention layer did with single tokens.
 
-    factor: what cosines and sines are multiplied by; None where what comes before the rotation is no module. norm: the
-    module that normalises queries, None where there is none. norm_after: whether it does so after the rotation.
-    scale: what multiplies q . k. growth: how much longer queries are at the farthest position than at 0. keys: what the
-    normaliser was told of the keys. biased: whether something is added to the logits.
+    factor: the factor of cosines and sines; None if no module gives the queries as they are before the rotation.
+    norm: the class name of the module that normalises queries; None if there is none. norm_after: whether that module
+    comes after the rotation. scale: the factor of q . k. growth: the length of queries at the farthest position,
+    divided by their length at 0. keys: the keys that the normaliser reads. biased: whether the logits have a bias.
     """
 
     turning: Turning
@@ -107,8 +105,8 @@ def see_layers(
 ) -> list[LayerSeen]:
     """What each layer does with single tokens at positions up to `farthest`.
 
-    attentions, normalisers: by layer, the one called inside the other. forward: runs the model on tokens and positions,
-    both [B, 1].
+    attentions, normalisers: one of each for every layer; the attention module calls the normaliser. forward: runs the
+    model on tokens and positions, both [B, 1].
     """
     powers = [2**i for i in range(max(0, farthest).bit_length())]
     positions = sorted({0, *(p for p in (*powers, *BETWEEN) if p <= farthest), max(0, farthest)})
@@ -116,7 +114,7 @@ def see_layers(
     tokens_T = torch.linspace(0, n_vocab - 1, n_tokens).long()
     pos_NT = torch.tensor(positions)[:, None].expand(-1, n_tokens)
     found: list[LayerSeen] = []
-    before: list[tuple[nn.Module, Tensor]] = []  # what the modules of the layer gave, in their order
+    before: list[tuple[nn.Module, Tensor]] = []  # the modules of the layer and their outputs, in the order of the calls
     inputs: list[Tensor] = []
 
     def begin(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -151,7 +149,7 @@ def seen_in(
     before: Sequence[tuple[nn.Module, Tensor]],
     options: dict[str, Any],
 ) -> LayerSeen:
-    """One layer, from what its normaliser is given; rows are tokens within positions, of one token each."""
+    """What one layer did, from the inputs of its normaliser; batch rows hold one token each, sorted by position."""
     noise = NOISE.get(q_BHTC.dtype, NOISE_OF_HALF)
     q_NTHC, k_NTGC, x_NTD = (
         x.detach().double().cpu().reshape(len(positions), -1, *shape)
@@ -161,9 +159,9 @@ def seen_in(
     turning = turning_of(q_NTHC.flatten(1, 2) / growth_N[:, None, None], positions, noise)
     of_keys = turning_of(k_NTGC.flatten(1, 2), positions, noise)
     if float((x_NTD - x_NTD[:1]).flatten(1).norm(dim=1).max()) > 100 * noise * float(x_NTD[0].norm()):
-        turning = replace(turning, odd="what a layer reads depends on the position")
+        turning = replace(turning, odd="the input of a layer depends on the position")
     elif not turning.odd and not turning.same_as(of_keys):
-        turning = replace(turning, odd=of_keys.odd or "keys rotate otherwise than queries")
+        turning = replace(turning, odd=of_keys.odd or "keys rotate differently from queries")
     factor, norm, after = source_of(q_NTHC, before, turning)
     return LayerSeen(
         turning=turning,
@@ -178,10 +176,11 @@ def seen_in(
 
 
 def turning_of(x_NVC: Tensor, positions: Sequence[int], noise: float) -> Turning:
-    """The rotation by which vectors at each position differ from the same vectors at position 0, the first.
+    """The rotation by which the vectors at each position differ from the same vectors at position 0, the first.
 
-    A pair (i, j) that rotates by an angle t has sum x_i y_i + x_j y_j = n cos t and sum x_i y_j - x_j y_i = n sin t,
-    with n the product of the norms; of channels that are no pair the two are shorter than n.
+    If channels i and j of vectors x rotate as a pair by an angle t and give y, then sum x_i y_i + x_j y_j = n cos t and
+    sum x_i y_j - x_j y_i = n sin t, where n is the product of the norms. If two channels are not a pair, the vector of
+    both sums is shorter than n.
     """
     x_VC, n_channels = x_NVC[0], x_NVC.shape[-1]
     size_C = x_VC.norm(dim=0)
@@ -213,26 +212,26 @@ def turning_of(x_NVC: Tensor, positions: Sequence[int], noise: float) -> Turning
     second_P = first_P + offset
     channels_P2 = torch.stack([first_P, second_P], 1)
     if int(moved_C[channels_P2].sum()) < int(moved_C.sum()):
-        return replace(none, odd="channels that change are no pairs")
+        return replace(none, odd="channels that change do not form pairs")
     angles_NP = torch.atan2(sin_NCC[:, first_P, second_P], cos_NCC[:, first_P, second_P])
     frequencies_P, uneven_P = unwrapped(angles_NP, positions, noise)
     made = about(pairing=pairing, frequencies_P=frequencies_P, channels_P2=channels_P2)
     lengths_NP = torch.sqrt((squares_NC[:, first_P] + squares_NC[:, second_P]) / sizes_NCC[0, first_P, second_P])
     if float(misfit_CC[first_P, second_P].max()) > len(positions) * (10 * noise) ** 2:
-        return replace(made, odd="channels that change are no pairs")
+        return replace(made, odd="channels that change do not form pairs")
     if float((lengths_NP - 1).abs().max()) > 10 * noise:
         return replace(made, odd="pairs change their length with the position")
     return replace(made, odd="angles do not grow evenly with the position") if bool(uneven_P.any()) else made
 
 
 def unwrapped(angles_NP: Tensor, positions: Sequence[int], noise: float) -> tuple[Tensor, Tensor]:
-    """Frequencies from angles in (-pi, pi] at some positions, ascending; and which do not grow evenly."""
+    """Frequencies from angles in (-pi, pi] at ascending positions, and whether each pair's angle grows unevenly."""
     frequencies_P = angles_NP[list(positions).index(1)].clone() if 1 in positions else torch.zeros_like(angles_NP[0])
     for n in (n for n in positions if n > 1 and n & (n - 1) == 0):
         frequencies_P += wrapped(angles_NP[positions.index(n)] - n * frequencies_P) / n
     frequencies_P[frequencies_P.abs() * positions[-1] < AT_REST * noise] = 0
     pos_N1 = torch.tensor(positions, dtype=torch.float64)[:, None]
-    # a model's own angles are float32, and so less exact the farther from 0; half precision keeps noise alone
+    # a model computes its angles in float32, so their error grows with the angle
     allowed_NP = 10 * noise + 5e-7 * pos_N1 * frequencies_P.abs()
     return frequencies_P, (wrapped(angles_NP - pos_N1 * frequencies_P).abs() > allowed_NP).any(0)
 
@@ -244,10 +243,11 @@ def wrapped(angle: Tensor) -> Tensor:
 def source_of(
     q_NTHC: Tensor, before: Sequence[tuple[nn.Module, Tensor]], turning: Turning
 ) -> tuple[float | None, str | None, bool]:
-    """What queries at position 0 are a multiple of among what the layer's modules gave: the factor, the name of the
-    module where it normalises, and whether it does so after the rotation. The last such module counts.
+    """The last module of the layer whose output is proportional to the queries at position 0.
 
-    The channels that rotate are compared, or all where none does: the others are multiplied by no factor.
+    Returns the factor, the class name of the module if it normalises, and whether it does so after the rotation; None,
+    None and False if there is no such module. Only the channels that rotate are compared, because no attention factor
+    multiplies the others; all channels if none rotates.
     """
     n_positions, n_tokens, _, n_channels = q_NTHC.shape
     rotating_P = turning.frequencies_P != 0
@@ -266,7 +266,7 @@ def source_of(
 
 
 def multiple(q_THC: Tensor, given_TBC: Tensor, noise: float) -> float | None:
-    """The number by which each head is one of the given blocks; None where one is not, or another multiple."""
+    """The one factor by which each head of q is a multiple of some given block; None if there is no such factor."""
     dots_HB = torch.einsum("thc,tbc->hb", q_THC, given_TBC)
     squares_B = given_TBC.square().sum((0, 2)).clamp(min=1e-30)
     best_H = (dots_HB / squares_B.sqrt()).argmax(1)
@@ -282,10 +282,11 @@ UNKNOWN = "no known scheme"
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """A scheme of RoPE with its numbers; None for one that it has not, or that the frequencies do not tell.
+    """A scheme of RoPE with its numbers; a number is None if the scheme has none or the frequencies do not give it.
 
-    name: none, rope, p_rope, p_rope_reversed, partial_rope, linear, ntk_dynamic, yarn, llama3, longrope, clipped_rope,
-    the options of `pe=`; else UNKNOWN. base: theta. factor: how many times slower. why: what is not known.
+    name: an option of `pe=` (none, rope, p_rope, p_rope_reversed, partial_rope, linear, ntk_dynamic, yarn, llama3,
+    longrope or clipped_rope), or UNKNOWN. base: theta. factor: how many times slower the scheme rotates. why: the
+    reason if the scheme is UNKNOWN.
     """
 
     name: str
@@ -296,10 +297,11 @@ class Scheme:
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """The rotation of a layer in texts of three lengths, and what may help to name it.
+    """The rotation of a layer in texts of three lengths, and what may help to name its scheme.
 
-    within: up to the trained length; beyond: a few times that; far: much farther. trained: that length.
-    attention_factor: of cosines and sines. bases: bases of RoPE to try first, such as a config's.
+    within: in texts up to the trained length. beyond: up to a few times that length. far: much farther. trained: the
+    trained length in tokens. attention_factor: the factor of cosines and sines. bases: bases of RoPE to try first, such
+    as the base in a config.
     """
 
     within: Turning
@@ -311,7 +313,10 @@ class Readings:
 
 
 def scheme_of(seen: Readings) -> Scheme:
-    """The scheme that rotates so: LongRoPE switches once beyond the trained length; dynamic NTK scaling goes on."""
+    """The scheme that makes these rotations, fixed or following the length.
+
+    LongRoPE changes its frequencies once, beyond the trained length; dynamic NTK scaling changes them at every length.
+    """
     for turning in (seen.within, seen.beyond, seen.far):
         if turning.odd:
             return Scheme(name=UNKNOWN, why=turning.odd)
@@ -336,7 +341,7 @@ def scheme_of(seen: Readings) -> Scheme:
 
 
 def fixed(turning: Turning, attention_factor: float | None, bases: Iterable[float]) -> Scheme:
-    """The scheme of frequencies that do not follow the length."""
+    """The scheme that makes these frequencies, which do not depend on the length of the text."""
     f_P = turning.frequencies_P
     if not f_P.any():
         return Scheme(name="none")
@@ -346,7 +351,7 @@ def fixed(turning: Turning, attention_factor: float | None, bases: Iterable[floa
     if int(rotating[-1]) - first + 1 != n:
         return Scheme(name=UNKNOWN, why="pairs that do not rotate lie between pairs that do")
     n_ladder = len(f_P)
-    tolerance_P = (turning.tolerance(f_P) / f_P.clamp(min=1e-30))[rotating]  # of a logarithm
+    tolerance_P = (turning.tolerance(f_P) / f_P.clamp(min=1e-30))[rotating]  # of the logarithms
     log_P = f_P[rotating].log()
     if n == 1:
         name = "rope" if n_ladder == 1 else "p_rope"
@@ -361,7 +366,7 @@ def fixed(turning: Turning, attention_factor: float | None, bases: Iterable[floa
         name = "p_rope_reversed" if first else name
         return Scheme(name=name if factor is None else "linear", base=base, factor=factor)
     if first:
-        return Scheme(name=UNKNOWN, why="the fastest pairs do not rotate, and the others are no part of a ladder")
+        return Scheme(name=UNKNOWN, why="the fastest pairs do not rotate, and the others are not part of a ladder")
     guesses = [*bases, *(math.exp(n_ladder * float(log_P[i] - log_P[i + 1])) for i in (0, max(0, n - 3), n - 2))]
     for base in guesses:
         if base > 1:
@@ -369,11 +374,11 @@ def fixed(turning: Turning, attention_factor: float | None, bases: Iterable[floa
             named = scaled(ratio_P, turning, attention_factor)
             if named is not None:
                 return Scheme(name=named[0], base=rounded(base), factor=named[1])
-    return Scheme(name=UNKNOWN, why="the frequencies are no ladder, cut or scaled")
+    return Scheme(name=UNKNOWN, why="the frequencies fit no ladder, whole, cut or scaled")
 
 
 def scaled(ratio_P: Tensor, turning: Turning, attention_factor: float | None) -> tuple[str, float | None] | None:
-    """Name and factor of a scheme by which RoPE's frequencies are multiplied so; None where there is none."""
+    """Name and factor of the scheme that multiplies RoPE's frequencies by these ratios; None if none does."""
     n, f_P = len(ratio_P), turning.frequencies_P.abs()
     tolerance_P = 5 * turning.tolerance(f_P) / f_P.clamp(min=float(f_P[f_P > 0].min()))
 
@@ -392,7 +397,7 @@ def scaled(ratio_P: Tensor, turning: Turning, attention_factor: float | None) ->
     factors = [1 / float(ratio_P[-1]), *([math.exp((sharpened - 1) / 0.1)] if sharpened > 1 else [])]
     found: dict[str, float] = {}
     for factor in factors:
-        kept_P = (ratio_P - 1 / factor) / (1 - 1 / factor)  # 1: left alone; 0: slowed by the whole factor
+        kept_P = (ratio_P - 1 / factor) / (1 - 1 / factor)  # 1: unchanged; 0: slowed by the whole factor
         if float(kept_P.min()) < -1e-2:
             continue
         for name, along_P in (("yarn", torch.arange(n, dtype=torch.float64)), ("llama3", f_P / ratio_P)):
@@ -407,9 +412,9 @@ def scaled(ratio_P: Tensor, turning: Turning, attention_factor: float | None) ->
 
 
 def clamped_line(along_P: Tensor, value_P: Tensor) -> Tensor | None:
-    """The line through the values that lie strictly between 0 and 1, cut off there; a step where there is none.
+    """The line through the values strictly between 0 and 1, clamped to [0, 1].
 
-    With a single value in between, the line ends halfway to its neighbours; no check can tell it from others.
+    Fewer than two such values do not determine a line: the result is then the clamped values, or None if they increase.
     """
     between = ((value_P > 2e-3) & (value_P < 1 - 2e-3)).nonzero().flatten()
     if len(between) < 2:
@@ -420,5 +425,5 @@ def clamped_line(along_P: Tensor, value_P: Tensor) -> Tensor | None:
 
 
 def rounded(value: float) -> float:
-    """A number without the last digits, which the measurement does not tell: 9,999.98 is 10,000."""
+    """A number without the last digits, which the measurement does not give: 9,999.98 becomes 10,000."""
     return float(f"{value:.4g}") if abs(float(f"{value:.3g}") / value - 1) > 5e-4 else float(f"{value:.3g}")

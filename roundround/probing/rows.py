@@ -1,9 +1,9 @@
-"""What rows of attention look like: where their weight goes, with every frequency and without a band of them.
+"""Where the weight of attention rows goes, with all frequencies and with one band of frequencies taken away.
 
-At most ROWS query rows of each text are seen, spread over it evenly; state is [layer, head, ...]. All rows
-of a short prompt are seen; while a model trains, at most BLOCKS * BLOCK_ROWS rows of one text. `entropy_by_length` asks
-for the largest number of ever longer lists, after Velickovic et al. 2024, arXiv:2410.01104, figure 3. The paper does
-not print its prompt; ours is in `texts`.
+A probe measures at most ROWS query rows of each text, spread evenly over the text; state is [layer, head, ...]. It
+measures all rows of a short prompt. Training measures at most BLOCKS * BLOCK_ROWS rows of one text. `entropy_by_length`
+gives the model longer and longer lists and asks for the largest number of each, after Velickovic et al. 2024,
+arXiv:2410.01104, figure 3. The paper does not print its prompt; ours is in `texts`.
 Shapes: L layers, B batch, T tokens, Q queries, R sampled rows, K keys, H heads, G key heads, C head channels, P pairs,
 D distances.
 
@@ -33,16 +33,17 @@ from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
 
 PLACES = ("diagonal", "previous", "sink", "offset", "semantic", "local", "diffuse")
-FIRST_ROW = 4  # earlier rows have too few keys for self, previous and first to be different things
+FIRST_ROW = 4  # earlier rows have too few keys: their own token, the one before and the first may coincide
 FARTHEST = 32  # tokens: the longest fixed offset that a head is tested for
-NEAR = 8  # tokens, the row's own and those before it: the neighbourhood of `local`
-SINK_ROWS = 8  # rows that must see a key, and a quarter of all of them, before it can be called a sink
+NEAR = 8  # tokens: the neighbourhood of `local`, which is the row's own token and the 7 before it
+SINK_ROWS = 8  # a key can be a sink only if at least so many rows, and a quarter of all rows, could prefer it
 
 
 def votes(alpha_HRK: Tensor, rows_R: Tensor, visible_RK: Tensor) -> tuple[Tensor, Tensor]:
-    """How many rows prefer each key to all others at least two tokens back, and how many could: [H, K] and [K].
+    """How many rows prefer each key, [H, K], and how many could, [K].
 
-    The first key is left out: it is a sink anyhow.
+    A row prefers the key with the largest weight among the keys at least two tokens before the row. The first key is
+    left out, because it always counts as a sink.
     """
     distance_RK = rows_R[:, None] - torch.arange(alpha_HRK.shape[-1], device=rows_R.device)
     may_RK = visible_RK & (distance_RK >= 2) & (rows_R >= FIRST_ROW)[:, None]
@@ -55,18 +56,20 @@ def votes(alpha_HRK: Tensor, rows_R: Tensor, visible_RK: Tensor) -> tuple[Tensor
 
 
 def sinks(votes_HK: Tensor, seen_K: Tensor, n_rows: int) -> Tensor:
-    """Which keys are sinks, [H, K]: the first, and each that more than half of the rows behind it prefer."""
+    """Which keys are sinks, [H, K]: the first key, and each key preferred by more than half of the rows that could."""
     sink_HK = (votes_HK > seen_K / 2) & (seen_K >= max(SINK_ROWS, n_rows / 4))
     sink_HK[:, 0] = True
     return sink_HK
 
 
 def where_weight_goes(alpha_HRK: Tensor, rows_R: Tensor, visible_RK: Tensor, sink_HK: Tensor) -> dict[str, Tensor]:
-    """Weight on places, [H, R], and by offset from 2 to FARTHEST, [H, R, offsets]; 0 where there is no such key.
+    """The weight of each row by place, [H, R], and by offset from 2 to FARTHEST, [H, R, offsets]; 0 if no key is there.
 
-    self, previous: these two tokens, if they are not the first. sink: the first token, and other sinks from two tokens
-    on. other: the largest weight on any other key; other_near: the same where that key is within NEAR, else 0. near:
-    what the keys within NEAR have beyond what they would have if the rest were spread evenly. all: the whole row.
+    self, previous: weight on the row's own token and on the one before, 0 if that is the first token. sink: weight on
+    the first token and on other sinks at least two tokens before the row. other: the largest weight on a key at least
+    two tokens before the row that is no sink. other_near: `other` if its key is within NEAR, else 0. near: weight on
+    the keys within NEAR, from two tokens back, minus what they would have at the mean weight of the farther keys. all:
+    the sum of the row. apart: weight by offset.
     """
     n_heads, _, n_keys = alpha_HRK.shape
     distance_RK = rows_R[:, None] - torch.arange(n_keys, device=rows_R.device)
@@ -99,14 +102,14 @@ def where_weight_goes(alpha_HRK: Tensor, rows_R: Tensor, visible_RK: Tensor, sin
 
 
 def shares_of(mean: dict[str, Tensor], by_offset_HD: Tensor, place_H: Tensor) -> Tensor:
-    """Means over rows as shares by PLACES, [H, 7], which add up to the row's weight.
+    """Shares of the weight by PLACES, [H, 7], from means over rows; they add up to the weight of a row.
 
-    place_H: which of the offsets, from 2 on, counts as the head's.
+    place_H: the offset that counts as the head's, as an index: 0 is an offset of 2 tokens.
     """
     offset_H = by_offset_HD.gather(-1, place_H[:, None])[:, 0]
     semantic_H = (mean["other"] - offset_H).clamp(min=0)
     offset_near_H = offset_H * (place_H + 2 < NEAR)
-    counted_H = torch.maximum(mean["other_near"], offset_near_H)  # of the neighbourhood, as offset or semantic
+    counted_H = torch.maximum(mean["other_near"], offset_near_H)  # already in offset or semantic
     local_H = (mean["near"] - counted_H).clamp(min=0)
     named = torch.stack([mean["self"], mean["previous"], mean["sink"], offset_H, semantic_H, local_H], -1)
     return torch.cat([named, (mean["all"][:, None] - named.sum(-1, keepdim=True)).clamp(min=0)], -1)
@@ -115,10 +118,11 @@ def shares_of(mean: dict[str, Tensor], by_offset_HD: Tensor, place_H: Tensor) ->
 def labels_of(
     mean: dict[str, Tensor], shares_H7: Tensor, neighbourhood_H: Tensor, place_H: Tensor
 ) -> list[tuple[str, float]]:
-    """The label of each head and its score, the weight at that place; of `local` the whole neighbourhood's.
+    """The label of each head and its score, which is the weight at that place; for `local`, in its whole neighbourhood.
 
-    The largest share names the head; but it is `local` where its neighbourhood has more than any other place and none
-    of the places in it, with what `offset` and `semantic` have there, has half of that. place_H: as in `shares_of`.
+    The place with the largest share names the head, with one exception. A head is `local` if its neighbourhood has more
+    weight than every place, and if no single place (diagonal, previous, or the part of offset or semantic within NEAR)
+    has half of the neighbourhood's weight. place_H: as in `shares_of`.
     """
     share_H = dict(zip(PLACES, shares_H7.unbind(-1), strict=True))
     offset_near_H = share_H["offset"] * (place_H + 2 < NEAR)
@@ -132,19 +136,20 @@ def labels_of(
     return found
 
 
-ROWS = 256  # of a text
-ELEMENTS = 2**21  # logits at once: 8 MiB of float32; a handful of copies are held
+ROWS = 256  # sampled from each text, at most
+ELEMENTS = 2**21  # logits computed at once: 8 MiB of float32; memory holds a handful of copies
 MEANS = ("self", "previous", "sink", "other", "other_near", "near", "all")
-BANDS = ("none", "fastest", "fast", "slow", "slowest")  # quarters of the pairs, one of them taken away
+BANDS = ("none", "fastest", "fast", "slow", "slowest")  # the quarter of the pairs that is taken away
 
 
 class RowStatistics:
     """Shares of attention by place, entropy, largest weight and logit spread of each head, and its logits by pair.
 
-    A row's weight is divided into that on itself (`diagonal`), on the token before (`previous`), on the text's first
-    token and on any other that most later rows prefer (`sink`), on the one other distance from 2 to FARTHEST that takes
-    most on average (`offset`), what the largest remaining weight has beyond that (`semantic`), what the NEAR tokens
-    have beyond all these and an even spread (`local`), and the rest (`diffuse`). `labels` says which names a head.
+    The weight of a row is divided among PLACES. diagonal: the row's own token. previous: the token before it. sink: the
+    first token of the text, and any other token that most later rows prefer. offset: the one distance from 2 to
+    FARTHEST with most weight on average. semantic: the largest weight on any other key, minus the weight of `offset`.
+    local: the weight within NEAR beyond all these and beyond an even spread. diffuse: the rest. `labels` says which
+    place names a head.
     """
 
     def __init__(self, n_layers: int, longest: int) -> None:
@@ -164,9 +169,9 @@ class RowStatistics:
         keys: Keys,
         rows: Mapping[str, Tensor],
     ) -> None:
-        """Take in one text of one call of attention, in the layer at this place among the layers.
+        """Add one text of one call of attention to the sums of a layer.
 
-        rows: its row parameters, [1, H, T, 1].
+        place: the index of the layer in `sums`. rows: the row parameters of the text, [1, H, T, 1].
         """
         n = q_HTC.shape[1]
         sampled = torch.linspace(0, n - 1, min(n, ROWS)).round().long().to(q_HTC.device)
@@ -184,7 +189,7 @@ class RowStatistics:
             counted.append(votes(weights(q_HRC @ k_HKC.mT, rows_R, visible_RK), rows_R, visible_RK))
         votes_HK, seen_K = (torch.stack(parts).sum(0) for parts in zip(*counted, strict=True))
         sink_HK = sinks(votes_HK, seen_K, len(sampled))
-        for q_HRC, rows_R, visible_RK in blocks:  # logits and weights are made again: they are too large to keep
+        for q_HRC, rows_R, visible_RK in blocks:  # computes logits and weights again, which are too large to keep
             own = partial(weights, rows_R=rows_R, visible_RK=visible_RK)
             first_R = keys.first_visible(rows_R)
             self.add_rows(self.sums[place], layout, own, q_HRC, k_HKC, rows_R, visible_RK, first_R, sink_HK)
@@ -201,7 +206,7 @@ class RowStatistics:
         first_R: Tensor,
         sink_HK: Tensor,
     ) -> None:
-        """Take in some rows: scaled queries, all keys, and `weights`, which makes the weights of their logits."""
+        """Add some rows to the sums: scaled queries, all keys, and `weights`, which turns logits into weights."""
         logits_HRK = q_HRC @ k_HKC.mT
         late_R = (rows_R >= FIRST_ROW).to(logits_HRK.dtype)
         add_to(sums, "n_rows", late_R.sum())
@@ -219,12 +224,12 @@ class RowStatistics:
                 add_to(sums, "n_all_rows", torch.tensor(float(len(rows_R))))
                 largest_HR, smallest_HR = extreme_logits(logits_HRK, visible_RK)
                 ln_n_HR = visible_RK.sum(-1).to(alpha_HRK.dtype).log().expand_as(largest_HR)
-                add_to(sums, "entropy", entropy_of_weights(alpha_HRK).sum(1))  # nats; made to sum to one first
+                add_to(sums, "entropy", entropy_of_weights(alpha_HRK).sum(1))  # nats, of weights that sum to one
                 add_to(sums, "largest_weight", alpha_HRK.amax(-1).sum(1))
                 add_to(sums, "logit_spread", (largest_HR - smallest_HR).sum(1))  # of visible keys
                 add_to(sums, "ln_n", ln_n_HR.sum(1))
         total_HPD, n_D = [], []
-        for distance in self.distances:  # what every pair adds to the logit
+        for distance in self.distances:  # sums the contribution of each pair to the logit
             in_reach = rows_R - distance >= first_R
             product = q_HRC[:, in_reach] * k_HKC[:, rows_R[in_reach] - distance]
             total_HPD.append(layout.split(product).sum((1, 3)))
@@ -239,14 +244,14 @@ class RowStatistics:
     def split(self) -> list[Tensor]:
         """Mean contribution of every pair to the logit at each of `distances`: [H, P, D] for every layer.
 
-        NaN at distances that no row has.
+        NaN at distances at which no row sees a key.
         """
         return [sums["logit_by_pair"] / sums["n_by_distance"] for sums in self.sums]
 
     def places(self, without: str = "none") -> list[Tensor]:
         """Share of each head's weight by place, in the order of PLACES: [H, 7] for every layer.
 
-        `without` names the quarter of the pairs, one of BANDS, whose logits are taken away first.
+        without: one of BANDS, the quarter of the pairs whose contribution is first subtracted from the logits.
         """
         return [
             shares_of(self.means(sums, without), self.mean(sums, "apart", without), offset_place(sums))
@@ -254,15 +259,16 @@ class RowStatistics:
         ]
 
     def neighbourhoods(self, without: str = "none") -> list[Tensor]:
-        """Weight of each head on a token and the few before it: [H] for every layer.
+        """Weight of each head on its neighbourhood: [H] for every layer.
 
-        That is on the token itself and the one before, and what others within NEAR have beyond an even spread.
+        This is the weight on the row's own token and on the one before, plus the weight of the other tokens within NEAR
+        beyond an even spread.
         """
         means = (self.means(sums, without) for sums in self.sums)
         return [mean["self"] + mean["previous"] + mean["near"].clamp(min=0) for mean in means]
 
     def labels(self) -> list[list[tuple[str, float]]]:
-        """The label of every head, one of PLACES, and the weight behind it: [layer][head]."""
+        """The label of every head, one of PLACES, and its score, see `labels_of`: [layer][head]."""
         return [
             labels_of(self.means(sums, "none"), shares_H7, near_H, offset_place(sums))
             for sums, shares_H7, near_H in zip(self.sums, self.places(), self.neighbourhoods(), strict=True)
@@ -284,12 +290,12 @@ class RowStatistics:
         return sums[f"{name}, without {without}"] / sums["n_rows"].clamp(min=1)
 
     def offsets(self) -> list[Tensor]:
-        """The distance in tokens, from 2 on, that takes most of each head's weight: [H] for every layer."""
+        """The offset in tokens, from 2 to FARTHEST, with most of each head's weight: [H] for every layer."""
         return [2 + offset_place(sums) for sums in self.sums]
 
 
 def offset_place(sums: dict[str, Tensor]) -> Tensor:
-    """Which of the offsets, from 2 on, takes most of each head's weight, [H]: the same, band or no band."""
+    """The offset with most of each head's weight, [H], as an index (0: two tokens), from weights with all bands."""
     return sums["apart, without none"].argmax(-1)
 
 
@@ -297,9 +303,9 @@ def offset_place(sums: dict[str, Tensor]) -> Tensor:
 def places_of_heads(
     normalisers: Sequence[AttentionSoftmax], read: Callable[[Tensor], object], tokens_BT: Tensor
 ) -> Tensor:
-    """Shares of each head's weight by PLACES, [L, H, 7], whatever the encoding: of all rows while `read` reads texts.
+    """Shares of each head's weight by PLACES, [L, H, 7], over all rows of the texts that `read` puts through the model.
 
-    `RowStatistics` knows the same of RoPE, and which frequencies make it.
+    Works with any encoding. `RowStatistics` needs RoPE, and also shows which frequencies make these shares.
     """
     sums: dict[int, dict[str, Tensor]] = {softmax.shape.layer: {} for softmax in normalisers}
 
@@ -321,33 +327,37 @@ def places_of_heads(
 
 # -- a prompt, token by token
 
-LONGEST = 256  # tokens: everything is kept, so a prompt is short
+LONGEST = 256  # tokens of a prompt at most, because every logit and weight is kept
 
 
 @dataclass(frozen=True)
 class LayerRecord:
-    """One layer: chunk norms [H, T, P] and [G, T, P], scaled logits and weights [H, T, T], whole norms [H, T]."""
+    """What one layer does with a prompt.
+
+    query_norms, key_norms: of each pair, [H, T, P] and [G, T, P]. logits, weights: scaled logits, NaN for a key that
+    the row does not see, and weights, [H, T, T].
+    """
 
     query_norms: Tensor
     key_norms: Tensor
     logits: Tensor
     weights: Tensor
-    bound: Tensor  # scale |q_i| |k_j|: no logit exceeds it (Cauchy-Schwarz), [H, T, T]
+    bound: Tensor  # |scale| |q_i| |k_j|, which no logit exceeds (Cauchy-Schwarz), [H, T, T]
 
 
 @dataclass(frozen=True)
 class PromptRecord:
-    """A prompt's tokens as words, and what every layer does with them, by the layer's number."""
+    """The tokens of a prompt as words, and the record of each layer by its number."""
 
     words: list[str]
     layers: dict[int, LayerRecord]
 
     def alignment(self, layer: int, head: int) -> dict[str, list[float | None]]:
-        """How near to their bounds a head's logits on itself and on the token before come, token by token.
+        """A head's logits on the diagonal and on the token before, with their bounds, token by token.
 
-        Barbero et al. 2024, arXiv:2410.06205, tables 3 to 5. `bound` is |q_t| |k_t|; `previous` is the logit of query t
-        on key t - 1 and `bound_previous` its own bound; `next` is the logit of query t + 1 on key t, which is how the
-        paper's column may be read.
+        Barbero et al. 2024, arXiv:2410.06205, tables 3 to 5. diagonal: the logit of query t on key t. bound: its bound,
+        |scale| |q_t| |k_t|. previous, bound_previous: the logit of query t on key t - 1, and its bound. next: the logit
+        of query t + 1 on key t, which is another way to read the paper's column.
         """
         record = self.layers[layer]
         logits, bound = record.logits[head], record.bound[head]
@@ -361,7 +371,7 @@ class PromptRecord:
         }
 
     def arrays(self) -> dict[str, Tensor]:
-        """query_norms [L, H, T, P], key_norms [L, G, T, P], logits and weights [L, H, T, T], float32."""
+        """query_norms [L, H, T, P], key_norms [L, G, T, P]; logits, weights and bound [L, H, T, T]; float32."""
         names = ("query_norms", "key_norms", "logits", "weights", "bound")
         numbers, records = list(self.layers), self.layers.values()
         return {name: stacked([getattr(record, name) for record in records], numbers) for name in names}
@@ -377,7 +387,7 @@ def record_layer(
     keys: Keys,
     rows: Mapping[str, Tensor],
 ) -> LayerRecord:
-    """What a layer does with the prompt; `rows` are its row parameters, [1, H, T, 1]."""
+    """What a layer does with the prompt; `rows` are the row parameters of the prompt, [1, H, T, 1]."""
     n = q_HTC.shape[1]
     q, k = at_least_float32(q_HTC)[None], at_least_float32(k_GTC)[None]
     logits, visible = logits_of_rows(q, k, scale, keys, None, 0, n)
@@ -388,7 +398,7 @@ def record_layer(
 
 
 N_ELEMENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-N_LISTS = 4  # of each length, their entropies averaged
+N_LISTS = 4  # lists of each length; their entropies are averaged
 
 
 @torch.no_grad()
@@ -397,7 +407,7 @@ def entropy_by_length(
 ) -> dict[int, list[Tensor]]:
     """Entropy in nats of the prompt's last row, [H] for every layer, by the number of listed elements.
 
-    Lists whose prompt is longer than the model's context are left out.
+    Lists whose prompt is longer than the model's context are left out. Raises UserError if that leaves none.
     """
     found = {}
     for n in n_elements:
@@ -412,7 +422,7 @@ def entropy_by_length(
 
 
 def last_row(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> Tensor:
-    """Weights [B, H, K] of the last query of a call that `watching` shows, over the last K keys, all that it sees."""
+    """Weights [B, H, K] of the last query in a call that `watching` shows, over the last K keys (it sees no others)."""
     keys = options["keys"]
     a, b = keys.n_queries - 1, keys.n_queries
     logits, visible = logits_of_rows(qkv[0], qkv[1], options["scale"], keys, options["bias"], a, b)
@@ -433,17 +443,17 @@ def last_row_entropy(probed: ProbedModel, tokens: Sequence[int]) -> list[Tensor]
 
 # -- while a model trains
 
-BLOCKS, BLOCK_ROWS = 8, 32  # blocks of so many rows each, spread over the text evenly
+BLOCKS, BLOCK_ROWS = 8, 32  # blocks spread evenly over the text, and rows in each block
 
 
 @torch.no_grad()
 def attention_statistics(decoder: Decoder, tokens_1T: Tensor, *, step: Any) -> dict[str, float]:
-    """One forward pass of a text, and what at most BLOCKS * BLOCK_ROWS of its rows show, all heads of a layer.
+    """Three numbers of each layer from one forward pass of a text, over all heads and at most BLOCKS * BLOCK_ROWS rows.
 
-    largest_logit: of all rows and visible keys, scale q . k with its bias and before any temperature.
-    attention_entropy: the mean of the weights' entropies in nats; weights that do not sum to one are first made to.
-    first_token_share: the mean weight of the text's first token, over the rows but its own; 0 where a window hides it.
-    Each is named with its layer. Nothing of the model changes; `step` is that of the training step.
+    largest_logit: the largest scale q . k plus bias on a visible key, before any temperature.
+    attention_entropy: the mean entropy of the rows in nats; the weights of a row are first divided by their sum.
+    first_token_share: the mean weight on the text's first token, over all rows but the first; 0 if a window hides it.
+    Each name ends with the number of the layer. The model does not change. step: the optimizer step.
     """
     found: dict[str, float] = {}
 
@@ -471,7 +481,7 @@ def attention_statistics(decoder: Decoder, tokens_1T: Tensor, *, step: Any) -> d
 
 
 def spread_blocks(n: int) -> list[tuple[int, int]]:
-    """All n rows where they are few, else BLOCKS blocks of BLOCK_ROWS rows, from the start to the end."""
+    """All n rows as one block if they are few, else BLOCKS blocks of BLOCK_ROWS rows, spread from first to last row."""
     if n <= BLOCKS * BLOCK_ROWS:
         return [(0, n)]
     return [(a := round(i * (n - BLOCK_ROWS) / (BLOCKS - 1)), a + BLOCK_ROWS) for i in range(BLOCKS)]
@@ -484,8 +494,8 @@ def spread_blocks(n: int) -> list[tuple[int, int]]:
 class AttentionWeights:
     """Weights `[layer][head]` of one text, each [Q, K] on the CPU, at least float32.
 
-    name: the model's. words: what each token reads as. tokens: their ids. layers: the weights of each layer with
-    attention, [H, Q, K]. numbers: which layers of the model these are.
+    name: the name of the model. words: the text of each token. tokens: the ids of the tokens. layers: the weights of
+    each layer with attention, [H, Q, K]. numbers: the numbers of these layers in the model.
     """
 
     name: str
@@ -496,7 +506,7 @@ class AttentionWeights:
 
     def __getitem__(self, layer: int) -> Tensor:
         if layer >= 0 and layer not in self.numbers:
-            raise IndexError(f"layer {layer} of {self.name} has no attention; these have: {self.numbers}")
+            raise IndexError(f"layer {layer} of {self.name} has no attention; layers with attention: {self.numbers}")
         return self.layers[layer if layer < 0 else self.numbers.index(layer)]
 
     def __len__(self) -> int:
@@ -512,7 +522,7 @@ class AttentionWeights:
 
 @torch.no_grad()
 def weights_of_layers(normalisers: Sequence[AttentionSoftmax], forward: Callable[[], object]) -> list[Tensor]:
-    """The weights of each layer in a forward pass over one text, [H, Q, K]; of several passes the first's."""
+    """The weights of each layer in a forward pass over one text, [H, Q, K]; later passes are ignored."""
     found: dict[int, Tensor] = {}
 
     def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:

@@ -152,7 +152,7 @@ WRONG: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "queries alone": (
         lambda q, k, cos, sin, **options: (OWN(q, k, cos, sin)[0], k),
-        "no known scheme (keys rotate otherwise than queries), declared: rope, base 10,000",
+        "no known scheme (keys rotate differently from queries), declared: rope, base 10,000",
     ),
     "no rotation": (lambda q, k, cos, sin, **options: (q, k), "rotates as none, declared: rope, base 10,000"),
     "a shear": (
@@ -267,7 +267,7 @@ def test_a_runs_kinds_of_layers_are_checked(train: Callable[..., Done], roundrou
     ("pe", "performed", "words", "code"),
     [
         ("alibi", ("none", None, None), "bias on logits", 0),
-        ("learned", ("no known scheme", None, None), "what a layer reads depends on the position", 3),
+        ("learned", ("no known scheme", None, None), "the input of a layer depends on the position", 3),
         ("yarn pe.factor=4", ("yarn", 1e4, 4.0), "all as run.json declares", 0),
         ("ntk_dynamic pe.factor=2", ("ntk_dynamic", 1e4, 2.0), "all as run.json declares", 0),
         ("xpos", ("no known scheme", None, None), "XPos does more than single tokens show", 3),

@@ -1,4 +1,4 @@
-"""The texts that travel with the package: those of a probe without any other, and its prompts.
+"""The texts that are part of the package: texts for a probe that is given no others, and the prompts of a probe.
 
 Tested by tests/probing/test_probe.py.
 """
@@ -16,9 +16,9 @@ APOSTROPHE = "I'm not sure. You're not sure. He's not sure."
 
 
 def texts_of(domain: str) -> list[str]:
-    """The texts of one of DOMAINS. UserError for another name."""
+    """The texts of one of DOMAINS. Raises UserError for any other name."""
     if domain not in DOMAINS:
-        raise UserError(f"no texts={domain}{nearest(domain, DOMAINS)}; your own come with text=FILE or data=...")
+        raise UserError(f"no texts={domain}{nearest(domain, DOMAINS)}; for your own texts, give text=FILE or data=...")
     return (HERE / f"{domain}.txt").read_text(encoding="utf-8").strip().split("\n\n")
 
 
