@@ -277,13 +277,13 @@ def grouped(table: LongTable) -> tuple[list[Group], DataFrame, list[str]]:
     for (group, nth_seed), here in torn.groupby(["group", "nth_seed"]):
         some_models = [models[n] for n in dict.fromkeys(here["model"])]
         origins = " and ".join(model.origin for model in some_models)
-        what = f"different numbers of {groups[group].name}, seed {seeds[nth_seed]}, in {origins}"
+        what = f"different numbers for {groups[group].name}, seed {seeds[nth_seed]}, in {origins}"
         if all(model.started is None for model in some_models):
-            raise UserError(f"{what}; leave one out, or tell them apart by a column")
+            raise UserError(f"{what}; leave one of them out, or add a column in which they differ")
         again.append(what)
     numbers["is_odd"] = numbers["value"].isna()
     counting = numbers.drop_duplicates([*same, "is_odd"], keep="last").sort_values(same, ignore_index=True)
-    return groups, counting, [f"{some(again)}: the one that started last is taken"] if again else []
+    return groups, counting, [f"{some(again)}: the numbers of the run that started last are used"] if again else []
 
 
 def groups_of(models: Sequence[Model]) -> list[Group]:
@@ -341,8 +341,8 @@ def partners(baselines: Wanted, groups: Sequence[Group]) -> dict[int, int]:
             several = [groups[first[rest_of(group)]], group]
             differ = [key for key, values in values_of(several).items() if len(values) > 1 and key not in wanted]
             raise UserError(
-                f"baseline={format_settings(wanted)} is both {several[0].name} and {group.name}; "
-                f"give {' and '.join(differ)} too"
+                f"baseline={format_settings(wanted)} matches both {several[0].name} and {group.name}; give "
+                f"{' and '.join(differ)} too"
             )
     return {n: first[rest] for n, rest in enumerate(map(rest_of, groups)) if first.get(rest, n) != n}
 
@@ -435,23 +435,29 @@ def correct(rows: Rows, partner: Mapping[int, int], odd: DataFrame) -> None:
 def about_baseline(rows: Rows, groups: Sequence[Group], wanted: Wanted, partner: Mapping[int, int]) -> Iterator[str]:
     settings = values_of(groups)
     if not settings:
-        yield "nothing varies among these runs but the seed: there is no difference to show"
+        yield "no setting varies among these runs: there is no difference to show"
     elif not any(wanted.values()):
         key, values = next(iter(settings.items()))
-        yield f"no differences: name a baseline, such as baseline={key}={format_setting(values[0])}; {choices(groups)}"
+        yield (
+            f"no differences are shown: name a baseline, such as baseline={key}={format_setting(values[0])}; "
+            f"{choices(groups)}"
+        )
     unpaired = {
         n for (cell, n), row in rows.items() if not row["n_pairs"] and (n not in partner or (cell, partner[n]) in rows)
     }
     alone = [groups[n].name for n in sorted(unpaired) if not is_met(wanted.get(groups[n].verb, {}), groups[n])]
     if alone and any(wanted.values()):
-        yield f"no difference of {some(alone)}: no baseline has equal other settings and a seed in common"
+        yield f"no difference is shown for {some(alone)}: no baseline run has the same other settings and the same seed"
 
 
 def remarks_of(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
     """What a reader has to know about the numbers of each verb."""
     lost = [str(run.directory) for group in groups for run in group.sources if run.manifest.get("run") is not None]
     if lost:
-        yield f"{some(lost)} measured a training run that does not exist any more: only typed settings are known"
+        yield (
+            f"{some(lost)} measured a training run that no longer exists: its settings are known only if they were "
+            "typed"
+        )
     for verb in dict.fromkeys(group.verb for group in groups):
         own = {n: group for n, group in enumerate(groups) if group.verb == verb}
         here = numbers[numbers["group"].isin(own)]
@@ -465,8 +471,8 @@ def about_seeds(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
     n_seeds = numbers.groupby(["group", "cell"]).size()
     most = n_seeds.groupby("group").max()
     for n, what in (
-        (1, "one seed, so that there is no interval and no test"),
-        (2, f"two seeds, so that the interval is very wide, {error_widths(2):.1f} standard errors each way"),
+        (1, "only one seed, so there is no interval and no test"),
+        (2, f"only two seeds, so the interval is very wide, {error_widths(2):.1f} standard errors each way"),
     ):
         if names := [groups[group].name for group in most.index[most == n]]:
             yield f"{what}: {some(names)}"
@@ -477,16 +483,16 @@ def about_seeds(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
             f"{row['metric']} at {format_settings(dict(row['coordinates']))} of {groups[group].name}"
             for group, row in torn
         ]
-        yield f"fewer seeds than the setting has: {some(names)}"
+        yield f"measured with only some of the setting's seeds: {some(names)}"
     judged = numbers[numbers["metric"].map(direction) != 0]
     known = judged.groupby("cell")["group"].nunique()
     lacking = first.loc[known.index[known < judged["group"].nunique()]]
     if len(lacking):
         names = [f"{row['metric']} at {format_settings(dict(row['coordinates']))}" for _, row in lacking.iterrows()]
-        yield f"known of some settings and not of others: {some(names)}"
+        yield f"measured for only some of the settings: {some(names)}"
     scored = numbers[numbers["metric"] == "scored_targets"].groupby("cell")["value"]
     if (scored.nunique() > 1).any():
-        yield "the models were scored on different targets"
+        yield "the models were scored on different numbers of targets"
 
 
 def about_facts(models: Sequence[Model]) -> Iterator[str]:
@@ -497,7 +503,7 @@ def about_facts(models: Sequence[Model]) -> Iterator[str]:
         counts = facts[name].value_counts().items()
         found.append(f"the {name}: {some(f'{value} ({n:,})' for value, n in counts)}")
     if found:
-        yield f"runs differ in {'; in '.join(found)}; differences between them may come from that"
+        yield f"runs differ in {'; in '.join(found)}; the differences in their results may come from that"
 
 
 def about_confounded(models: Sequence[Model]) -> Iterator[str]:
@@ -506,7 +512,7 @@ def about_confounded(models: Sequence[Model]) -> Iterator[str]:
     names = {key: leaders for key, leaders in following.items() if key.partition(".")[0] not in kept}
     if names:
         together = some(f"{key} with {' and '.join(leaders)}" for key, leaders in names.items())
-        yield f"settings change together, {together}: a difference may come from either"
+        yield f"some settings always change together, {together}: a difference may come from either"
 
 
 def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
@@ -529,7 +535,10 @@ def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
         if len(tried) > 1 and len(best) == 1 and best[0] in (tried[0], tried[-1]):
             at_edge.append(f"{name} ({best[0]:g})")
     if at_edge:
-        yield f"the best {RATE} lies on the edge of the rates that were tried: {some(at_edge)}"
+        yield (
+            f"the best {RATE} is the smallest or the largest that was tried, so a better one may lie beyond it: "
+            f"{some(at_edge)}"
+        )
 
 
 # -- training curves

@@ -123,12 +123,12 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
             numbers += [one for one in own if run.verb != "max-retrieval" or is_admitted(one[0], filters)]
     for file in files:
         if asked := where.keys() & {*OF_RUNS} - {"verb"}:
-            raise UserError(f"{min(asked)}= chooses among runs, and {file} holds none")
+            raise UserError(f"{min(asked)}= chooses among runs, and {file} contains no runs; leave it out")
         own = [one for one in numbers_of_file(file) if is_admitted(one[0], filters)]
         numbers += [one for one in own if filters.verbs is None or one[0].verb in filters.verbs]
     filters.check()
     if not numbers:
-        example = f"{len(skipped):,} named, such as {': '.join(skipped[0])}" if skipped else "none is there"
+        example = f"{len(skipped):,} named, such as {': '.join(skipped[0])}" if skipped else "there are none"
         choices = " ".join(f"{key}={text}" for key, text in where.items())
         raise UserError(f"no finished run has results to compare ({f'none with {choices}' if choices else example})")
     for key in [key for key in where if key in COORDINATES]:
@@ -250,10 +250,10 @@ def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
         columns = list(reader.fieldnames or [])
         if "" in columns or len({*columns}) < len(columns):
-            raise ValueError(f"a column has no name, or the name of another one: {', '.join(columns)}")
+            raise ValueError(f"a column has no name, or two columns have the same name: {', '.join(columns)}")
         for row in reader:
             if None in row or None in row.values():
-                raise ValueError(f"line {reader.line_num} has not as many cells as there are columns")
+                raise ValueError(f"line {reader.line_num} has more or fewer cells than there are columns")
             yield reader.line_num, {key: read(item) for key, item in row.items()}
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error

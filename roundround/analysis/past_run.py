@@ -250,7 +250,7 @@ def last(before: int, outputs: str, *verbs: str | None) -> Path:
     newest = newest_first(*([folder / verb for verb in verbs if verb] or [folder]))
     if before < len(newest):
         return newest[before]
-    raise UserError(f"last{f'~{before}' if before else ''}: {len(newest) or 'no'} runs are there, under {folder}")
+    raise UserError(f"last{f'~{before}' if before else ''}: there are {len(newest) or 'no'} runs under {folder}")
 
 
 def directories_of_all(words: Sequence[str], outputs: str, *verbs: str | None) -> list[Path]:
@@ -335,7 +335,7 @@ class Filters:
         unmet = self.settings.keys() - self.known
         if unmet and self.known:
             guess, _, _ = nearest(min(unmet), {*OF_RUNS, *self.known}).partition(" (choices")
-            raise UserError(f"no run has a setting '{min(unmet)}'{guess if guess.startswith(';') else ''}")
+            raise UserError(f"no run has the setting '{min(unmet)}'{guess if guess.startswith(';') else ''}")
 
 
 def time_since(text: str) -> datetime:

@@ -54,7 +54,7 @@ def code_changes(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
         (f"commit {git['commit']}" if git else f"roundround {version}") + (" with changes" if changes else "")
         for version, git, changes in sides
     ]
-    return [f"the code is another: {words[0]} then, {words[1]} now"] * (same[0] != same[1])
+    return [f"the code has changed: {words[0]} then, {words[1]} now"] * (same[0] != same[1])
 
 
 def surroundings_changes(manifest: Mapping[str, Any], device: str | None) -> Iterator[str]:
@@ -72,7 +72,7 @@ def config_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     before, after = (flat({k: v for k, v in config.items() if k not in keys_of(WHERE)}) for config in (then, now))
     values = {key: (before.get(key, ABSENT), after.get(key, ABSENT)) for key in sorted(before.keys() | after.keys())}
     return [
-        f"the config is another: {key} was {printable(str(was), 80)} and is {printable(str(value), 80)}"
+        f"the config has changed: {key} was {printable(str(was), 80)} and is {printable(str(value), 80)}"
         for key, (was, value) in values.items()
         if was != value
     ]
@@ -183,7 +183,7 @@ class Runner:
         done = [path for path, status in same if status == "done"]
         stopped = [path for path, _ in same] if entry.trains else []
         if done:
-            self.tell(f"{command}: takes {done[-1]}")
+            self.tell(f"{command}: uses the finished run {done[-1]}")
             directory = done[-1]
         else:
             self.tell(command if not stopped else f"{command}: resumes {stopped[-1]}")
@@ -226,7 +226,10 @@ def check_repeatable(run: PastRun) -> None:
     """Raises UserError if a run cannot be repeated: because of its verb, or because it is not finished."""
     if not verb_named(run.verb).repeats:
         repeatable = ", ".join(verb.name for verb in VERBS if verb.repeats)
-        raise UserError(f"{run.directory} is a run of {run.verb}; rerun repeats {repeatable} (verb=train)")
+        raise UserError(
+            f"{run.directory} is a run of {run.verb}, which rerun cannot repeat; it repeats {repeatable} (for the last "
+            "training: verb=train)"
+        )
     if run.status != "done":
         raise UserError(f"{run.directory} is not finished ({run.status}); only a finished run can be compared with")
 
@@ -241,14 +244,14 @@ def overrides_of(run: PastRun) -> list[str]:
         (key,) = overridden([word])
         group = key.partition(".")[0]
         if word.startswith("-") or not group or group == "hydra":
-            raise UserError(f"{run.directory / MANIFEST} has an override '{word}', which rerun does not take")
+            raise UserError(f"{run.directory / MANIFEST} has an override '{word}', which rerun does not accept")
         if group not in keys_of(WHERE):
             kept.append(f"init={as_value(init)}" if key == "init" and init.startswith(RUN) else word)
     source = run.manifest.get("run")
     if source is None or "run" not in verb_named(run.verb).keys:
         return kept
     if not (Path(source) / MANIFEST).is_file():
-        raise UserError(f"{run.directory} measured the run in {source}, which is not there any more")
+        raise UserError(f"{run.directory} measured the run in {source}, which no longer exists")
     return [*kept, f"run={as_value(source)}"]
 
 
@@ -262,8 +265,9 @@ def recorded_config_dir(run: PastRun, *, trust: bool) -> str | None:
     folder = folder_of(run) / given
     if not trust or not folder.is_dir():
         raise UserError(
-            f"{run.directory} was made with --config-dir {folder}, whose modules would run: give trust=true to repeat "
-            "it with them, if they are still there, or --config-dir DIR, a folder of your own"
+            f"{run.directory} was made with --config-dir {folder}, and a repetition would run the Python modules "
+            "there: give trust=true to allow this, if the folder still exists, or --config-dir DIR, a folder of your "
+            "own"
         )
     return str(folder)
 

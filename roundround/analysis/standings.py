@@ -198,8 +198,8 @@ def variants_of(words: Sequence[str]) -> list[Variant]:
         key, equals, value = word.partition("=")
         if not equals or not value or key.split(".")[0] not in GROUPS:
             raise UserError(
-                f"{word}: the set fixes everything but {', '.join(GROUPS)}; another set is a yaml of your own, "
-                "bench/NAME.yaml below --config-dir, and set=NAME"
+                f"{word}: the set fixes everything except {', '.join(GROUPS)}; to change more, write a set of your own "
+                "as bench/NAME.yaml below --config-dir, and give set=NAME"
             )
         choices.setdefault(key, []).extend(value.split(",") if "." not in key else [value])
     return [complete(dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]
@@ -313,7 +313,7 @@ def read_standing(path: Path) -> Standing:
         own = {key: values[key] for key in OF_ALL_SEEDS}
         return Standing(**own, numbers=numbers, remarks=values["remarks"], made=made)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is no file of values as roundround bench leaves it: {one_line(error)}") from error
+        raise UserError(f"{path} is not a file of values that roundround bench wrote: {one_line(error)}") from error
 
 
 def stored(name: str, size: str) -> list[Standing]:

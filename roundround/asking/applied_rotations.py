@@ -97,7 +97,7 @@ class Declared:
         # if an encoding changes the embeddings, the input of a layer depends on the positions
         return None if type(encoding).embed is not base.embed else torch.zeros(1, dtype=torch.float64)
 
-    def is_performed(self, turning: Turning) -> bool:
+    def is_applied(self, turning: Turning) -> bool:
         frequencies_P = self.frequencies_P(turning.farthest)
         return frequencies_P is not None and not turning.odd and turning.rotates_at(frequencies_P)
 
@@ -128,7 +128,7 @@ class LayerReport:
     def rotates_alike(self) -> bool:
         """Whether the layer rotates at the declared frequencies in texts of all three measured lengths."""
         seen = self.readings
-        return all(map(self.declared.is_performed, (seen.within, seen.beyond, seen.far)))
+        return all(map(self.declared.is_applied, (seen.within, seen.beyond, seen.far)))
 
     @property
     def factor_is_alike(self) -> bool:
@@ -142,7 +142,7 @@ class LayerReport:
     def n_slow(self) -> int:
         """Pairs that rotate as declared, but too slowly for the measurement to distinguish them from pairs at rest."""
         frequencies_P = self.declared.frequencies_P(self.turning.farthest)
-        if frequencies_P is None or not self.declared.is_performed(self.turning):
+        if frequencies_P is None or not self.declared.is_applied(self.turning):
             return 0
         return max(0, int(torch.count_nonzero(frequencies_P)) - self.turning.n_rotated)
 

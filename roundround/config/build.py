@@ -120,7 +120,7 @@ def target_class(node: DictConfig, family: type) -> type:
     """The class that the node names. Raises UserError if there is none, or if it is no subclass of `family`."""
     name = node.get("_target_")
     if not isinstance(name, str):
-        raise UserError(f"{where(node)} has no _target_; it must name a subclass of {family.__name__}")
+        raise UserError(f"{where(node)} has no _target_; give one that names a subclass of {family.__name__}")
     from hydra.utils import get_class  # Hydra is not imported for verbs that only read runs
 
     try:
@@ -203,7 +203,7 @@ def checked(schema: type[T], cfg: DictConfig, below: str = "") -> T:
         elif node is None and declared[key].default is None:
             values[key] = None
         else:
-            raise UserError(f"{below}{key} must give values by name; it is {node}")
+            raise UserError(f"{below}{key} must map names to values, and it is {node}")
     config = schema(**values)
     config.check()  # type: ignore[attr-defined]
     return config

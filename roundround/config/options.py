@@ -54,7 +54,7 @@ def checked_config_dir(given: str | None) -> str | None:
     for packaged in sorted(conf_dir().rglob("*.yaml")):
         name = packaged.relative_to(conf_dir())
         if (own / name).is_file() and (own / name).read_bytes() != packaged.read_bytes():
-            raise UserError(f"{own / name} would be ignored: roundround has a {name} of its own; rename yours")
+            raise UserError(f"{own / name} would be ignored, because roundround has a {name} of its own; rename yours")
     return str(own)
 
 

@@ -50,8 +50,8 @@ def refuse_foreign(manifest: dict[str, Any], directory: Path) -> None:
     for name, target in foreign_targets(manifest["config"]).items():
         kept = f" ({directory / 'variants'} has the copy that the run kept)" if manifest.get("variants") else ""
         raise UserError(
-            f"the run's {name} is {target}, which is not roundround's; to run that code all the same give trust=true "
-            f"and --config-dir DIR, the folder of {target.partition('.')[0]}{kept}"
+            f"the run's {name} is {target}, whose code is not part of roundround; to run it nevertheless, give "
+            f"trust=true and --config-dir DIR, the folder that contains {target.partition('.')[0]}{kept}"
         )
 
 
@@ -140,7 +140,7 @@ def config_of_run(
     command line changes any other key; the message names these keys.
     """
     if manifest["verb"] != verb:
-        raise UserError(f"{directory} is a run of {manifest['verb']}, and this takes one of {verb}")
+        raise UserError(f"{directory} is a run of {manifest['verb']}; give the directory of a run of {verb}")
     free = {*verb_named(verb).keys_of(HOW, WHERE), *also_free}
     own = own_config(manifest, directory, trust=cfg.trust)
     keys = overridden(overrides)
@@ -150,7 +150,10 @@ def config_of_run(
         for words in (overrides, manifest["overrides"])
     )
     if cfg.resume is not None and "resume" not in keys and typed != recorded:  # a job that resumes its own run
-        raise UserError(f"{directory} holds a run that was started with other settings: {' '.join(sorted(recorded))}")
+        raise UserError(
+            f"{directory} holds a run that was started with other settings: {' '.join(sorted(recorded))}; "
+            "give the same settings, or another folder"
+        )
     of_task = {"model.train_length", "tokenizer"} if own.get("tokenizer") is None else set()  # a task sets these
     give_theta(cfg, OmegaConf.select(own, "pe.theta"))
     before, after = flat(as_dict(own)), flat(as_dict(cfg))
@@ -163,7 +166,9 @@ def config_of_run(
         and not (is_below(key, of_task) and key not in keys)
     ]
     if changed and typed != recorded:  # else a difference comes from a value fixed when the run began, as of init=last
-        raise UserError(f"a resumed run keeps its settings; leave out what changes: {', '.join(changed)}")
+        raise UserError(
+            f"a resumed run keeps its settings, and these would change: {', '.join(changed)}; leave them out"
+        )
     for name in free:
         whole = everything or name in OF_THE_COMMAND
         for key in [name] if whole else [k for k in keys if k == name or k.startswith(name + ".")]:

@@ -54,8 +54,8 @@ class WindowSampler:
         self._groups: list[Group] = []  # of all epochs so far, in order
         if self.group_of(0).n_windows == 0:
             raise UserError(
-                f"the training documents make {sum(self.sizes):,} tokens, fewer than the {length + 1:,} of one window; "
-                f"give more text, or train on shorter windows"
+                f"the training documents have {sum(self.sizes):,} tokens in all, fewer than the {length + 1:,} of one "
+                "window; give more text, or train on shorter windows"
             )
         self._permutations: dict[tuple[int, int], tuple[int, NDArray[np.uint32]]] = {}
 
@@ -358,6 +358,6 @@ def check_one_window(tokens: Tokens, length: int, max_tokens: int | None) -> Non
     n_targets = len(tokens) - 1 if max_tokens is None else min(max_tokens, len(tokens) - 1)
     if n_targets < length:
         raise UserError(
-            f"{n_targets:,} tokens to score are fewer than one window of {length:,}: raise max_tokens (in training "
-            "validation_tokens) or data.held_out, give more text, or choose a shorter length"
+            f"the held-out text gives {n_targets:,} tokens to score, fewer than one window of {length:,}: raise "
+            "max_tokens (in training validation_tokens) or data.held_out, give more text, or choose a shorter length"
         )

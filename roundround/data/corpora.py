@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from roundround.kernels.variants import FinalVariants
 from roundround.support.errors import UserError
 
-MORE_SPACE = "free space there, or choose another folder with to=DIR, or for the cache with ROUNDROUND_CACHE=DIR"
+MORE_SPACE = "free space there, or choose another folder (to=DIR; for the cache: ROUNDROUND_CACHE=DIR)"
 
 
 class Source(FinalVariants, ABC):
@@ -36,7 +36,10 @@ class Corpus(Source):
     def __init__(self, *, held_out: float | None, separate_documents: bool = False) -> None:
         """held_out: the fraction of documents to hold out; None if the class splits them in another way."""
         if not 0 <= (held_out or 0) <= 1:
-            raise ValueError(f"held_out is {held_out}: a fraction of the documents, up to 1 (all, to evaluate)")
+            raise ValueError(
+                f"held_out is {held_out}; give a fraction of the documents, from 0 to 1 (1 holds out all, to evaluate "
+                "on them)"
+            )
         self.held_out, self.separate_documents = held_out, separate_documents
 
     @abstractmethod
@@ -80,7 +83,7 @@ def fingerprint(**fields: object) -> str:
 
 
 @contextmanager
-def reading(what: object, remedy: str = "repair it, or choose other text", *, done: str = "read") -> Iterator[None]:
+def reading(what: object, remedy: str = "repair it, or choose another text", *, done: str = "read") -> Iterator[None]:
     """Turns an OSError into a UserError that names the file or folder and gives a remedy."""
     try:
         yield

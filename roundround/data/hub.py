@@ -97,7 +97,7 @@ class HubRows:
         except (errors.HfHubHTTPError, errors.HFValidationError) as error:
             raise UserError(
                 f"no data set '{self.name}' on the Hugging Face hub with revision {self.revision}, or it is private "
-                f"({first_line(error)}): check {self.key}name and {self.key}revision, or log in"
+                f"({first_line(error)}): check {self.key}name and {self.key}revision, or log in to the hub"
             ) from None
 
     def open(self, columns: Sequence[str]) -> Any:
@@ -125,7 +125,10 @@ class HubRows:
             cached = {Path(file["filename"]).parent.name for file in rows.cache_files}
             if cached != {commit}:
                 found = f"set {self.key}revision={cached.pop()}"
-                raise UserError(f"data set '{self.name}': the cached copy is of another commit; {found}")
+                raise UserError(
+                    f"data set '{self.name}': the Hugging Face hub cannot be reached, and the copy cached here is of "
+                    f"another commit; {found}"
+                )
         check_columns(f"data set '{self.name}'", rows.column_names or list(next(iter(rows))), columns)
         return rows
 
@@ -164,7 +167,9 @@ class Hub(Corpus):
     ) -> None:
         super().__init__(held_out=held_out, separate_documents=separate_documents)
         if document_start is not None and shuffle_seed is not None:
-            raise ValueError(f"shuffle_seed is {shuffle_seed}: null is needed where document_start joins rows in order")
+            raise ValueError(
+                f"shuffle_seed is {shuffle_seed}, but document_start joins rows in their order; give shuffle_seed=null"
+            )
         self.name, self.config, self.split, self.column, self.revision = name, config, split, column, revision
         self.streaming, self.shuffle_seed, self.max_documents = streaming, shuffle_seed, max_documents
         self.document_start = document_start

@@ -81,7 +81,10 @@ def _sources() -> list[tuple[str, Path]]:
         below[:] = [name for name in below if name not in SKIPPED and not name.endswith("-packages")]
         found += [Path(folder, name) for name in names if name.endswith(".py")]
     if not found:
-        raise UserError(f"data=pydoc: no standard library source in {root}; use data=text data.path=FILE instead")
+        raise UserError(
+            f"data=pydoc: there is no source of Python's standard library in {root}; use data=text data.path=FILE "
+            "instead"
+        )
     return sorted((path.relative_to(root).as_posix(), path) for path in found)
 
 

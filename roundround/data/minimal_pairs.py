@@ -50,7 +50,9 @@ class MinimalPairs(Source):
         revision: str | None = None,
     ) -> None:
         if (path is not None and name is not None) or (revision is not None and name is None):
-            raise ValueError("path is for files, name and revision are for a data set of the hub; give one of the two")
+            raise ValueError(
+                "path reads files, and name and revision read a data set of the hub; give path or name, not both"
+            )
         self.path, self.name, self.revision, self.sample = path, name, revision, sample
         self.phenomena, self.n_pairs, self.before = phenomena, pairs, before
 
@@ -80,7 +82,7 @@ class MinimalPairs(Source):
                 found.setdefault(pair.phenomenon, []).append(pair)
         for name in self.phenomena or ():
             if name not in found:
-                raise UserError(f"data.phenomena: there is no '{name}'{nearest(name, found)}")
+                raise UserError(f"data.phenomena: there is no phenomenon '{name}'{nearest(name, found)}")
         kept = found if self.phenomena is None else {name: found[name] for name in dict.fromkeys(self.phenomena)}
         for name, pairs in kept.items():  # evenly spaced, as neighbours in a file are often similar
             n = min(self.n_pairs or len(pairs), len(pairs))
@@ -95,7 +97,10 @@ class MinimalPairs(Source):
                 with text_file(file) as found:
                     sentences = [line.rstrip("\n") for line in found]
                 if len(sentences) % 2:
-                    raise UserError(f"{file}, line {len(sentences)}: a wrong sentence without the right one behind it")
+                    raise UserError(
+                        f"{file}, line {len(sentences)}: no right sentence follows this wrong one; the file needs "
+                        "both, in turn"
+                    )
                 for n in range(0, len(sentences), 2):
                     row = {PHENOMENON: file.stem, BAD: sentences[n], GOOD: sentences[n + 1]}
                     yield pair_of(row, f"{file}, lines {n + 1} and {n + 2}")
@@ -125,5 +130,5 @@ def pair_of(row: Mapping[str, Any], where: str) -> Pair:
     """The pair of a row. Raises UserError if one of the texts is missing."""
     texts = [row[name] for name in COLUMNS]
     if not all(isinstance(text, str) and text.strip() for text in texts):
-        raise UserError(f"{where}: each row needs a text in {', '.join(COLUMNS)}")
+        raise UserError(f"{where}: a text is missing; each row needs one in each of the columns {', '.join(COLUMNS)}")
     return Pair(*map(well_formed, texts))

@@ -75,8 +75,8 @@ class Prepared(Corpus):
         if not isinstance(recipe, OfCorpus) and recipe.identity() not in known:
             raise UserError(
                 f"{self.path} was prepared with another tokenizer than the one asked for; leave tokenizer= out, or "
-                "prepare the corpus with that one (of a pretrained model: with model.special_tokens=plain, as it was "
-                "prepared)"
+                "prepare the corpus again with that tokenizer (corpora are prepared with special tokens as plain "
+                "text, so a pretrained model needs model.special_tokens=plain)"
             )
 
     def texts(self) -> Iterator[str]:
@@ -110,12 +110,15 @@ class Mixture(Corpus):
         super().__init__(held_out=None, separate_documents=separate_documents)
         if not sources or weights.keys() != sources.keys():
             raise ValueError(
-                f"weights are for {sorted(weights)} and sources are {sorted(sources)}: give each source a weight"
+                f"weights names {sorted(weights)} and sources names {sorted(sources)}; give each source a weight"
             )
         if not all(0 <= weight < math.inf for weight in weights.values()) or not any(weights.values()):
-            raise ValueError(f"weights are {weights}: numbers from 0, and one above 0, are allowed")
+            raise ValueError(f"weights are {weights}; each must be a number of at least 0, and one of them above 0")
         if any(source.separate_documents for source in sources.values()):
-            raise ValueError("sources cannot keep documents apart by themselves: give data.separate_documents=true")
+            raise ValueError(
+                "separate_documents=true is set for one source, but it holds for all; give "
+                "data.separate_documents=true instead"
+            )
         total = sum(weights.values())
         self.sources = {name: source for name, source in sources.items() if weights[name] > 0}
         self.shares = [weights[name] / total for name in self.sources]
@@ -212,8 +215,9 @@ class TokenData:
         if mean >= MUCH_SHORTER * length:
             return None
         return (
-            f"documents have {mean:,.0f} tokens on average and the context {length:,}, so that most of a window is "
-            "other documents; in plain text data.split_regex says where a document ends (null: where its file ends)"
+            f"documents have {mean:,.0f} tokens on average and the context has {length:,}, so most of a window is text "
+            "of other documents; in plain text, data.split_regex says where a document ends (null: at the end of its "
+            "file)"
         )
 
 
@@ -233,9 +237,9 @@ def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, need
     for split in needs:
         if counts[split] == 0:
             raise UserError(
-                f"the corpus has {sum(counts.values())} documents and none to "
-                f"{'train on' if split == 'train' else 'hold out'} at data.held_out={corpus.held_out}; change that "
-                "fraction, or cut the text into more documents (data=text: data.split_regex)"
+                f"the corpus has {sum(counts.values())} documents, and none to "
+                f"{'train on' if split == 'train' else 'hold out'} with data.held_out={corpus.held_out}; change "
+                "data.held_out, or cut the text into more documents (data=text: data.split_regex)"
             )
     some = ready.held_out if isinstance(ready.train, Mix) or "train" not in needs else ready.train
     check_known(np.asarray(some[:SAMPLE]), unknown_token(ready.tokenizer, ready.end_of_document), "the corpus")

@@ -32,7 +32,7 @@ Array = NDArray[np.unsignedinteger[Any]]
 GROUP = 16  # shards whose windows are shuffled together: up to 700 MiB of text; a GiB in corpora of more shards
 CACHE_BYTES = 20 * 10**9  # of copies of shards from addresses, if the corpus gives no limit
 MOST_OPEN = 64  # files
-AGAIN = "roundround prepare with the same data= and to= makes it again"
+AGAIN = "to make it again, give roundround prepare the same data= and to="
 BLOCK = 1 << 20  # values
 
 
@@ -136,7 +136,9 @@ def open_store(address: str, option: str) -> Store:
         return Store(os.path.abspath(home_expanded(address.removeprefix("file://"), option)))
     check_no_credentials(address, option)
     if "?" in address:
-        raise UserError(f"{option}: an address with a query would be recorded; give it without one")
+        raise UserError(
+            f"{option}: the part of the address behind ? would be recorded with the run; give the address without it"
+        )
     return Store(address)
 
 
@@ -199,7 +201,9 @@ class Shards:
                     with reading(where, AGAIN):
                         file.store.fetch(file.name, temporary)
                     if sha256(temporary) != file.sha256:
-                        raise UserError(f"{where}: it has other bytes than were written; {AGAIN}")
+                        raise UserError(
+                            f"{where}: the file is not the one that was written (its sha256 differs); {AGAIN}"
+                        )
                     os.replace(temporary, path)
                 os.utime(path)
                 opened = OpenFile(path)

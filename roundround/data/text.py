@@ -74,7 +74,9 @@ def join_columns(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> 
     for name in columns:
         if not isinstance(row[name], str | None):
             found = type(row[name]).__name__
-            raise UserError(f"{where}: column '{name}' holds {found}, not text; choose with data.column")
+            raise UserError(
+                f"{where}: column '{name}' holds {found}, not text; choose a column of text with data.column"
+            )
     return "\n".join(row[name] for name in columns if row[name] is not None)
 
 
@@ -83,7 +85,10 @@ def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) ->
     for name in columns:
         if present.count(name) != 1:
             names = ", ".join(column[:SHOWN] for column in present)
-            raise UserError(f"{where}: no column '{name}', or two; choose with data.column (there are: {names})")
+            raise UserError(
+                f"{where}: there is no column '{name}', or there are two; choose one with data.column (columns: "
+                f"{names})"
+            )
 
 
 def rows_of(path: Path, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Iterator[Row]:
@@ -134,7 +139,7 @@ def _table(path: Path, columns: Sequence[str]) -> Iterator[Row]:
             check_columns(str(path), header, columns)
             for fields in rows:
                 if len(fields) != len(header):
-                    raise csv.Error(f"{len(fields)} fields, where the first row has {len(header)}")
+                    raise csv.Error(f"this line has {len(fields)} fields, and the first row has {len(header)}")
                 yield f"{path}, line {reader.line_num}", dict(zip(header, fields, strict=True))
         except csv.Error as error:
             raise UserError(f"{path}, line {reader.line_num}: not a valid table ({error})") from None
@@ -184,7 +189,7 @@ class TextFiles(Corpus):
     ) -> None:
         super().__init__(held_out=held_out, separate_documents=separate_documents)
         if not all(path) or not path:
-            raise ValueError("path is empty, or an entry of it; give files, folders or globs: data.path=a.txt,folder")
+            raise ValueError("path, or an entry of it, is empty; give files, folders or globs: data.path=a.txt,folder")
         self.path, self.column, self.split_regex, self.max_chars = path, column, split_regex, max_chars
         self.keep_chars = keep_chars
         self._separator = compiled("split_regex", split_regex)
@@ -231,12 +236,17 @@ def _expand(entry: str, *, says: bool) -> list[Path]:
     files = [file for match in matches for file in (_below(match) if match.is_dir() else [match])]
     usable = [file for file in files if file.suffix.lower() in ENDINGS and check_is_file(file).st_size > 0]
     if not usable:
-        what = "nothing to read in" if files else "no file, folder or glob match at"
-        raise UserError(f"data.path: {what} '{entry}' (supported, where not empty: {', '.join(ENDINGS)})")
+        what = "nothing to read in" if files else "there is no file, no folder and no match of a glob at"
+        raise UserError(
+            f"data.path: {what} '{entry}'; give files that are not empty and end in one of {', '.join(ENDINGS)}"
+        )
     left_out = Counter(file.suffix or file.name for file in files if file.suffix.lower() not in ENDINGS)
     if says and left_out:
         endings = ", ".join(f"{ending} ({n:,})" for ending, n in left_out.most_common())
-        print_status(f"{entry}: left out, because of the ending: {endings}; read are {', '.join(ENDINGS)}")
+        print_status(
+            f"{entry}: files left out because of their endings: {endings}; the endings that are read: "
+            f"{', '.join(ENDINGS)}"
+        )
     return usable
 
 

@@ -112,8 +112,8 @@ def read_entry(store: Store) -> Entry:
         raise
     except Exception as error:  # OSError, a key or type that is not there, the plain Exception of tokenizers
         raise UserError(
-            f"{store.address}: not a whole prepared corpus ({one_line(error)}); make it, or its damaged shards, with "
-            f"roundround prepare data=... to={store.address}"
+            f"{store.address} is not a complete prepared corpus ({one_line(error)}); to make it, or only its damaged "
+            f"shards, type roundround prepare data=... to={store.address}"
         ) from error
 
 
@@ -169,7 +169,7 @@ def _build(
     for path in leftovers(store.path, ["*.json"]) if store.path is not None else []:
         path.unlink()
     sizes = store.sizes()
-    log.info("tokenising the corpus once; kept in %s", store.address)
+    log.info("tokenising the corpus once; the tokens are kept in %s", store.address)
     whole: dict[int, dict[str, Any]] = {}
     with reading(store.address, MORE_SPACE, done="written"), store.scratch(cache_dir) as scratch:
         about, vocabulary = _begin(corpus, wanted, recipe, store)

@@ -105,7 +105,7 @@ class BPE(TokenizerRecipe):
     def __init__(self, *, vocab_size: int, max_train_bytes: int) -> None:
         if vocab_size <= N_BYTES:
             raise ValueError(
-                f"vocab_size is {vocab_size}: numbers from {N_BYTES + 1} are allowed, a token for each byte"
+                f"vocab_size is {vocab_size}; it must be at least {N_BYTES + 1}, so that each byte has a token"
             )
         self.vocab_size, self.max_train_bytes = vocab_size, max_train_bytes
 
@@ -162,8 +162,8 @@ class HuggingFace(TokenizerRecipe):
                 if is_folder or not hub_is_reachable():
                     break
         raise UserError(
-            f"tokenizer '{self.name}' cannot be loaded ({reason}); set tokenizer.name to a folder or to a model of the "
-            "Hugging Face hub, if that can be reached, or use tokenizer=bpe or tokenizer=bytes"
+            f"tokenizer '{self.name}' cannot be loaded ({reason}); set tokenizer.name to a folder, or to a model of "
+            "the Hugging Face hub if the hub can be reached, or use tokenizer=bpe or tokenizer=bytes"
         )
 
 
@@ -175,7 +175,7 @@ class OfCorpus(TokenizerRecipe):
         return fingerprint(tokenizer="of the corpus")
 
     def build(self, texts: Iterable[str]) -> Vocabulary:
-        raise UserError("tokenizer=prepared is for data=prepared; give tokenizer=bpe or tokenizer=bytes")
+        raise UserError("tokenizer=prepared is only for data=prepared; give tokenizer=bpe or tokenizer=bytes")
 
 
 @final
@@ -239,7 +239,8 @@ def vocabulary_of(
     end, own = tokenizer.eos_token_id if end_of_document is None else end_of_document, tokenizer.backend_tokenizer
     if end is None or own.id_to_token(end) is None:
         raise UserError(
-            f"tokenizer '{name}' has no token that ends a text (it says {end}); choose another tokenizer.name"
+            f"tokenizer '{name}' has no token that ends a text (its end-of-sequence token is {end}); choose another "
+            "tokenizer.name"
         )
     return open_vocabulary(Tokenizer.from_str(own.to_str()), end, reads_special_tokens=reads_special_tokens)
 
@@ -266,9 +267,9 @@ def check_known(ids: Sequence[int] | NDArray[Any], unknown: int | None, what: st
     unknown: the id of the unknown token; None if there is none.
     """
     share = float(np.mean(np.asarray(ids) == unknown)) if unknown is not None and len(ids) else 0.0
-    line = f"the tokenizer cannot read {share:.0%} of the tokens of {what}"
+    line = f"the tokenizer does not know {share:.0%} of the tokens of {what}"
     if share > 0.5:
-        raise UserError(f"{line}; give a text that it was made for, or a model with another tokenizer")
+        raise UserError(f"{line}; give a text for which it was made, or a model with another tokenizer")
     if share > MANY_UNKNOWN:
         print_status(line)
 

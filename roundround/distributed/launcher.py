@@ -112,8 +112,8 @@ def check_alone(verb: str, sharing: Sequence[str]) -> None:
     if launched.rank != 0:
         raise AlreadyReported
     raise UserError(
-        f"this runs in one process and {launched.launcher} started {launched.n_processes}; start it alone "
-        f"({', '.join(sharing)} share their work)"
+        f"this verb runs in one process, but {launched.launcher} started {launched.n_processes}; start it without a "
+        f"launcher ({', '.join(sharing)} can share their work among processes)"
     )
 
 

@@ -117,8 +117,8 @@ class Peers:
                     raise self.killed(0) from error
                 if self.holds_store or time.monotonic() > deadline:
                     raise UserError(
-                        f"{self.name(self.rank)} does not reach the first at {host}:{port} ({one_line(error)[:100]}); "
-                        "MASTER_ADDR and MASTER_PORT set it"
+                        f"{self.name(self.rank)} cannot connect to the first process at {host}:{port} "
+                        f"({one_line(error)[:100]}); give its address with MASTER_ADDR and MASTER_PORT"
                     ) from error
                 time.sleep(0.1)
         return PrefixStore(name_of_run(launched), store)
@@ -133,7 +133,7 @@ class Peers:
                 if here != there:
                     return (
                         f"{key} is {printable(here, 80)} on rank 0 and {printable(there, 80)} on {self.name(rank)}; "
-                        "start all with the same words"
+                        "start all processes with the same command"
                     )
         return None
 
@@ -150,7 +150,7 @@ class Peers:
             if rank in self.gone:
                 raise self.killed(rank)
             if time.monotonic() - began > SECONDS_TO_COME:
-                raise UserError(f"{self.name(rank)} did not come within {SECONDS_TO_COME:g} seconds")
+                raise UserError(f"{self.name(rank)} did not start within {SECONDS_TO_COME:g} seconds")
             time.sleep(0.05)
 
     # -- working together

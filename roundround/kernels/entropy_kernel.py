@@ -280,15 +280,15 @@ def serves(q_BHQC: Tensor, keys: Keys) -> bool:
 def unmet(q_BHQC: Tensor, keys: Keys) -> str | None:
     """The requirement of the kernels that this call does not meet, for the warning; None if they compute the call."""
     if q_BHQC.dtype not in DTYPES:
-        return "takes float32 and half precision alone"
+        return "takes only float32 and half precision"
     if q_BHQC.shape[-1] > MOST_CHANNELS:
-        return f"takes at most {MOST_CHANNELS} channels a head, not {q_BHQC.shape[-1]}"
+        return f"takes at most {MOST_CHANNELS} channels per head, not {q_BHQC.shape[-1]}"
     if keys.chunks_are_shifted:
-        return "takes no chunks beside padding"
+        return "takes no chunks together with padding"
     if keys.n_queries > keys.n_keys:
         return "takes no more queries than keys"
     if keys.documents is not None:
-        return "takes one document a row"
+        return "takes only one document in each row"
     return None
 
 

@@ -29,7 +29,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 CHANNELS = (16, 256)  # fewest and most
 BLOCK = 128  # rows and keys of a block of the mask
 RECOMPILATIONS = 256  # each function of the logits and number of channels needs one; PyTorch's default limit is 8
-INSTEAD = "attention runs in the form that other devices have"
+INSTEAD = "attention is computed as on other devices"
 
 # the logit of batch b, head h, query i and key j -> the logit to use instead
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -153,13 +153,13 @@ def unmet(q_BHQC: Tensor, keys: Keys) -> str | None:
     """The requirement of FlexAttention that this call does not meet, for the warning; None if it computes the call."""
     fewest, most = CHANNELS
     if q_BHQC.dtype not in DTYPES and q_BHQC.device.type == "cuda":
-        return "takes float32 and half precision alone"
+        return "takes only float32 and half precision"
     if not fewest <= q_BHQC.shape[-1] <= most and q_BHQC.device.type == "cuda":
-        return f"takes {fewest} to {most} channels a head, not {q_BHQC.shape[-1]}"
+        return f"takes {fewest} to {most} channels per head, not {q_BHQC.shape[-1]}"
     if keys.chunks_are_shifted:
-        return "takes no chunks beside padding"
+        return "takes no chunks together with padding"
     if keys.n_queries > keys.n_keys or keys.documents is not None:
-        return "is used where queries are the last tokens of one document"
+        return "is used only if the queries are the last tokens of one document"
     return None
 
 

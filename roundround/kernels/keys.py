@@ -72,7 +72,7 @@ class Keys:
                 raise ValueError(f"{name}={value} must be at least 1: a query sees itself")
         alone = self.causal and self.valid_BK is None and self.n_queries == self.n_keys
         if self.documents is not None and not alone:
-            raise ValueError("documents= is for causal attention without padding or a cache")
+            raise ValueError("documents= needs causal attention, without padding and without a cache")
 
     @property
     def n_queries(self) -> int:
@@ -112,7 +112,9 @@ class Keys:
         if window is None and chunk is None and not self.is_local:
             return self
         if self.chunk is not None and chunk is not None and chunk != self.chunk:
-            raise ValueError(f"chunks of {chunk} within chunks of {self.chunk} tokens")
+            raise ValueError(
+                f"a layer asks for chunks of {chunk} tokens, but the keys are already in chunks of {self.chunk} tokens"
+            )
         windows = [w for w in (self.window, window) if w is not None and w < self.n_keys]
         chunks = [c for c in (self.chunk, chunk) if c is not None and self.chunks_hide(c)]
         return replace(self, window=min(windows, default=None), chunk=min(chunks, default=None))

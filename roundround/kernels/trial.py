@@ -107,7 +107,7 @@ def check(
     for what, mine, its, bound in compared:
         error = float((mine.detach().double() - its.detach()).norm() / its.detach().norm())
         if not error <= bound:
-            raise ArithmeticError(f"its {what} is off by {error:.1e} of its size")
+            raise ArithmeticError(f"its {what} differs from the exact one by {error:.1e} of the exact one's size")
 
 
 def log(kernel: str) -> str:

@@ -18,8 +18,9 @@ class FinalVariants:
             if "__final__" in vars(final):
                 bases = [base.__name__ for base in final.__mro__[1:] if FinalVariants in base.__mro__[1:]]
                 raise TypeError(
-                    f"{cls.__name__} derives from {final.__name__}, which is final and for which it would be taken: "
-                    f"derive it from {' or '.join(bases)}, give it a {final.__name__} as an attribute, and call that"
+                    f"{cls.__name__} derives from {final.__name__}, which is final, because a subclass would be "
+                    f"mistaken for it; derive from {' or '.join(bases)} instead, give the class a {final.__name__} as "
+                    "an attribute, and call that"
                 )
 
 

@@ -122,7 +122,7 @@ def mlp_of(kind: str, d_model: int, d_mlp: int, *, geglu: bool, bias: bool) -> n
     if kind not in ("gated", "relu_squared"):
         raise ValueError(f"mlp={kind} must be gated or relu_squared")
     if kind == "relu_squared" and geglu:
-        raise ValueError("geglu=true is of mlp=gated; give geglu=false")
+        raise ValueError("geglu=true needs mlp=gated; give mlp=gated, or geglu=false")
     if not d_mlp:
         return None
     return MLP(d_model, d_mlp, geglu=geglu, bias=bias) if kind == "gated" else SquaredReLU(d_model, d_mlp, bias=bias)
@@ -220,16 +220,20 @@ def order_of_layers(
     """
     unknown = [name for name in (*order, last) if name not in (*kinds, None)]
     if unknown or not order:
-        raise ValueError(f"order and last name {unknown or 'no kind'}; the kinds are {', '.join(kinds)}")
+        raise ValueError(
+            f"order and last name {unknown or 'no kind'}; they must name kinds of layers: {', '.join(kinds)}"
+        )
     if whole and n_layers % len(order):
-        raise ValueError(f"its order of {len(order)} layers does not divide n_layers={n_layers}")
+        raise ValueError(
+            f"order names {len(order)} layers, which does not divide n_layers={n_layers}; change one of the two"
+        )
     names = [order[layer % len(order)] for layer in range(n_layers)]
     if last is not None:
         names[-1] = last
     unused = [name for name in kinds if name not in names]
     if unused:
         raise ValueError(
-            f"no layer of n_layers={n_layers} is of the kind {unused[0]}; its order has {len(order)} layers"
+            f"none of the n_layers={n_layers} layers is of the kind {unused[0]}; order names {len(order)} layers"
         )
     return names
 

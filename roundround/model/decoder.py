@@ -202,7 +202,10 @@ class Decoder(nn.Module):
         encodings = self.all_encodings
         if cache is not None:
             if step is not None or ends_BT is not None:
-                raise ValueError("a cache is for one text at positions that are not drawn: give no step= or ends_BT=")
+                raise ValueError(
+                    "a cache holds one text at fixed positions; leave out step= (drawn positions) and ends_BT= "
+                    "(several documents)"
+                )
             pos_BT, valid_BT = cache.place(tokens_BT, pos_BT, valid_BT), None
         keys = self.keys(tokens_BT, step, pos_BT, valid_BT, ends_BT)  # of each encoding
         x_BTD = self.embed_tokens(tokens_BT)
@@ -244,8 +247,9 @@ class Decoder(nn.Module):
             own = type(encoding)
             if own.prepare_layer is not base.prepare_layer and own.continued is base.continued:
                 raise ValueError(
-                    f"{own.__name__} reads the input of a layer (prepare_layer) and does not say what of it a cache "
-                    "carries on (continued); it has no cache"
+                    f"{own.__name__} reads the input of a layer in prepare_layer, so a cache needs its method "
+                    "`continued`, which says what to keep of that input; it has none, so it cannot be used with a "
+                    "cache"
                 )
         layers = []
         for softmax, kind in zip(self.normalisers, self.kinds, strict=True):
@@ -341,7 +345,7 @@ def encodings_of(
         else:
             of_layer.append(first_of[alike])
     if sum(made[own].draws_positions for own in set(leaders)) > 1:
-        raise ValueError("the encodings of two kinds of layers draw positions; let one of them do so")
+        raise ValueError("the encodings of two kinds of layers draw positions, but only one may; change one of them")
     return made, of_layer, leaders
 
 
@@ -356,7 +360,9 @@ def keys_of(
     """The tokens' positions for an encoding, and which token sees which; the arguments are as in `Decoder.hidden`."""
     if ends_BT is not None:
         if pos_BT is not None or valid_BT is not None:
-            raise ValueError("ends_BT= says where tokens stand and what they see; give no pos_BT= or valid_BT=")
+            raise ValueError(
+                "ends_BT= fixes the positions of the tokens and what they see; leave out pos_BT= and valid_BT="
+            )
         documents = documents_of(ends_BT, lambda pos_1T: encoding.positions(pos_1T, step))
         return Keys(q_pos_BQ=documents.pos_BT, k_pos_BK=documents.pos_BT, documents=documents)
     if pos_BT is None:

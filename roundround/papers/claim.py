@@ -227,19 +227,19 @@ def figures_of(names: Iterable[str]) -> dict[str, Figure]:
 
 LEARNED = 0.99  # exact match within the trained lengths, below which longer ones say nothing: docs/results/length.md
 
-RULE = f"""Each number is judged by the 95 % interval of its difference from the published value; the error of the
-published value is taken in where it is known. The margin stands beside the number. The margins were written down with
-this rule, from what the papers claim; most numbers of the page were known by then.
+RULE = f"""Each number is judged by the 95 % interval of its difference from the published value; the interval
+includes the error of the published value if that is known. The margin stands beside the number. The margins were
+written down with this rule, from what the papers claim; most numbers of the page were known by then.
 
 - *{AGREES}*: the whole interval is within the margin.
 - *{DIFFERS}*: the whole interval is outside it.
-- *{SIGN_AGREES}*: neither, but the interval of an effect leaves out 0, on the published side. Where the paper states a
-  direction and no number, more than this is not possible.
-- *{NOT_TOLD_APART}*: anything else, also a number whose interval is not known.
+- *{SIGN_AGREES}*: neither, but the whole interval of an effect lies on the published side of 0. If the paper states
+  a direction and no number, no better verdict is possible.
+- *{NOT_TOLD_APART}*: anything else, and any number whose interval is not known.
 
 An item gets the verdict of its worst number, in the order *{AGREES}*, *{SIGN_AGREES}*, *{NOT_TOLD_APART}*,
-*{DIFFERS}*. It is *{NOT_TESTED}* where another pretrained model stands in for the paper's, or where the exact match of
-a task is below {LEARNED} within its trained lengths; *{DRAWN}* where a sketch or a listing is compared with itself;
+*{DIFFERS}*. It is *{NOT_TESTED}* if another pretrained model stands in for the paper's, or if the exact match of
+a task is below {LEARNED} within its trained lengths; *{DRAWN}* if a sketch or a listing is compared with itself;
 *{NOT_RUN}* otherwise. Only *{DIFFERS}* makes `roundround reproduce` end with exit code 1.
 """
 

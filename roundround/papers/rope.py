@@ -544,10 +544,10 @@ def thm_6_1() -> Finding:
     return Finding(
         comparisons,
         {"rope.thm_6_1": Panel("N g in radians", "share of draws with a losing order", curves, log="x")},
-        f"{DRAWS} draws of {TOKENS} keys of random phases and norms, and of a target with 0.99 of the weight at "
-        "its best place, where it begins. In every second draw the others are longer, and turned away from the "
-        "query where they stand. Then come the proof's swaps: the target to where its logit is negative, and if it "
-        "still has more than half, the longest other key to where its own is largest.",
+        f"Each of {DRAWS} draws has {TOKENS} keys with random phases and norms, and a target that begins at its best "
+        "place, with 0.99 of the weight. In every second draw the other keys are longer, and turned away from the "
+        "query. Then the proof's swaps are made: the target moves to where its logit is negative; if it still has "
+        "more than half of the weight, the longest other key moves to where its own logit is largest.",
     )
 
 
@@ -694,9 +694,9 @@ def table_1() -> Finding:
     return Finding(
         comparisons,
         {"rope.table_1": Panel("distance of the target in tokens", "its weight", curves)},
-        "Each cell is one head. That no head of NoPE has positions is Proposition 5.2, and that no pair of RoPE "
-        "keeps its target is Theorem 6.1. What p-RoPE keeps at any distance is the order of two keys; among n keys "
-        "the weight still falls as 1/n, by Lemma 2.1 of arXiv:2410.01104.",
+        "Each cell is one head. Proposition 5.2 says that no head of NoPE has positions, Theorem 6.1 that no pair of "
+        "RoPE keeps its target. p-RoPE keeps the order of two keys at any distance; among n keys the weight still "
+        "falls as 1/n, by Lemma 2.1 of arXiv:2410.01104.",
     )
 
 

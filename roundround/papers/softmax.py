@@ -192,9 +192,10 @@ def thm_2_2() -> Finding:
     ]  # fmt: skip
     some = torch.unique(torch.logspace(0, math.log2(LONGEST), 60, base=2).long())
     remark = (
-        f"Of {LAYERS} layers with random weights, the queries and keys of each head scaled so that its weights "
-        f"alone bound delta by {DELTA}. Texts: 2 of random tokens, and {len(ODD_AT)} of equal tokens "
-        "with an odd one. The first head of the first layer looks for the odd token and attains the bound on delta."
+        f"The model has {LAYERS} layers with random weights; the queries and keys of each head are scaled so that its "
+        f"weights alone bound delta by {DELTA}. There are 2 texts of random tokens, and {len(ODD_AT)} texts of equal "
+        "tokens with an odd one. The first head of the first layer looks for the odd token and attains the bound on "
+        "delta."
     )
     curves = [
         Curve(f"layer {layer}, random texts", some, of_BHN[len(ODD_AT) :].amax((0, 1))[some - 1])

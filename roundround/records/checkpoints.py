@@ -275,8 +275,8 @@ def join_optimizer(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) ->
 def damaged(folder: Path, name: str) -> UserError:
     """The error for a file that is truncated, changed or missing."""
     return UserError(
-        f"{folder / name} is damaged or gone; delete {folder} to resume from the checkpoint before it, or evaluate "
-        "another one with checkpoint="
+        f"{folder / name} is damaged or gone; delete {folder} to resume from the checkpoint before it, or choose "
+        "another checkpoint to evaluate with checkpoint="
     )
 
 
@@ -292,7 +292,7 @@ def check_weights(model: nn.Module, weights: Mapping[str, Tensor | torch.Size], 
     given = {name: list(of.shape if isinstance(of, Tensor) else of) for name, of in weights.items()}
     wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
     if wrong:
-        sizes = f"{given.get(wrong[0], 'missing')} there and {own.get(wrong[0], 'missing')} in the model"
+        sizes = f"{given.get(wrong[0], 'missing')} in the file and {own.get(wrong[0], 'missing')} in the model"
         raise UserError(f"{folder / WEIGHTS} does not fit the model of the run: {wrong[0]} is {sizes}")
 
 

@@ -23,7 +23,7 @@ from roundround.support.console import print_status
 from roundround.support.errors import UserError, one_line
 from roundround.support.files import home_expanded, parse_json, read_text
 
-ONE_RUN = "resume= continues one run; leave out -m, and an experiment= that is a sweep"
+ONE_RUN = "resume= continues a single run; leave out -m, and any experiment= that is a sweep"
 
 
 def is_date(value: Any) -> bool:
@@ -67,7 +67,7 @@ def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequen
         directory = find_run(resume, outputs, verb, done=False)
         found = read_manifest(directory)["verb"]
         if found != verb:  # refused before Hydra writes its log there
-            raise UserError(f"{directory} is a run of {found}, and this takes one of {verb}")
+            raise UserError(f"{directory} is a run of {found}; give the directory of a run of {verb}")
         refuse_links(directory)
         return str(directory)
     if started_again():
@@ -93,7 +93,10 @@ def sweep_directory(outputs: str, verb: str) -> str:
     """
     launched = launched_from_outside()
     if launched is not None and "SUBMITIT_EXECUTOR" not in os.environ:
-        raise UserError(f"{launched.launcher} starts the processes of one run; leave out -m, or start a run at a time")
+        raise UserError(
+            f"{launched.launcher} starts the processes of one run, but -m asks for several runs; leave out -m, or "
+            "start one run at a time"
+        )
     return str(claim(runs_of(outputs, verb), datetime.now(), suffix="-sweep"))
 
 
@@ -130,12 +133,15 @@ def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path
     kind, before = "finished " if done else "", int(named[1] or 0)
     if before >= len(found):
         raise UserError(
-            f"no {kind}{verb} run {reference} under {folder}, which has {len(found)}; start one with: roundround {verb}"
+            f"there is no {kind}{verb} run {reference} under {folder} (such runs there: {len(found)}); start one with: "
+            f"roundround {verb}"
         )
     taken = found[-1 - before]
     newer = [run for run in runs if run > taken and run not in found]
     if newer:
-        print_status(f"{reference} is {taken[1]}; {newer[-1][1]} is newer and not finished ({newer[-1][2]})")
+        print_status(
+            f"{reference} means {taken[1]}, because {newer[-1][1]}, which is newer, is not finished ({newer[-1][2]})"
+        )
     return taken[1]
 
 
@@ -178,7 +184,9 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else one_line(error)
         raise UserError(f"{directory} is not a run directory: its {MANIFEST} cannot be read: {reason}") from error
     if not isinstance(manifest, dict) or not manifest.keys() >= NEEDED:
-        raise UserError(f"{path} is not a manifest of roundround: it has not all of {', '.join(sorted(NEEDED))}")
+        raise UserError(
+            f"{path} is not a manifest of roundround: it lacks at least one of the keys {', '.join(sorted(NEEDED))}"
+        )
     for _, node in nodes_in(manifest["config"]):
         if isinstance(node.get("_target_"), str):
             node["_target_"] = today(node["_target_"])
@@ -191,5 +199,8 @@ def refuse_links(directory: Path) -> None:
     for folder, folders, files in os.walk(directory):
         for path in (Path(folder, name) for name in [*folders, *files]):
             if path.is_symlink() and not path.resolve().is_relative_to(inside):
-                raise UserError(f"{path} is a link that leads out of the run; replace it by what it leads to")
+                raise UserError(
+                    f"{path} is a link to something outside the run directory; replace the link by a copy of what it "
+                    "points to"
+                )
         folders[:] = [name for name in folders if name != "wandb"]

@@ -185,8 +185,8 @@ def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -
         listed = ", ".join(name for name in names if differs(now.get(name), folder / name, kept.get(name)))
         if listed:
             found.append(
-                f"{target} is not as {directory} was made with: {listed} changed; the kept source is in {folder}: "
-                f"give --config-dir {folder} to use it"
+                f"the code of {target} is not the code that {directory} was made with: {listed} changed. The run's own "
+                f"copy is in {folder}: give --config-dir {folder} to use it"
             )
     return found
 
@@ -240,4 +240,4 @@ def refuse_changed(directory: Path, manifest: dict[str, Any]) -> None:
     """Raises UserError if the code of a class of a run that is to be resumed has changed."""
     of_numbers = {name: node for name, node in manifest["config"].items() if name != "logger"}
     for line in changes(directory, manifest, of_numbers):
-        raise UserError(f"a resumed run keeps its code, and {line}, or start a new run")
+        raise UserError(f"a resumed run must keep its code, but {line}, or start a new run")

@@ -142,7 +142,7 @@ class Invocation:
         return (
             own
             if self.sweep is None
-            else f"{own}; the sweep goes on by the same words and hydra.sweep.dir={self.sweep}"
+            else f"{own}; to continue the sweep, give its command again with hydra.sweep.dir={self.sweep}"
         )
 
 

@@ -116,8 +116,8 @@ class Standings:
         for remark in self.remarks() if self.sentences() else []:
             print_status(remark)
         print_status(
-            f"+ better, - worse than {self.baseline.name}: paired by seed, p < {SIGNIFICANT} after Holm; all "
-            f"numbers, with their intervals, are in {CSV} of the run"
+            f"+ is better, - is worse than {self.baseline.name}: paired by seed, p < {SIGNIFICANT} after Holm; all "
+            f"numbers, with their intervals, are in the file {CSV} of the run"
         )
 
     def overview(self) -> Table:
@@ -167,9 +167,9 @@ def view(files: RunFiles, records: list[Record]) -> View:
         return View([])
     files.remarks.extend(about["remarks"])
     note = (
-        "Each number is the mean over the seeds. A cell is coloured if its difference from "
-        f"{about['baseline']} is significant (p < {SIGNIFICANT}, paired by seed, Holm over the row's numbers): blue "
-        "and + is better, orange and - is worse. A number's name leads to the curves."
+        f"Each number is the mean over the seeds. A cell is coloured if its difference from {about['baseline']} is "
+        f"significant (p < {SIGNIFICANT}, paired by seed, with Holm's correction over the row's numbers): blue and + "
+        "mean better, orange and - mean worse. The name of a number leads to its curves."
     )
     columns = [(column["name"], part["question"]) for part in about["parts"] for column in part["columns"]]
     rows: dict[str, list[dict[str, str]]] = {}

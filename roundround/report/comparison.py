@@ -326,7 +326,7 @@ def by_length(
     if differences:
         label, name, title = f"difference of {label}", f"{name}_difference", f"{title}: difference to the baseline"
         curves.append(({}, Curve("baseline", ticks, [0.0] * len(ticks), reference=True)))
-        note = "Means over the seeds that both have, of this minus the baseline; the band is their 95 % interval."
+        note = "Means over the common seeds of the difference from the baseline; the band is their 95 % interval."
     of_task = about.get("of_tasks") is True
     options: dict[str, Any] = {
         "log": ("x" if ticks[-1] > NARROW * ticks[0] > 0 else "") + ("y" if wide and not share else ""),
@@ -407,7 +407,7 @@ def matrices(rows: Sequence[Record], title: str, name: str) -> list[Drawing]:
             )
         )  # fmt: skip
     star = f" * p (Holm) < {SIGNIFICANT} against the baseline." if any(map(star_of, rows)) else ""
-    note = f"Mean over seeds of at most {CELLS} x {CELLS} settings; the stronger the colour, the better.{star}"
+    note = f"Mean over seeds, for at most {CELLS} x {CELLS} settings; the stronger the colour, the better.{star}"
     return [Drawing(name, title, panels, "Two settings crossed", note)]
 
 

@@ -240,7 +240,7 @@ def of_pairs(records: Sequence[Record], trained: Lengths) -> list[Panel]:
     by_rank = Panel(
         "phenomena, by their accuracy", "share right", [*curves, chance(1, len(order))],
         title="Right sentences by phenomenon", possible=(0.0, 1.0), whole=True,
-        note="The table names the phenomena; the band is the 95 % interval over the pairs of one.",
+        note="The table names the phenomena; the band is the 95 % interval over the pairs of each.",
     )  # fmt: skip
     if len(prefixes) < 2:
         return [by_rank]
@@ -248,7 +248,7 @@ def of_pairs(records: Sequence[Record], trained: Lengths) -> list[Panel]:
     far = Panel(
         "tokens of text before the sentence", "share right", [over_all, chance(prefixes[0], prefixes[-1])],
         title="Right sentences by distance", possible=(0.0, 1.0), x_ticks=prefixes,
-        note="The mean over phenomena; the band is its 95 % interval, in which a phenomenon counts once.",
+        note="The mean over phenomena; the band is its 95 % interval, for which each phenomenon counts once.",
     )  # fmt: skip
     return [far, by_rank]
 
@@ -297,7 +297,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
         return View([Section("Results", tables=[table_of_harness(records)])], scope_of_harness(records))
     trained = None if files.run.measured is None else files.run.measured.train_lengths
     kind = kind_of(records)
-    note = "A line is the mean over a layer's heads, the band their lowest and highest."
+    note = "A line is the mean over a layer's heads; the band goes from their lowest to their highest."
     tables = [kind.table(records, trained, kind.title), *tables_of(records, folded=True)]
     sections = [
         Section(kind.title, panels=kind.drawing(records, trained).panels),
@@ -315,9 +315,9 @@ def scope_of_text(records: Sequence[Record], trained: Lengths) -> list[str]:
     spelled = {None: "", "read": "that token"}.get(one.get("special_tokens"), "plain characters")
     lines = [
         f"Scored targets: {counts} at each context length." if counts else "",
-        f"Documents are joined by {one['joining_token']}, which is no target." if one.get("joining_token") else "",
+        f"Documents are joined by {one['joining_token']}, which is not scored." if one.get("joining_token") else "",
         "Documents in a window do not see each other." if any(r.get("separate_documents") for r in records) else "",
-        f"Text that spells a special token is {spelled}." if spelled else "",
+        f"Text that spells a special token is read as {spelled}." if spelled else "",
         f"The model was trained on contexts of {trained[1]:,} tokens (*)." if trained else "",
     ]
     lengths_of: dict[Any, dict[str, None]] = {}
@@ -338,11 +338,12 @@ def scope_of_task(records: Sequence[Record], trained: Lengths) -> list[str]:
     few = [n for r in records if (n := number(r.get("distinct"))) is not None and n < (number(r.get("examples")) or 0)]
     lines = [
         f"Test examples: {', '.join(counts)} at each length; intervals of 95 %." if counts else "",
-        f"Some were drawn again, and count once in the intervals: {min(few):,.0f} are distinct at least."
+        f"Some examples were drawn more than once, and count once in the intervals: at least {min(few):,.0f} are "
+        "distinct."
         if few
         else "",
-        "Scored by what the model writes." if any(r.get("by") == "generation" for r in records) else "",
-        f"Training had lengths {low:,} to {high:,} (*)." if trained else "",
+        "Scored on the text that the model writes." if any(r.get("by") == "generation" for r in records) else "",
+        f"Lengths in training: {low:,} to {high:,} (*)." if trained else "",
     ]
     return list(filter(None, lines))
 
@@ -385,7 +386,7 @@ def scope_of_harness(records: Sequence[Record]) -> list[str]:
     return [
         f"lm_eval {one.get('lm_eval')}, task versions: {versions}",
         f"a context of at most {one.get('length'):,} tokens, {begin}",
-        "intervals of 95 % by the harness' standard error over examples; none where all of them are alike",
+        "95 % intervals from the harness' standard error over examples; none if all examples have the same score",
     ]
 
 

@@ -36,7 +36,7 @@ def findings(telling: Mapping[str, Sequence[Record]]) -> list[str]:
                 pairs.setdefault(format_settings(row["baseline"]), []).append(row)
         found += [sentence(title, baseline, some, compared) for baseline, some in list(pairs.items())[:NAMED]]
         if len(pairs) > NAMED:
-            found.append(f"{title}: {len(pairs) - NAMED:,} more baselines; the table has them.")
+            found.append(f"{title}: {len(pairs) - NAMED:,} more baselines are in the table.")
     return found
 
 
@@ -99,10 +99,10 @@ def part_of(kind: str, rows: Sequence[Record], n_compared: int) -> str:
         return text
     needed = max((seeds_to_tell(row, n_compared) or 0 for row in rows), default=0)
     if not needed:
-        return f"{text}; three seeds or more would give a test" if any(n_pairs(row) < 2 for row in rows) else text
+        return f"{text}; a test needs three seeds or more" if any(n_pairs(row) < 2 for row in rows) else text
     seeds = f"about {needed:,}" if needed <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
     several = "a difference of this size" if len(rows) == 1 else "differences of these sizes"
-    return f"{text}; {seeds} seeds would be needed to tell {several} (80 % power)"
+    return f"{text}; {seeds} seeds would be needed to detect {several} (80 % power)"
 
 
 def seeds_to_tell(row: Record, n_compared: int) -> int | None:

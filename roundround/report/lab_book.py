@@ -103,7 +103,7 @@ def show_runs(runs: Sequence[PastRun], *, n_runs: int, all_seen: bool) -> None:
     if runs:
         print_table(table, on_output=True, first_to_leave=TO_LEAVE, see="format=json")
     if not all_seen or not runs:
-        print_status(f"{len(runs):,} of {n_runs:,} runs are shown; limit=all shows all that pass the filters")
+        print_status(f"{len(runs):,} of {n_runs:,} runs are shown; limit=all shows every run that passes the filters")
 
 
 def as_record(run: PastRun) -> dict[str, Any]:

@@ -192,16 +192,17 @@ def scope(measured: Measured, config: Mapping[str, Any]) -> list[str]:
     seeds = f"Mean of {n} seeds in per cent, ± its 95 % interval; p: paired t-test against the plain softmax."
     apart, rounded = distances(measured), ROUNDED.get(str(config.get("bfloat16")).lower())
     lines = [
-        seeds if n > 1 else "Per cent, one seed; intervals and p-values need two.",
-        f"Each accuracy is over {config['test_sets']:,} sets of a size and a seed, drawn apart from training.",
-        f"{MARK}: second-hand; the paper's numbers of {marked} items are less certain than its others."
+        seeds if n > 1 else "Per cent, one seed; intervals and p-values need two seeds.",
+        f"Each accuracy is over {config['test_sets']:,} sets of a size and a seed, drawn apart from the training sets.",
+        f"{MARK}: known only second-hand; the paper's numbers for {marked} items are less certain than the others."
         if marked
         else "",
         f"Root mean square distance from the paper's table: baseline {apart[0]} points, gains {apart[1]} points."
         if apart is not None
         else "",
         f"Evaluated with {rounded} rounded to bfloat16." if rounded else "",
-        "Adaptive temperatures follow the mean entropy of all sets of a seed and size, not each set's own."
+        "Adaptive temperatures depend on the mean entropy of all sets of a seed and size, not on each set's own "
+        "entropy."
         if config.get("one_temperature")
         else "",
     ]

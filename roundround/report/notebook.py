@@ -83,7 +83,7 @@ def draw_heads(weights: AttentionWeights, sizes: Sizes) -> Any:
             axis.imshow(values_QK, cmap=colour_map(HEAT), vmin=0, vmax=1, interpolation="nearest")
             axis.set_title(f"{layer}.{head}", fontsize=sizes.small, pad=2)
             axis.set(xticks=[], yticks=[])
-    finish(figure, sizes, repr(weights), "layer.head; rows are queries, columns keys")
+    finish(figure, sizes, repr(weights), "each map is named layer.head; its rows are queries, its columns are keys")
     return figure
 
 

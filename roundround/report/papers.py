@@ -109,7 +109,10 @@ def show_statements(findings: Mapping[str, Finding]) -> None:
     for label, finding in findings.items():
         numbers, margin = str(len(finding.comparisons)), f"{finding.closest.margin:.2f}"
         table.add_row(label, title(label), numbers, margin, finding.of_statement)
-    margin = "1 in the middle of the allowed interval, 0 at an end, negative outside; with one end, as a share of it"
+    margin = (
+        "1 in the middle of the allowed interval, 0 at an end, negative outside; if there is one end, the "
+        "distance from it, as a share of it"
+    )
     table.caption = f"{counted(findings)}\nmargin: {margin}"
     print_table(table, first_to_leave=["numbers", "margin"])
 
@@ -146,10 +149,10 @@ PAPERS = {
 HEAD = """# The papers' figures and tables, made again
 
 This page is written by `roundround reproduce --write-docs` from what was run; do not edit it. `roundround reproduce`
-lists the same, `roundround reproduce NAME` makes an item again by the other verbs, `roundround reproduce all`
-everything that a machine can do. A figure of Gemma or Llama uses their weights if they are in the cache of the
+lists the same, `roundround reproduce NAME` makes an item again by the other verbs, and `roundround reproduce all` makes
+everything that the machine can make. A figure of Gemma or Llama uses their weights if they are in the cache of the
 Hugging Face hub; otherwise it uses another model (`model=`), and says so. That model is here Gemma 3 270M, whose
-weights had been rounded to 4 bits once ([gemma3.md](gemma3.md)).
+weights were once rounded to 4 bits ([gemma3.md](gemma3.md)).
 """
 
 
@@ -173,7 +176,10 @@ def show_all(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Path]
         table.add_row(name, item.shows, item.command, needs(item), item.published, *last_of(entries.get(name)))
     table.columns[2].no_wrap = True  # a command is copied
     print_table(table, first_to_leave=["command", "needs", "published", "ours"])
-    print_status("roundround reproduce NAME makes one, roundround reproduce all what this machine can")
+    print_status(
+        "roundround reproduce NAME makes one of them, roundround reproduce all makes every one that this machine can "
+        "make"
+    )
     print_status(summary(items, entries))
 
 
@@ -225,7 +231,7 @@ def tell_plan(items: Mapping[str, Figure], missing: Mapping[str, str]) -> None:
     commands = {item.command or name: item.minutes for name, item in here.items()}  # one run may serve several
     minutes = sum(commands.values())
     long = "seconds" if minutes < 2 else f"{minutes / 60:.1f} hours" if minutes > 90 else f"{minutes:.0f} minutes"
-    print_status(f"items: {len(here)}; {long} on two cores, less where runs are finished")
+    print_status(f"items: {len(here)}; {long} on two cores, less if some runs are finished")
     for name, why in missing.items():
         print_status(f"{name} is left out: it {why}")
 

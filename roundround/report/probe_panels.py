@@ -148,7 +148,7 @@ def explorer(heads: Sequence[ProbedHead], places: Sequence[str], first: ProbedHe
 def table_of(heads: Sequence[ProbedHead], measures: Sequence[str]) -> Table:
     columns = ["layer", "head", "label", "share", *measures]
     rows = [[h.layer, h.head, h.label, h.share, *(h.measures.get(m) for m in measures)] for h in heads]
-    note = "share: of the weight, at the label's place; entropy in nats"
+    note = "share: of the head's weight, at the label's place; entropy in nats"
     note += "; change: share of the weight that moves to another place" if CHANGE in measures else ""
     return Table("heads", columns, rows, note=note, folded=True, short=True)
 
@@ -167,7 +167,7 @@ def ablation(records: Sequence[Record]) -> Section:
     by_tokens = Panel(BEFORE, "perplexity", curves, "xy", "Perplexity by the tokens before the target")
     swept = any("kept" in record for record in found)
     n_targets = next((number(r.get("targets")) for r in found if "first_position" not in r), None)
-    note = "" if n_targets is None else f"{n_targets:,.0f} targets in all; a range of fewer than 100 says little."
+    note = "" if n_targets is None else f"{n_targets:,.0f} targets in all; a range of fewer than 100 is not reliable."
     return Section(title, panels=kept_panels(found) if swept else [by_tokens], note=note)
 
 
@@ -199,7 +199,7 @@ def arrays_for_script(files: RunFiles, heads: Sequence[ProbedHead], places: Sequ
         if len(known) > most:
             files.remarks.append(
                 f"{title}: shown for the {most:,} heads of {len(known):,} that stand out most (each label's largest "
-                "shares in turn), because a page has no room for more; the arrays of the run have all"
+                "shares in turn), because a page has no room for more; the run's arrays have all heads"
             )
     if found["parts"]["prompt"]:
         found["words"] = list(map(shown_word, json.loads(files.about("prompt.safetensors")["words"])))

@@ -135,7 +135,7 @@ def show(seen: Probe) -> None:
         cells = [f"{with_first[kind][place]:.2f} ({without[kind][place]:.2f})" for kind in KINDS]
         name = " ".join([str(layer), *seen.kinds[place : place + 1]])
         table.add_row(name, *cells, f"{layout.n_rotated}/{layout.n_pairs} {layout.pairing}")
-    table.caption = "uniform is 0.25; the numbers in brackets leave out the first token of each text"
+    table.caption = "uniform use would be 0.25; the numbers in brackets leave out the first token of each text"
     print_table(table)
     if seen.rows is not None:
         labels = [label for heads in seen.labels() for label, _ in heads]
@@ -153,10 +153,10 @@ def head_table(seen: Probe) -> Table:
     columns = ("label", "head", "share", "-slow", "-fast", "pair", "wave", "norm", "entropy", "top", "spread")
     table = Table(*columns, title="heads that stand out", box=None, padding=(0, 1, 0, 0))
     table.caption = (
-        "head: layer.head; share: of the weight at the label's place; -slow, -fast: that share "
-        "without the slowest or fastest quarter of the pairs; pair: the one with the largest "
-        f"query norm; wave: its wavelength in tokens (training context {seen.train_length:,}); "
-        "entropy in nats; top: largest weight; spread: of the logits"
+        "head: layer.head; share: share of the weight at the label's place; -slow, -fast: the same share without the "
+        "slowest or fastest quarter of the pairs; pair: the pair with the largest query norm; wave: its wavelength in "
+        f"tokens (training context {seen.train_length:,}); entropy in nats; top: largest weight; spread: spread of the "
+        "logits"
     )
     query_norms, offsets = seen.norms.mean("query", "norm"), seen.rows.offsets()
     entropies = seen.entropies or seen.rows.per_row("entropy")

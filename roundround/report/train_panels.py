@@ -67,7 +67,7 @@ def scope(manifest: dict[str, Any]) -> list[str]:
     as_softmax = manifest.get("trains_as_softmax") and choices.get("softmax") != "softmax"
     lines = [
         *(scope_of_task if "train_examples" in data else scope_of_text)(config, data, choices),
-        "While training, this normaliser is the plain softmax; it differs at inference." if as_softmax else "",
+        "In training this normaliser acts as the plain softmax; it differs only at inference." if as_softmax else "",
     ]
     return list(filter(None, lines))
 
@@ -93,8 +93,8 @@ def scope_of_task(config: dict[str, Any], data: dict[str, Any], choices: dict[st
     examples = "new examples in every batch" if n is None else f"{n:,.0f} examples"
     what = f"{choices.get('data', 'a task')}: {examples}"
     return [
-        f"Held-out numbers: over {n_validated:,.0f} validation examples{same}, of which only scored tokens count; "
-        "the best checkpoint is the one with the most exact matches, and with the lowest loss if several have these."
+        f"Held-out numbers: over {n_validated:,.0f} validation examples{same}, of which only scored tokens count; the "
+        "best checkpoint is the one with the most exact matches, and among equals the one with the lowest loss."
         if n_validated is not None
         else "",
         f"Trained on {what}, of length {lengths[0]:,} to {lengths[1]:,}, up to {context} tokens." if lengths else "",

@@ -33,7 +33,8 @@ def check_no_credentials(text: str, option: str) -> None:
     """Raises UserError, which names the option, if the text contains an address with a user or a password."""
     if found := CREDENTIALS.search(text):
         raise UserError(
-            f"{option}: an address of {found[1]}:// with credentials in it would be recorded; give it without them"
+            f"{option}: an address of {found[1]}:// with credentials in it would be recorded with the run; give the "
+            "address without them"
         )
 
 

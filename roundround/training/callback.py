@@ -199,7 +199,7 @@ class TrainingCallback(lightning.Callback):
         if wrong:
             scale = scaler.get_scale()
             if scale < SMALLEST_LOSS_SCALE:
-                what = f"the loss scale of float16 fell to {scale:g} (trainer.precision=bf16-mixed needs none)"
+                what = f"the loss scale of float16 fell to {scale:g} (trainer.precision=bf16-mixed needs no loss scale)"
                 raise self.bookkeeping.not_finite(what, step)
             self.bookkeeping.display.say(
                 f"step {step}: gradients overflowed float16; {len(wrong)} steps skipped, {self.skipped_steps} so far; "

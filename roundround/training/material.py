@@ -105,7 +105,9 @@ def material_of(config: TrainConfig, start: Start) -> Material:
     """The material with its vocabulary: a task, or a corpus, tokenised now or read from the cache."""
     source, recipe = start.task or build(config.data, Source), start.tokenizer  # type: ignore[type-abstract]
     if isinstance(source, Corpus | TextTask) and recipe is None:
-        raise UserError("tokenizer has no value, and text needs one; give tokenizer=bpe or tokenizer=bytes")
+        raise UserError(
+            "a run on text needs a tokenizer, and tokenizer has no value; give tokenizer=bpe or tokenizer=bytes"
+        )
     if isinstance(source, Corpus) and recipe is not None:
         data = checked_data(prepare(source, recipe, default_cache_dir()), start.before, start.weights.n_rows)
         return TextMaterial(data, config, separate_documents=source.separate_documents)
@@ -261,8 +263,8 @@ class TaskMaterial(Material):
             f"validate on; vocabulary {self.n_vocab:,}"
         )
         shared = (
-            f"{self.n_shared:,} of {self.n_validated:,} validation examples may be in training too: the task has too "
-            "few of their length"
+            f"{self.n_shared:,} of {self.n_validated:,} validation examples may also be in training: at their lengths, "
+            "the task has too few different examples"
         )
         return [line for line in (line, self.n_shared and shared, self.task.shared_with_test()) if line]
 

@@ -206,7 +206,7 @@ def about_softmax(run: Run, decoder: Decoder) -> list[str]:
     if not as_softmax or isinstance(decoder.layers[0].self_attn.softmax, Softmax):
         return []
     name = run.manifest["choices"].get("softmax")
-    return [f"softmax={name} acts at inference only: this training is that of softmax=softmax"]
+    return [f"softmax={name} acts only at inference; the model is trained as with softmax=softmax"]
 
 
 @torch.no_grad()

@@ -127,11 +127,14 @@ class Muon(OptimizerFactory):
     def check(self, module: nn.Module, *, sharded: bool) -> None:
         if sharded:
             raise UserError(
-                "optim=muon makes whole matrices orthogonal, and trainer.strategy=fsdp2 shares out their rows; give "
-                "trainer.strategy=ddp, or optim=adamw"
+                "optim=muon needs whole matrices to make them orthogonal, but trainer.strategy=fsdp2 divides their "
+                "rows among the processes; give trainer.strategy=ddp, or optim=adamw"
             )
         if self.rates["head"] is not None and not self.sorted_parameters(module)["head"]:
-            raise UserError("optim.head_lr is read by nothing: the output matrix is the embeddings; give embedding_lr")
+            raise UserError(
+                "optim.head_lr has no effect, because the output matrix is the embedding matrix; give "
+                "optim.embedding_lr instead"
+            )
 
     def create(self, module: nn.Module) -> torch.optim.Optimizer:
         found = self.sorted_parameters(module)

@@ -59,7 +59,7 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
     """Raises UserError for the first argument that a run does not accept. Lightning checks the other values."""
     for name in settings:
         if name not in (*HONOURED, "_target_"):
-            raise UserError(f"a run has no trainer.{name}{nearest(name, HONOURED)}")
+            raise UserError(f"roundround accepts no trainer.{name}{nearest(name, HONOURED)}")
     numbers = {name: settings.get(name) for name in COUNTS}
     if settings.get("gradient_clip_val") is not None:  # null: no clipping
         numbers["gradient_clip_val"] = settings["gradient_clip_val"]

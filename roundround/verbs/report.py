@@ -18,12 +18,12 @@ VERB = Verb(
     order=12,
     purpose=PAST,
     help="Write an HTML page for a run into its directory.",
-    more="RUN is as for show; for a sweep, or for a pattern in quotes, each run gets its page, and a sweep its own.",
+    more="RUN is given as for show. For a sweep or a pattern in quotes, each run gets a page, and a sweep one more.",
     reads={
         "open": ("false", "true: show the page in the browser"),
         "to": ("", "the file to write, FILE.html; by default report.html in the run directory"),
         "verb": ("", "the verb whose latest run `last` means: train, eval, ...; by default any"),
-        "outputs": ("outputs", "the root of the run directories among which last is"),
+        "outputs": ("outputs", "the root of the run directories in which last is found"),
     },
 )
 
@@ -48,9 +48,11 @@ def report(names: list[str], values: dict[str, str]) -> None:
     if "to" in values:
         to = home_expanded(values["to"], "to").absolute()
         if len(runs) > 1:
-            raise UserError(f"to={to} is one file, and {len(runs)} runs are meant; without to= each gets its own")
+            raise UserError(
+                f"to={to} is one file, but {len(runs)} runs are given; leave out to=, and each run gets its own page"
+            )
         if to.is_file() and MARK not in read_text(to):  # a page may be replaced
-            raise UserError(f"to={to} is there and no page of roundround's; remove it, or give another name")
+            raise UserError(f"to={to} exists and is not a page of roundround; remove it, or give another name")
         jobs, names = [(write_page, runs[0], to)], []
     for sweep in [Path(name).expanduser().absolute() for name in dict.fromkeys(names)]:
         if any(manifest["sweep"] for _, manifest in jobs_of_sweep(sweep)):

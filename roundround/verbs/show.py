@@ -17,7 +17,7 @@ VERB = Verb(
     more="RUN is a run directory, last (the latest), or last~3 (the third before it); without one it is last.",
     reads={
         "verb": ("", "the verb whose latest run `last` means: train, eval, ...; by default any"),
-        "outputs": ("outputs", "the root of the run directories among which last is"),
+        "outputs": ("outputs", "the root of the run directories in which last is found"),
     },
 )
 
@@ -28,7 +28,7 @@ def show(names: list[str], values: dict[str, str]) -> None:
     from roundround.report.lab_book import meant_by, show_run
 
     if len(names) > 1:
-        raise UserError(f"show takes one run, and {len(names)} are given; roundround runs lists several")
+        raise UserError(f"show takes one run, but {len(names)} are given; roundround runs lists several")
     directories = meant_by(VERB, names, values)
     if len(directories) > 1:
         raise UserError(f"{names[0]} holds {len(directories)} runs, and show takes one; roundround runs lists them")

@@ -60,8 +60,8 @@ def test_a_run_meant_twice_is_there_once(outputs: Path) -> None:
         ("nowhere", "there is no 'nowhere', or it holds no run"),
         ("", "there is no ''"),
         ("*.txt", "holds no run"),
-        ("last~4", "last~4: 4 runs are there, under"),
-        ("last~999999999", "last~999999999: 4 runs are there"),
+        ("last~4", "last~4: there are 4 runs under"),
+        ("last~999999999", "last~999999999: there are 4 runs"),
         ("last~99999999999999999999", "there is no 'last~99999999999999999999'"),
     ],
 )

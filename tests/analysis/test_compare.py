@@ -152,7 +152,7 @@ def test_few_seeds_are_reported(tmp_path: Path) -> None:
     write_train(tmp_path / "b", "nope", 1, 11.0)
     write_train(tmp_path / "c", "nope", 2, 11.0)
     found = compare(tmp_path)
-    assert remark(found, "one seed") == "train: one seed, so that there is no interval and no test: pe=rope"
+    assert remark(found, "one seed") == "train: only one seed, so there is no interval and no test: pe=rope"
     assert "12.7 standard errors each way: pe=nope" in remark(found, "two seeds")
 
 
@@ -160,7 +160,7 @@ def test_the_best_learning_rate_at_the_edge_is_reported_and_one_inside_is_not(tm
     for pe, best in (("rope", 0.1), ("nope", 0.01)):
         for lr in (0.001, 0.01, 0.1):
             write_train(tmp_path / f"{pe}{lr}", pe, 1, 9.0 if lr == best else 10.0, lr=lr)
-    assert remark(compare(tmp_path), "edge").endswith("the edge of the rates that were tried: pe=rope (0.1)")
+    assert remark(compare(tmp_path), "beyond").endswith("a better one may lie beyond it: pe=rope (0.1)")
 
 
 def test_what_makes_runs_incomparable_is_reported(outputs: Path) -> None:
@@ -187,7 +187,7 @@ def test_unfinished_runs_are_named_and_left_out(outputs: Path) -> None:
     ("name", "text", "message"),
     [
         ("run.json", '{"roundround": ', "its run.json cannot be read"),
-        ("run.json", '{"verb": "train"}', "it has not all of config, facts"),
+        ("run.json", '{"verb": "train"}', "it lacks at least one of the keys config, facts"),
         ("results.json", '[{"metric": "perplexity", "val', "results.json cannot be read"),
         ("results.json", '{"metric": "perplexity"}', "is not a list of records"),
         ("results.json", None, "it has no results.json"),
@@ -221,32 +221,33 @@ def test_a_metric_that_some_runs_lack_is_reported_and_its_mean_is_of_those_that_
             write_eval(outputs / "eval" / f"{pe}{seed}", outputs / "train" / f"{pe}-{seed}", lengths)
     found = compare(outputs / "eval")
     assert only(found, verb="eval", pe="nope", length=32)["seeds"] == [1, 2]
-    assert remark(found, "fewer") == "eval: fewer seeds than the setting has: perplexity at length=32 of pe=nope"
+    told = "eval: measured with only some of the setting's seeds: perplexity at length=32 of pe=nope"
+    assert remark(found, "only some of") == told
 
 
 def test_a_number_that_a_setting_lacks_altogether_is_named(outputs: Path) -> None:
     for seed in (1, 2, 3):
         for pe, lengths in (("rope", {16: 9.0, 32: 10.0 + seed}), ("nope", {16: 9.0})):
             write_eval(outputs / "eval" / f"{pe}{seed}", outputs / "train" / f"{pe}-{seed}", lengths)
-    expected = "eval: known of some settings and not of others: perplexity at length=32"
-    assert remark(compare(outputs / "eval"), "known") == expected
+    expected = "eval: measured for only some of the settings: perplexity at length=32"
+    assert remark(compare(outputs / "eval"), "measured for") == expected
 
 
 def test_two_runs_with_the_same_settings_and_seed_are_named_and_the_newest_counts(outputs: Path) -> None:
     again = write_train(outputs / "train" / "again", "nope", 2, 99.0, minute=60)
     found = compare(outputs)
     assert only(found, pe="nope")["values"] == [12.1, 99.0, 20.3]
-    message = remark(found, "different numbers of pe=nope, seed 2")
+    message = remark(found, "different numbers for pe=nope, seed 2")
     assert str(again) in message
     assert str(outputs / "train" / "nope-2") in message
-    assert "the one that started last is taken" in message
+    assert "the numbers of the run that started last are used" in message
 
 
 def test_settings_that_change_together_are_reported(outputs: Path) -> None:
     for run in (outputs / "train").glob("nope-*"):
         change(run, lambda manifest: manifest["config"]["optim"].update(lr=0.5))
     assert remark(compare(outputs), "together") == (
-        "train: settings change together, optim.lr with pe: a difference may come from either"
+        "train: some settings always change together, optim.lr with pe: a difference may come from either"
     )
 
 

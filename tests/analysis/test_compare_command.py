@@ -132,7 +132,7 @@ def test_the_table_is_on_standard_output_without_remarks(crossed: Path, roundrou
         (["outputs/eval", "metric=accuracy"], "metric=accuracy was not measured"),
         (["nowhere"], "there is no 'nowhere'"),
         (["outputs/eval", "pe=alibi"], "no finished run has results to compare (none with pe=alibi)"),
-        (["outputs/eval", "nonsense=1"], "no run has a setting 'nonsense'"),
+        (["outputs/eval", "nonsense=1"], "no run has the setting 'nonsense'"),
         (["bad.csv"], "bad.csv, line 2: value=None must be a number"),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_run_that_was_killed_has_died(tmp_path: Path) -> None:
         ({"since": "2x"}, "since=2x: give 30m, 12h, 2d, 1w, or a date such as 2026-01-31"),
         ({"since": ""}, "since=: give"),
         ({"since": "999999w"}, "since=999999w: give"),
-        ({"optim.lrr": "1"}, "no run has a setting 'optim.lrr'; did you mean 'optim.lr'?"),
+        ({"optim.lrr": "1"}, "no run has the setting 'optim.lrr'; did you mean 'optim.lr'?"),
     ],
 )
 def test_a_misspelt_filter_is_refused(tmp_path: Path, given: dict[str, str], message: str) -> None:

@@ -71,7 +71,7 @@ def test_filters_choose_among_rows_by_their_settings_and_places(tmp_path: Path) 
     for where, message in (
         ({"status": "done"}, "status= chooses among runs, and"),
         ({"length": "512"}, r"nothing was measured at length=512 \(choices: 26, 30, 33, 36\)"),
-        ({"softmax": "ssmax"}, "no run has a setting 'softmax'"),
+        ({"softmax": "ssmax"}, "no run has the setting 'softmax'"),
     ):
         with pytest.raises(UserError, match=message):
             compare(path, where=where)
@@ -80,7 +80,7 @@ def test_filters_choose_among_rows_by_their_settings_and_places(tmp_path: Path) 
 def test_two_files_that_disagree_are_refused(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     paths = [write(tmp_path, "pe,seed,value\nrope,1,2\n"), write(tmp_path / "b", "pe,seed,value\nrope,1,3\n")]
-    with pytest.raises(UserError, match=r"different numbers of all runs, seed 1, in .*; leave one out"):
+    with pytest.raises(UserError, match=r"different numbers for all runs, seed 1, in .*; leave one of them out"):
         compare(paths)
 
 
@@ -89,14 +89,18 @@ def test_two_files_that_disagree_are_refused(tmp_path: Path) -> None:
     [
         ("a.csv", "pe,seed\nrope,1\n", "line 2: value=None must be a number"),
         ("a.csv", "pe,value\nrope,good\n", "line 2: value=good must be a number"),
-        ("a.csv", "pe,value\nrope,1,2\n", "line 2 has not as many cells as there are columns"),
-        ("a.csv", "pe,seed,value\nrope,1,2\nrope,1,3\n", "different numbers of all runs, seed 1"),
+        ("a.csv", "pe,value\nrope,1,2\n", "line 2 has more or fewer cells than there are columns"),
+        ("a.csv", "pe,seed,value\nrope,1,2\nrope,1,3\n", "different numbers for all runs, seed 1"),
         (
             "a.csv",
             "pe,seed,value,value\nrope,1,2,3\n",
-            "has no name, or the name of another one",
+            "has no name, or two columns have the same name",
         ),  # as a join leaves it
-        ("a.csv", ",pe,value\n0,rope,1\n1,rope,2\n", "has no name, or the name of another one"),  # the index of pandas
+        (
+            "a.csv",
+            ",pe,value\n0,rope,1\n1,rope,2\n",
+            "has no name, or two columns have the same name",
+        ),  # the index of pandas
         ("a.csv", "pe,length,value\nrope,long,1\n", "line 2: length=long must be a number"),
     ],
 )

@@ -184,7 +184,7 @@ def test_other_versions_another_device_and_other_code_are_named(trained: Path, a
     again.manifest = lambda manifest: manifest | {"device": "cpu: new"}
     done = typed("rerun", str(trained))
     assert done.code == 0, done.err
-    assert "the code is another: commit f00f00f00f00" in done.err
+    assert "the code has changed: commit f00f00f00f00" in done.err
     assert "torch 1.0 then" in done.err
     assert "another device: abacus then, cpu: new now" in done.err
 
@@ -198,15 +198,15 @@ def test_other_versions_another_device_and_other_code_are_named(trained: Path, a
         ({"status": "failed: NotFinite: the loss"}, "is not finished (failed: NotFinite: the loss)"),
         ({"status": "interrupted"}, "is not finished (interrupted)"),
         ({"status": "running"}, "is not finished (died)"),
-        ({"verb": "reproduce"}, "is a run of reproduce; rerun repeats train, eval, probe"),
+        ({"verb": "reproduce"}, "is a run of reproduce, which rerun cannot repeat; it repeats train, eval, probe"),
         ({"overrides": ["hydra.callbacks.x._target_=os.system"]}, "override 'hydra.callbacks.x._target_=os.system'"),
         ({"overrides": ["logger@hydra.callbacks=none"]}, "override 'logger@hydra.callbacks=none'"),
         ({"overrides": ["--config-dir=/evil"]}, "override '--config-dir=/evil'"),
-        ({"overrides": ["+trainer.callbacks=[{_target_: evil.Code}]"]}, "evil.Code, which is not roundround's"),
+        ({"overrides": ["+trainer.callbacks=[{_target_: evil.Code}]"]}, "evil.Code, whose code is not part of"),
         ({"overrides": ["pe=gone"]}, "no pe=gone"),
         ({"overrides": ["optim.gone=3"]}, "no config key 'optim.gone'"),
-        ({"command": "roundround train --config-dir /nowhere"}, "--config-dir /nowhere, whose modules would run"),
-        ({"command": "roundround train -cd=mine"}, "mine, whose modules would run"),
+        ({"command": "roundround train --config-dir /nowhere"}, "--config-dir /nowhere, and a repetition"),
+        ({"command": "roundround train -cd=mine"}, "mine, and a repetition would run"),
     ],
 )
 def test_a_run_that_cannot_be_repeated_is_named_with_the_reason(
@@ -227,13 +227,13 @@ def test_another_text_is_refused_before_anything_runs_and_another_tokenizer_at_t
     shutil.rmtree("outputs")
     again.calls.clear()
     edit(trained, "run.json", lambda manifest: manifest | {"data": recorded | {"corpus_hash": "0" * 64}})
-    assert "the data is no longer what" in refused(str(trained))
+    assert "the data has changed since" in refused(str(trained))
     assert again.calls == []
 
 
 def test_a_class_from_outside_needs_trust(trained: Path, again: Again) -> None:
     edit(trained, "run.json", lambda manifest: manifest["config"]["pe"].update(_target_="mine.Mine"))
-    assert "the run's pe is mine.Mine, which is not roundround's" in refused(str(trained))
+    assert "the run's pe is mine.Mine, whose code is not part of roundround" in refused(str(trained))
 
 
 # -- what is typed again
@@ -250,5 +250,5 @@ def test_a_look_at_another_run_is_one_at_the_same_run_again(trained: Path, tmp_p
     edit(began, "run.json", lambda manifest: manifest | words | {"config": manifest["config"] | {"init": "run:/a/b"}})
     assert overrides_of(past_run(began)) == ["init='run:/a/b'", "pe=nope"]
     shutil.rmtree(trained)
-    with pytest.raises(task.UserError, match="which is not there any more"):
+    with pytest.raises(task.UserError, match="which no longer exists"):
         overrides_of(past_run(looked))

@@ -34,7 +34,7 @@ def test_a_filter_and_a_limit_leave_runs_out_and_say_so(roundround: Command) -> 
     assert "12-07-00" in listed.out
     assert "12-05-00" in listed.out
     assert listed.out.count("12-0") == 2
-    assert listed.err == "2 of 9 runs are shown; limit=all shows all that pass the filters\n"
+    assert listed.err == "2 of 9 runs are shown; limit=all shows every run that passes the filters\n"
     assert roundround("runs", "pe=nope", "limit=all").out.count("12-0") == 5
 
 
@@ -67,8 +67,8 @@ def test_show_says_what_was_given(train: Command, roundround: Command) -> None:
 
 
 def test_show_takes_one_run(roundround: Command) -> None:
-    assert_refused(roundround("show", "a", "b"), "show takes one run, and 2 are given")
-    assert_refused(roundround("show"), "last: no runs are there, under outputs")
+    assert_refused(roundround("show", "a", "b"), "show takes one run, but 2 are given")
+    assert_refused(roundround("show"), "last: there are no runs under outputs")
     for minute in range(2):
         write_run(Path(f"outputs/eval/2026-01-01/12-0{minute}-00"), minute)
     assert "outputs holds 2 runs, and show takes one" in roundround("show", "outputs").err

@@ -111,7 +111,7 @@ def test_variants_are_every_combination_of_what_is_named() -> None:
         ("rope", "ssmax", "100"),
     ]
     assert format_variant(complete({"pe": "nape", "softmax": "ssmax", "gate": "none"})) == "nape + ssmax"
-    with pytest.raises(UserError, match=r"optim\.lr=1: the set fixes everything but pe, softmax"):
+    with pytest.raises(UserError, match=r"optim\.lr=1: the set fixes everything except pe, softmax"):
         variants_of(["optim.lr=1"])
 
 
@@ -134,7 +134,7 @@ def test_a_foreign_file_is_refused(tmp_path: Path, key: str, value: object) -> N
     own = standing("nope", {"token_accuracy@10": [0.1, None, 0.3]})
     path = tmp_path / own.file_name
     path.write_text(json.dumps(json.loads(own.as_json()) | {key: value}))
-    with pytest.raises(UserError, match="is no file of values as roundround bench leaves it: "):
+    with pytest.raises(UserError, match="is not a file of values that roundround bench wrote: "):
         read_standing(path)
 
 

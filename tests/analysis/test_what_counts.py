@@ -66,7 +66,7 @@ def test_evaluations_whose_training_is_gone_keep_the_settings_that_were_typed(tm
         ({"optim.lr": 0.001}, [1, 2], {"length": 16}),
         ({"optim.lr": 0.01}, [1, 2], {"length": 16}),
     ]
-    [line] = [line for line in found.remarks if "training run that does not exist any more" in line]
+    [line] = [line for line in found.remarks if "training run that no longer exists" in line]
     assert "and 1 more measured" in line
 
 

@@ -27,7 +27,7 @@ from roundround.probing.rotations import Readings, Turning, scheme_of
 
 FACTORS = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 256}
 WIDE = {"head_dim": 64, "max_position_embeddings": 1024}
-SCALED: dict[str, tuple[str, dict[str, Any]]] = {  # rope_type -> what is performed, and the config
+SCALED: dict[str, tuple[str, dict[str, Any]]] = {  # rope_type -> the scheme applied, and the config
     "default": ("rope, base 20,000", {"rope_theta": 2e4}),
     "linear": ("linear, base 10,000, factor 3", {"rope_theta": 1e4, "factor": 3.0}),
     "dynamic": ("ntk_dynamic, base 10,000, factor 2", {"rope_theta": 1e4, "factor": 2.0}),
@@ -95,7 +95,7 @@ def test_a_config_that_says_something_else_is_told() -> None:
     assert set(told(check_pretrained(model))) == {
         "rotates as rope, base 10,000, declared: linear, base 10,000, factor 2"
     }
-    model = changed(tiny("mistral"), sliding_window=7)  # read anew in each pass: performed too
+    model = changed(tiny("mistral"), sliding_window=7)  # read anew in each pass: applied too
     assert {r.window for r in check_pretrained(model)} == {7}
     model = tiny("smollm3")
     model.config.no_rope_layers = [0, 1, 0, 1]  # as many copies have it: reversed
@@ -193,7 +193,7 @@ def test_this_projects_own_ladders_are_named(name: str) -> None:
 def test_the_packaged_model_does_what_it_says(roundround: Callable[..., Done]) -> None:
     done = roundround("check", "model=stories260k")
     assert done.code == 0, done.err
-    assert "all as config.json declares" in done.err
+    assert "all layers do what config.json declares" in done.err
     assert [r["layer"] for r in done.results] == [0, 1, 2, 3, 4]
     first = done.results[0]
     assert (first["scheme"], first["base"], first["pairing"], first["rotated_pairs"]) == ("rope", 1e4, "half-split", 4)
@@ -256,7 +256,7 @@ def test_a_runs_kinds_of_layers_are_checked(train: Callable[..., Done], roundrou
     assert first.code == 0, first.err
     done = roundround("check", "run=last")
     assert done.code == 0, done.err
-    assert "all as run.json declares" in done.err
+    assert "all layers do what run.json declares" in done.err
     kinds = [(r["scheme"], r["base"], r["window"], r["rotated_pairs"], r["pairs"]) for r in done.results]
     assert kinds == [("rope", 1e4, 5, 8, 8)] * 5 + [("p_rope", 1e6, None, 2, 8)]
     assert {r["query_norm"] for r in done.results} == {"RMSQueryKeyNorm"}
@@ -264,12 +264,12 @@ def test_a_runs_kinds_of_layers_are_checked(train: Callable[..., Done], roundrou
 
 
 @pytest.mark.parametrize(
-    ("pe", "performed", "words", "code"),
+    ("pe", "applied", "words", "code"),
     [
         ("alibi", ("none", None, None), "bias on logits", 0),
         ("learned", ("no known scheme", None, None), "the input of a layer depends on the position", 3),
-        ("yarn pe.factor=4", ("yarn", 1e4, 4.0), "all as run.json declares", 0),
-        ("ntk_dynamic pe.factor=2", ("ntk_dynamic", 1e4, 2.0), "all as run.json declares", 0),
+        ("yarn pe.factor=4", ("yarn", 1e4, 4.0), "all layers do what run.json declares", 0),
+        ("ntk_dynamic pe.factor=2", ("ntk_dynamic", 1e4, 2.0), "all layers do what run.json declares", 0),
         ("xpos", ("no known scheme", None, None), "XPos does more than single tokens show", 3),
     ],
 )
@@ -277,7 +277,7 @@ def test_any_encoding_of_a_run_is_looked_at(
     train: Callable[..., Done],
     roundround: Callable[..., Done],
     pe: str,
-    performed: tuple[Any, ...],
+    applied: tuple[Any, ...],
     words: str,
     code: int,
 ) -> None:
@@ -286,7 +286,7 @@ def test_any_encoding_of_a_run_is_looked_at(
     done = roundround("check", "run=last")
     assert done.code == code, done.err
     [layer] = done.results
-    assert (layer["scheme"], layer["base"], layer["factor"]) == performed
+    assert (layer["scheme"], layer["base"], layer["factor"]) == applied
     assert words in done.err
 
 
@@ -311,7 +311,7 @@ def test_vectors_agree_with_themselves_and_with_no_other_encoding(
     other = roundround("check", "pe=rope", "pe.theta=11000", "against=mine.safetensors")
     assert other.code == 1, other.err
     assert "differ by more than rounding" in other.err
-    assert_refused_here(roundround("check", *words, "to=mine.safetensors"), "mine.safetensors is there already")
+    assert_refused_here(roundround("check", *words, "to=mine.safetensors"), "mine.safetensors exists already")
 
 
 def assert_refused_here(done: Done, message: str) -> None:
@@ -361,7 +361,7 @@ REFUSED = [
     ("run=last model=stories260k", "run= model= is given to check"),
     ("pe=yarn pe.factor=4", "pe= is given to check"),
     ("pe=yarn to=x.safetensors", "factor has no value; give factor="),
-    ("model=stories260k head_dim=8", "head_dim= says nothing here"),
+    ("model=stories260k head_dim=8", "head_dim= has no effect here"),
     ("pe=fox to=x.safetensors", "queries, keys and positions alone do not determine"),
     ("pe=rope against=nowhere.safetensors", "cannot be read"),
 ]

@@ -97,7 +97,7 @@ def test_documents_are_joined_by_the_token_that_begins_a_text_and_it_is_no_targe
     assert cut.value("perplexity_with_joints") == pytest.approx(float(loss.mean().exp()), rel=1e-5)
     share = float(loss[target == 1].sum() / loss.sum())
     assert cut.value("share_of_loss_at_joints") == pytest.approx(share, rel=1e-5)
-    assert "Documents are joined by <s>, which is no target." in done.err
+    assert "Documents are joined by <s>, which is not scored." in done.err
 
 
 def test_a_tokenizer_without_such_a_token_joins_documents_by_its_end_of_sequence(
@@ -227,7 +227,7 @@ def test_text_that_spells_a_special_token_is_read_as_transformers_reads_it(
     assert done.value("perplexity") == pytest.approx(math.exp(expected), rel=1e-5)
     assert done.value("nats_per_byte") == pytest.approx(expected * (ids.shape[1] - 1) / (len(SPELLED) - 1), rel=1e-5)
     assert {r["special_tokens"] for r in done.results} == {special_tokens} == {done.manifest["special_tokens"]}
-    said = {"read": "is that token", "plain": "is plain characters"}[special_tokens]
+    said = {"read": "is read as that token", "plain": "is read as plain characters"}[special_tokens]
     assert f"Text that spells a special token {said}" in done.err
 
 
@@ -255,7 +255,7 @@ def test_paragraphs_of_stories_give_a_perplexity_that_says_what_it_was_taken_ove
     assert all(4.1 < done.value("perplexity", length=length) < 4.6 for length in (128, 256, 512))
     said = " ".join(done.err.split())
     assert "Scored targets: 8,538 at each context length." in said
-    assert "Documents are joined by <s>, which is no target." in said
-    assert "documents have 103 tokens on average and the context 512" in said
+    assert "Documents are joined by <s>, which is not scored." in said
+    assert "documents have 103 tokens on average and the context has 512" in said
     assert "windows of 512 begin without <s>" in said
     assert "Windows begin anywhere in the text at 128, 256, 512." in said

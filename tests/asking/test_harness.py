@@ -402,9 +402,9 @@ def test_what_is_no_task_is_refused(evaluated: Callable[..., Done], here: Path) 
     model = "model=stories260k"
     assert_refused(evaluated(model, "tasks=lm_eval:arc_eazy"), "has no task 'arc_eazy'; did you mean 'arc_easy'?")
     assert_refused(evaluated(model, "tasks=pairs"), "give tasks=lm_eval:pairs")
-    assert_refused(evaluated(model), "say which: tasks=lm_eval:NAME")
+    assert_refused(evaluated(model), "no task is named; give tasks=lm_eval:NAME")
     assert_refused(evaluated(model, "tasks=lm_eval:pairs", "tasks_path=nowhere"), "tasks_path=nowhere is no folder")
-    assert_refused(evaluated(model, "tasks=lm_eval:pairs", "length=32,64"), "give one")
+    assert_refused(evaluated(model, "tasks=lm_eval:pairs", "length=32,64"), "give a single length")
     for word in ("stride=8", "data=pydoc"):
         assert_refused(evaluated(model, "tasks=lm_eval:pairs", word), f"{word.partition('=')[0]}= is for text")
 

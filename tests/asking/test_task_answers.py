@@ -150,7 +150,7 @@ def test_a_pretrained_model_is_asked_at_each_length_and_depth(here: Path) -> Non
     ("words", "says"),
     [
         (["data=copy"], "data=copy has symbols of its own, which a pretrained model does not know"),
-        (["data=needle", "length=20"], "a length of 20 tokens has no room for this test"),
+        (["data=needle", "length=20"], "20 tokens are too few for an example of this test"),
         (["data=needle", "data.haystack=hay"], "haystack is 'hay'"),
         (["data=needle", "stride=4"], "stride= is for text, and this is a task"),
         (["by=generation"], "by= is for a task, and"),
@@ -168,7 +168,7 @@ def test_a_run_on_text_is_asked_and_a_run_learns_it(train: Any, here: Path) -> N
     done = typed("eval", f"run={run.directory}", *asked, "by=generation")
     assert done.code == 0, done.err
     assert done.results[0]["data"] == "variable_tracking"
-    assert "Training had lengths 32 to 32" in done.err
+    assert "Lengths in training: 32 to 32" in done.err
     words = ["data=needle", "data.train_lengths=[220,240]", "data.validation_examples=4", "tokenizer.vocab_size=400"]
     learnt = typed("train", *SMALL, *words)
     assert learnt.code == 0, learnt.err

@@ -23,7 +23,7 @@ from conftest import Done, assert_refused, shell
         (["seeed=1"], ["'seeed'", "did you mean 'seed'?"]),
         (["pe.tehta=1"], ["'pe.tehta'", "did you mean 'theta'?"]),
         (["+typo=1"], ["'typo'"]),
-        (["+trainer.val_check_interval=5"], ["a run has no trainer.val_check_interval"]),
+        (["+trainer.val_check_interval=5"], ["roundround accepts no trainer.val_check_interval"]),
         (["seed=abc"], ["seed", "abc"]),
         (["pe=p_rope", "pe.p=high"], ["pe.p", "'high'"]),
         (["pe=p_rope", "pe.p=1.5"], ["pe", "p=1.5"]),

@@ -212,7 +212,7 @@ def test_a_class_of_another_family_is_refused() -> None:
 
 @pytest.mark.parametrize("target", [None, 5])
 def test_a_node_without_a_target_says_what_it_should_name(target: Any) -> None:
-    assert refused(node(_target_=target)) == "wave has no _target_; it must name a subclass of Family"
+    assert refused(node(_target_=target)) == "wave has no _target_; give one that names a subclass of Family"
 
 
 @pytest.mark.parametrize("target", ["no.such.module", f"{__name__}.function", "Wave"])

@@ -91,7 +91,7 @@ def test_fewer_tokens_than_a_window_are_counted_in_the_error() -> None:
         lambda: global_batch(TOKENS[:16], seed=0, step=0, batch_size=1, length=LENGTH),
         lambda: TrainingWindows(TOKENS[:16], Shares(**PLAN), **ORDER),
     ):
-        with pytest.raises(UserError, match="16 tokens, fewer than the 17 of one window"):
+        with pytest.raises(UserError, match="16 tokens in all, fewer than the 17 of one window"):
             make()
 
 

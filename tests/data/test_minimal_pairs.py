@@ -96,10 +96,10 @@ def row(**changes: object) -> str:
     ("name", "text", "message"),
     [
         ("rows.jsonl", f"{row()}\n{{broken\n", "rows.jsonl, line 2: not valid JSON"),
-        ("rows.jsonl", f"{row()}\n\n{row(sentence_bad='')}\n", "rows.jsonl, line 3: each row needs a text in UID"),
-        ("rows.jsonl", '{"UID": "a", "sentence_good": "b"}', "line 1: no column 'sentence_bad'"),
-        ("rows.csv", "UID,sentence_good\na,b\n", "rows.csv: no column 'sentence_bad'"),
-        ("agree.txt", "a wrong one .\nthe right one .\nalone .\n", "agree.txt, line 3: a wrong sentence without"),
+        ("rows.jsonl", f"{row()}\n\n{row(sentence_bad='')}\n", "rows.jsonl, line 3: a text is missing; each row needs"),
+        ("rows.jsonl", '{"UID": "a", "sentence_good": "b"}', "line 1: there is no column 'sentence_bad'"),
+        ("rows.csv", "UID,sentence_good\na,b\n", "rows.csv: there is no column 'sentence_bad'"),
+        ("agree.txt", "a wrong one .\nthe right one .\nalone .\n", "agree.txt, line 3: no right sentence follows"),
     ],
 )
 def test_a_broken_line_is_named_with_its_file(tmp_path: Path, name: str, text: str, message: str) -> None:

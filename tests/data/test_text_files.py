@@ -89,7 +89,7 @@ def test_a_tsv_without_a_header_counts_its_columns(tmp_path: Path) -> None:
 
 
 def test_a_tsv_without_a_header_says_so_when_asked_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"claims.tsv: no column 'text'.*data.column \(there are: Claim: .{33},"):
+    with pytest.raises(UserError, match=r"claims.tsv: there is no column 'text'.*data.column \(columns: Claim: .{33},"):
         texts(write(tmp_path / "claims.tsv", QUESTIONS))
 
 
@@ -100,7 +100,7 @@ def test_parquet_is_read_by_column(tmp_path: Path) -> None:
     path = tmp_path / "a [1]*.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a\n\nb", None, "c"], "n": [1, 2, 3]}), path)
     assert texts(path) == ["a\n\nb", "c"]
-    with pytest.raises(UserError, match=r"parquet: no column 'tex'.*there are: text, n\)$"):
+    with pytest.raises(UserError, match=r"parquet: there is no column 'tex'.*columns: text, n\)$"):
         texts(path, column=["tex"])
     with pytest.raises(UserError, match=r"column 'n' holds int, not text"):
         texts(path, column=["n"])
@@ -130,14 +130,14 @@ def test_the_identity_follows_every_byte_and_option_but_no_name(tmp_path: Path) 
     [
         ("a.jsonl", '{"text": "a"}\n{"text": "b"\n', r"a.jsonl, line 2: not valid JSON \(Expecting"),
         ("a.json", '[{"text": "a"},\n {"text" "b"}]', r"a.json, line 1: not valid JSON \(Expecting .* line 2"),
-        ("a.jsonl", '{"text": "a"}\n{"tex": "b", "n": 1}\n', r"a.jsonl, line 2: no column 'text'.*: tex, n\)"),
+        ("a.jsonl", '{"text": "a"}\n{"tex": "b", "n": 1}\n', r"a.jsonl, line 2: there is no column 'text'.*: tex, n\)"),
         ("a.jsonl", '{"text": ["a"]}\n', r"a.jsonl, line 1: column 'text' holds list, not text"),
         ("a.jsonl", b'{"text": "caf\xe9"}\n', r"a.jsonl: not UTF-8 \(0xe9\)"),
-        ("a.csv", "text,n\na,1\nb,2,3\n", r"a.csv, line 3: .*3 fields, where the first row has 2"),
-        ("a.csv", "text,n,text\na,1,b\n", r"a.csv: no column 'text', or two;"),
+        ("a.csv", "text,n\na,1\nb,2,3\n", r"a.csv, line 3: .*3 fields, and the first row has 2"),
+        ("a.csv", "text,n,text\na,1,b\n", r"a.csv: there is no column 'text', or there are two;"),
         ("a.parquet", b"PAR1 nonsense", r"a.parquet: not a readable parquet file \(Parquet magic bytes"),
         ("a.txt", b"ok\xff", r"a.txt: not UTF-8 \(0xff\)"),
-        ("a.pdf", "x", r"nothing to read in '.*a.pdf' \(supported, where not empty: .txt, .text, .md, .jsonl"),
+        ("a.pdf", "x", r"nothing to read in '.*a.pdf' ; .* end in one of .txt, .text, .md, .jsonl"),
     ],
 )
 def test_broken_files_are_named_in_one_line(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
@@ -150,14 +150,14 @@ def test_a_line_counts_what_a_folder_has_beside_texts(tmp_path: Path, capsys: py
     for name in ("a.txt", "b.jsonl.gz", "sub/c.jsonl.gz", "LICENSE", ".hidden.gz"):
         write(tmp_path / name, "a text")
     corpus(tmp_path).identity()
-    assert f"{tmp_path}: left out, because of the ending: .gz (2), LICENSE (1); read are" in capsys.readouterr().err
+    assert f"{tmp_path}: files left out because of their endings: .gz (2), LICENSE (1); " in capsys.readouterr().err
     assert texts(tmp_path) == ["a text"]
     assert capsys.readouterr().err == ""
 
 
 def test_nothing_to_read_is_told_by_where_it_was_looked_for(tmp_path: Path) -> None:
     write(tmp_path / "folder" / "a.pdf", "x")
-    with pytest.raises(UserError, match=r"no file, folder or glob match at '.*absent.txt'"):
+    with pytest.raises(UserError, match=r"no file, no folder and no match of a glob at '.*absent.txt'"):
         texts(tmp_path / "absent.txt")
     with pytest.raises(UserError, match=r"nothing to read in '.*folder' \(supported"):
         texts(tmp_path / "folder")
@@ -169,7 +169,7 @@ def test_an_empty_path_is_not_the_current_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "a.txt", "a text that nobody named")
-    with pytest.raises(ValueError, match="path is empty, or an entry of it"):
+    with pytest.raises(ValueError, match="path, or an entry of it, is empty"):
         texts(*path)
 
 

@@ -124,8 +124,8 @@ def test_a_full_disk_names_the_way_out(tmp_path: Path, monkeypatch: pytest.Monke
     ("texts", "held_out", "message"),
     [
         ([], 0.1, "the corpus has no text: check data.path, data.column and what data.keep_chars"),
-        (["only one"], 0.001, r"has 1 documents and none to hold out at data.held_out=0.001; .*data.split_regex"),
-        (["only one"], 0.999, r"has 1 documents and none to train on at data.held_out=0.999"),
+        (["only one"], 0.001, r"has 1 documents, and none to hold out with data.held_out=0.001; .*data.split_regex"),
+        (["only one"], 0.999, r"has 1 documents, and none to train on with data.held_out=0.999"),
     ],
 )
 def test_a_corpus_too_small_to_split_is_told(tmp_path: Path, texts: list[str], held_out: float, message: str) -> None:
@@ -138,7 +138,7 @@ def test_who_only_evaluates_needs_no_training_documents(tmp_path: Path) -> None:
     for fraction in (0.999, 1):
         data = prepare(Listed(["only one"], held_out=fraction), Bytes(), tmp_path, needs=["held_out"])
         assert (len(data.train), listed(data.held_out)) == (0, [*b"only one", 256])
-    with pytest.raises(UserError, match=r"none to train on at data.held_out=1"):
+    with pytest.raises(UserError, match=r"none to train on with data.held_out=1"):
         prepare(Listed(TEXTS, held_out=1), Bytes(), tmp_path)
 
 
@@ -165,7 +165,7 @@ def test_documents_much_shorter_than_the_context_are_said(tmp_path: Path) -> Non
     for split in ("train", "held_out"):
         note = data.about_documents(split, 200)
         assert note is not None
-        assert "documents have 49 tokens on average and the context 200" in note
+        assert "documents have 49 tokens on average and the context has 200" in note
         assert data.about_documents(split, 196) is None
 
 

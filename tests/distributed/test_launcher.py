@@ -107,7 +107,7 @@ def test_verbs_that_do_not_gain_refuse_several_processes_in_one_line(
     verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_all(monkeypatch, {**TORCHRUN, "RANK": "0"})
-    with pytest.raises(UserError, match="torchrun started 2; start it alone"):
+    with pytest.raises(UserError, match="torchrun started 2; start it without a launcher"):
         launcher.check_alone(verb, SHARING)
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(AlreadyReported):

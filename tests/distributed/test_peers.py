@@ -76,7 +76,7 @@ def test_all_get_the_answer_of_the_first() -> None:
 def test_different_words_are_refused_everywhere_by_the_first_key_that_differs() -> None:
     errors = met({"optim.lr": 0.1, "seed": 1}, {"optim.lr": 0.1, "seed": 1}, {"optim.lr": 0.2, "seed": 2})
     assert [str(error) for error in errors] == [
-        "optim.lr is 0.1 on rank 0 and 0.2 on rank 2 of 3; start all with the same words"
+        "optim.lr is 0.1 on rank 0 and 0.2 on rank 2 of 3; start all processes with the same command"
     ] * 3
 
 
@@ -91,7 +91,7 @@ def test_one_that_has_refused_is_named_and_not_waited_for() -> None:
 def test_one_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SECONDS_TO_COME", 0.3)
     (first, _) = processes({}, {})
-    with pytest.raises(UserError, match="rank 1 of 2 did not come"):
+    with pytest.raises(UserError, match="rank 1 of 2 did not start within"):
         first.meet(HashStore())
 
 

@@ -169,9 +169,9 @@ def test_what_the_kernels_do_not_take_is_said() -> None:
         (q[:, :, :3], keys_of(3, 2)),
     ]
     reasons = [entropy_kernel.unmet(*one) for one in refused]
-    assert reasons[:2] == ["takes float32 and half precision alone", "takes at most 256 channels a head, not 264"]
+    assert reasons[:2] == ["takes only float32 and half precision", "takes at most 256 channels per head, not 264"]
     assert reasons[2] is None
-    with pytest.warns(trial.FallsBack, match="^the entropy kernel takes float32 and half precision alone: the entropy"):
+    with pytest.warns(trial.FallsBack, match="^the entropy kernel takes only float32 and half precision: the entropy"):
         assert not entropy_kernel.serves(q.double(), keys)
 
 

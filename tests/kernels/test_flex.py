@@ -216,7 +216,7 @@ def test_the_trial_passes_here_and_fails_where_the_kernel_is_wrong(monkeypatch: 
     monkeypatch.setattr(
         flex, "attend", lambda *args, **options: plain(*args, **(options | {"keys": keys_of(200, 200)}))
     )
-    with pytest.warns(trial.FallsBack, match="^FlexAttention fails on cpu in float32 .*: attention runs in the form"):
+    with pytest.warns(trial.FallsBack, match="^FlexAttention fails on cpu in float32 .*: attention is computed as on"):
         assert not flex.flex_passes("cpu", torch.float32, 16)
 
 
@@ -228,9 +228,9 @@ class OnCuda(Tensor):
     ("dtype", "n_channels", "why"),
     [
         (torch.bfloat16, 64, None),
-        (torch.float64, 64, "takes float32 and half precision alone"),
-        (torch.float16, 8, "takes 16 to 256 channels a head, not 8"),
-        (torch.float32, 512, "takes 16 to 256 channels a head, not 512"),
+        (torch.float64, 64, "takes only float32 and half precision"),
+        (torch.float16, 8, "takes 16 to 256 channels per head, not 8"),
+        (torch.float32, 512, "takes 16 to 256 channels per head, not 512"),
     ],
 )
 def test_what_it_does_not_take_on_cuda_has_a_reason(

@@ -123,7 +123,7 @@ def test_each_seed_is_fitted_to_its_own_points() -> None:
 def test_a_fit_that_fails_costs_nothing_else(roundround: Callable[..., Done]) -> None:
     done = roundround("maxkey", *SMALL, "seeds=1", "fit=true", "fit_sizes=1")
     assert done.code == 0, done.err
-    assert "no fit: 0 inputs" in done.err
+    assert "the temperature could not be fitted: only 0 inputs" in done.err
     assert f"run={done.directory}" in done.err
     assert {r["softmax"] for r in done.results if r["metric"] == "accuracy"} == {"softmax", "adaptive_temperature"}
 
@@ -199,7 +199,7 @@ def test_a_run_is_evaluated_in_bfloat16_and_at_one_temperature(
     done = roundround("maxkey", f"run={first.directory}", "logger=none", *both)
     assert done.code == 0, done.err
     assert "Evaluated with weights, items and every result in between rounded" in done.err
-    assert "follow the mean entropy of all sets" in (done.directory / "table.md").read_text()
+    assert "depend on the mean entropy of all sets" in (done.directory / "table.md").read_text()
     plain = {"softmax": "softmax", "seed": 1, "n": 32}
     assert done.value("entropy", **plain) == pytest.approx(first.value("entropy", **plain), rel=0.01)
     assert done.value("entropy", **plain) != first.value("entropy", **plain)
@@ -273,7 +273,7 @@ def test_an_interrupt_saves_the_step_it_comes_at(
         (["--temp", "adaptiv"], ["no normaliser 'adaptiv'", "did you mean 'adaptive_temperature'?"]),
         (["test_sizes=32,16"], ["test_sizes=[32, 16]", "larger than the one before"]),
         (["bfloat16=half"], ["bfloat16=half must be false, true or factors"]),
-        (["one_temperature=true", "--temp", "hard"], ["one_temperature=true is about adaptive temperatures"]),
+        (["one_temperature=true", "--temp", "hard"], ["one_temperature=true needs an adaptive temperature"]),
         (["model.haiku_init=true", "model.uniform_init=true"], ["are two initialisations"]),
         (["run=last"], ["no finished max-retrieval run"]),
         (["softmax@normalisers.softmax=ssmax"], ["normalisers.softmax is the baseline"]),

@@ -193,7 +193,7 @@ def test_every_seed_belongs_to_one_process() -> None:
 
 
 def test_more_processes_than_seeds_are_refused() -> None:
-    with pytest.raises(UserError, match="seeds=2 are fewer than the 3 processes"):
+    with pytest.raises(UserError, match="seeds=2 is less than the number of processes, 3"):
         seeds_of(0, 3, 2)
 
 

@@ -156,7 +156,8 @@ def test_the_weights_of_another_model_are_refused_in_one_short_line(tmp_path: Pa
     with pytest.raises(UserError) as caught:
         load_into(nn.Linear(2, 2), weights, tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path}/model.safetensors does not fit the model of the run: bias is missing there and [2] in the model"
+        f"{tmp_path}/model.safetensors does not fit the model of the run: "
+        "bias is missing in the file and [2] in the model"
     )
 
 

@@ -443,7 +443,7 @@ def test_last_says_that_a_newer_run_is_not_finished(outputs: Path, capsys: pytes
     for reference, taken in {"last": "09-00-00-sweep/10", "last~2": "09-00-00-sweep/0"}.items():
         find_run(reference, str(outputs), "train", done=True)
         assert capsys.readouterr().err == (
-            f"{reference} is {day / taken}; {day / '13-00-00'} is newer and not finished (running)\n"
+            f"{reference} means {day / taken}, because {day / '13-00-00'}, which is newer, is not finished (running)\n"
         )
     leave_run(day / "16-00-00", "2026-01-03T16:00:00.000000+00:00")
     find_run("last", str(outputs), "train", done=True)
@@ -452,7 +452,7 @@ def test_last_says_that_a_newer_run_is_not_finished(outputs: Path, capsys: pytes
     leave_run(day / "17-00-00", "2026-01-03T17:00:00.000000+00:00", "failed: boom")
     find_run("last", str(outputs), "train", done=True)
     assert capsys.readouterr().err == (
-        f"last is {day / '16-00-00'}; {day / '17-00-00'} is newer and not finished (failed: boom)\n"
+        f"last means {day / '16-00-00'}, because {day / '17-00-00'}, which is newer, is not finished (failed: boom)\n"
     )
 
 
@@ -504,7 +504,7 @@ def test_a_run_with_a_link_that_leads_out_of_it_is_not_resumed(tmp_path: Path, n
         path.rename(tmp_path / "elsewhere")
     path.parent.mkdir(exist_ok=True)
     path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match=f"{name} is a link that leads out of the run"):
+    with pytest.raises(UserError, match=f"{name} is a link to something outside the run"):
         run_directory("outputs", "train", str(run))
     assert find_run(str(run), "outputs", "train", done=True) == run, "it may be read"
 

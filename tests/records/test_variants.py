@@ -127,14 +127,14 @@ def test_a_variant_that_changed_after_training_is_named_wherever_the_run_is_used
     write(mine, **{"mine_rope/slow.py": SLOW.replace("return self.factor", "return 7 * self.factor")})
     forget()
     after = roundround(*evaluate, *own)
-    lines = [line for line in after.err.splitlines() if "mine_rope.slow.Slow is not as" in line]
+    lines = [line for line in after.err.splitlines() if "mine_rope.slow.Slow is not the code" in line]
     assert len(lines) == 1, after.err
     for part in ("mine_rope/slow.py", f"--config-dir {directory}/variants"):
         assert part in lines[0]
     assert {record["source"] for record in after.results} == {"changed"}
 
     rr.load(directory, trust=True)
-    assert "mine_rope.slow.Slow is not as" in capsys.readouterr().err
+    assert "mine_rope.slow.Slow is not the code" in capsys.readouterr().err
     TrainedRun(directory, trust=True, pe=load_option("pe", "nope"))
     assert capsys.readouterr().err == ""
 
@@ -144,13 +144,13 @@ def test_a_variant_that_changed_after_training_is_named_wherever_the_run_is_used
     resume = ["train", f"resume={directory}", *trusted]
     refused = roundround(*resume, *own)
     assert (refused.code, refused.out) == (2, "")
-    assert "a resumed run keeps its code, and mine_rope.slow.Slow is not as" in refused.err
+    assert "a resumed run must keep its code, but the code of mine_rope.slow.Slow is not" in refused.err
 
     sys.path.remove(str(mine))
     forget()
     kept = ["--config-dir", str(directory / "variants")]
     again = roundround(*evaluate, *kept)
-    assert "is not as" not in again.err
+    assert "is not the code" not in again.err
     assert all("source" not in record for record in again.results)
     assert again.value("perplexity", length=32) != after.value("perplexity", length=32)
     forget()
@@ -183,7 +183,7 @@ def test_a_normaliser_that_changed_after_max_retrieval_is_named_when_its_models_
     write(mine, **{"mine_rope/sharp.py": SHARP.replace("2.0", "9.0")})
     forget()
     changed = roundround(*again)
-    assert "mine_rope.sharp.Sharp is not as" in changed.err
+    assert "mine_rope.sharp.Sharp is not the code" in changed.err
     assert {record["source"] for record in changed.results} == {"changed"}
     given = roundround(*again, "+softmax@normalisers.sharp=sharp")
     others = ["+softmax@normalisers.new=sharp", "evaluate=new", "+softmax@normalisers.sharp=log_n"]

@@ -37,7 +37,7 @@ def test_better_worse_and_not_told_apart_are_said_with_size_interval_and_seeds()
         "eval: perplexity against pe=rope, 3 seeds: better: pe=p_rope -10.0 (-12.5 to -7.5, p 0.003); "
     )
     assert "worse: pe=nope +10.0 (+7.5 to +12.5, p 0.003); " in text
-    assert "not told apart: pe=alibi +0.7 (-5.6 to +6.9, p 0.691); about 153 seeds would be needed to tell" in text
+    assert "not told apart: pe=alibi +0.7 (-5.6 to +6.9, p 0.691); about 153 seeds would be needed to detect" in text
 
 
 def test_the_last_place_is_told_and_the_others_are_counted() -> None:
@@ -50,7 +50,7 @@ def test_the_last_place_is_told_and_the_others_are_counted() -> None:
 
 def test_one_seed_tells_nothing() -> None:
     assert "not told apart: pe=nope +10" in told(record([10.0]))
-    assert "three seeds or more would give a test" in told(record([10.0]))
+    assert "a test needs three seeds or more" in told(record([10.0]))
     assert findings({"eval: perplexity": []}) == []
 
 
@@ -78,5 +78,5 @@ def test_a_difference_that_no_study_would_find_needs_more_than_a_thousand_seeds(
     tiny = record([-1.0, 0.0, 1.003])
     assert seeds_to_tell(tiny, 1) == MOST_SEEDS + 1
     assert "about more than 1,000 seeds" not in told(tiny)
-    assert "more than 1,000 seeds would be needed to tell" in told(tiny)
+    assert "more than 1,000 seeds would be needed to detect" in told(tiny)
     assert seeds_to_tell(record([0.0, 0.0, 0.0]), 1) is None

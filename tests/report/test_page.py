@@ -107,7 +107,7 @@ def test_a_damaged_file_gives_the_general_page_and_a_line(tmp_path: Path) -> Non
     run = write_probe(tmp_path / "run")
     (run / "probe.safetensors").write_bytes((run / "probe.safetensors").read_bytes()[:200])
     page = Page(page_of(run))
-    assert "the run's files are not as probe leaves them" in page.text
+    assert "the run's files are not as probe writes them" in page.text
     assert len(page.column("entropy")) == 4
 
 
@@ -151,7 +151,7 @@ def test_a_comparison_shows_its_remarks_differences_and_what_was_left_out(tmp_pa
     assert Page(page_of(run)).column("p (Holm)") == ["", "", "<= 0.062", "<= 0.062"]
     assert len([a for a in page.all("path") if a.get("class") == "line" and str(a["d"]).count("L") == 1]) == 5
     (run / "comparison.json").write_text('{"remarks": 1, "groups": [1], "curves": [{"settings": {}}], "skipped": [')
-    assert "the run's files are not as compare leaves them" in Page(page_of(run)).text
+    assert "the run's files are not as compare writes them" in Page(page_of(run)).text
 
 
 def test_a_table_that_would_fill_the_page_is_cut_and_says_how_many_rows_more_there_are(tmp_path: Path) -> None:

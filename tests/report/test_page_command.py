@@ -113,7 +113,7 @@ def test_report_writes_the_page_into_the_run_and_prints_its_path(roundround: Com
 def test_report_leaves_what_is_no_page_of_its_own(roundround: Command) -> None:
     run = write_run(Path("run").absolute(), "eval", eval_records([(64, 2.0)]))
     Path("notes.html").write_text("<p>mine</p>")
-    assert_refused(roundround("report", str(run), "to=notes.html"), "notes.html is there and no page of roundround's")
+    assert_refused(roundround("report", str(run), "to=notes.html"), "notes.html exists and is not a page of roundround")
     assert Path("notes.html").read_text() == "<p>mine</p>"
 
 
@@ -122,7 +122,7 @@ def test_report_leaves_what_is_no_page_of_its_own(roundround: Command) -> None:
     [
         (["nowhere"], "there is no 'nowhere'"),
         (["run", "to=no/page.html"], "cannot write"),
-        (["run", "run2", "to=page.html"], "page.html is one file, and 2 runs are meant"),
+        (["run", "run2", "to=page.html"], "page.html is one file, but 2 runs are given"),
         (["run", "opn=true"], "no key opn; did you mean 'open'?"),
     ],
 )

@@ -99,7 +99,7 @@ def test_eval_and_validation_draw_and_consecutive_positions_are_another_number(l
     words = ["eval", f"run={learnt}", "logger=none", "length=3", "examples=32", "checkpoint=best"]
     drawn, small = typed(*words), typed(*words, "batch_tokens=16")
     assert drawn.code == 0, drawn.err
-    assert "five draws of its positions" in drawn.err
+    assert "the mean over five draws of its positions" in drawn.err
     for metric in ("exact_match", "nats_per_token"):
         assert small.value(metric, length=3) == pytest.approx(drawn.value(metric, length=3), rel=1e-5)
     consecutive = typed(*words, *CONSECUTIVE)
@@ -122,7 +122,7 @@ def test_text_is_read_at_drawn_positions_up_to_the_range(here: Path) -> None:
     assert done.code == 0, done.err
     scored = typed("eval", f"run={done.directory}", "logger=none", "length=32,48", "max_tokens=320")
     assert scored.code == 0, scored.err
-    assert "the mean of five draws of positions" in scored.err
+    assert "the mean over five draws of positions" in scored.err
     for verb in (["eval"], ["probe"], ["probe", "ablate=highest:0.5"]):
         refused = typed(*verb, f"run={done.directory}", "logger=none", "length=49", "max_tokens=320")
         assert refused.code == 2

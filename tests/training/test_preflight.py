@@ -36,8 +36,8 @@ def test_a_window_acts_in_training_where_texts_are_longer() -> None:
 
 def test_a_run_says_it_in_a_line_each(train: Callable[..., Done]) -> None:
     done = train("softmax=adaptive_temperature", "model.train_length=256", "validate_every=4")
-    assert "softmax=adaptive_temperature acts at inference only" in done.err
+    assert "softmax=adaptive_temperature acts only at inference" in done.err
     assert "documents have" in done.err
     assert done.manifest["trains_as_softmax"] is True
     quiet = train("softmax=sigmoid", "schedule.warmup_steps=1")
-    assert not any(word in quiet.err for word in ("acts at inference", "documents have"))
+    assert not any(word in quiet.err for word in ("acts only at inference", "documents have"))

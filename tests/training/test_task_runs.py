@@ -223,7 +223,7 @@ def test_what_is_written_is_scored_as_one_forward_pass_tells(learnt: Path, here:
     assert done.code == 0, done.err
     assert {record["metric"] for record in done.results} == {"exact_match", "string_match"}
     assert {record["by"] for record in done.results} == {"generation"}
-    assert "Scored by what the model writes" in done.err
+    assert "Scored on the text that the model writes" in done.err
 
 
 def test_processes_share_the_distinct_examples(learnt: Path) -> None:
@@ -249,7 +249,7 @@ def test_the_lengths_in_training_are_those_of_the_run_and_not_of_a_task_in_its_p
     other = ["data=copy", "data.n_symbols=8", "data.train_lengths=[3,5]"]
     done = typed("eval", f"run={learnt}", "logger=none", "examples=4", *other)
     assert done.code == 0, done.err
-    assert "Training had lengths 1 to 2" in done.err
+    assert "Lengths in training: 1 to 2" in done.err
     assert done.manifest["config"]["length"] == [2, 4, 8]
 
 

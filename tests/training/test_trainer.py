@@ -25,7 +25,7 @@ GIVEN = {"max_steps": 4, "log_every_n_steps": 1, "accumulate_grad_batches": 1, "
 
 @pytest.mark.parametrize("name", ["fast_dev_run", "limit_train_batches", "callbacks", "default_root_dir", "acelerator"])
 def test_what_a_run_does_not_honour_is_answered_with_the_nearest_that_it_does(name: str) -> None:
-    with pytest.raises(UserError, match=rf"^a run has no trainer\.{name}") as caught:
+    with pytest.raises(UserError, match=rf"^roundround accepts no trainer\.{name}") as caught:
         check_trainer({**GIVEN, name: 1})
     assert "'accelerator'" in str(caught.value) or name != "acelerator"
     assert "plugins" not in str(caught.value)
@@ -62,11 +62,11 @@ def test_the_pinned_lightning_has_the_private_parts_that_are_used() -> None:
 @pytest.mark.parametrize(
     ("override", "part"),
     [
-        ("+trainer.limit_train_batches=4", "a run has no trainer.limit_train_batches"),
+        ("+trainer.limit_train_batches=4", "roundround accepts no trainer.limit_train_batches"),
         ("trainer.gradient_clip_val=nan", "trainer.gradient_clip_val=nan must be a number above 0"),
         ("trainer.strategy=deepspeed", "must be one of auto, ddp"),
         ("trainer.precision=16-mixed", "needs a GPU"),
-        ("+trainer.plugins=[]", "a run has no trainer.plugins"),
+        ("+trainer.plugins=[]", "roundround accepts no trainer.plugins"),
     ],
 )
 def test_a_refusal_leaves_one_line_and_no_run(train: Callable[..., Done], override: str, part: str) -> None:

@@ -186,7 +186,7 @@ def test_every_combination_is_a_job_of_a_sweep() -> None:
 
 
 @pytest.mark.parametrize(("words", "parts"), [
-    (["optim.lr=1"], ["the set fixes everything but pe, softmax"]),
+    (["optim.lr=1"], ["the set fixes everything except pe, softmax"]),
     (["set=v9"], ["no set=v9"]),
     (["size=huge"], ["no size=huge"]),
     (["seeds=0"], ["seeds=0 must be at least 1"]),

@@ -85,8 +85,8 @@ class Task(Source):
     ) -> None:
         if len(train_lengths) != 2 or not self.shortest <= train_lengths[0] <= train_lengths[1]:
             raise ValueError(
-                f"train_lengths is {list(train_lengths)}: the shortest length and the longest are allowed, from "
-                f"{self.shortest} on, such as [{self.shortest}, {self.shortest + 19}]"
+                f"train_lengths is {list(train_lengths)}; give the shortest length and the longest, none below "
+                f"{self.shortest}, such as [{self.shortest}, {self.shortest + 19}]"
             )
         self.symbols = list(symbols)
         self._train_lengths = train_lengths[0], train_lengths[1]
@@ -166,7 +166,7 @@ class Task(Source):
     def check_length(self, length: int, what: str) -> None:
         """Raises UserError if the task has no examples of this length."""
         if not self.shortest <= length <= LONGEST:
-            raise UserError(f"{what}={length}: this task has lengths from {self.shortest} to {LONGEST:,}")
+            raise UserError(f"{what}={length}: the lengths of this task go from {self.shortest} to {LONGEST:,}")
 
 
 class Examples:
@@ -221,7 +221,7 @@ def numbered(n: int, *, before: str = "") -> list[str]:
 def check_range(name: str, value: float, least: float, most: float, *, because: str = "") -> None:
     """Raises ValueError if a parameter is outside [least, most]. because: the reason for the bound."""
     if not least <= value <= most:
-        raise ValueError(f"{name} is {value}: {least} to {most:,} is allowed{because and f' ({because})'}")
+        raise ValueError(f"{name} is {value}; it must lie between {least} and {most:,}{because and f' ({because})'}")
 
 
 def nats_of_order(answers: Ids) -> float:

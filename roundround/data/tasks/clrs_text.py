@@ -116,7 +116,10 @@ class ClrsText(TextTask):
         self.algorithms = list(LONGEST_TRAINED) if algorithms is None else sorted(set(algorithms))
         self.lengths = None if lengths is None else sorted(set(lengths))
         if unknown := [name for name in self.algorithms if name not in LONGEST_TRAINED]:
-            raise ValueError(f"algorithms has '{unknown[0]}'{nearest(unknown[0], LONGEST_TRAINED)}")
+            raise ValueError(
+                f"algorithms names '{unknown[0]}', which is no algorithm of "
+                f"CLRS-Text{nearest(unknown[0], LONGEST_TRAINED)}"
+            )
         every = [length for _, length in self.pairs()]
         super().__init__(
             train_lengths=[min(every), max(every)],
@@ -190,7 +193,7 @@ class ClrsText(TextTask):
         there = np.unique(rows.length[rows.of(self.algorithms)]).tolist()
         found = f"no column '{LENGTH}'; data.lengths=null takes all rows" if UNKNOWN in there else f"lengths: {there}"
         wanted = f"{', '.join(self.algorithms)} of {'any length' if lengths is None else f'length {lengths}'}"
-        return UserError(f"{rows.where}: no row of {wanted} for {purpose} (there: {found})")
+        return UserError(f"{rows.where}: no row is of {wanted}, as needed for {purpose} (it has {found})")
 
     def text(self, rng: np.random.Generator, length: int) -> Text:
         texts = self.stored_texts(seed=0, split="train", length=length)
@@ -225,7 +228,10 @@ def table(where: str, rows: Iterable[Mapping[str, Any]], at: Callable[[int], Tex
     for row in rows:
         name = str(row[ALGORITHM])
         if name not in numbers:
-            raise UserError(f"{where}, row {len(columns) + 1}: {ALGORITHM} is '{name}'{nearest(name, LONGEST_TRAINED)}")
+            raise UserError(
+                f"{where}, row {len(columns) + 1}: {ALGORITHM} is '{name}', which is no algorithm of "
+                f"CLRS-Text{nearest(name, LONGEST_TRAINED)}"
+            )
         text = "".join(text_of(row)).encode()
         identity = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest())  # fits into int64
         columns.append((numbers[name], int(row.get(LENGTH, UNKNOWN)), identity, len(text)))  # int(): a csv gives text

@@ -79,7 +79,8 @@ class LengthTest(TextTask):
                 break
         else:
             raise UserError(
-                f"a length of {length} tokens has no room for this test: with this tokenizer it needs {length - room}"
+                f"{length} tokens are too few for an example of this test; with this tokenizer one needs "
+                f"{length - room} or more"
             )
         n = 0
         while (own := cost(n)) <= room:
@@ -201,7 +202,9 @@ class Needles(LengthTest):
     ) -> None:
         check_range("n_queries", n_queries, 1, n_keys, because=f"n_keys={n_keys}")
         if 10 ** (n_digits - 1) < n_keys * n_values:
-            raise ValueError(f"n_digits is {n_digits}: {n_keys * n_values} numbers that differ need more digits")
+            raise ValueError(
+                f"n_digits is {n_digits}, too few for {n_keys * n_values} different numbers; give more digits"
+            )
         for depth in depths:
             check_range("depths", depth, 0, 1)
         super().__init__(
@@ -334,7 +337,10 @@ class CommonWords(LengthTest):
     ) -> None:
         for name, pair in (("times", times), ("short_times", short_times)):
             if len(pair) != 2 or not 1 <= pair[1] < pair[0] <= 1000:
-                raise ValueError(f"{name} is {list(pair)}: of common words and of all others, such as [30, 3]")
+                raise ValueError(
+                    f"{name} is {list(pair)}; give how often a common word occurs, and how often any other word, such "
+                    "as [30, 3]"
+                )
         super().__init__(
             train_lengths=train_lengths, train_examples=train_examples, validation_examples=validation_examples
         )

@@ -223,7 +223,10 @@ class Recall(Task):
     def check_length(self, length: int, what: str) -> None:
         super().check_length(length, what)
         if self.distances and not any(length in (part.test_lengths() or ()) for part in self.groups().values()):
-            raise UserError(f"{what}={length} has no room for any of data.distances={self.distances}")
+            raise UserError(
+                f"{what}={length} is too short for any of data.distances={self.distances}; give a larger length or "
+                "smaller distances"
+            )
 
     def example(self, rng: np.random.Generator, length: int) -> Example:
         first = length - self.n_queries - 1  # position of the first query; positions 1 to first - 1 are for items

@@ -142,8 +142,8 @@ def previous_token(run: RunVerb) -> Finding:
         ours=f"{min(wanted):.3f} of every row's weight",
         comparisons=comparisons,
         panels={"ours": HeatMap(alpha_55, "key", "query", most=1.0, label="weight")},
-        remark="Queries psi, keys R psi. The paper's caption rotates the queries, which under its equation 3 would "
-        "attend one token ahead. The paper's figure is a sketch.",
+        remark="The queries are psi, the keys R psi. The paper's caption rotates the queries instead, which under "
+        "its equation 3 would attend one token ahead. The paper's figure is a sketch.",
         drawn=True,
     )
 
@@ -176,11 +176,11 @@ def decay(run: RunVerb) -> Finding:
             "(a) all ones": Panel(X, Y, [Curve(f"d = {WIDTH:,}", SHOWN_AT, best[SHOWN_AT]), published]),
             "(b) Gaussian": Panel(X, "q . k / sqrt(d)", [Curve("one draw", SHOWN_AT, gaussian(SHOWN_AT, 0))]),
         },
-        remark="The paper does not state d, and its curve is known here by five values, so that (a) is compared by "
-        f"its direction: the values, each averaged over {AROUND} distances to either side, do not decide d, and a "
-        "smooth curve without RoPE would fit them too. Its deviations from these means tell: they depend on d, and "
-        f"the picture follows d = {WIDTH:,} to {FOLLOWED}. In (b) the paper's normalisation is not known, so only "
-        f"the absence of decay is compared, over {DRAWS:,} draws.",
+        remark="The paper does not state d, and only five values of its curve are known here. So (a) is compared by "
+        f"its direction: the five values, each averaged over {AROUND} distances to either side, do not decide d, and "
+        "a smooth curve without RoPE would fit them too. The deviations from these means do depend on d, and the "
+        f"paper's picture follows those of d = {WIDTH:,} to {FOLLOWED}. In (b) the paper's normalisation is not "
+        f"known, so only the absence of decay is compared, over {DRAWS:,} draws.",
     )
 
 
@@ -205,9 +205,9 @@ def random_positions(run: RunVerb) -> Finding:
             "(a) all ones": Panel(X, Y, lines),
             f"(b) Gaussian, L = {LONGEST[-1]:,}": Panel(X, "q . k / sqrt(d)", wandering),
         },
-        remark=f"Compared by statement, (a) over {SPACINGS} draws of the positions, (b) over {DRAWS:,} of the "
-        "vectors; the paper gives no d and no normalisation, so its curves are not compared number by number. The "
-        "width is that of figure 2.",
+        remark=f"Only the statements are compared, (a) over {SPACINGS} draws of the positions, (b) over {DRAWS:,} "
+        "draws of the vectors: the paper gives no d and no normalisation, so its curves cannot be compared number by "
+        "number. The width is that of figure 2.",
     )
 
 
@@ -225,8 +225,8 @@ def one_query_one_key(run: RunVerb) -> Finding:
         ours=f"a standard deviation of {spreads[0]:.2f} and {spreads[1]:.2f} sqrt(d) at any distance",
         comparisons=comparisons,
         panels=panels,
-        remark=f"Compared by statement, over {DRAWS:,} draws; the paper's d, draw and normalisation are not known, "
-        "so its two curves are not compared number by number. The width is that of figure 2.",
+        remark=f"Only the statement is compared, over {DRAWS:,} draws: the paper's d, draw and normalisation are not "
+        "known, so its two curves cannot be compared number by number. The width is that of figure 2.",
     )
 
 
@@ -263,10 +263,11 @@ DRAWN = (16, 256, 4096)  # items, of the heat maps that are drawn
 START, SHAPE_AT = 0.849, {1.0: 1.27, 1.5: 1.85, 2.0: 2.10, 2.5: 2.20, 3.0: 2.25}  # of the published polynomial
 
 ABOUT_FIT = (
-    "The coefficients belong to the models: another way of training gives others. The margin is 0.15 nats, and a tenth "
-    "of beta. Beyond the entropies of the fit the sign of its leading term decides, which is an accident: there a fit "
-    "holds the beta of the nearer end. Shown are what it and the quartic itself give at 4 to 6 nats, and the accuracy "
-    "at the sizes that no point of the fit comes from, over the heads: each is a training; all share one fit."
+    "The coefficients depend on the models: another way of training gives others. The margin is 0.15 nats for an "
+    "entropy, and a tenth of beta for a beta. Beyond the entropies of the fit, the sign of its leading term decides, "
+    "which is an accident: so a fitted temperature keeps the beta of the nearer end there. The table shows what this "
+    "rule and the quartic itself give at 4 to 6 nats, and the accuracy at the sizes from which no point of the fit "
+    "comes, over the heads. Each head is one training; all share one fit."
 )
 
 
@@ -297,12 +298,13 @@ def accuracy(run: RunVerb) -> Finding:
         f"gains: {found[1]}",
         comparisons=comparisons,
         panels={"table 1": Panel("items", "accuracy (%)", curves, log="x")},
-        remark="The interval is over the seeds. That of a gain has the paper's own error in it where its p is known, "
-        f"from which it follows for {max_retrieval.SEEDS} seeds (a recalled number); elsewhere the published number "
-        "is taken as exact. The margin is one point for accuracies, and for gains half the published gain, or the "
-        "rounding of two printed numbers where that is more. All sizes are measured on the same heads: they are one "
-        "curve, not as many confirmations. A p has no interval and is shown. The rows of 32 and 8,192 items are "
-        "known second-hand alone. docs/results/max_retrieval.md has all that was tried.",
+        remark="The interval is over the seeds. The interval of a gain includes the paper's own error if the paper's "
+        f"p is known, from which the error follows for {max_retrieval.SEEDS} seeds (a recalled number); otherwise the "
+        "published number is taken as exact. The margin is one point for accuracies; for gains it is half the "
+        "published gain, or the rounding of two printed numbers if that is larger. All sizes are measured on the "
+        "same heads, so they are one curve, not independent confirmations. A p has no interval, so it is shown "
+        "without a verdict. The rows of 32 and 8,192 items are only known second-hand. docs/results/max_retrieval.md "
+        "has all that was tried.",
     )
 
 
@@ -346,7 +348,7 @@ def heat_maps(run: RunVerb, softmax: str) -> Finding:
             f"{n:,} items": HeatMap(weights[f"{softmax}.{n}"], "item, by priority", "set", most=1.0, label="weight")
             for n in DRAWN
         },
-        remark="The paper prints colours and no numbers, so this is compared by statement: sharp at the sizes of "
+        remark="The paper prints colours and no numbers, so only its statement is compared: sharp at the sizes of "
         "training, dispersed at the largest"
         + (", and sharper than the plain softmax" if comparisons[2:] else "")
         + f". The interval is over {len(on_largest[16])} sets of one head, the first seed's.",
@@ -491,11 +493,11 @@ def perplexities(run: RunVerb) -> Finding:
         ours=", ".join(f"{PAPER[pe][0]} {means[pe][0]:.1f}" for pe in ("nope", "p_rope_25", BASELINE, "p_rope")),
         comparisons=compare_encodings(sweep),
         panels={"perplexity": Panel("context (tokens)", "held-out perplexity", curves, log="xy")},
-        remark=f"A model of a million parameters in place of Gemma 2B: {len(SEEDS)} seeds, paired, differences in "
-        "nats per token with 95 % t intervals. Judged are all six differences from RoPE at the context of training, "
-        f"beside Wikipedia, with a margin of {MARGIN} nats, by which 0.75-RoPE is ahead in the paper; its single runs "
-        "have no known error. docs/results/table2.md has what these seeds say, and table2_turning.md what resting "
-        "costs where the pairs turn as far as in the paper.",
+        remark=f"A model of a million parameters stands in for Gemma 2B, with {len(SEEDS)} seeds; differences are "
+        "paired by seed, in nats per token, with 95 % t intervals. All six differences from RoPE at the training "
+        f"context are judged beside the paper's on Wikipedia, with a margin of {MARGIN} nats, by which 0.75-RoPE is "
+        "ahead in the paper; the error of its single runs is not known. docs/results/table2.md says what these seeds "
+        "show, and table2_turning.md what resting costs if the pairs turn as far as in the paper.",
     )
 
 
@@ -534,9 +536,9 @@ FIGURES: dict[str, Figure] = {
                 "rope.thm_6_1": "its slow channels do not last",
                 "rope.table_1": "each by its own ladder, p-RoPE with p = 0.75 and 0.25",
             },
-            remark="The table is about single heads. What p-RoPE keeps at any distance is the order of two keys; a "
-            "weight among many keys it does not guarantee. The paper has ticks and no numbers, so that their "
-            "direction is all that can agree.",
+            remark="The table is about single heads. p-RoPE keeps the order of two keys at any distance, but "
+            "guarantees no weight among many keys. The paper has ticks and no numbers, so only their direction can "
+            "agree.",
         ),
     ),
     "softmax.fig1": Figure(

@@ -225,7 +225,7 @@ def norms_by_layer(run: RunVerb, subject: Subject, maps: Mapping[str, str], by_t
             without = here.by_layer(f"{kind}_norm_without_first")
             readings = {"with first tokens": map_PL, "without first tokens": without}
             fit, map_PL, chosen = best_fit(readings, published)
-            remarks.append(f"{'On' if by_text else 'Of'} {what} fits best: {fit}.")
+            remarks.append(f"{'On' if by_text else 'For'} {what} the best fit is: {fit}.")
         ours_L, published_L = fastest_mean(map_PL), fastest_mean(published)
         comparisons += compare_maps(what, map_PL, published)
         comparisons += [  # the fast pairs of the first and the last layer, where the paper finds them in use
@@ -372,7 +372,7 @@ def find(named: NamedHead, seen: Probed, subject: Subject) -> Found:
         layer = max(scores, key=lambda layer: scores[layer])  # if the label can mean two
         if len(scores) > 1:
             shares = " and ".join(f"{score:.2f} at {layer}" for layer, score in scores.items())
-            remark = f"The label's layer fits best as index {layer}, counted from 0: {pattern} {shares}. "
+            remark = f"The label's layer fits best if read as index {layer}, counted from 0: {pattern} {shares}. "
     else:
         if named.layers[0]:  # a late head: only the second half of the layers is searched
             scores_LH[: len(scores_LH) // 2] = np.nan
@@ -549,8 +549,8 @@ def alignment(run: RunVerb, subject: Subject, name: str) -> Finding:
     curves = [Curve(f"{name}, ours", np.arange(len(bound)), rows[name]) for name in published]
     curves += [Curve(f"{name}, published", np.arange(len(row)), row, points=True) for name, row in published.items()]
     remark = (
-        f"{found.remark}The column of the token before fits better read as the logit of {nearest}. "
-        "The paper divides it by the bound of a token with itself; its own bound stands beside that."
+        f"{found.remark}The paper's column of the token before fits better if it is read as the logit of {nearest}. "
+        "The paper divides this logit by the bound of a token with itself; the share of its own bound is given too."
     )
     return Finding(
         comparisons,
@@ -589,8 +589,8 @@ def entropy_of_lists(run: RunVerb, subject: Subject) -> Finding:
         f"{max(by_head[0])} numbers",
         comparisons=[at_least(f"head {head}: entropy gained (nats)", gain, 0.0) for head, gain in gains.items()],
         panels={"entropy of the last row, first layer": Panel("listed numbers", "entropy (nats)", curves, log="x")},
-        remark="The paper does not print its prompt, and the values of its figure are not known here: that entropy "
-        "grows is all that is compared.",
+        remark="The paper does not print its prompt, and the values of its figure are not known here, so only the "
+        "growth of the entropy is compared.",
     )
 
 
@@ -617,8 +617,9 @@ def logit_spreads(run: RunVerb, subject: Subject) -> Finding:
             ],
         ],
         panels={"sorted": Panel("share of the heads", "spread", curves)},
-        remark="Ours are each head's mean over rows, on other code; the paper does not say which rows. The "
-        "interval is over the heads. Gemma 7B, as published: 0.09 to 32.74, mean 5.82, standard deviation 2.61.",
+        remark="Each of our values is a head's mean over rows, on other source code; the paper does not say which "
+        "rows it used. The interval is over the heads. Gemma 7B, as published: 0.09 to 32.74, mean 5.82, standard "
+        "deviation 2.61.",
     )
 
 

@@ -439,7 +439,10 @@ def train(
 def seeds_of(rank: int, n_processes: int, n_seeds: int) -> slice:
     """The indices of a process's seeds, shared out evenly. Raises UserError if a process would have none."""
     if n_seeds < n_processes:
-        raise UserError(f"seeds={n_seeds} are fewer than the {n_processes} processes; start {n_seeds}, or give more")
+        raise UserError(
+            f"seeds={n_seeds} is less than the number of processes, {n_processes}; start {n_seeds} processes, or give "
+            "more seeds"
+        )
     places = np.array_split(np.arange(n_seeds), n_processes)[rank]
     return slice(int(places[0]), int(places[-1]) + 1)
 
@@ -623,7 +626,7 @@ def fit_quartic(entropies: NDArray[np.float64], betas: NDArray[np.float64]) -> l
     """
     if len(np.unique(entropies)) <= DEGREE:
         raise ValueError(
-            f"{len(entropies)} inputs whose largest item lacks the largest logit are too few for a polynomial of "
+            f"only {len(entropies)} inputs have a largest item without the largest logit, too few for a polynomial of "
             f"degree {DEGREE}; give larger fit_sizes or more fit_inputs"
         )
     low, high = float(entropies.min()), float(entropies.max())

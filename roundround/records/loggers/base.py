@@ -176,7 +176,9 @@ class WandB(Logger):
     def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
         verb = manifest["verb"]
         if self.log_checkpoint and (not verb_named(verb).trains or manifest.get("run") is not None):
-            raise UserError("logger.log_checkpoint is for a run that trains, which leaves checkpoints; leave it out")
+            raise UserError(
+                "logger.log_checkpoint uploads the checkpoints of a training run, and this run makes none; leave it out"
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # wandb's own deprecations
             import wandb
@@ -197,7 +199,9 @@ class WandB(Logger):
         try:
             self.run = self.begin(mode_of(manifest, has_login(wandb.setup().settings.base_url)), options)
         except (wandb.errors.Error, ValueError, OSError) as error:
-            raise UserError(f"Weights & Biases cannot start: {one_line(error)[:200]}; or give logger=none") from error
+            raise UserError(
+                f"Weights & Biases cannot start: {one_line(error)[:200]}; put this right, or give logger=none"
+            ) from error
         # an axis of our own: a resumed run repeats steps, and on its own axis wandb drops steps that it already has
         self.run.define_metric("step", hidden=True)
         self.run.define_metric("*", step_metric="step")

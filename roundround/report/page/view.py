@@ -171,14 +171,14 @@ def view_of(directory: Path) -> tuple[RunFiles, list[Record], View]:
     }.get(run.status, f"the run did not finish: {run.status}")
     files, records = RunFiles(run, [remark] if remark else []), run.results()
     if not records:
-        files.remarks.append(f"there is no {RESULTS}, or none in it: the run has no results yet")
+        files.remarks.append(f"there is no {RESULTS}, or it is empty: the run has no results yet")
     module, _, name = verb_named(run.manifest["verb"]).page.partition(":")
     if module:
         view: Callable[[RunFiles, list[Record]], View] = getattr(importlib.import_module(module), name)
         try:
             return files, records, view(files, records)
         except Exception as error:
-            files.remarks.append(f"the run's files are not as {run.manifest['verb']} leaves them ({one_line(error)})")
+            files.remarks.append(f"the run's files are not as {run.manifest['verb']} writes them ({one_line(error)})")
     figures = Section("Figures", figures=images_of(directory))
     return files, records, View([Section("Results", tables=tables_of(records)), figures])
 

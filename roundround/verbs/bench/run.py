@@ -213,13 +213,13 @@ class SetRunner:
                 except (VerbFailed, UserError) as error:
                     lost[length] = self.why(error)
         if found and lost:
-            remarks.append(f"not at length {', '.join(lost)}: {next(iter(lost.values()))}")
+            remarks.append(f"not measured at length {', '.join(lost)}: {next(iter(lost.values()))}")
         return found
 
     def measured(self, part: Part, trained: Mapping[str, Path], remarks: list[str]) -> Mapping[str, float]:
         """The numbers of a measurement on another part's model. Appends what the reader must know to `remarks`."""
         if part.model_of not in trained:
-            raise UserError(f"{part.model_of} left no model")
+            raise UserError(f"the part {part.model_of} made no model")
         from roundround.asking import bench_measures  # imports torch and transformers
         from roundround.trained.models import TrainedRun
 

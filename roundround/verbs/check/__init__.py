@@ -1,4 +1,4 @@
-"""`roundround check`: which rotation a model really performs, and vectors to test an implementation with.
+"""`roundround check`: which rotation a model really applies, and vectors to test an implementation with.
 
 Tested by tests/asking/test_applied_rotations.py.
 """
@@ -56,8 +56,8 @@ class CheckConfig:
         if len(self.given) != 1 or len(files) != (self.given == ["pe"]):
             given = " ".join(f"{name}=" for name in (*self.given, *files)) or "nothing"
             raise UserError(
-                f"{given} is given to check; give one of run=last, model=stories260k (or model=hf model.path=DIR), and "
-                "pe=... with to=FILE.safetensors, which writes vectors, or against=FILE, which compares them"
+                f"{given} is given to check; give one of run=last, model=stories260k (or model=hf model.path=DIR), "
+                "pe=... with to=FILE.safetensors (to write vectors), or pe=... with against=FILE (to compare vectors)"
             )
 
     @property
@@ -71,7 +71,7 @@ VERB = Verb(
     run="roundround.verbs.check.run:check",
     order=15,
     purpose=ELSEWHERE,
-    help="Which rotation a model really performs; test vectors.",
+    help="Which rotation a model really applies; test vectors.",
     config=CheckConfig,
     refuses={"model": ARCHITECTURES},
     title="Check",

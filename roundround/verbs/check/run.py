@@ -1,4 +1,4 @@
-"""`roundround check`: the rotations that a loaded model performs, and vectors of conformance of an encoding.
+"""`roundround check`: the rotations that a loaded model applies, and vectors of conformance of an encoding.
 
 Tested by tests/asking/test_applied_rotations.py.
 """
@@ -48,7 +48,7 @@ from roundround.trained.patterns import runs_of
 from roundround.verbs.check import CheckConfig
 
 OF_THE_VECTORS = ("n_heads", "n_key_heads", "head_dim", "positions", "seed")
-ROWS = ("performs", "pairing", "pairs", "wavelength", "attention factor", "window", "chunk", "norm", "scale")
+ROWS = ("rotation", "pairing", "pairs", "wavelength", "attention factor", "window", "chunk", "norm", "scale")
 
 
 def check(cfg: DictConfig, invocation: Invocation) -> None:
@@ -59,7 +59,7 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
     if config.against is not None:
         given, read = "against", ["train_length"]  # the file has the vectors
     if unread := sorted({"checkpoint", "train_length", *OF_THE_VECTORS} & overridden(invocation.overrides) - set(read)):
-        raise UserError(f"{unread[0]}= says nothing here: {given}= does not use it; leave it out")
+        raise UserError(f"{unread[0]}= has no effect here, because {given}= does not use it; leave it out")
     if config.pe is not None:
         give_theta(cfg)
         config = checked(CheckConfig, cfg)
@@ -165,9 +165,9 @@ def show(reports: Sequence[LayerReport], unread: Sequence[str], name: str, where
         groups.setdefault((row(report), *report.differences(), *remarks), []).append(report.declared.number)
     table = Table(
         "",
-        title=f"{name}: what its layers perform",
-        caption="measured on single tokens at known positions; pairs: how many rotate of all; wavelength: tokens in "
-        "which the slowest of them turns once",
+        title=f"{name}: what its layers do",
+        caption="measured on single tokens at known positions; pairs: how many of all pairs rotate; wavelength: tokens "
+        "in which the slowest pair turns once",
     )
     for numbers in groups.values():
         table.add_column(runs_of(numbers), overflow="fold")
@@ -179,9 +179,9 @@ def show(reports: Sequence[LayerReport], unread: Sequence[str], name: str, where
         for remark in remarks:
             print_status(f"{runs_of(numbers)}: {remark}")
     if all(report.verdict == AS_DECLARED for report in reports):
-        print_status(f"all as {where} declares" + (" in the keys that are read" if unread else ""))
+        print_status(f"all layers do what {where} declares" + (" in the keys that are read" if unread else ""))
     if unread:
-        print_status(f"{where} has keys about positions that nothing reads: {', '.join(unread)}")
+        print_status(f"{where} has keys about positions that roundround does not read: {', '.join(unread)}")
 
 
 # -- vectors of conformance
@@ -208,7 +208,7 @@ def write_vectors(cfg: DictConfig, config: CheckConfig, invocation: Invocation) 
     assert config.to is not None
     path = Path(os.path.abspath(home_expanded(config.to, "to")))
     if path.exists() or not path.parent.is_dir():
-        raise UserError(f"to={config.to} is there already, or its folder is not; give another name")
+        raise UserError(f"to={config.to} exists already, or its folder does not exist; give another name")
     encoding = encoding_of(config, config.n_heads, config.n_key_heads, config.head_dim)
     given = conformance.drawn(encoding.shape, config.positions, config.seed)
     tensors = {**given, **conformance.made(encoding, given)}
@@ -245,7 +245,7 @@ def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -
         own = list(ours[name].shape) if name in ours else "none"
         if list(theirs[name].shape) != own:
             gives = f"pe={invocation.given.get('pe')} gives {own}"
-            raise UserError(f"{path}: {name} is {list(theirs[name].shape)}, and {gives}")
+            raise UserError(f"{path}: {name} has the shape {list(theirs[name].shape)}, and {gives}")
     held = conformance.held_against(encoding, theirs)
     differing, hidden = ([one.name for one in held if one.verdict == verdict] for verdict in (DIFFERS, HIDDEN))
     with opened_run(invocation, cfg) as run:
@@ -265,7 +265,7 @@ def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -
             differing=len(differing),
         )
         if run.writes:
-            title = f"held against {about.get('made_by', path.name)}"
+            title = f"compared with {about.get('made_by', path.name)}"
             table = Table("tensor", "largest difference", "share of rounding", "", title=title)
             for one in held:
                 words = f"{HIDDEN} in {one.n_hidden:,} values" if one.verdict == HIDDEN else one.verdict
@@ -290,6 +290,6 @@ def read_vectors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise UserError(f"against={path} cannot be read: {one_line(error)}") from error
     if not {*conformance.GIVEN} <= tensors.keys() or tensors.keys().isdisjoint(conformance.MADE):
         words = f"{', '.join(conformance.GIVEN)} and one of {', '.join(conformance.MADE)}"
-        raise UserError(f"{path} needs {words}; roundround check pe=... to=FILE writes a file of this form")
+        raise UserError(f"{path} must contain {words}; roundround check pe=... to=FILE writes a file of this form")
     converted = {"positions": tensors["positions"].long(), "q": tensors["q"].float(), "k": tensors["k"].float()}
     return tensors | converted, about

@@ -64,7 +64,7 @@ def show(
         print_document(documents[config.format])
     if found.baseline and not config.baseline:
         print_status(
-            f"baseline: {', '.join(found.baseline)}, the plain attention; baseline=none leaves differences out"
+            f"the baseline is {', '.join(found.baseline)}, the plain attention; baseline=none leaves differences out"
         )
     for remark in found.remarks:
         print_status(remark)

@@ -71,17 +71,25 @@ class EvalConfig:
         at_least_one(examples=self.examples)
         check_windows(self.length, stride=self.stride, max_tokens=self.max_tokens, batch_tokens=self.batch_tokens)
         if self.by not in ("forcing", "generation"):
-            raise UserError(f"by={self.by} must be forcing, which gives the right tokens before each, or generation")
+            raise UserError(
+                f"by={self.by} must be forcing (the model gets the right tokens before each answer token) or "
+                "generation (it writes)"
+            )
         if self.by == "generation" and self.dispersion:
-            raise UserError("dispersion=true looks at whole examples, which by=generation writes; give one of them")
+            raise UserError(
+                "dispersion=true measures attention on whole examples, but with by=generation the model writes them; "
+                "give one of them"
+            )
         names = [name.removeprefix(HARNESS) for name in self.tasks]  # the prefix may stand before the first task alone
         if names and not self.tasks[0].startswith(HARNESS):
             raise UserError(
-                f"tasks={names[0]}: tasks are those of EleutherAI's harness; give tasks={HARNESS}{names[0]}"
+                f"tasks={names[0]} needs the prefix of EleutherAI's harness; give tasks={HARNESS}{names[0]}"
             )
         self.tasks = names
         if self.tasks_path is not None and not self.tasks:
-            raise UserError("tasks_path= is a folder of lm_eval's tasks; say which: tasks=lm_eval:NAME")
+            raise UserError(
+                "tasks_path= is a folder of lm_eval's tasks, and no task is named; give tasks=lm_eval:NAME too"
+            )
         check_checkpoint(self.checkpoint)
         if not self.prefix or min(self.prefix) < 0:
             raise UserError(f"prefix={min(self.prefix, default='[]')} must be 0 or more tokens, such as prefix=0,512")

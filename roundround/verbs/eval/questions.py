@@ -215,13 +215,13 @@ def evaluate_text(
             losses, dispersions = measure(reader, first_tokens, dispersion=config.dispersion)
         records = report.records_of_text(reader, first_tokens, losses, dispersions, subject.common())
         title, n = subject.title(), max(n_targets(loss) for loss in losses.values())
-        note = f"{n:,} targets, the same at each length{'' if n >= FEWEST else ', too few to tell'}."
+        note = f"{n:,} targets, the same at each length{'' if n >= FEWEST else ', too few for a reliable number'}."
         finish(run, config, TEXT, records, (subject.context, subject.context), title, note)
         if run.writes:
             if not separate_documents and (line := data.about_documents("held_out", max(losses))):
                 print_status(line)
             if subject.draws_positions:
-                print_status("The loss is the mean of five draws of positions, of each window or of all documents.")
+                print_status("The loss is the mean over five draws of positions, for each window or for all documents.")
             write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
             report.leave_dispersion(dispersions, run.directory, config, title=title)
 
@@ -287,9 +287,12 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, t
         finish(run, config, TASK, records, in_training, title, note, *tables)
         if run.writes:
             if subject.draws_positions and config.by != "generation":
-                print_status("Each example is the mean of five draws of its positions.")
+                print_status("The score of each example is the mean over five draws of its positions.")
             if n_shared:
-                print_status(f"{n_shared:,} examples may be in training too, because their length has too few")
+                print_status(
+                    f"{n_shared:,} examples may be in training too, because there are too few different examples of "
+                    "their length"
+                )
             report.leave_dispersion(dispersions, run.directory, config, title=title, contexts=contexts)
 
 
@@ -369,9 +372,11 @@ def pairs_asked_for(config: EvalConfig, invocation: Invocation) -> MinimalPairs 
             invocation, ["prefix"], "is text before the sentences of minimal pairs; give data=blimp or data=zorro too"
         )
         return None
-    refuse(invocation, OF_OTHERS, "is for text and tasks, and data= is minimal pairs; they take prefix=, data.pairs=")
+    refuse(invocation, OF_OTHERS, "is for text and tasks, but data= names minimal pairs; give prefix= or data.pairs=")
     if config.data.path is not None and "data.sample" in overridden(invocation.overrides):
-        raise UserError("data.sample= is for the package's pairs, and data.path= replaces these; give one of the two")
+        raise UserError(
+            "data.sample= chooses among the package's pairs, and data.path= replaces these pairs; give one of the two"
+        )
     return build(config.data, MinimalPairs)
 
 
@@ -384,7 +389,10 @@ def evaluate_pairs(
     """
     trained = subject.trained
     if trained is not None and trained.learns_a_task:
-        raise UserError(f"{trained.directory} was trained on a task, and data= is sentences of English")
+        raise UserError(
+            f"{trained.directory} was trained on a task, and data= asks for English sentences; give a run trained on "
+            "text"
+        )
     first = subject.vocabulary.end_of_document if trained is None else first_of(subject.vocabulary)
     asked, prefixes = pairs.by_phenomenon(), sorted(set(config.prefix))
     sentences = tokens_of(asked, pairs.before, subject.vocabulary)
@@ -443,7 +451,7 @@ def cut(subject: AskedModel, config: EvalConfig, n: int) -> list[int]:
     ids = np.asarray(data.held_out)
     ends = np.flatnonzero(ids == data.end_of_document)
     if not (ends >= n).any():
-        raise UserError(f"prefix={n} is longer than the held-out text, {len(ids):,} tokens")
+        raise UserError(f"prefix={n} is longer than the held-out text, which has {len(ids):,} tokens")
     end = int(np.random.default_rng(subject.seed or 0).choice(ends[ends >= n]))
     prefix: list[int] = ids[end - n : end].tolist()
     return prefix
@@ -499,9 +507,9 @@ def evaluate_harness(cfg: DictConfig, config: EvalConfig, invocation: Invocation
     Raises UserError if the harness is not installed or has no such task.
     """
     keys = overridden(invocation.overrides)
-    refuse(invocation, OF_TEXT, "is for text or a task of a run's own; tasks=lm_eval:... takes length= and examples=")
+    refuse(invocation, OF_TEXT, "is for text and tasks of roundround; tasks=lm_eval:... takes length= and examples=")
     if "length" in keys and len(config.length) > 1:
-        raise UserError("length= is the longest context of tasks=lm_eval:..., in tokens; give one")
+        raise UserError("with tasks=lm_eval:..., length= is the longest context in tokens; give a single length")
     try:
         from roundround.asking.harness import VERSION, HarnessModel, asked, opened_tasks
     except ModuleNotFoundError as error:

@@ -133,5 +133,5 @@ def text_of(config: EvalConfig, invocation: Invocation, subject: AskedModel) -> 
     for line in [] if config.pattern is None else layer_lines(decoder):
         print_status(line)
     if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
-        print_status("this is not the corpus that the run was trained on, as it was then: held-out text may be known")
+        print_status("not the corpus that the run was trained on, or it has changed: the model may know held-out text")
     return data, separate

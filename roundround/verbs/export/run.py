@@ -99,11 +99,11 @@ def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: 
         found = agreement(model, folder, windows)
     print_status(
         f"loaded in a clean process: {found.n_logits:,} logits on {windows.numel():,} held-out tokens differ from the "
-        f"run's by at most {found.difference:.2g}, the largest being {found.largest:.3g}"
+        f"run's by at most {found.difference:.2g}; the largest logit is {found.largest:.3g}"
     )
     if model.decoder.draws_positions:
         print_status(
-            f"pe={pe} draws positions in eval and probe; the exported model has its tokens at consecutive positions"
+            f"pe={pe} draws positions in eval and probe; in the exported model, tokens have consecutive positions"
         )
     print_status(f"exported to {destination}")
     common = {"pe": pe, "softmax": choices.get("softmax"), "seed": run.manifest["seed"]}

@@ -86,7 +86,7 @@ class Session:
             print_text("\n")
         print_status(
             f"{sum(self.n_of_text):,} tokens in {self.seconds:.1f} s, {self.speed:,.0f} a second, after "
-            f"{self.n_prompt:,} of the prompt in {self.seconds_of_prompt:.2f} s; {TEXTS} has the text"
+            f"{self.n_prompt:,} of the prompt were read in {self.seconds_of_prompt:.2f} s; {TEXTS} has the text"
         )
 
     def take_line(self) -> bool:

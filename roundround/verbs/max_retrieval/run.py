@@ -90,7 +90,7 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
         build(node, AttentionSoftmax, head_shape(config.model.width, config.max_items))
     softmaxes = {name: softmax_of(config, name) for name in config.names}
     if config.one_temperature and not any(isinstance(softmax, AdaptiveTemperature) for softmax in softmaxes.values()):
-        raise UserError("one_temperature=true is about adaptive temperatures; give --temp adaptive too")
+        raise UserError("one_temperature=true needs an adaptive temperature; give --temp adaptive too")
     known = {
         "device": describe_device(device),
         "facts": {"parameters": sum(p.numel() for p in model.parameters()) // len(seeds[mine])},
@@ -118,9 +118,11 @@ def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConf
         if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job resumes its own
             raise UserError(ONE_RUN)
         if cfg.run is not None:
-            raise UserError("run= evaluates again and resume= continues training; give one of them")
+            raise UserError("run= evaluates trained models again, and resume= continues training; give one of them")
         if trained(directory) != directory:
-            raise UserError(f"{directory} only evaluated {trained(directory)}; there is nothing to resume")
+            raise UserError(
+                f"{directory} only evaluated the models of {trained(directory)}; there is nothing to resume"
+            )
         return config_of_run(cfg, read_manifest(directory), directory, overrides, verb=VERB), None
     if cfg.run is None:
         return cfg, None
@@ -239,7 +241,10 @@ def report_on(
         try:
             points, softmaxes["fitted"] = fit_temperature(run, config, models, peers)
         except ValueError as error:  # a failed fit must not lose half an hour of training
-            print_status(f"no fit: {error}, with roundround max-retrieval run={run.directory}")
+            print_status(
+                f"the temperature could not be fitted: {error}. To fit it without training again: roundround "
+                f"max-retrieval run={run.directory}"
+            )
             softmaxes = {name: softmax for name, softmax in softmaxes.items() if name != "fitted"}
     measured = measure(run, config, models, softmaxes, peers)
     both_S2 = torch.stack([two for theirs in peers.gather(own) for two in theirs]).numpy()
@@ -261,10 +266,12 @@ def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> Attent
     shape = head_shape(config.model.width, config.max_items)
     softmax: AttentionSoftmax = build(node, AttentionSoftmax, shape).eval().to(pick_device(config.device))
     if name == report.BASELINE and not isinstance(softmax, Softmax):
-        raise UserError(f"normalisers.{name} is the baseline, with which models are trained; give others another name")
+        raise UserError(
+            f"normalisers.{name} is the baseline, and must be the plain softmax; give other normalisers another name"
+        )
     if softmax.window is not None or type(softmax).row_parameters is not AttentionSoftmax.row_parameters:
         what = "a window or parameters of each token"
-        raise UserError(f"normalisers.{name} has {what}, and the items of a set have neither; leave it out")
+        raise UserError(f"normalisers.{name} has {what}, which the items of a set cannot have; leave it out")
     return softmax
 
 

@@ -58,9 +58,14 @@ def corpus_of(config: PrepareConfig) -> Corpus:
     """The corpus. Raises UserError if it is prepared already, or for an option that only training reads."""
     source = build(config.data, Corpus)  # type: ignore[type-abstract]
     if isinstance(source, Prepared):
-        raise UserError(f"{source.path} is prepared already; train data=prepared data.path={source.path} reads it")
+        raise UserError(
+            f"{source.path} is prepared already; to train on it, give data=prepared data.path={source.path} to train"
+        )
     if source.separate_documents:
-        raise UserError("data.separate_documents is for train data=prepared, which reads the tokens; leave it out here")
+        raise UserError(
+            "data.separate_documents does not change the tokens; leave it out here, and give it to train with "
+            "data=prepared"
+        )
     return source
 
 

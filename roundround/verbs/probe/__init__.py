@@ -60,7 +60,10 @@ class SubjectConfig:
         at_least_one(max_tokens=self.max_tokens, max_documents=self.max_documents)
         self.bos = checked_bos(self.bos)
         if self.bos != "auto" and (self.length is None or self.run is not None):
-            raise UserError(f"bos={self.bos} is for windows of a pretrained model=; give length= too, or leave it out")
+            raise UserError(
+                f"bos={self.bos} is only for a pretrained model= read in windows; give model= and length=, or leave "
+                "bos= out"
+            )
         if self.texts is not None and self.data is not None:
             raise UserError("texts= names texts of the package, and data= (or text=) others; give one of them")
         if self.run is not None and self.model is not None:
@@ -84,7 +87,9 @@ class ProbeConfig(SubjectConfig):
         if self.prompt == "maximum" and self.ablate:
             raise UserError("prompt=maximum and ablate= are two different probes; give one of them")
         if "curve" in self.ablate and len(self.ablate) > 1:
-            raise UserError("ablate=curve stands alone; give bands, such as ablate=lowest:0.25, in another run")
+            raise UserError(
+                "ablate=curve cannot be given with bands such as ablate=lowest:0.25; give the bands in another run"
+            )
 
 
 VERB = Verb(

@@ -189,10 +189,12 @@ def draw_curve(
 def print_scope(loss: PositionLoss, windowed: Windowed | None) -> None:
     """Print on which targets the perplexities are measured."""
     if windowed is None:
-        print_status("each text by itself, up to the model's own context; every token but the first is a target")
+        print_status(
+            "each text is read by itself, up to the model's own context; every token but the first is a target"
+        )
         return
     length = windowed.length
     targets = {"metric": "scored_targets", "value": loss.n_targets, **windowed.reading()}
     for line in scope_of_text([targets], None):
         print_status(line)
-    print_status(f"read as roundround eval length={length} reads text")
+    print_status(f"the text is read as roundround eval length={length} reads it")

@@ -35,7 +35,9 @@ class ReproduceConfig:
     def check(self) -> None:
         for name in ("model", "data"):
             if getattr(self, name) is not None and not self.item:
-                raise UserError(f"{name}= is for items that are made; name some, such as rope.fig3, or all")
+                raise UserError(
+                    f"{name}= is only for items that are to be made; name some items, such as rope.fig3, or all"
+                )
 
 
 VERB = Verb(

@@ -67,12 +67,14 @@ def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig
     pick_device(config.device)
     if config.model is not None:
         if all(figure.model is None for figure in figures.values()):
-            raise UserError(f"model= is for figures of a pretrained model, which {', '.join(figures)} is not")
+            raise UserError(f"model= is only for figures that show a pretrained model; {', '.join(figures)} shows none")
         from roundround.hf.load import Pretrained  # transformers takes seconds, and the list needs none of it
 
         build(config.model, Pretrained)
     if config.data is not None and not any(figure.trains for figure in figures.values()):
-        raise UserError(f"data= is for rope.table2, which trains; {', '.join(figures)} reads no text of yours")
+        raise UserError(
+            f"data= is only for rope.table2, which trains on this text; {', '.join(figures)} reads no text of yours"
+        )
     subjects = {name: subject_of(figure, cfg, invocation) for name, figure in figures.items()}
     everything = "all" in config.item
     missing = {name: why for name, figure in figures.items() if (why := why_not(figure, subjects[name], everything))}
@@ -149,6 +151,6 @@ def why_not(figure: Figure, subject: Subject | None, for_all: bool) -> str | Non
     if is_cached(path) or (not for_all and hub_is_reachable()):
         return None
     return (
-        f"needs the weights of {path}, which are not in the cache of the Hugging Face hub; fetch them, or give another "
-        "model, such as model=stories260k"
+        f"needs the weights of {path}, which are not in the cache of the Hugging Face hub; download them, or give "
+        "another model, such as model=stories260k"
     )

@@ -57,7 +57,7 @@ def rerun(cfg: DictConfig, invocation: Invocation) -> None:
     (word,) = config.paths
     found = directories_of(word, config.outputs, config.verb)
     if len(found) > 1:
-        raise UserError(f"{word} holds {len(found)} runs; rerun repeats one")
+        raise UserError(f"{word} holds {len(found)} runs, but rerun repeats one; give one of them")
     before = past_run(found[0])
     check_repeatable(before)
     if not config.trust:
@@ -68,7 +68,8 @@ def rerun(cfg: DictConfig, invocation: Invocation) -> None:
     changes = list(code_changes(before.directory, before.manifest))
     if folder != made_in:
         changes.append(
-            f"repeated here, not in {made_in}, where it was made: there with trust=true, if a path is relative"
+            f"the run is repeated in this folder, not in {made_in}, where it was made; if it names relative paths, "
+            "give trust=true to repeat it there"
         )
     with chdir(folder):
         changes += changes_of_config(before, overrides, config_dir, config)
@@ -121,7 +122,7 @@ def check_data(before: PastRun, planned: dict[str, Any]) -> None:
         return
     source = build(OmegaConf.create(literal(node)), Source)  # type: ignore[type-abstract]
     if source.identity() != recorded.get("corpus_hash"):
-        raise UserError(f"the data is no longer what {before.directory} read; its hash is another")
+        raise UserError(f"the data has changed since {before.directory} read it: its hash differs")
 
 
 def conclude(run: Run, before: PastRun, again: PastRun, rtol: float, known: Sequence[str]) -> None:
@@ -148,7 +149,7 @@ def conclude(run: Run, before: PastRun, again: PastRun, rtol: float, known: Sequ
         if (then["data"] or {}).get(name) != (now["data"] or {}).get(name):
             raise Refuted(f"the {name.removesuffix('_hash')} is not the one that {before.directory} was made with")
     if worst:
-        raise Refuted(f"not the same: {summary}")
+        raise Refuted(f"the numbers are not the same: {summary}")
 
 
 def records(pairs: Sequence[Repeated], counts: dict[str, int], largest: float) -> list[dict[str, Any]]:

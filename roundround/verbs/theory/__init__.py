@@ -23,7 +23,7 @@ class TheoryConfig(SubjectConfig):
         if self.run is None and self.model is None:
             for name in ("pe", "softmax", "data", "texts"):
                 if getattr(self, name) is not None:
-                    raise UserError(f"{name}= is for a trained model; give model= or run= too")
+                    raise UserError(f"{name}= needs a trained model; give model= or run= too")
 
 
 VERB = Verb(

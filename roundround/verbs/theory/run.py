@@ -43,7 +43,10 @@ def theory(cfg: DictConfig, invocation: Invocation) -> None:
                 texts = texts_for(config, probed, trained, windows_for(config, probed, trained, invocation.peers))
                 of_model = {f"{name} ({probed.name})": ask(probed, texts) for name, (_, ask) in checks.items() if ask}
                 if not of_model:
-                    raise UserError(f"{', '.join(checks)}: asks nothing of {probed.name}; leave out model= and run=")
+                    raise UserError(
+                        f"none of {', '.join(checks)} is checked on a model such as {probed.name}; leave out model= "
+                        "and run="
+                    )
         findings: dict[str, Finding] = {}
         for label, finding in chain(((name, check()) for name, (check, _) in checks.items()), of_model.items()):
             findings[label] = finding
@@ -56,4 +59,4 @@ def theory(cfg: DictConfig, invocation: Invocation) -> None:
             report.show_statements(findings)
             report.write_statements(findings, run.directory / "theory.md")
         if failed:
-            raise Refuted(f"{len(failed)} of {len(findings)} do not hold: {', '.join(failed)}")
+            raise Refuted(f"{len(failed)} of {len(findings)} statements do not hold: {', '.join(failed)}")

@@ -107,7 +107,9 @@ def fit(
     flops = training_flops(decoder, length=int(config.model.train_length), scored=material.scored_share)
     peak = config.trainer.peak_flops or peak_flops(device, str(trainer.precision), n_devices=trainer.world_size)
     if peak is None and run.writes:
-        print_status(f"no peak is known of {describe_device(device)}: give trainer.peak_flops= for its utilisation")
+        print_status(
+            f"the peak speed of {describe_device(device)} is not known: give trainer.peak_flops= to see its utilisation"
+        )
     flops *= material.tokens_per_step
     meter = Meter(batches, flops_per_step=flops, peak=peak, n_devices=trainer.world_size)
     callback = TrainingCallback(run, config, material, meter, first_step=first_step, past=past)

@@ -175,5 +175,5 @@ def test_common_words_repeat_as_in_the_paper(vocabularies: dict[str, Vocabulary]
 
 def test_a_length_without_room_is_one_line(vocabularies: dict[str, Vocabulary]) -> None:
     task = task_of("needle", vocabularies["stories"])
-    with pytest.raises(UserError, match=r"a length of 20 tokens has no room for this test: .* needs \d\d+"):
+    with pytest.raises(UserError, match=r"20 tokens are too few for an example of this test; .* needs \d\d+"):
         Examples(task, seed=0, split="test", length=20)[0]

@@ -178,7 +178,7 @@ def test_lengths_have_those_distances_that_they_have_room_for() -> None:
     task = build("recall", distances=[4, 100])
     has = {name: [n in (part.test_lengths() or ()) for n in (32, 109, 110)] for name, part in task.groups().items()}
     assert has == {"4": [True, True, True], "100": [False, False, True]}
-    with pytest.raises(UserError, match=r"length=32 has no room for any of data.distances=\[100\]"):
+    with pytest.raises(UserError, match=r"length=32 is too short for any of data.distances=\[100\]"):
         build("recall", distances=[100]).check_length(32, "length")
     assert build("recall", distances=[]).groups() == {}
 

@@ -172,8 +172,8 @@ def test_padding_changes_nothing_but_the_width(name: str) -> None:
 @every_task
 def test_lengths_below_the_smallest_are_refused_and_the_smallest_is_named(name: str) -> None:
     smallest = build(name).shortest
-    with pytest.raises(UserError, match=rf"train_lengths is \[{smallest - 1}, 900\]: .*, from {smallest} on"):
+    with pytest.raises(UserError, match=rf"train_lengths is \[{smallest - 1}, 900\]; .*, none below {smallest},"):
         build(name, train_lengths=[smallest - 1, 900])
-    with pytest.raises(UserError, match=rf"length={smallest - 1}: this task has lengths from {smallest} to"):
+    with pytest.raises(UserError, match=rf"length={smallest - 1}: the lengths of this task go from {smallest} to"):
         build(name).check_length(smallest - 1, "length")
     build(name, train_lengths=[smallest, smallest]).check_length(smallest, "length")
