@@ -1,7 +1,7 @@
 """roundround: where attention looks (positional encodings) and how sharply (the softmax).
 
-`import roundround as rr` gives the names of `roundround/api.py`; each imports what it needs when it is called, so that
-torch is loaded with the first model.
+`import roundround as rr` gives the names of `roundround/api.py`. Each function imports its modules when it is called,
+so torch is not imported before the first call that needs it.
 
 Tested by tests/test_imports.py and tests/test_api.py.
 """

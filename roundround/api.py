@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class Loaded(NamedTuple):
     """A decoder trained here, in evaluation mode on the CPU, and its tokenizer.
 
-    `model(tokens_BT)` gives logits [B, T, V]; `tokenizer.encode(text)` token ids, `tokenizer.decode(ids)` text.
+    `model(tokens_BT)` gives logits [B, T, V]. `tokenizer.encode(text)` gives token ids, `tokenizer.decode(ids)` text.
     """
 
     model: Decoder
@@ -54,10 +54,10 @@ def load(
 ) -> Loaded:
     """The model and tokenizer of a training run.
 
-    run: what `rr.train` or `rr.run` returns, a directory, or `last` for the latest finished one under `outputs`.
-    checkpoint: best, last or step-00000100. trust: build classes from outside roundround that the run names; their
-    folder, or the copy that the run kept (`RUN/variants`), must be on `sys.path`. Raises UserError if there is no such
-    run.
+    run: what `rr.train` or `rr.run` returns, a directory, or `last` for the latest finished training under `outputs`.
+    checkpoint: best, last or step-00000100. trust: allow classes from outside roundround that the run names; the folder
+    of their modules, or the copy that the run kept (`RUN/variants`), must be on `sys.path`. Raises UserError if there
+    is no such run.
 
         model, tokenizer = rr.load("last")
     """
@@ -71,14 +71,15 @@ def load(
 def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
     """The attention weights of every head over one text.
 
-    model, tokenizer: what `load` returns, or a Hugging Face decoder (patched or not) and its tokenizer. The text begins
-    with the token that the model reads first. Returns `AttentionWeights`: `weights[layer][head]` is [Q, K], on the CPU
-    and in at least float32, 0 where the query does not see the key; `weights[layer]` is [H, Q, K]; `weights.words` has
-    the tokens. Rows sum to 1 but for normalisers that leave weight out (sigmoid, sinks). Memory is L x H x T x T
-    numbers. Raises UserError for a text that the tokenizer cannot read, or weights that do not fit into memory.
+    model, tokenizer: what `load` returns, or a Hugging Face decoder (patched or not) and its tokenizer. A first token
+    such as <bos>, if the model has one, is put before the text. Returns `AttentionWeights`: `weights[layer][head]` is
+    [Q, K], on the CPU and in at least float32, 0 if the query does not see the key; `weights[layer]` is [H, Q, K];
+    `weights.words` has the tokens. Rows sum to 1, except for normalisers that leave weight out (sigmoid, sinks). Memory
+    is L x H x T x T numbers. Raises UserError for a text that the tokenizer cannot read, or weights that do not fit
+    into memory.
 
         weights = rr.attention(model, tokenizer, "Once upon a time")
-        weights[0][3]  # of layer 0, head 3
+        weights[0][3]  # layer 0, head 3
     """
     import torch
 
@@ -107,13 +108,13 @@ def generate(
     seed: int = 0,
     n: int = 1,
 ) -> list[str]:
-    """The texts that a model writes, as `roundround generate` writes them; each begins with the prompt.
+    """Let a model continue a prompt, as `roundround generate` does; returns the texts, each with the prompt.
 
-    model, tokenizer: as in `attention`. length: the most tokens to write; the model may end a text earlier.
-    temperature: the divisor of the logits; 0 always takes the likeliest token. top_k: draw only among the `top_k`
-    likeliest tokens; None for all. seed: the seed of the draws; the first text is the same for any `n`. n: how many
-    texts.
-    Raises UserError for an empty prompt, a value out of range, or a model that cannot read token by token.
+    model, tokenizer: as in `attention`. length: the largest number of tokens to write; the model may end a text
+    earlier. temperature: the divisor of the logits; 0 always takes the likeliest token. top_k: draw only among the
+    `top_k` likeliest tokens; None for all. seed: the seed of the draws; the first text is the same for any `n`. n: the
+    number of texts.
+    Raises UserError for an empty prompt, a value out of range, or a model that cannot generate with a cache.
 
         print(rr.generate(model, tokenizer, "Once upon a time", temperature=0)[0])
     """
@@ -139,18 +140,19 @@ def evaluate(
 ) -> DataFrame:
     """Perplexity on held-out text at several context lengths: the numbers of `roundround eval`.
 
-    model, tokenizer: as `attention` has them. data: the name of a corpus (`roundround list data`, such as pydoc),
-    a `Corpus`, or a list of texts, which are all scored. A run that was trained on a corpus of the package has its name
-    in `rr.run(run).choices["data"]`; for one trained on files of your own, give a list of their texts. length: context
-    lengths in tokens; the targets are the same at each. stride: tokens between the beginnings of windows that overlap;
-    None for windows that do not overlap. bos: whether a Hugging Face model's first token is put before every window:
-    auto (if that lowers the loss), True or False. max_tokens: the most targets to score. separate_documents: whether
-    documents do not see each other; None for the corpus's setting; give True for a run that was trained with it.
-    dispersion: also entropy (nats), largest weight and logit spread of every head. batch_tokens: tokens in a batch.
+    model, tokenizer: as in `attention`. data: the name of a corpus (`roundround list data`, such as pydoc), a `Corpus`,
+    or a list of texts, which are all scored. If a run was trained on a corpus of the package, the corpus's name is in
+    `rr.run(run).choices["data"]`; if it was trained on your own files, give a list of their texts. length: context
+    lengths in tokens; the targets are the same at each length. stride: tokens between the beginnings of windows that
+    overlap; None for windows that do not overlap. bos: whether a Hugging Face model's first token is put before every
+    window: auto (if that lowers the loss), True or False. max_tokens: the largest number of targets to score.
+    separate_documents: whether documents do not see each other; None for the corpus's setting; give True if the run was
+    trained with True. dispersion: also measure entropy (nats), largest weight and logit spread of every head.
+    batch_tokens: tokens in a batch.
 
     Returns a row for each record of `results.json`: metric (perplexity, nats_per_token, nats_per_byte, ...), length,
     value, and for the loss by position `first_position` and `last_position`. Raises UserError for a task, too little
-    text, or a length that the encoding has no positions for.
+    text, or a length for which the encoding has no positions.
 
         rr.evaluate(model, tokenizer, "pydoc", length=[128, 512]).query("metric == 'perplexity'")
     """
@@ -185,15 +187,15 @@ def probe(
     entropy: bool = True,
     batch_tokens: int = 2048,
 ) -> Probe:
-    """How a decoder uses the frequencies of its RoPE, read off one pass over `texts`.
+    """Measure how a decoder uses the frequencies of its RoPE, in one pass over `texts`.
 
-    model, tokenizer: as `attention` has them. rows: also sample rows of attention, for labels, logits by frequency,
-    largest weight and logit spread. entropy: also the entropy of every row, a second pass of attention. Memory depends
-    on `batch_tokens` and the longest text, not on how many texts there are.
+    model, tokenizer: as in `attention`. rows: also sample rows of attention, for labels, logits by frequency, largest
+    weight and logit spread. entropy: also measure the entropy of every row, which takes a second pass of attention.
+    Memory depends on `batch_tokens` and the longest text, not on the number of texts.
 
-    Returns a `Probe`: `probe.arrays()["query_norm"]` is [L, H, P], the mean length of each 2-D chunk, fastest pair
-    first; `probe.labels()` names every head. Raises UserError for a model without RoPE, with a layout that is not
-    known, or that is not causal, and for a str in place of a list of texts.
+    Returns a `Probe`: `probe.arrays()["query_norm"]` is [L, H, P], the mean norm of the queries in each channel pair,
+    fastest pair first; `probe.labels()` gives every head its label. Raises UserError for a model that has no RoPE, has
+    an unknown layout of pairs, or is not causal, and for a str in place of a list of texts.
 
         rr.plot(rr.probe(model, tokenizer, texts), "norms")
     """
@@ -219,17 +221,17 @@ def patch(
 
     model: a model of `load`, which takes any normaliser and encoding, or a Hugging Face decoder, which takes any
     normaliser and other kinds of RoPE. softmax, pe: the name of an option (`roundround list softmax`), or a function
-    from an AttentionShape to the module. An encoding may differ by layer; without `theta` it keeps the model's base, in
-    each layer its own. numbers: changes to values of the named options, such as `temperature=0.5, p=0.25`; each changes
-    the option that has this key. Returns a `Patch`: call its `remove()`, or use it in a `with` block, which gives the
-    model:
+    from an AttentionShape to the module. The function may make another encoding for each layer; without `theta`, an
+    encoding keeps the base that the model has in its layer. numbers: changes to values of the named options, such as
+    `temperature=0.5, p=0.25`; each changes the option that has this key. Returns a `Patch`: call its `remove()`, or use
+    it in a `with` block, at whose end it is removed:
 
         with rr.patch(model, softmax="adaptive_temperature"):
             model.generate(...)
 
     Generation with a cache works, and `output_attentions=True` gives the weights of the normaliser. Learned parameters
-    start as the yaml says and join `model.parameters()`. Raises UserError if the model is patched already, or if model
-    and option cannot be combined, such as a model with a soft cap and another normaliser.
+    start as the yaml says and join `model.parameters()`. Raises UserError if the model is patched already, or if the
+    model and the option cannot be combined, such as a model with a soft cap and another normaliser.
     """
     import torch
 
@@ -256,32 +258,32 @@ class Run(PastRun):
     """A run directory, as `rr.train` and `rr.run` return it; functions that take a run's path accept it too.
 
     directory: a Path. manifest: the content of run.json. `status` (done, running, interrupted, failed, died),
-    `settings` (every value of its config by its dotted name), `choices`, `seconds` and `tokens_per_second` are read off
-    it.
+    `settings` (every value of its config by its dotted name), `choices`, `seconds` and `tokens_per_second` come from
+    the manifest.
     """
 
     def __fspath__(self) -> str:
         return str(self.directory)
 
     def data_frame(self) -> DataFrame:
-        """The records of results.json: a row for each number, with metric, value and where it was measured."""
+        """The records of results.json: a row for each number, with metric, value and what it was measured on."""
         return DataFrame(self.results())
 
     def curves(self) -> DataFrame:
-        """What was logged on the way, by step: loss and held_out_nats_per_token in nats, lr, tokens_per_second, ..."""
+        """What training logged, by step: loss and held_out_nats_per_token in nats, lr, tokens_per_second, ..."""
         return DataFrame(self.metrics() or {"step": []}).groupby("step").first()
 
 
 def run(path: str | os.PathLike[str] = "last", *, outputs: str = "outputs") -> Run:
-    """One past run of any verb. path: its directory, `last`, or `last~3` for the third before it, under `outputs`.
+    """One past run of any verb. path: its directory, or `last`, or `last~3` for the third run before the last one.
 
-    Raises UserError if the path is no run, or holds several.
+    outputs: the folder in which `last` is searched for. Raises UserError if the path is no run, or has several runs.
 
         rr.run("last").data_frame()
     """
     found = directories_of(os.fspath(path), outputs)
     if len(found) > 1:
-        raise UserError(f"{path} holds {len(found)} runs, and rr.run takes one; rr.runs lists them")
+        raise UserError(f"{path} holds {len(found)} runs, and rr.run takes one run; rr.runs lists them")
     return Run(found[0], past_run(found[0]).manifest)
 
 
@@ -291,12 +293,12 @@ def runs(
     outputs: str = "outputs",
     limit: int | None = None,
 ) -> DataFrame:
-    """The runs that are named, or all under `outputs`, newest first: what `roundround runs` lists.
+    """A table of the runs in `paths`, or of all runs under `outputs`, newest first, as `roundround runs` lists them.
 
     paths: run directories, sweeps, folders, patterns, `last`. where: filters, such as {"verb": "train", "pe":
-    "rope,nope", "seed": 1, "since": "2d"}. limit: how many at most; None for all. Returns a row for each run: run (its
-    directory, for `rr.run`), verb, overrides, status, started, seconds, and its headline numbers. It warns of a run
-    that cannot be read. Raises UserError for a filter on a setting that no run has.
+    "rope,nope", "seed": 1, "since": "2d"}. limit: the largest number of runs; None for all. Returns a row for each run:
+    run (its directory, for `rr.run`), verb, overrides, status, started, seconds, and its headline numbers. Warns if a
+    run cannot be read. Raises UserError for a filter on a setting that no run has.
 
         rr.runs(where={"verb": "train"})[["run", "overrides", "perplexity"]]
     """
@@ -305,7 +307,7 @@ def runs(
     filters, damaged = Filters(as_typed(where)), list[tuple[str, str]]()
     directories = directories_of_all([os.fspath(path) for path in paths], outputs)
     found = list(islice(runs_in(directories, filters, damaged), limit))
-    if len(found) != limit:  # all have been seen
+    if len(found) != limit:  # all runs have been read
         filters.check()
     for _, why in damaged:
         warnings.warn(f"passed over: {why}", stacklevel=2)
@@ -317,12 +319,12 @@ def runs(
 
 
 def train(*words: str) -> Run:
-    """Train a model as `roundround train` does, in a process of its own; returns when it has ended.
+    """Train a model as `roundround train` does, in a process of its own; returns when training has ended.
 
     words: the words after `roundround train`, each a separate str: "pe=p_rope", "trainer.max_steps=50", "resume=DIR",
     "--config-dir=mine". The lines that the command prints go to standard error.
-    Interrupting it (Ctrl-C, the stop button) saves the run, as it does in a terminal, and raises KeyboardInterrupt with
-    the words that resume it. Raises UserError, with the command's line, if the command is refused, and RuntimeError if
+    An interruption (Ctrl-C, the stop button) saves the run, as in a terminal, and raises KeyboardInterrupt with the
+    words that resume the run. Raises UserError, with the command's line, if the command is refused, and RuntimeError if
     it fails.
 
         run = rr.train("pe=p_rope", "trainer.max_steps=50")
@@ -332,7 +334,7 @@ def train(*words: str) -> Run:
 
     for word in words:
         if not isinstance(word, str) or (word.startswith("-") and not word.startswith("--config-dir=")):
-            raise UserError(f"{word}: rr.train makes one run of texts such as 'pe=rope'; a sweep is for the terminal")
+            raise UserError(f"{word}: rr.train takes texts such as 'pe=rope' for one run; sweeps need the terminal")
     lines = list[str]()
 
     def tell(line: str) -> None:
@@ -358,13 +360,14 @@ def train(*words: str) -> Run:
 
 
 def plot(result: object, what: str | None = None) -> Any:
-    """Draw what `roundround report` shows of a result, as a matplotlib Figure; a notebook shows it.
+    """Draw a picture of a result, as `roundround report` draws it; returns a matplotlib Figure, which a notebook shows.
 
     result: a `Probe`, a `Comparison`, `AttentionWeights`, or a run or its directory. what: the name of a picture; None
-    for the first that the result has. A `Probe` has `labels`, `logits_by_frequency`, `without_a_band`, `norms` and
-    `heads`. A `Comparison` has the files that `roundround compare` writes, quality by context length first.
-    `AttentionWeights` have `all`, and each head with its tokens, such as `2.3` for layer 2, head 3. A run has the
-    sections of its page with curves, such as `curves`. Raises UserError for another name, or if nothing can be drawn.
+    for the first picture of the result. A `Probe` has `labels`, `logits_by_frequency`, `without_a_band`, `norms` and
+    `heads`. A `Comparison` has the pictures that `roundround compare` writes, quality by context length first.
+    `AttentionWeights` have `all`, and a picture of each head with its tokens, such as `2.3` for layer 2, head 3. A run
+    has the sections of its page that contain curves, such as `curves`. Raises UserError for another name, or if nothing
+    can be drawn.
 
         rr.plot(weights, "2.3").savefig("head.pdf")
     """

@@ -1,4 +1,4 @@
-"""`roundround VERB [KEY=VALUE ...] [FLAGS]`: every verb as a command. No torch, no Hydra: --help is instant.
+"""`roundround VERB [KEY=VALUE ...] [FLAGS]`: every verb as a command. --help is instant: it loads no torch, no Hydra.
 
 Tested by tests/command_line/test_command_line.py and tests/command_line/test_printing.py.
 """
@@ -17,13 +17,13 @@ from roundround.support import __version__
 from roundround.support.errors import Failed, OutputError, UserError, check_no_credentials, nearest
 from roundround.verbs import VERBS, verb_named
 
-COMPLETE = "_ROUNDROUND_COMPLETE"  # variable: a shell asks what may stand under the cursor
+COMPLETE = "_ROUNDROUND_COMPLETE"  # environment variable with which a shell asks for completions
 HELP = ("-h", "--help")
 EVERYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help answers in half the time
+    rich_markup_mode=None,  # plain help takes half the time
     context_settings={"help_option_names": [*HELP]},
 )
 
@@ -38,7 +38,7 @@ Words = Annotated[Optional[list[str]], typer.Argument(autocompletion=complete)] 
 
 
 def call(verb: Verb, words: list[str], typed: str = "") -> int:
-    """Run a verb with the words after it; returns the exit code. typed: the name that was typed, maybe an alias."""
+    """Run a verb with the words after it; returns the exit code. typed: the verb's name or alias, as it was typed."""
     if {*HELP} & {*words}:
         from roundround.command_line.pages import print_verb
 
@@ -52,16 +52,16 @@ def call(verb: Verb, words: list[str], typed: str = "") -> int:
 
 
 def read(verb: Verb, words: list[str]) -> int:
-    """Call a verb that only reads runs: no Hydra, no run directory. Words are runs, or key=value; the exit code.
+    """Call a verb that only reads runs, without Hydra or a run directory; returns the exit code.
 
-    A word that exists as a path is a run. UserError for a key that is given twice.
+    words: runs and key=value. A word that exists as a path is a run. Raises UserError for a key that is given twice.
     """
     names: list[str] = []
     values: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if word.startswith("-"):
-            raise UserError(f"no flag {word}; {verb.name} has none but --help")
+            raise UserError(f"no flag {word}; the only flag of {verb.name} is --help")
         if not equals or os.path.lexists(word):
             names.append(word)
         elif not key or key in values:
@@ -121,17 +121,17 @@ def root(
 
 
 def leave(code: int) -> NoReturn:
-    """End the process; at once, without Python's cleanup, if it failed and is one of several.
+    """End the process; if it failed and its run has several processes, end it at once, without Python's cleanup.
 
-    The cleanup takes seconds, in which a launcher that has seen the first process end kills the others; and broken
-    connections may block it forever.
+    The cleanup takes seconds; meanwhile a launcher that has seen the first process end kills the others. Broken
+    connections may also block the cleanup forever.
     """
     if code:
         from roundround.distributed.launcher import together
 
         try:
             is_one_of_several = together() is not None
-        except UserError:  # variables of a launcher that contradict
+        except UserError:  # the launcher's environment variables contradict each other
             is_one_of_several = False
         if is_one_of_several:
             sys.stdout.flush()
@@ -141,9 +141,10 @@ def leave(code: int) -> NoReturn:
 
 
 def run(args: list[str]) -> int:
-    """Do what is typed after `roundround`; the exit code. What goes wrong is one line.
+    """Run the command that is typed after `roundround`; returns the exit code. An error is printed as one line.
 
-    A verb is called directly: Typer would import pydantic to look at its words. Typer reads the others and TAB.
+    A verb is called directly, because Typer would import pydantic to read its words. Typer reads all other commands,
+    and completes with TAB.
     """
     try:
         for word in args:
@@ -163,7 +164,7 @@ def run(args: list[str]) -> int:
     except Exception as error:
         from roundround.command_line.complaint import complain, outcome
 
-        is_usage = hasattr(error, "format_message")  # of Typer's errors, whose common class it does not export
+        is_usage = hasattr(error, "format_message")  # Typer does not export the common class of its errors
         expected = is_usage or isinstance(error, UserError | Failed | OutputError)
         if os.environ.get("HYDRA_FULL_ERROR") == "1" and not expected:
             raise

@@ -1,1 +1,1 @@
-"""From what a person types to a verb: flags and overrides, Hydra, error messages, completion, `roundround list`."""
+"""The command line: flags and overrides, Hydra, error messages, completion, `roundround list`."""

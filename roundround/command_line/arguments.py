@@ -1,4 +1,4 @@
-"""From what people type to what Hydra can read: flags anywhere, words without a key, aliases, odd strings, commas.
+"""Rewrites typed words so that Hydra can read them: flags anywhere, words without a key, aliases, quotes, commas.
 
 Tested by tests/command_line/test_arguments.py.
 """
@@ -21,23 +21,23 @@ from roundround.config.options import checked_config_dir, compose, config_name, 
 from roundround.config.verb import Verb
 from roundround.support.errors import UserError, nearest, one_line
 
-TEXTS = {"prompt", "outputs", "run", "resume", "to"}  # keys whose value is a text, also where it is like a number
-OUTSIDE = r",(?![^\[]*\])"  # a comma in no list
+TEXTS = {"prompt", "outputs", "run", "resume", "to"}  # keys whose value is a text, even if it reads as a number
+OUTSIDE = r",(?![^\[]*\])"  # a comma outside a list
 NEXT_PAIR = r",(?=[^,=]+=)"  # a comma before key=value
 
 
 def read_command_line(args: list[str], verb: Verb) -> tuple[list[str], list[str], str | None]:
-    """The words after the verb in a form that Hydra can read: overrides, flags, and the user's own conf folder.
+    """Rewrite the words after the verb for Hydra; returns the overrides, the flags, and the user's own conf folder.
 
     Raises UserError for words that cannot be read.
     """
     words, flags = split_flags(args, verb)
     config_dir = checked_config_dir(flag_value(flags, "--config-dir"))
     if config_dir is not None:
-        flags = [*flags, "--config-dir", config_dir]  # argparse takes the last one
+        flags = [*flags, "--config-dir", config_dir]  # argparse takes the last value
     overrides = expand_aliases(expand_words(words, verb, jobs="--multirun" in flags), verb.name)
     if "init" not in verb.keys or any(override.startswith("init=run:") for override in overrides):
-        overrides = add_below(overrides, verb.partly)  # without init= a run has no pattern but the one that it is given
+        overrides = add_below(overrides, verb.partly)  # the given run may have a pattern with more keys
     for before, word in itertools.pairwise(["", *overrides]):
         if "=" not in word and not word.startswith("~"):
             form = f"run={word}" if "run" in verb.keys else "key=value"
@@ -51,8 +51,8 @@ def read_command_line(args: list[str], verb: Verb) -> tuple[list[str], list[str]
 def split_flags(args: list[str], verb: Verb) -> tuple[list[str], list[str]]:
     """Split the words into overrides and Hydra's flags: argparse inside hydra-core 1.3 fails if they are mixed.
 
-    The verb's own flags become overrides: `--temp NAME,NAME` is `evaluate=[softmax,NAME,NAME]`. Raises UserError for a
-    flag that does not exist.
+    The verb's own flags become overrides: `--temp NAME,NAME` becomes `evaluate=[softmax,NAME,NAME]`. Raises UserError
+    for a flag that does not exist.
     """
     long = {short: name for name, short in (WITH_VALUE | WITHOUT_VALUE).items()}
     words, flags, rest = [], [], iter(args)
@@ -79,17 +79,18 @@ def split_flags(args: list[str], verb: Verb) -> tuple[list[str], list[str]]:
 
 
 def flag_value(flags: list[str], name: str) -> str | None:
-    """The value of a flag in what `split_flags` returned, as argparse the last; None where it is not given."""
+    """The last value of a flag among the flags of `split_flags`, as argparse reads it; None if it is not given."""
     return next((value for flag, value in reversed(list(itertools.pairwise(flags))) if flag == name), None)
 
 
-# -- what is rewritten to overrides
+# -- rewriting words to overrides
 
 
 def expand_words(words: list[str], verb: Verb, *, jobs: bool) -> list[str]:
-    """The verb's words without a key as overrides: `DIR last~1` is `paths=['DIR','last~1']`.
+    """Rewrite the words without a key to overrides: `DIR last~1` becomes `paths=['DIR','last~1']`.
 
-    If the verb has filters, `pe=rope` is `where=['pe=rope']`. jobs: each combination of the filters' values is a job.
+    If the verb has filters, `pe=rope` becomes `where=['pe=rope']`. jobs: whether the command is a sweep; if the verb
+    allows it, each combination of the filters' values is then a job.
     """
     if not verb.words:
         return words
@@ -119,9 +120,9 @@ def expand_words(words: list[str], verb: Verb, *, jobs: bool) -> list[str]:
 
 
 def expand_aliases(overrides: list[str], verb: str) -> list[str]:
-    """`text=FILE` is `data=text data.path=FILE`, and `preset=NAME` is `experiment=<verb>/NAME`.
+    """Replace aliases: `text=FILE` by `data=text data.path=FILE`, and `preset=NAME` by `experiment=<verb>/NAME`.
 
-    `logger=[a,b]` is `logger=several +logger@logger.a=a +logger@logger.b=b`: each has a node of its own.
+    `logger=[a,b]` becomes `logger=several +logger@logger.a=a +logger@logger.b=b`: each logger has a node of its own.
     """
     expanded = []
     for override in overrides:
@@ -139,9 +140,9 @@ def expand_aliases(overrides: list[str], verb: str) -> list[str]:
 
 
 def add_below(overrides: list[str], groups: Collection[str]) -> list[str]:
-    """Add the + or ++ that Hydra needs for keys below these groups, which only the config of the given run contains.
+    """Add the + or ++ that Hydra needs for keys below these groups, because the verb's yaml does not contain the keys.
 
-    A key below a group that the user chooses (GROUP=OPTION) needs no sign.
+    A key needs no sign if the user chooses an option of its group (GROUP=OPTION).
     """
     whole = {override.partition("=")[0] for override in overrides}
     added = []
@@ -154,7 +155,7 @@ def add_below(overrides: list[str], groups: Collection[str]) -> list[str]:
 
 
 def quote_odd(override: str) -> str:
-    """The override, with its value in quotes if Hydra would misread it (such as paths with ~ = ( ) \\)."""
+    """The override, with its value in quotes if Hydra would misread the value (such as a path with ~ = ( ) \\)."""
     key, _, value = override.partition("=")
     try:
         read = parse(override).value()
@@ -163,7 +164,7 @@ def quote_odd(override: str) -> str:
             raise UserError(f"cannot read '{override}': {one_line(error)}") from error
         return f"{key}={in_quotes(value)}"
     is_number = key.lstrip("+") in TEXTS and isinstance(read, bool | int | float)
-    is_changed = isinstance(read, str) and read != value  # such as \ before a sign, and blanks at the ends
+    is_changed = isinstance(read, str) and read != value  # Hydra drops a \ before a sign, and spaces at the ends
     if is_number or (is_changed and value[:1] not in ("'", '"')):
         return f"{key}={in_quotes(value)}"
     return override
@@ -173,11 +174,11 @@ def parse(override: str) -> Override:
     return OverridesParser.create().parse_override(override)
 
 
-# -- values with commas: a sweep, or a list where the config has one
+# -- values with commas: a list if the config has a list at this key, else a sweep
 
 
 def read_commas(overrides: list[str], name: str, config_dir: str | None, *, jobs: bool = False) -> list[str]:
-    """`length=128,256` as the list `length=[128,256]` if the config has a list at this key; otherwise it is a sweep.
+    """Rewrite `length=128,256` to the list `length=[128,256]` if the config has a list at this key; else it is a sweep.
 
     jobs: whether the command is a sweep. Values below a swept group then become part of the jobs, because Hydra would
     also apply them to the group's default. Raises the errors of Hydra's compose for the other overrides.
@@ -186,7 +187,7 @@ def read_commas(overrides: list[str], name: str, config_dir: str | None, *, jobs
     sweeps = {override: read.value() for override, read in parsed.items() if read.is_sweep_override()}
     choices = {override: value for override, value in sweeps.items() if isinstance(value, ChoiceSweep)}
     with_commas = {o for o, value in choices.items() if value.simple_form and not isinstance(value.list[0], list)}
-    if not with_commas:  # [1,2],[3,4] is a list for each job
+    if not with_commas:  # [1,2],[3,4] sweeps over lists: one list for each job
         return overrides
     keys = {override: str(read.key_or_group) for override, read in parsed.items()}
     groups = {override for override in sweeps if options_of(keys[override], config_dir)}

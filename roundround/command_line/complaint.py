@@ -1,4 +1,4 @@
-"""How a command ends that failed or was refused: one line on standard error, and the exit code.
+"""What a command reports if it failed or was refused: one line on standard error, and the exit code.
 
 Tested by tests/command_line/test_command_line.py and tests/command_line/test_wrong_starts.py.
 """
@@ -31,10 +31,10 @@ def outcome(
     see: str = "",
     traceback: str = "HYDRA_FULL_ERROR=1 shows the traceback",
 ) -> tuple[int, str]:
-    """The exit code of an error and its line, which is empty if it has been printed already.
+    """The exit code and the line for an error; the line is empty if it has been printed already.
 
-    known: the line for an error that the user can fix; None for any other error. see: text that names the results.
-    traceback: text that says how to see the traceback.
+    known: the line for an error that the user can fix; None for any other error. see: text that says where the results
+    are. traceback: text that says how to see the traceback.
     """
     if isinstance(error, Interrupted | KeyboardInterrupt):
         signum, advice = (error.signum, error.advice) if isinstance(error, Interrupted) else (signal.SIGINT, "")
@@ -54,7 +54,8 @@ def outcome(
 def complain(verb: str, message: str, code: int, *, speaks: bool = False) -> int:
     """Print the message in red on standard error; return the exit code. The verb is empty for roundround itself.
 
-    A signal reaches all processes of a run, but only the first process prints the line about it.
+    A signal reaches all processes of a run, but only the first process prints the line about it. speaks: print the line
+    in any case.
     """
     if not speaks and code >= 128 and not launcher.speaks():
         return code

@@ -1,7 +1,7 @@
 """Turns a command line into a Hydra job: everything after the verb is Hydra's grammar.
 
-`dispatch` runs in the process that the user started; `Job` runs once a job, possibly in a worker of a launcher. Both
-turn any error into one red line and an exit code: 1 failed, 2 wrong input, 130 and 143 interrupted.
+`dispatch` runs in the process that the user started; `Job` runs once for each job, possibly in a launcher's worker.
+Both turn any error into one red line and an exit code: 1 failed, 2 wrong input, 130 and 143 interrupted.
 
 Tested by tests/command_line/test_command_line.py and tests/command_line/test_wrong_starts.py.
 """
@@ -50,20 +50,20 @@ from roundround.verbs import VERBS
 
 log = logging.getLogger(__name__)
 
-LEVELS = 4  # from outputs to a job of a sweep: verb, day, sweep, job; run=/ looks no further
+LEVELS = 4  # of folders below outputs down to a job of a sweep: verb, day, sweep, job; run=FOLDER searches no deeper
 WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 
 
 class JobFailed(Exception):
-    """A job of a sweep failed: its exit code, and the line that it has printed. The other jobs run."""
+    """A job of a sweep failed: its exit code, and the line that it has printed. The other jobs still run."""
 
 
-finished = collect_jobs(JobFailed)  # of this process's sweep, as its launcher returns them
+finished = collect_jobs(JobFailed)  # the jobs of this process's sweep, in the order in which they return
 
 
 @dataclass(frozen=True)
 class Job:
-    """What Hydra runs, once a job; importable by name so that every launcher can pickle it."""
+    """The function that Hydra calls once for each job; importable by name so that every launcher can pickle it."""
 
     verb: Verb
     config_dir: str | None
@@ -75,7 +75,7 @@ class Job:
             code, line = self.run(cfg, directory)
         if code >= 128:
             pass_on(code - 128, handlers)
-        if code != 1:  # a failed one keeps its log
+        if code != 1:  # a failed job keeps its log
             directories.remove_scratch(directory)
         if code == 0:
             return None
@@ -84,9 +84,9 @@ class Job:
         raise SystemExit(code)
 
     def run(self, cfg: DictConfig, directory: Path) -> tuple[int, str]:
-        """Run the verb; the exit code, which the other processes learn, and the line about an error, if any.
+        """Run the verb; returns the exit code and the line about an error, which is empty if there was none.
 
-        The traceback is in the log.
+        The other processes of the run learn the exit code. The traceback is in the log.
         """
         log_name, peers, code, line = f"{HydraConfig.get().job.name}.log", None, 0, ""
         try:
@@ -107,8 +107,8 @@ class Job:
                     sys.argv.append(f"resume={in_quotes(own)}")  # for the processes that Lightning starts
                 function(cfg, self.invocation(peers))
                 self.leave_page(directory)
-                leave_nothing(directory, log_name)  # where it opened no run
-        except (Exception, Interrupted, KeyboardInterrupt, SystemExit) as error:  # a user's module may end the process
+                leave_nothing(directory, log_name)  # if the verb opened no run
+        except (Exception, Interrupted, KeyboardInterrupt, SystemExit) as error:  # a user's module may call sys.exit
             known = explain(error, self.config_dir) if isinstance(error, EXPLAINED) else about_path(error, directory)
             log_file = f"traceback in {directory / log_name}"
             code, line = outcome(error, known, see=f"; see {directory}", traceback=log_file)
@@ -126,7 +126,7 @@ class Job:
     def join(self, peers: Peers, directory: Path, config: dict[str, Any]) -> str | None:
         """Connect to the other processes of the run, whose configs must be equal; returns the run to resume, or None.
 
-        A job of Slurm or of a sweep that was stopped and is restarted resumes the run in its directory.
+        If a job of Slurm or of a sweep was stopped and is restarted, it resumes the run in its directory.
         """
         own = str(directory) if self.has_begun(directory) and "resume" in config else None
         if self.verb.parallel:
@@ -138,7 +138,7 @@ class Job:
         return own if config.get("resume") is None else None
 
     def leave_page(self, directory: Path) -> None:
-        """Write the page of the run into its directory. The run is complete, so a failure here is only a warning."""
+        """Write the page of the run into its directory. The run is complete, so an error here is only a warning."""
         if not self.verb.page or rank() != 0:
             return
         from roundround.report.page.view import write_page
@@ -149,10 +149,13 @@ class Job:
             log.warning("the page of the run could not be written: %s", one_line(error))
 
     def invocation(self, peers: Peers) -> Invocation:
-        """What Hydra decided about this job. UserError where a yaml lists loggers, which Hydra merges into one."""
+        """What Hydra decided about this job.
+
+        Raises UserError if a yaml lists several loggers, because Hydra would merge them into one.
+        """
         hydra_config = HydraConfig.get()
         typed = {override.partition("=")[0].lstrip("+~") for override in typed_overrides()}
-        found = hydra_config.runtime.choices.items()  # the choices of a pattern's kinds stand in its yaml, unless typed
+        found = hydra_config.runtime.choices.items()  # a pattern's own choices are in its yaml; typed ones are kept
         of_kinds = {group for group in typed if "@pattern." in group}
         choices = {group: option for group, option in found if "@" not in group or group in of_kinds}
         if "logger" not in choices:
@@ -180,23 +183,23 @@ class Job:
 
 
 def typed_overrides() -> list[str]:
-    """The overrides as text: an interpolation in one stays what was typed."""
+    """The overrides as text; an interpolation stays as it was typed."""
     overrides: list[str] = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)  # type: ignore
     return [without_escapes(override) for override in overrides]
 
 
 def without_escapes(override: str) -> str:
-    """A word of a job, in which Hydra escapes signs such as a space and a colon, as one that can be typed."""
+    """The override as a user can type it: in the overrides of a job, Hydra escapes signs such as spaces and colons."""
     key, _, text = override.partition("=")
     value = parse(override).value() if "\\" in text else text
     return f"{key}={in_quotes(value)}" if isinstance(value, str) and value != text else override
 
 
 def leave(verb: str, peers: Peers | None, code: int, line: str) -> int:
-    """Report how this process ends to the other processes; one process prints the line. Returns the exit code."""
+    """Report to the other processes how this process ends; one process prints the line. Returns the exit code."""
     is_first = peers is None or peers.speaks
     if peers is not None and not peers.may_report():
-        line = ""  # another thread does
+        line = ""  # another thread reports
     if line and is_first:
         complain(verb, line, code, speaks=True)
     with signals_ignored():
@@ -207,7 +210,7 @@ def leave(verb: str, peers: Peers | None, code: int, line: str) -> int:
 
 
 def give_up(verb: str, line: str) -> None:
-    """End the process at once with this line, if any: from a thread, while the main thread waits inside a library."""
+    """Print the line, if any, and end the process at once; called in a thread while the main thread is in a library."""
     if line:
         complain(verb, line, 1, speaks=True)
     os._exit(1)
@@ -217,7 +220,7 @@ def refused_before_joining(verb: str, line: str) -> int:
     """Refuse the command line before a job starts, and tell the run's other processes, which may have accepted it."""
     try:
         return leave(verb, Peers(), 2, line)
-    except UserError:  # variables of a launcher that contradict
+    except UserError:  # the launcher's environment variables contradict each other
         return complain(verb, line, 2)
 
 
@@ -252,18 +255,21 @@ def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
             distributed.destroy_process_group()
 
 
-# -- the directories of a launch
+# -- the directories of runs and sweeps
 
 
 class NotClaimed(BaseException):
-    """Carries the error of a missing directory through Hydra, which turns a callback's Exception into a warning."""
+    """The directory could not be made. It carries the error through Hydra, which only warns of a callback's Exception.
+
+    error: the error itself.
+    """
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
 class ClaimDirectory(Callback):
-    """Makes the directory of a run or a sweep when it starts; commands that only print a config make none.
+    """Makes the directory of a run or a sweep when the run or sweep starts, but not if a command only prints a config.
 
     A directory that the user gives, as hydra.run.dir or hydra.sweep.dir, is used unchanged.
     """
@@ -275,7 +281,7 @@ class ClaimDirectory(Callback):
         self.claim(config.hydra, "sweep", config.outputs, config.get("resume"))
 
     def claim(self, hydra: DictConfig, kind: str, outputs: object, resume: object) -> None:
-        """Make the directory and put it into Hydra's own config, where conf/run.yaml only says where it would be."""
+        """Make the directory and put its path into Hydra's config in place of the path from conf/run.yaml."""
         new = "${outputs}/${hydra.job.name}/${now:%Y-%m-%d}/${now:%H-%M-%S}"
         as_named: Any = OmegaConf.to_container(hydra[kind], resolve=False)
         if as_named["dir"] != {"run": new, "sweep": "${hydra.run.dir}-sweep"}[kind]:
@@ -298,11 +304,11 @@ class ClaimDirectory(Callback):
 
 
 def leave_nothing(directory: Path, file: str) -> None:
-    """Remove a directory in which nothing was written but this file, such as the log of a refused job.
+    """Remove a directory if it contains nothing but this file, such as the log of a refused job.
 
-    Never the current folder, which is the user's own: hydra.run.dir=. asks for it.
+    The current folder (hydra.run.dir=.) is never removed, because it is the user's own.
     """
-    with suppress(OSError):  # what cannot be removed stays: another error is being reported
+    with suppress(OSError):  # a directory that cannot be removed stays: another error is being reported
         if directory != Path.cwd() and {path.name for path in directory.iterdir()} <= {file}:
             (directory / file).unlink(missing_ok=True)
             directory.rmdir()
@@ -312,9 +318,9 @@ def leave_nothing(directory: Path, file: str) -> None:
 
 
 def each_run(args: list[str], verb: Verb) -> list[str]:
-    """`run=SWEEP`, a folder of runs or a pattern as a sweep over the finished runs that it means; other words as typed.
+    """Rewrite `run=` with a sweep, a folder of runs or a pattern to a sweep over the finished runs in it.
 
-    UserError where it means none, and where `to=` names one folder for all.
+    Other words stay as typed. Raises UserError if there is no finished run, or if `to=` names one folder for all runs.
     """
     typed = next((arg for arg in args if arg.startswith("run=")), None)
     if typed is None or "run" not in verb.keys:
@@ -336,7 +342,7 @@ def each_run(args: list[str], verb: Verb) -> list[str]:
     for _, why in damaged:
         print_status(f"passed over: {why}")
     if any(arg.startswith("to=") for arg in args):
-        raise UserError(f"run={word} means {len(runs):,} runs, and to= is one folder; give one, such as run={runs[0]}")
+        raise UserError(f"run={word} means {len(runs):,} runs, and to= is one folder; choose one run: run={runs[0]}")
     each = f"run=choice({','.join(map(in_quotes, runs))})"
     is_sweep = {"-m", "--multirun"} & {*args}
     return [*(each if arg is typed else arg for arg in args), *([] if is_sweep else ["-m"])]
@@ -353,9 +359,9 @@ def about_path(error: BaseException, directory: Path) -> str | None:
 
 
 def dispatch(verb: Verb, args: list[str], typed: str) -> int:
-    """Run a verb, called by its name or an alias, through Hydra; the exit code."""
+    """Run a verb through Hydra; returns the exit code. typed: the verb's name or alias, as the user typed it."""
     argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors instead of printing them and exiting
     finished.clear()
     config_dir, code = None, 0
     try:
@@ -364,11 +370,11 @@ def dispatch(verb: Verb, args: list[str], typed: str) -> int:
         run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name(verb.name))
         run(Job(verb, config_dir, (typed, *args)))()
         if "--multirun" in flags and not finished:
-            raise UserError("this sweep has no job: one of its values is a sweep over nothing")
+            raise UserError("this sweep has no job: one of its keys is swept over no values")
         failed = {n: result for n, job in enumerate(finished) if isinstance(result := result_of(job), JobFailed)}
         code = int(next(iter(failed.values())).args[0]) if failed else 0
         show_what_came(failed, code)
-    except SystemExit as end:  # a job's, or Hydra's after a page of help
+    except SystemExit as end:  # raised by a job, or by Hydra after a page of help
         return int(end.code or 0)
     except (Exception, NotClaimed, Interrupted, KeyboardInterrupt) as raised:
         cause = raised.error if isinstance(raised, NotClaimed) else raised
@@ -384,9 +390,9 @@ def dispatch(verb: Verb, args: list[str], typed: str) -> int:
 
 
 def show_what_came(failed: dict[int, JobFailed], code: int) -> None:
-    """Show the results of a sweep: a table, a page, the next command, its directory.
+    """Show the results of a sweep: a table, a page, the next command, the sweep's directory.
 
-    failed: the failed jobs by their numbers. code: the exit code.
+    failed: the failed jobs by their numbers. code: the exit code of the command.
     """
     hydra_config = finished[0].hydra_cfg.hydra if finished and finished[0].hydra_cfg is not None else None
     if hydra_config is None or hydra_config.mode != RunMode.MULTIRUN:
@@ -396,8 +402,8 @@ def show_what_came(failed: dict[int, JobFailed], code: int) -> None:
     directory = Path(hydra_config.sweep.dir)
     try:
         show_sweep(directory, {n: error.args[1] for n, error in failed.items()}, len(finished))
-    except Exception as error:  # the runs are there
-        log.warning("what came of the sweep could not be shown: %s", one_line(error))
-    leave_nothing(directory, "multirun.yaml")  # which Hydra writes, although all jobs are refused
+    except Exception as error:  # only a warning: the runs are complete
+        log.warning("the results of the sweep could not be shown: %s", one_line(error))
+    leave_nothing(directory, "multirun.yaml")  # Hydra writes this file even if all jobs are refused
     if code == 0:
         print_result(str(directory))

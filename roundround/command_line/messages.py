@@ -1,4 +1,4 @@
-"""Hydra's and OmegaConf's errors in one line each: what, where, and the nearest right name.
+"""Errors of Hydra and OmegaConf as one line each: what is wrong, where, and the most similar valid name.
 
 Tested by tests/command_line/test_command_line.py.
 """
@@ -20,20 +20,20 @@ from roundround.config.options import as_path, options_of
 from roundround.config.recorded import flat
 from roundround.support.errors import UserError, nearest, one_line
 
-EXPLAINED = (UserError, HydraException, OmegaConfBaseException, YAMLError)  # for the user to mend, in one line
+EXPLAINED = (UserError, HydraException, OmegaConfBaseException, YAMLError)  # errors that the user can fix
 
 
 def explain(error: BaseException, config_dir: str | None) -> str | None:
     """One line about an error raised while the config was composed. config_dir: the user's own conf folder, if any.
 
-    None if the error is not wrong input, but a fault of this project or of a library.
+    Returns None if the cause is not wrong input, but a fault of this project or of a library.
     """
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None:
         chain.append(link)
         link = link.__cause__ or link.__context__
-    own = next((link for link in chain if isinstance(link, UserError)), None)  # raised inside one of our resolvers
+    own = next((link for link in chain if isinstance(link, UserError)), None)  # raised by a resolver of this project
     if own is not None:
         return one_line(own)
     if isinstance(error, MissingConfigException):
@@ -47,14 +47,14 @@ def explain(error: BaseException, config_dir: str | None) -> str | None:
     if group := re.match(r"Could not override '([^']+)'\. No match in the defaults list", text):
         return f"this verb takes no {group[1]}=...; roundround VERB --help lists its groups"
     for link in chain:
-        if isinstance(link, OSError):  # also behind a log that cannot be opened
+        if isinstance(link, OSError):  # also the cause if logging cannot open its file
             return f"{link.filename}: {link.strerror}" if link.filename else one_line(link)
-    wrong_yaml = isinstance(error, ValueError) or text.startswith("Invalid plugin")  # in Hydra's words
+    wrong_yaml = isinstance(error, ValueError) or text.startswith("Invalid plugin")  # errors of Hydra about a yaml
     return without_advice(text) if isinstance(error, EXPLAINED) or wrong_yaml else None
 
 
 def missing_choice(error: MissingConfigException, config_dir: str | None) -> str:
-    """The line for an option that a group lacks; it names similar options, including those in the group's folders."""
+    """The line for an option that a group lacks; it names similar options, also options in the group's folders."""
     group, _, name = (error.missing_cfg_file or "").partition("/")
     choices = set(options_of(group, config_dir)) if name else set()
     if not choices:
@@ -63,14 +63,14 @@ def missing_choice(error: MissingConfigException, config_dir: str | None) -> str
 
 
 def wrong_key(cause: OmegaConfBaseException) -> str:
-    """The line for a key that the config lacks, or for a value that the key cannot have."""
+    """The line for a key that the config lacks, or for a value that a key cannot have."""
     key, parent = str(cause.full_key), cause.parent_node
     if "not in struct" not in str(cause) or not isinstance(parent, DictConfig):
         text = without_place(cause)
         return f"{key}: {text}" if key not in text else text
     name = key.rpartition(".")[2]
     advice = nearest(name, [str(other) for other in parent if other not in NO_KEYS])
-    if "did you mean" not in advice:  # it may be short for one in a node: optim.lr for lr
+    if "did you mean" not in advice:  # the key may be in a node: lr for optim.lr
         values: Any = OmegaConf.to_container(parent, resolve=False)
         ends = {key.rpartition(".")[2]: key for key in flat(values)}
         near = [name, f"max_{name}", *difflib.get_close_matches(name, ends, n=1, cutoff=0.8)]

@@ -1,8 +1,8 @@
-"""The pages of help: what roundround can do, a verb with its keys, the groups, one group, one option of it.
+"""The pages of help: all verbs, one verb with its keys, all groups, one group, one option of a group.
 
-Their text comes from the yamls, their comments, and the docstrings of the classes that they name, without Hydra or
-torch. A line of a rotary encoding's yaml says how many pairs it rotates, and how slowly, because only torch could
-compute this. Text fits the terminal and breaks no word.
+Their text comes from the yamls, the comments in the yamls, and the docstrings of the classes that the yamls name; no
+page imports Hydra or torch. The yaml of a rotary encoding therefore states how many pairs rotate and how slow the
+slowest is, which only torch could compute. Lines fit the terminal, and no word is broken.
 
 Tested by tests/command_line/test_pages.py and tests/command_line/test_arguments.py.
 """
@@ -35,7 +35,7 @@ GROUPS = {
     "bench": "The sets of `roundround bench`, and the parts of each.",
     "data": "What a model learns or is asked: text, a task, or minimal pairs.",
     "experiment": "A published experiment with its settings, each for one verb.",
-    "logger": "Where metrics go beside the run directory.",
+    "logger": "Where metrics go besides the run directory.",
     "model": "The architecture to train, or a pretrained model to measure.",
     "gate": "What changes the output of attention: gates, exclusive attention.",
     "optim": "The optimizer.",
@@ -47,9 +47,9 @@ GROUPS = {
     "tokenizer": "How text becomes tokens.",
     "trainer": "Steps, devices and precision of training.",
 }
-# yamls of a group that are no options of it: what a list of loggers becomes, and what a pattern's kinds are made from
+# yamls in a group's folder that are no options: the node for several loggers, and the bases of a pattern's kinds
 NO_OPTIONS = {"logger": "several", "pattern": "kind/"}
-NO_KEYS = {"_target_", "kind", "defaults", "hydra"}  # keys of a yaml that nobody types
+NO_KEYS = {"_target_", "kind", "defaults", "hydra"}  # keys of a yaml that users do not type
 # Hydra's flags with their short forms
 WITH_VALUE = {"--cfg": "-c", "--package": "-p", "--config-name": "-cn", "--config-dir": "-cd", "--info": "-i"}
 WITHOUT_VALUE = {
@@ -60,9 +60,9 @@ WITHOUT_VALUE = {
     "--run": "-r",
     "--multirun": "-m",
 }
-ROTATES = "rotates: "  # begins a line of the yaml of a rotary encoding: tests compare it with what the encoding does
+ROTATES = "rotates: "  # begins a comment in a rotary encoding's yaml; tests compare it with the encoding
 WIDEST = 100  # columns: longer lines are hard to read
-NAMES = 28  # columns for what is typed; what is longer stands in a line of its own
+NAMES = 28  # columns for the words to type; longer words get a line of their own
 FLAGS_OF_HYDRA = [
     ("-m, --multirun", "run every combination: pe=rope,p_rope seed=1,2,3"),
     ("-c, --cfg job", "print the config and stop"),
@@ -72,17 +72,17 @@ HELP = ("-h, --help", "this page")
 FLAGS = [
     ("--version", "print the version"),
     ("--install-completion", "let TAB complete verbs, groups and keys"),
-    ("--show-completion", "print the script that does this"),
+    ("--show-completion", "print the script that completes with TAB"),
     HELP,
 ]
-PARAGRAPHS = r"[ \n](?=(?:Contrast|Margin|Expected|Found)\b)"  # of the comment of an experiment
+PARAGRAPHS = r"[ \n](?=(?:Contrast|Margin|Expected|Found)\b)"  # in the comment of an experiment's yaml
 SENTENCES = r"(?<=[.?]) (?=[A-Z])"
 ROTATION = "rotates {} pairs of a head of 64 channels; the slowest of them turns once in {} tokens"
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a config: its dotted name, its default as it is typed, and the comment on its line."""
+    """A key of a config: its dotted name, its default as a user would type it, and the comment on its line."""
 
     name: str
     default: str
@@ -91,11 +91,12 @@ class Key:
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a group, from its yaml and the docstring of the class that this names.
+    """One option of a group, from its yaml and the docstring of the class that the yaml names.
 
-    command: a command that uses it. idea: one sentence or more; lines that begin with spaces are for a shell.
-    docstring: its paragraphs; the first is the class's idea. reference: the paragraph with the paper. layers: the
-    layers of a pattern, `LLLG ...`. values: the values of the yaml.
+    command: a command that uses the option. idea: one sentence or more; lines that begin with spaces are shell
+    commands. docstring: the paragraphs of the class; the first is its idea. reference: the paragraph with the paper.
+    rotates: how many pairs a rotary encoding rotates, and how slowly. layers: the layers of a pattern, `LLLG ...`.
+    values: the values of the yaml.
     """
 
     name: str
@@ -109,13 +110,13 @@ class Option:
 
     @property
     def paper(self) -> str:
-        """`Author year, arXiv:id`: of the reference what stands before section and equation."""
+        """`Author year, arXiv:id`: the beginning of the reference, without section and equation."""
         match = re.match(r".*?arXiv:\d{4}\.\d{5}", self.reference)
         return match[0] if match else self.reference
 
     @property
     def numbers(self) -> str:
-        """Its keys with their defaults in a line; of a pattern its layers."""
+        """The keys with their defaults in one line; for a pattern, its layers."""
         if self.layers:
             return self.layers
         plain = {key: value for key, value in self.values.items() if key not in NO_KEYS and not isinstance(value, dict)}
@@ -128,7 +129,7 @@ def group_names() -> list[str]:
 
 
 def options(group: str, config_dir: str | None) -> list[Option]:
-    """The options of a group by name, also from the user's own conf folder. UserError for a broken file."""
+    """The options of a group, sorted by name, also from the user's conf folder. Raises UserError for a broken file."""
     found = sorted(options_of(group, config_dir).items())
     return [option_of(name, path, config_dir) for name, path in found if not is_no_option(group, name)]
 
@@ -159,7 +160,7 @@ def option_of(name: str, path: Path, config_dir: str | None) -> Option:
 
 
 def read_yaml(path: Path) -> tuple[str, dict[str, Any]]:
-    """A yaml's text and its values. UserError for one that cannot be read."""
+    """A yaml's text and its values. Raises UserError if the file cannot be read."""
     try:
         text = read_text(path)
         values = yaml.safe_load(text) or {}
@@ -171,7 +172,7 @@ def read_yaml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def letters(pattern: dict[str, Any]) -> str:
-    """The layers of a pattern as a row, a letter for each kind: `LLLLLG ... G`, the last one where it is fixed."""
+    """The layers of a pattern as letters, one for each layer's kind: `LLLLLG ... G`, with the last layer if fixed."""
     row = "".join(str(name)[0].upper() for name in pattern["order"])
     return row + (f" ... {str(pattern['last'])[0].upper()}" if pattern.get("last") else " ...")
 
@@ -185,9 +186,9 @@ def as_typed(value: Any) -> str:
 
 
 def docstring_of(target: str, config_dir: str | None) -> tuple[str, ...]:
-    """The paragraphs of the docstring of the class that a `_target_` names; none where there is no such class.
+    """The paragraphs of the docstring of the class that a `_target_` names; empty if there is no such class.
 
-    The class is ours, or in a module beside the user's own conf folder. Nothing is imported.
+    The class is in this package or in a module below the user's own conf folder. Nothing is imported.
     """
     module, _, name = target.rpartition(".")
     roots = [Path(__file__).parents[2], *([Path(config_dir)] if config_dir else [])]
@@ -204,9 +205,9 @@ def docstring_of(target: str, config_dir: str | None) -> tuple[str, ...]:
 
 
 def groups_of(verb: Verb) -> dict[str, tuple[str, str]]:
-    """The groups in the defaults list of a verb's yaml: the option of each, and the comment on its line.
+    """The groups in the defaults list of a verb's yaml: for each its option, and the comment on its line.
 
-    A group whose option fills another node of the config has that in its name: `softmax@normalisers.ssmax`.
+    If the option fills another node of the config, the group's name contains this node: `softmax@normalisers.ssmax`.
     """
     found = {}
     text, values = read_yaml(conf_dir() / f"{verb.name.replace('-', '_')}.yaml")
@@ -218,7 +219,7 @@ def groups_of(verb: Verb) -> dict[str, tuple[str, str]]:
 
 
 def defaults_of(values: dict[str, Any]) -> list[tuple[str, str]]:
-    """The defaults list of a yaml as pairs of a group, empty for a yaml of the same folder, and an option."""
+    """The defaults list of a yaml as pairs (group, option); the group is empty for a yaml of the same folder."""
     listed = values.get("defaults")
     entries = [
         entry if isinstance(entry, dict) else {"": entry} for entry in (listed if isinstance(listed, list) else [])
@@ -233,7 +234,7 @@ def offered(verb: Verb, group: str, config_dir: str | None) -> list[str]:
 
 
 def takes(verb: Verb, group: str, name: str, found: dict[str, Path]) -> bool:
-    """Whether a verb takes an option: no class of a module that it refuses, no experiment of another verb's."""
+    """Whether a verb takes an option: not a class of a module that the verb refuses, not another verb's experiment."""
     if is_no_option(group, name):
         return False
     if group == "experiment":
@@ -248,9 +249,9 @@ def takes(verb: Verb, group: str, name: str, found: dict[str, Path]) -> bool:
 
 
 def completions(verb: Verb, words: list[str], incomplete: str) -> list[str]:
-    """The groups and options that the word under the cursor may become, given the words before it.
+    """The groups and options that complete the word under the cursor, given the words before it.
 
-    Bash breaks words at `=`, so `pe=p_` arrives as `pe`, `=`, `p_`, and a lone `=` as nothing; the answers then begin
+    Bash breaks words at `=`: `pe=p_` arrives as `pe`, `=`, `p_`, and a lone `=` as nothing. The completions then begin
     after the `=`.
     """
     if not incomplete and os.environ.get("COMP_WORDS", "").endswith("="):
@@ -265,21 +266,21 @@ def completions(verb: Verb, words: list[str], incomplete: str) -> list[str]:
     return [option.removeprefix(prefix) for option in options if option.startswith(prefix + incomplete)]
 
 
-# -- the keys of a yaml, with what the comment on the line of each says
+# -- the keys of a yaml, each with the comment on its line
 
 
 def keys_of(folder: str, name: str, prefix: str, config_dir: str | None, *, verb: bool = False) -> dict[str, Key]:
-    """The keys that an option gives, each behind a prefix such as `pe`; first the keys of the yamls it is made from.
+    """The keys of an option, each with a prefix such as `pe`; the keys of the yamls that it is made from come first.
 
-    Options of other groups that it chooses are `chosen_by`, and their keys are left out. folder: the one of its group,
-    `pe` or `pattern/kind`; empty for a verb's own yaml, whose groups are left out. UserError for a yaml that is not
-    there, although another one names it.
+    The keys of options that it chooses in other groups (`chosen_by`) are left out. folder: the folder of its group,
+    `pe` or `pattern/kind`; empty for a verb's yaml. verb: whether it is a verb's yaml, whose groups are left out.
+    Raises UserError if a defaults list names a yaml that does not exist.
     """
     options = options_of(folder, config_dir) if folder else {name: conf_dir() / f"{name}.yaml"}
     if name not in options:
-        raise UserError(f"a defaults list names {folder}/{name}, which is not there")
+        raise UserError(f"a defaults list names {folder}/{name}, which does not exist")
     text, values = read_yaml(options[name])
-    beside = "/".join([folder, *name.split("/")[:-1]])  # where names in its defaults list begin
+    beside = "/".join([folder, *name.split("/")[:-1]])  # the folder of the names in its defaults list
     found: dict[str, Key] = {}
     for group, option in defaults_of(values):
         group = group.removeprefix("optional ")
@@ -301,7 +302,7 @@ def keys_of(folder: str, name: str, prefix: str, config_dir: str | None, *, verb
 
 
 def chosen_by(option: Option, group: str) -> dict[str, str]:
-    """The options of other groups that an option chooses, by what is typed to choose others: pe@pattern.local.pe."""
+    """The options that an option chooses in other groups, by the keys that change the choices: pe@pattern.local.pe."""
     typed = [
         (re.sub(r"^(override )?/", "", name), chosen) for name, chosen in defaults_of(option.values) if "/" in name
     ]
@@ -309,7 +310,7 @@ def chosen_by(option: Option, group: str) -> dict[str, str]:
 
 
 def keys_in(text: str, prefix: str) -> Iterator[Key]:
-    """The keys that a yaml itself gives."""
+    """The keys in the text of a yaml itself."""
     lines = text.splitlines()
 
     def inside(node: yaml.MappingNode, prefix: str) -> Iterator[Key]:
@@ -323,7 +324,7 @@ def keys_in(text: str, prefix: str) -> Iterator[Key]:
             default, last = text[value.start_mark.index : value.end_mark.index], value.end_mark
             if isinstance(value, yaml.SequenceNode):
                 default, last = "".join(default.split()), last if value.flow_style else name.end_mark
-            if not getattr(value, "flow_style", True):  # a list of a line for each item
+            if not getattr(value, "flow_style", True):  # a list with one line for each item
                 default = as_typed(
                     [yaml.safe_load(text[item.start_mark.index : item.end_mark.index]) for item in value.value]
                 )
@@ -339,13 +340,13 @@ def keys_in(text: str, prefix: str) -> Iterator[Key]:
 
 
 def wrapped(text: str, indent: int) -> list[str]:
-    """A text in lines that begin at a column; no word and no command is broken."""
+    """A text in lines that are indented by `indent` columns; no word and no command is broken."""
     width = max(40, min(shutil.get_terminal_size((80, 24)).columns, WIDEST))
     return console.wrapped(text, width, " " * indent)
 
 
 def rows(pairs: Iterable[tuple[str, str]], widest: int = NAMES, column: int | None = None) -> Iterator[str]:
-    """What is typed, and what it means in a column beside it."""
+    """Lines of two columns: the words to type, and what they mean."""
     pairs = list(pairs)
     column = column or 4 + min(widest, max((len(name) for name, _ in pairs), default=0))
     for name, text in pairs:
@@ -365,7 +366,7 @@ def show(lines: Iterable[str]) -> None:
 
 
 def print_verbs() -> None:
-    """Print a sentence on each verb."""
+    """Print all verbs, each with a sentence."""
     sections = [
         (purpose, [(", ".join([verb.name, *verb.aliases]), verb.help) for verb in verbs])
         for purpose, verbs in groupby(VERBS, key=lambda verb: verb.purpose)
@@ -391,8 +392,8 @@ def print_verbs() -> None:
 def print_verb(verb: Verb, words: list[str]) -> None:
     """Print the groups and keys that a verb takes, each with its default and a sentence.
 
-    words: what is typed beside --help. GROUP=OPTION shows the keys of that option, and --config-dir adds the user's own
-    options; all else says nothing here. UserError for an option that does not exist.
+    words: the words typed with --help. GROUP=OPTION shows the keys of that option, and --config-dir adds the user's own
+    options; all other words are ignored. Raises UserError for an option that does not exist.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-cd", "--config-dir")
@@ -425,11 +426,11 @@ def print_verb(verb: Verb, words: list[str]) -> None:
 
 
 def own_keys(verb: Verb) -> dict[str, Key]:
-    """The keys of a verb that are in no group."""
+    """The keys of a verb that do not belong to a group; `outputs`, which all verbs have, comes last."""
     if verb.config is None:
         return {name: Key(name, default, comment) for name, (default, comment) in verb.reads.items()}
     own = keys_of("", config_name(verb.name), "", None, verb=True)
-    return own | {"outputs": own.pop("outputs")}  # which all verbs have, last
+    return own | {"outputs": own.pop("outputs")}
 
 
 def lines_of_groups(
@@ -442,7 +443,7 @@ def lines_of_groups(
     placed = {group: option for group, (option, _) in groups.items() if "@" in group}
     for node, members in groupby(placed, key=lambda group: group.rpartition(".")[0]):
         names = [group.rpartition(".")[2] for group in members]
-        yield from rows([(f"+{node}.NAME=OPTION", f"one more beside {', '.join(names)}")], widest=20)
+        yield from rows([(f"+{node}.NAME=OPTION", f"one more besides {', '.join(names)}")], widest=20)
 
 
 def rows_of_keys(keys: Iterable[Key]) -> Iterator[str]:
@@ -450,7 +451,7 @@ def rows_of_keys(keys: Iterable[Key]) -> Iterator[str]:
 
 
 def own_words(verb: Verb) -> Iterator[tuple[str, str]]:
-    """What a verb takes beside keys, and what it is rewritten to."""
+    """The words and flags that a verb takes besides keys, each with the override that it is rewritten to."""
     if verb.words:
         word = word_of(verb)
         yield f"{word} ...", f"the same as {verb.words}=[{word},...]"
@@ -463,7 +464,7 @@ def own_words(verb: Verb) -> Iterator[tuple[str, str]]:
 
 
 def word_of(verb: Verb) -> str:
-    """What a bare word of a verb is: PATH of paths=[...]."""
+    """The name for a word without a key on a verb's page: PATH for paths=[...]."""
     return verb.words.removesuffix("s").upper()
 
 
@@ -471,12 +472,12 @@ def word_of(verb: Verb) -> str:
 
 
 def print_groups() -> None:
-    """Print the groups, with a sentence each."""
+    """Print the groups, each with a sentence."""
     show([*rows((group, GROUPS[group]) for group in group_names()), "", "roundround list GROUP lists its options."])
 
 
 def print_group(group: str, config_dir: str | None) -> None:
-    """Print the options of a group: idea, paper, numbers; through a pipe in a line each, for grep."""
+    """Print the options of a group: idea, paper, numbers; one line for each option if a pipe reads it, for grep."""
     found = options(group, config_dir)
     column = max(len(option.name) for option in found) + 2
     is_wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
@@ -494,18 +495,18 @@ def print_group(group: str, config_dir: str | None) -> None:
 def print_option(group: str, name: str, config_dir: str | None) -> None:
     """Print what one option is: its idea, formula and paper, its keys, and the command that uses it.
 
-    UserError for a name that does not exist.
+    Raises UserError for a name that does not exist.
     """
     found = options_of(group, config_dir)
     if name not in found:
         raise UserError(f"no {group}={name}{nearest(name, sorted(found))}")
     option = option_of(name, found[name], config_dir)
-    is_setting = group in ("bench", "experiment")  # which give values to keys of others
+    is_setting = group in ("bench", "experiment")  # these give values to keys of other groups
     keys = keys_of(group, name, "" if is_setting else group, config_dir)
     lines = [f"{group}={name}"]
     for paragraph in dict.fromkeys([*re.split(PARAGRAPHS, option.idea), *option.docstring]):
         lines.append("")
-        for line in paragraph.split("\n"):  # one of a shell is not broken: it is there to be copied
+        for line in paragraph.split("\n"):  # a shell command is not broken, so that it can be copied
             lines += [f" {line}"] if line.startswith(" ") else wrapped(line, 2)
     if option.layers:
         lines += ["", f"  layers: {option.layers}"]

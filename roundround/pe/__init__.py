@@ -1,5 +1,5 @@
-"""Positional encodings: one file each, by the hooks of `base.PositionalEncoding`.
+"""Positional encodings: one file each, with the hooks of `base.PositionalEncoding`.
 
-Tested by tests/pe/test_pe_contract.py, every one; what the contract cannot know by tests/pe/test_NAME.py, and what
-another library computes too by tests/pe/test_pe_against_hugging_face.py.
+Tested by tests/pe/test_pe_contract.py; what is special to one encoding by tests/pe/test_NAME.py, and encodings that
+another library also computes by tests/pe/test_pe_against_hugging_face.py.
 """

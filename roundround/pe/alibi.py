@@ -16,14 +16,14 @@ from roundround.pe.base import PositionalEncoding
 
 @final
 class ALiBi(PositionalEncoding):
-    """Lowers each logit in proportion to the distance, at a fixed slope a head: steep heads look near, flat ones far.
+    """Lowers each logit in proportion to the distance, with a fixed slope for each head.
 
     b(i, j) = -slope_h * (i - j), slope_h = 2^(-exponent * h / H), h = 1 .. H
 
     Press et al. 2021, arXiv:2108.12409, section 3; `exponent` is 8.
 
-    Where H is no power of two the slopes are those for the next lower power, then every other one of those for the
-    next higher, as in the authors' code. The bias is linear on both sides (a key of the future would gain), so it is
+    If H is not a power of two, the first slopes are those of the next lower power; the rest are every other slope of
+    the next higher power, as in the authors' code. The bias is linear on both sides (a future key would gain), so it is
     meant for causal attention.
     """
 
@@ -33,7 +33,7 @@ class ALiBi(PositionalEncoding):
         self.exponent = exponent
 
     def slopes(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
-        """Slope of each head, logits per token: [H]. Computed where used, because bfloat16 would round them."""
+        """Slope of each head, logits per token: [H]. Computed at each use: bfloat16 would round stored slopes."""
         n_heads = self.shape.n_heads
         n_lower = 2 ** (n_heads.bit_length() - 1)
         heads = torch.arange(1, n_lower + 1, dtype=dtype, device=device)

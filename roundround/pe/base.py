@@ -1,4 +1,4 @@
-"""What a positional encoding is: a handful of no-op hooks that the decoder always calls.
+"""What a positional encoding is: hooks that the decoder always calls, and that do nothing by default.
 
 Shapes: B batch, T tokens, H heads, G key heads, C head channels, D model width.
 """
@@ -17,20 +17,20 @@ from roundround.kernels.variants import FinalVariants
 
 
 class PositionalEncoding(FinalVariants, nn.Module):
-    """Base of every positional encoding. Each hook does nothing unless a variant says otherwise.
+    """Base of every positional encoding. Each hook does nothing unless a variant overrides it.
 
     A variant is one final class: `__init__(self, shape, *, tunables)`. The decoder builds one instance for all layers,
     or one for each layer if `per_layer` is set; a variant that reads `shape.layer` must set it. `pos_BT` holds
     positions in tokens (int64; its batch axis may be 1).
 
-    An evaluation takes its mean over `draws`. A forward pass calls `positions`, `embed` and `prepare` once, then in
+    An evaluation takes the mean over `draws`. A forward pass calls `positions`, `embed` and `prepare` once, then in
     each layer `prepare_layer`, `rotate_queries`, `rotate_keys` and `bias`. `prepared` is the result of `prepare` or
-    `prepare_layer`. With a cache of earlier tokens these hooks get only the new tokens; `prepare_part` is called
-    instead of `prepare`, and `continued` before `bias`, which gets all keys.
+    `prepare_layer`. With a cache of earlier tokens, the hooks get only the new tokens, except `bias`, which gets all
+    keys; `prepare_part` is called instead of `prepare`, and `continued` before `bias`.
 
-    Hooks keep the shape and the dtype of what they are given. Texts of a batch do not see each other. Logits depend on
-    distances alone unless `embed` is overridden. A module with parameters draws them in `reset_parameters`; nothing
-    else is saved.
+    Embeddings, queries and keys keep their shape and dtype. Texts of a batch do not see each other. Logits depend only
+    on distances unless `embed` is overridden. A variant initialises its parameters in `reset_parameters`; a checkpoint
+    saves nothing else of a variant.
     """
 
     per_layer: ClassVar[bool] = False
@@ -40,7 +40,7 @@ class PositionalEncoding(FinalVariants, nn.Module):
         self.shape = shape
 
     def positions(self, pos_BT: Tensor, step: int | None) -> Tensor:
-        """Positions for this forward pass; called once, so all layers share them.
+        """The positions in this forward pass; called once, so all layers share them.
 
         `step` is the optimizer step in training, one of the `draws` in an evaluation, and None otherwise.
         """
@@ -60,17 +60,17 @@ class PositionalEncoding(FinalVariants, nn.Module):
         return x_BTD
 
     def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> Any:
-        """Whatever the layers need from the positions; called once, so that no layer computes it again.
+        """What the layers need from the positions; called once for all layers.
 
-        `dtype` is that of the activations: angles are float64 for float64 and float32 for everything narrower.
+        `dtype` is the dtype of the activations: angles are float64 if it is float64, else float32.
         """
         return None
 
     def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> Any:
         """`prepare` for the new tokens of a text that is read in parts, with a cache.
 
-        For encodings that compute something from all positions, such as the text's length: it must be the same in each
-        part. `length` is the number of tokens that the text will have; None if unknown.
+        An encoding overrides it if it computes something from all positions, such as the text's length, which must be
+        the same in each part. `length` is the number of tokens that the text will have; None if unknown.
         """
         return self.prepare(pos_BT, dtype)
 
@@ -78,30 +78,31 @@ class PositionalEncoding(FinalVariants, nn.Module):
         """What the next three hooks need from a layer's normed input `x_BTD`, from which queries and keys are made.
 
         For encodings that depend on the content; the default returns `prepared`. `keys.valid_BK` marks padding; its
-        last T columns are these tokens.
+        last T columns belong to the tokens of `x_BTD`.
         """
         return prepared
 
     def rotate_queries(self, q_BHTC: Tensor, prepared: Any) -> Tensor:
-        """Queries with their positions rotated into them; any strides are right."""
+        """Queries with their positions rotated into them; the result may have any strides."""
         return q_BHTC
 
     def rotate_keys(self, k_BGTC: Tensor, prepared: Any) -> Tensor:
-        """Keys with their positions rotated into them; any strides are right."""
+        """Keys with their positions rotated into them; the result may have any strides."""
         return k_BGTC
 
     def continued(self, prepared: Any, carried: Tensor | None) -> tuple[Any, Tensor | None]:
         """With a cache: what `bias` needs about all tokens so far, and the tensor to keep for the next part.
 
-        `prepared` is about the new tokens; `carried`, [B, ...], is the tensor kept by the part before, None in the
-        first part. The default keeps nothing. An encoding that overrides only `prepare_layer` supports no cache.
+        `prepared` is about the new tokens; `carried`, [B, ...], is the tensor that the part before returned, None in
+        the first part. The default keeps nothing. An encoding that overrides `prepare_layer` but not this hook supports
+        no cache.
         """
         return prepared, None
 
     def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias | None:
-        """What is added to the logits of these queries and keys, which are rotated already.
+        """The bias on the logits of these queries and keys, which are rotated already; None for no bias.
 
-        The queries belong to the last of the keys. A cache may have dropped the first tokens of the text.
+        The last keys are those of the queries' tokens. A cache may have dropped the first tokens of the text.
 
         `Bias.block` may also be called with keys that are not causal. So a bias that sums over keys must itself leave
         out future keys and the keys that `keys.valid_BK` marks as padding.

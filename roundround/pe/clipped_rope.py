@@ -14,14 +14,14 @@ from roundround.pe.rotary import RotaryEncoding, ladder
 
 @final
 class ClippedRoPE(RotaryEncoding):
-    """RoPE whose slowest frequencies are tapered off to zero.
+    """RoPE whose slowest frequencies taper off to zero.
 
     g_k = w_k theta^(-2k / head_dim), w = (1 + cos(pi j / (n - 1))) / 2 over the n slowest pairs j = 0 .. n - 1, else 1
 
-    Li et al. 2026, arXiv:2602.05258 (there named CoPE, as is Contextual Position Encoding, which this is not).
+    Li et al. 2026, arXiv:2602.05258, who name it CoPE; it is not Contextual Position Encoding, also named CoPE.
 
-    `n_clipped` null is the number of pairs that do not turn once within the training context. `hard` sets them to zero,
-    which is p-RoPE.
+    `n_clipped` is n; null is the number of pairs that do not turn once within the training context. `hard` sets their
+    frequencies to zero, which is p-RoPE.
     """
 
     def __init__(self, shape: AttentionShape, *, theta: float | None, n_clipped: int | None, hard: bool) -> None:
@@ -37,6 +37,6 @@ class ClippedRoPE(RotaryEncoding):
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
         head_dim, n = self.shape.head_dim, self.n_clipped
         own = ladder(head_dim // 2, head_dim, self.theta, dtype, device)
-        first = 0.0 if n > 1 else math.pi  # a single one rests
+        first = 0.0 if n > 1 else math.pi  # a single clipped pair does not rotate
         taper = 0.5 * (1 + torch.linspace(first, math.pi, n, dtype=dtype, device=device).cos())
         return torch.cat([own[: len(own) - n], own[len(own) - n :] * (taper * (not self.hard))])

@@ -17,7 +17,7 @@ from roundround.pe.base import PositionalEncoding
 
 
 class InterpolatedBias(PiecewiseBias):
-    """A small network of the distance, log-scaled and divided by the log-scaled query position; blind to the sign."""
+    """A small network of the log-scaled absolute distance, divided by the log-scaled position of the query."""
 
     def __init__(self, fire: FIRE) -> None:
         self.fire = fire
@@ -37,7 +37,7 @@ class InterpolatedBias(PiecewiseBias):
     def pieces(self) -> tuple[Tensor, Tensor]:
         """FIRE's network f as a slope and a level between its knots: `PiecewiseBias.pieces`.
 
-        Unit m of the hidden layer acts on one side of -b_m / w_m: after it where w_m is above 0, before it where below.
+        Unit m of the hidden layer is active on one side of -b_m / w_m: above it if w_m > 0, below it if w_m < 0.
         """
         w_M, b_M = at_least_float32(self.fire.enter.weight)[:, 0], at_least_float32(self.fire.enter.bias)
         out_HM, level_H = at_least_float32(self.fire.leave.weight), at_least_float32(self.fire.leave.bias)
@@ -51,15 +51,15 @@ class InterpolatedBias(PiecewiseBias):
 
 @final
 class FIRE(PositionalEncoding):
-    """Learns the bias as a function of distance relative to the query's own position, so that it need not extrapolate.
+    """Learns the bias as a function of the distance divided by the query's position, so that it need not extrapolate.
 
     b(i, j) = f(psi(|i - j|) / psi(max(L, i))), psi(x) = log(c x + 1), f a network of one hidden ReLU layer
 
     Li et al. 2023, arXiv:2310.04418, section 3.
 
     c and the threshold L are learned as logarithms, so both stay positive; they start at `init_c` and
-    `init_threshold`. `hidden` is the width of the network. Up to position L the bias depends on distance alone; beyond
-    L, the span from the query to the first token is squeezed into the range [0, 1] that training has seen.
+    `init_threshold`. `hidden` is the width of the network. Up to position L the bias depends only on the distance;
+    beyond L, the distances from 0 to the query's position are mapped to the range [0, 1] that training has seen.
     """
 
     per_layer: ClassVar[bool] = True

@@ -16,14 +16,14 @@ from roundround.pe.base import PositionalEncoding
 
 @final
 class FoX(PositionalEncoding):
-    """Lets each head forget: every token multiplies the weight of all that came before it by a gate read off itself.
+    """Lets each head forget: every token multiplies the weights of all earlier tokens by a gate computed from itself.
 
     b(i, j) = c_i - c_j, c_t = sum_{l <= t} ln sigmoid(w_h . x_l + b_h)
 
     Lin et al. 2025, arXiv:2503.02130, section 3.
 
-    x is the layer's normed input. The gates' weights start normal with standard deviation `init_std`, their biases at
-    0, so that every head starts near ALiBi with slope ln 2. A gate of padding forgets nothing.
+    x is the layer's normed input. w starts normal with standard deviation `init_std`, and b starts at 0, so that every
+    head starts near ALiBi with slope ln 2. Padding forgets nothing.
     """
 
     per_layer: ClassVar[bool] = True
@@ -43,12 +43,12 @@ class FoX(PositionalEncoding):
 
     def prepare_layer(self, x_BTD: Tensor, prepared: Any, keys: Keys) -> Tensor:
         """The coordinate -c of every token and head, [B, H, T], in float64 so that long sums keep their digits."""
-        with torch.autocast(x_BTD.device.type, enabled=False):  # bfloat16 gates would add up their rounding
+        with torch.autocast(x_BTD.device.type, enabled=False):  # rounding errors of bfloat16 would add up
             operands = (at_least_float32(x) for x in (x_BTD, self.gate_weight, self.gate_bias))
             log_gate_BTH = F.logsigmoid(F.linear(*operands))
         if keys.valid_BK is not None:
             log_gate_BTH = log_gate_BTH.masked_fill(~keys.valid_BK[:, -x_BTD.shape[1] :, None], 0.0)
-        wide = torch.float32 if x_BTD.device.type == "mps" else torch.float64  # which Apple's GPUs lack
+        wide = torch.float32 if x_BTD.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
         return -log_gate_BTH.mT.to(wide).cumsum(-1)
 
     def continued(self, prepared: Tensor, carried: Tensor | None) -> tuple[Tensor, Tensor]:

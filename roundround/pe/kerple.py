@@ -13,7 +13,7 @@ from roundround.kernels.keys import AttentionShape, Keys
 from roundround.kernels.precision import at_least_float32
 from roundround.pe.base import PositionalEncoding
 
-SMALLEST = 0.01  # r1 and r2 start no lower; the authors' code clamps them here
+SMALLEST = 0.01  # the least initial value of r1 and r2; the authors' code clamps them to at least this
 
 
 class LogarithmicBias(Bias):
@@ -41,8 +41,9 @@ class Kerple(PositionalEncoding):
 
     Chi et al. 2022, arXiv:2205.09921, the logarithmic variant.
 
-    The parameters are the logarithms of r1 and r2, so both stay positive under any gradient step (the authors' code
-    clamps at 0.01 instead, where the gradient ends). As there, r1 and r2 start uniform, up to `init_r1` and `init_r2`.
+    The parameters are the logarithms of r1 and r2, so both stay positive (the authors' code clamps r1 and r2 at 0.01
+    instead, where they get no gradient). As in that code, r1 and r2 start uniformly distributed between 0.01 and
+    `init_r1` or `init_r2`.
     """
 
     per_layer: ClassVar[bool] = True

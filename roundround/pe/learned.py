@@ -14,13 +14,14 @@ from roundround.pe.base import PositionalEncoding
 
 @final
 class Learned(PositionalEncoding):
-    """Adds to each token a vector learned for its position, and so knows nothing beyond the last one trained.
+    """Adds to each token a vector learned for its position, so it knows no position beyond the last one in training.
 
     x[t] += table[position of t]
 
-    Gehring et al. 2017, arXiv:1705.03122, section 3.1; the table of GPT-2.
+    Gehring et al. 2017, arXiv:1705.03122, section 3.1; GPT-2 has such a table.
 
-    `max_position` is the number of rows; None means the training length. A longer sequence is a ValueError.
+    `max_position`: the number of rows of the table; None means the training length. Raises ValueError for a longer
+    sequence.
     """
 
     def __init__(self, shape: AttentionShape, *, max_position: int | None, init_std: float) -> None:
@@ -40,15 +41,15 @@ class Learned(PositionalEncoding):
         nn.init.normal_(self.table, std=self.init_std)
 
     def embed(self, x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
-        # the largest position is read only on the CPU, where it is free: on a GPU it would stall every step, and it
-        # would cut a compiled graph in two. There the number of tokens catches all but a cache that outgrows the
-        # table, which the lookup kernel itself refuses
+        # the largest position is read only on the CPU: on a GPU the read would stall every step, and it would cut a
+        # compiled graph in two. Elsewhere the number of tokens is checked, which misses only a cache that outgrows the
+        # table, and the lookup kernel itself refuses this
         n_positions = pos_BT.shape[1]
         if pos_BT.device.type == "cpu" and pos_BT.numel() and not torch.compiler.is_compiling():
             n_positions = max(n_positions, int(pos_BT.max()) + 1)
         if n_positions > self.max_position:
             raise ValueError(
-                f"{n_positions} positions exceed max_position={self.max_position}, all that the learned table knows: "
+                f"{n_positions} positions exceed max_position={self.max_position}, the rows of the learned table: "
                 "shorten the input, or train with a larger max_position"
             )
         return x_BTD + F.embedding(pos_BT, self.table).to(x_BTD.dtype)

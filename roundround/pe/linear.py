@@ -13,7 +13,7 @@ from roundround.pe.scaled import ScaledRoPE
 
 @final
 class LinearRoPE(ScaledRoPE):
-    """RoPE at slower positions: every frequency is divided by one factor.
+    """RoPE with every frequency divided by one factor, as if positions were closer together.
 
     g_k = theta^(-2k / head_dim) / factor
 

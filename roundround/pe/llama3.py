@@ -15,13 +15,13 @@ from roundround.pe.scaled import ScaledRoPE
 
 @final
 class Llama3RoPE(ScaledRoPE):
-    """RoPE whose slow pairs are slowed by a factor, those in between by a part of it.
+    """RoPE whose slow pairs are slowed by a factor and the pairs in the middle by less, while fast pairs stay the same.
 
     g = (1 - m) f / factor + m f, m = (L_0 f / 2 pi - low) / (high - low) within 0 and 1, f = theta^(-2k / head_dim)
 
     Grattafiori et al. 2024, arXiv:2407.21783 (Llama 3.1).
 
-    L_0 is the original length; `low_freq_factor` and `high_freq_factor` are low and high, in turns within it.
+    L_0 is the original length; `low_freq_factor` and `high_freq_factor` are low and high, in turns within this length.
     """
 
     def __init__(

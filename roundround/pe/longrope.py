@@ -16,14 +16,14 @@ from roundround.pe.scaled import FollowsLength
 
 @final
 class LongRoPE(FollowsLength):
-    """Divides every frequency by a number of its own, one set for texts within the trained length, one for longer ones.
+    """Divides each frequency by a number of its own, with one set of numbers up to the trained length and one beyond.
 
     g_k = theta^(-2k / d) / lambda_k; cosines and sines times sqrt(1 + ln(factor) / ln(L_0))
 
     Ding et al. 2024, arXiv:2402.13753.
 
-    `short_factor` and `long_factor` hold a number for each pair; null is 1 for all, and `factor` for all.
-    `attention_factor` null is the formula above.
+    `short_factor`: the numbers of the pairs within L_0; null is 1 for every pair. `long_factor`: the numbers for longer
+    texts; null is `factor` for every pair. `attention_factor`: null is the square root above.
     """
 
     def __init__(

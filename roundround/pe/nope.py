@@ -9,7 +9,7 @@ from roundround.pe.base import PositionalEncoding
 
 @final
 class NoPE(PositionalEncoding):
-    """Adds nothing: what order there is, the causal mask alone provides.
+    """Adds nothing, so the model learns the order of the tokens only through the causal mask.
 
     logit = q . k
 

@@ -14,7 +14,7 @@ from roundround.pe.scaled import FollowsLength
 
 @final
 class DynamicNTK(FollowsLength):
-    """RoPE whose base grows with the text once that is longer than those of training: fast pairs hardly change.
+    """RoPE whose base grows with the text's length beyond the length of training, so that fast pairs hardly change.
 
     g_k = b^(-2k / d), b = theta (factor L / L_0 - (factor - 1))^(d / (d - 2)), L the text's length, at least L_0
 
@@ -32,7 +32,7 @@ class DynamicNTK(FollowsLength):
     ) -> None:
         super().__init__(shape, theta=theta, factor=factor, length=length, original_length=original_length)
         if shape.head_dim < 4:
-            raise ValueError(f"head_dim={shape.head_dim} must be at least 4: the base grows by d / (d - 2)")
+            raise ValueError(f"head_dim={shape.head_dim} must be at least 4: the exponent in the base is d / (d - 2)")
 
     def frequencies_at(self, length: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
         d, longest = self.shape.head_dim, max(length, self.original_length)

@@ -12,9 +12,9 @@ from roundround.pe.rotary import RotaryEncoding, ladder
 
 
 def kept_pairs(p: float, head_dim: int) -> int:
-    """Number of channel pairs that the fraction `p` of a head keeps, rounded down as in the paper's listing.
+    """Number of channel pairs in the fraction `p` of a head, rounded down as in the paper's listing.
 
-    Raises ValueError where p is not in [0, 1].
+    Raises ValueError unless p is in [0, 1].
     """
     if not 0 <= p <= 1:  # also refuses NaN
         raise ValueError(f"p={p} must lie between 0 (no pair rotates: NoPE) and 1 (every pair rotates: RoPE)")
@@ -23,14 +23,14 @@ def kept_pairs(p: float, head_dim: int) -> int:
 
 @final
 class PRoPE(RotaryEncoding):
-    """RoPE without its slowest frequencies, so that some channels carry meaning wherever a token stands.
+    """RoPE without its slowest frequencies, so that some channels carry meaning independently of the position.
 
     g_k = theta^(-2k / head_dim) for k < int(p * head_dim // 2), and 0 for the remaining pairs
 
     Barbero et al. 2024, arXiv:2410.06205, section 6.1 and appendix D.
 
-    The kept frequencies are those of the full ladder. p = 1 is RoPE, p = 0 is NoPE. Hugging Face names it
-    `rope_type: proportional`, and the frequencies are equal to theirs to the last bit.
+    The kept frequencies are those of RoPE. p = 1 is RoPE, p = 0 is NoPE. Hugging Face names p-RoPE
+    `rope_type: proportional`, with frequencies that are equal to the last bit.
     """
 
     def __init__(self, shape: AttentionShape, *, p: float, theta: float | None) -> None:

@@ -1,4 +1,4 @@
-"""p-RoPE with the other end of the ladder removed."""
+"""p-RoPE with the fastest frequencies removed instead of the slowest."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from roundround.pe.rotary import RotaryEncoding, ladder
 
 @final
 class PRoPEReversed(RotaryEncoding):
-    """RoPE without its fastest frequencies: the control that shows which end of the ladder p-RoPE can spare.
+    """RoPE without its fastest frequencies: the control for p-RoPE, which lacks the slowest.
 
     g_k = 0 for k < head_dim / 2 - int(p * head_dim // 2), and theta^(-2k / head_dim) for the remaining pairs
 
     Barbero et al. 2024, arXiv:2410.06205, table 2 (`0.75-RoPE_reversed`).
 
-    The paper says that it removes the highest frequencies and prints no code; that the rest keep the values they have
-    in the full ladder is our reading. p = 1 is RoPE, p = 0 is NoPE.
+    The paper says that it removes the highest frequencies, but prints no code. We assume that the others keep their
+    values. p = 1 is RoPE, p = 0 is NoPE.
     """
 
     def __init__(self, shape: AttentionShape, *, p: float, theta: float | None) -> None:

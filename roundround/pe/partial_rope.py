@@ -14,15 +14,15 @@ from roundround.pe.rotary import RotaryEncoding, ladder
 
 @final
 class PartialRoPE(RotaryEncoding):
-    """Rotates the first p * head_dim channels with a whole ladder of their own and leaves the rest alone.
+    """Rotates the first p * head_dim channels at RoPE's full range of frequencies and leaves the other channels alone.
 
     g_k = theta^(-2k / rotary_dim), k = 0 .. rotary_dim / 2 - 1, with rotary_dim = 2 * int(p * head_dim // 2)
 
     Black et al. 2022, arXiv:2204.06745, section 2.1.1 (GPT-NeoX).
 
-    Unlike p-RoPE it keeps the slowest frequencies, down to about 1 / theta: the ladder is compressed, not cut. Barbero
-    et al. 2024 (arXiv:2410.06205, table 2) compare the two as `0.75-RoPE_partial` and `0.75-RoPE`. Channel m pairs with
-    m + rotary_dim / 2 inside the rotated slice. p = 1 is RoPE, p = 0 is NoPE.
+    Unlike p-RoPE, it keeps the slowest frequencies, down to about 1 / theta: its frequencies are further apart. Barbero
+    et al. 2024 (arXiv:2410.06205, table 2) compare the two as `0.75-RoPE_partial` and `0.75-RoPE`. Channel m of the
+    rotated channels pairs with channel m + rotary_dim / 2. p = 1 is RoPE, p = 0 is NoPE.
     """
 
     def __init__(self, shape: AttentionShape, *, p: float, theta: float | None) -> None:

@@ -19,7 +19,7 @@ class RoPE(RotaryEncoding):
 
     Su et al. 2021, arXiv:2104.09864, equation 15.
 
-    `learned_frequencies` learns each pair's: g_k exp(a_k), a from 0 (Mistral Large 4), the same for all layers.
+    `learned_frequencies` learns the frequencies g_k exp(a_k), shared by all layers; a_k starts at 0 (Mistral Large 4).
     """
 
     def __init__(self, shape: AttentionShape, *, theta: float | None, learned_frequencies: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Any geometric ladder of frequencies, by two numbers."""
+"""RoPE at any geometric sequence of frequencies, given by two numbers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from roundround.pe.rotary import RotaryEncoding
 
 @final
 class RoPELadder(RotaryEncoding):
-    """Rotates the first pairs at frequencies from 1 radian a token down to a slowest one, and leaves the rest alone.
+    """Rotates the first pairs at frequencies from 1 radian per token down to a slowest one, and leaves the rest alone.
 
     g_k = (2 pi / slowest_wavelength)^(k / (m - 1)), k = 0 .. m - 1, m = int(p * head_dim // 2), and 0 beyond
 
-    Frequencies as in Su et al. 2021, arXiv:2104.09864, with two free numbers: RoPE, p-RoPE and partial RoPE are points
-    of this plane (docs/results/rope_plane.md).
+    Frequencies as in Su et al. 2021, arXiv:2104.09864, with two free numbers, p and the slowest wavelength: RoPE,
+    p-RoPE and partial RoPE are special cases (docs/results/rope_plane.md).
 
-    `slowest_wavelength` is in tokens: how long the slowest pair that rotates takes to turn once, at least 2 pi.
-    `of_length` is the trained length that it was chosen for, null for this model's. Another one moves it along: on a
-    scale of logarithms its place between 2 pi and the trained length stays, and so does the share of the rotating pairs
-    that do not turn once within the trained length.
+    `slowest_wavelength`: the tokens in which the slowest rotating pair turns once, at least 2 pi. `of_length`: the
+    trained length for which this number was chosen; null for the model's own. If the model has another trained length,
+    the number changes so that on a logarithmic scale its relative position between 2 pi and the trained length stays
+    the same. The share of rotating pairs that do not turn once within the trained length then also stays the same.
     """
 
     def __init__(self, shape: AttentionShape, *, p: float, slowest_wavelength: float, of_length: int | None) -> None:

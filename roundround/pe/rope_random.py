@@ -19,18 +19,18 @@ DRAWN, CONSECUTIVE = "drawn", "consecutive"
 
 @final
 class RoPERandom(RotaryEncoding):
-    """RoPE over an ordered random subset of a longer range of positions, so that long distances are nothing new.
+    """RoPE over a sorted random subset of a longer range of positions, so that training also sees long distances.
 
     position of token t = the t-th smallest of T draws without replacement from 0 .. max_position - 1
 
     Ruoss et al. 2023, arXiv:2305.16843, section 3.
 
-    In training the whole batch, as in the paper, and all layers share one draw. It depends on (`seed`, step) alone:
-    ranks agree, a resumed run repeats it, and no global generator is used. `positions` sets the positions of an
-    evaluation. drawn, as in the paper: it takes the mean of five draws, which depend on (`seed`, the example's tokens)
-    alone, and not on batches or processes; a shorter example has the beginning of a draw of the training length, as in
-    a training batch. consecutive: positions are 0, 1, 2, ..., without a limit of length. Other calls, such as
-    `model(tokens)`, always have consecutive positions, because logits of one draw are no mean.
+    In training, all layers and, as in the paper, the whole batch share one draw. The draw depends only on (`seed`,
+    step): ranks agree, a resumed run repeats the draw, and no global generator is used. `positions` sets the positions
+    of an evaluation. With `drawn`, as in the paper, the evaluation takes the mean of five draws, which depend only on
+    (`seed`, the example's tokens), not on batches or processes; an example that is shorter than in training gets the
+    beginning of a draw of the training length, as in a training batch. With `consecutive`, positions are 0, 1, 2, ...,
+    and the length has no limit. Other calls, such as `model(tokens)`, always use consecutive positions.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class RoPERandom(RotaryEncoding):
             raise ValueError(
                 f"{n_tokens} tokens exceed max_position={self.max_position}: positions are drawn without replacement"
             )
-        n_drawn = max(n_tokens, self.shape.train_length)  # of a task's examples too, whichever stand in one batch
-        if isinstance(step, list):  # an evaluation's draw of each row
+        n_drawn = max(n_tokens, self.shape.train_length)  # the same draw, whatever the longest example of the batch
+        if isinstance(step, list):  # an evaluation: a draw for each row
             rows = [drawn_positions(self.seed, name, self.max_position, n_drawn) for name in step]
             return torch.stack(rows).to(pos_BT.device).gather(1, pos_BT.expand(len(rows), -1))
         drawn = drawn_positions(self.seed, step, self.max_position, n_drawn)
@@ -79,9 +79,9 @@ class RoPERandom(RotaryEncoding):
 
 @outside_compilation  # a compiled graph cannot contain a generator
 def drawn_positions(seed: int, name: int | str, max_position: int, n_tokens: int) -> Tensor:
-    """n_tokens of the positions below max_position, ascending, int64, on the CPU: every machine draws the same.
+    """n_tokens random positions below max_position, ascending, int64; drawn on the CPU, so all machines draw the same.
 
-    `name` distinguishes the draws of a seed: it is a training step, or names a draw of an example.
+    `name` distinguishes the draws of a seed: it is a training step, or the name of an example's draw.
     """
     generator = torch.Generator(device="cpu").manual_seed(mixed(seed, name))
     return torch.randperm(max_position, generator=generator, device="cpu")[:n_tokens].sort().values
@@ -89,11 +89,11 @@ def drawn_positions(seed: int, name: int | str, max_position: int, n_tokens: int
 
 @outside_compilation
 def names_of_draws(tokens_BT: Tensor) -> list[list[str]]:
-    """For each draw of an evaluation, a name for every row, which depends on the row's tokens: [N_DRAWS][B]."""
+    """A name for each draw of each row in an evaluation, which depends on the row's tokens: [N_DRAWS][B]."""
     rows = tokens_BT.tolist()
     return [[f"{draw} {row}" for row in rows] for draw in range(N_DRAWS)]
 
 
 def mixed(seed: int, name: int | str) -> int:
-    """One 32-bit seed of two; the CPU generator ignores higher bits, and a sum would make seeds overlap."""
+    """A 32-bit seed from a seed and a name: the CPU generator ignores higher bits, and sums of both could be equal."""
     return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:4], "little")

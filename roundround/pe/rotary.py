@@ -1,4 +1,4 @@
-"""The rotation that every RoPE variant shares; a variant only defines its frequencies.
+"""The rotation that all RoPE variants share; each variant defines only its frequencies.
 
 Pairing is half-split, as in Hugging Face's Llama and Gemma's JAX code: of the 2P rotated channels, channel m pairs with
 channel m + P. Channels beyond the first 2P pass through unchanged. Shapes: B, T, H, C head channels, P pairs, R = 2P.
@@ -27,7 +27,7 @@ def ladder(n_pairs: int, width: int, theta: float, dtype: torch.dtype, device: t
 
 
 def checked_theta(theta: float | None, shape: AttentionShape) -> float:
-    """The base of the frequencies; None is the model's own. Raises ValueError unless it is finite and above 1."""
+    """The base of the frequencies; None gives the model's base. Raises ValueError unless it is finite and above 1."""
     theta = shape.theta if theta is None else theta
     if not (theta > 1 and math.isfinite(theta)):
         raise ValueError(f"theta={theta} must be a finite number above 1")
@@ -43,7 +43,7 @@ def check_head_dim(shape: AttentionShape) -> None:
 def rotation(pos_BT: Tensor, frequencies_P: Tensor, factor: float = 1.0) -> tuple[Tensor, Tensor]:
     """Cosines and signed sines [1 or B, T, 2P] of position times frequency, as `apply_rotation` takes them.
 
-    `factor` multiplies both, and so a logit by its square.
+    `factor` multiplies both, so a logit is multiplied by the square of `factor`.
     """
     angles_BTP = pos_BT[..., None].to(frequencies_P.dtype) * frequencies_P
     cos_BTP, sin_BTP = angles_BTP.cos(), angles_BTP.sin()
@@ -55,8 +55,8 @@ def rotation(pos_BT: Tensor, frequencies_P: Tensor, factor: float = 1.0) -> tupl
 def apply_rotation(x_BHTC: Tensor, cos_BTR: Tensor, sin_BTR: Tensor) -> Tensor:
     """Rotate channel pairs (m, m + P) of the first R = 2P channels; the rest passes through.
 
-    first' = first cos - second sin, second' = second cos + first sin; the first half of `sin_BTR` carries the minus, so
-    that one shift by P brings every channel its partner (1.6 times as fast here as slicing the halves apart).
+    first' = first cos - second sin, second' = second cos + first sin. The first half of `sin_BTR` is negative, so one
+    shift by P brings every channel its partner (1.6 times as fast as slicing the halves apart).
     """
     n_rotated = cos_BTR.shape[-1]
     cos, sin = cos_BTR[:, None].to(x_BHTC.dtype), sin_BTR[:, None].to(x_BHTC.dtype)
@@ -68,18 +68,18 @@ def apply_rotation(x_BHTC: Tensor, cos_BTR: Tensor, sin_BTR: Tensor) -> Tensor:
 class RotaryEncoding(PositionalEncoding):
     """Base of the RoPE family: rotates pairs of channels by position times frequency.
 
-    It promises that `frequencies` determines the rotation: queries and keys are rotated alike, vectors change their
-    length by `attention_factor` alone, and a logit depends on the distance alone. Exports, patches and ablations rest
-    on that. An encoding that also scales (xPos), or rotates queries and keys differently, derives from
+    In every variant `frequencies` determines the rotation: queries and keys are rotated alike, only `attention_factor`
+    changes the length of vectors, and a logit depends only on the distance. Exports, patches and ablations rely on
+    this. An encoding that also scales (xPos), or rotates queries and keys differently, derives from
     `PositionalEncoding` and calls `apply_rotation`.
 
-    Frequencies are computed where they are used and never stored, so that no cast of the module can round them: in
-    bfloat16 the slowest pairs would be 10 radians off at position 8191.
+    Frequencies are computed at each use and never stored, so that no cast of the module can round them: in bfloat16 the
+    slowest pairs would be 10 radians off at position 8191.
 
-    `theta` None is the base of the model that the encoding is put into, `shape.theta`: 10,000 where it brings none.
+    `theta`: None is the base of the model, `shape.theta`, which is 10,000 if a loaded model does not set it.
     """
 
-    attention_factor: float = 1.0  # of cosines and sines, as YaRN has one
+    attention_factor: float = 1.0  # multiplies cosines and sines, as in YaRN
 
     def __init__(self, shape: AttentionShape, *, theta: float | None) -> None:
         super().__init__(shape)
@@ -87,7 +87,7 @@ class RotaryEncoding(PositionalEncoding):
         self.theta = checked_theta(theta, shape)
 
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
-        """Frequency of each pair, radians per token: [P], the order of the channels."""
+        """Frequency of each pair, radians per token: [P], in the order of the channels."""
         raise NotImplementedError
 
     def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

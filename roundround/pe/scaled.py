@@ -1,6 +1,8 @@
-"""The family of scaled RoPE: a model reads further than it was trained, at slower frequencies.
+"""The family of scaled RoPE: with slower frequencies, a model reads longer texts than in training.
 
-Equal to the last bit, in float32, to Hugging Face's `ROPE_INIT_FUNCTIONS`. Shapes: B batch, T tokens, P pairs.
+In float32 the frequencies are equal to those of Hugging Face's `ROPE_INIT_FUNCTIONS` to the last bit.
+
+Shapes: B batch, T tokens, P pairs.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class ScaledRoPE(RotaryEncoding):
         if self.original_length < 1:
             raise ValueError(f"original_length={self.original_length} must be at least 1")
         if factor is None and length is None:
-            raise ValueError("factor has no value; give factor=, how many times as far to read, or length=, in tokens")
+            raise ValueError("factor has no value; give factor=, new length / original length, or length=, in tokens")
         self.factor = length / self.original_length if factor is None and length is not None else float(factor or 0)
         if not 1 <= self.factor < math.inf:
             raise ValueError(
@@ -49,10 +51,10 @@ class ScaledRoPE(RotaryEncoding):
 
 
 class FollowsLength(ScaledRoPE):
-    """Base of encodings whose frequencies follow the length of the text that a forward pass reads."""
+    """Base of encodings whose frequencies depend on the length of the text that a forward pass reads."""
 
     def frequencies_at(self, length: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-        """Frequency of each pair in a text of so many tokens, [P]."""
+        """Frequency of each pair in a text of `length` tokens, [P]."""
         raise NotImplementedError
 
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
@@ -62,8 +64,8 @@ class FollowsLength(ScaledRoPE):
     def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Rotates each text, and each document of a window, at the frequencies of its own length.
 
-        Single tokens, as in `check`, count as tokens of one text. So do all tokens of a compiled model, which trains
-        within the original length, where all lengths have the same frequencies.
+        If every row is a single token, all rows count as one text. A compiled model also counts all tokens as one text,
+        because it trains within the original length, for which the frequencies do not change.
         """
         if not pos_BT.numel() or pos_BT.is_meta:
             return self.rotation_at(self.original_length, pos_BT, dtype)
@@ -77,24 +79,24 @@ class FollowsLength(ScaledRoPE):
         return rotation(pos_BT, table[which_BT], self.attention_factor)
 
     def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> tuple[Tensor, Tensor]:
-        """Rotates at the frequencies of `length`. Raises ValueError if the text grows longer: old keys are rotated."""
+        """Rotates at the frequencies of `length`. Raises ValueError if the text is longer: its old keys are rotated."""
         length = length or self.original_length
         n_tokens = int(pos_BT.max()) + 1 if pos_BT.numel() and not pos_BT.is_meta else length
         if n_tokens > max(length, self.original_length):
             raise ValueError(
-                f"the frequencies of {type(self).__name__} follow the text's length, and {n_tokens} tokens exceed "
-                f"{max(length, self.original_length)}, for which the cached keys have rotated: give the cache the "
+                f"the frequencies of {type(self).__name__} depend on the text's length, and {n_tokens} tokens exceed "
+                f"{max(length, self.original_length)}, for which the cached keys were rotated: give the cache the "
                 "whole length, or read without a cache"
             )
         return self.rotation_at(length, pos_BT, dtype)
 
     def rotation_at(self, length: int, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """What `prepare` gives in a text of so many tokens."""
+        """The result of `prepare` for a text of `length` tokens."""
         return rotation(pos_BT, self.frequencies_at(length, wide_dtype(dtype), pos_BT.device), self.attention_factor)
 
 
 def lengths_of(pos_BT: Tensor) -> Tensor:
-    """For each token how many tokens the text has that it belongs to, [B, T]: one ends where positions grow no more."""
+    """The length of each token's text, [B, T]: a text ends at a token if the next position is not larger."""
     ends_BT = torch.cat([pos_BT[:, 1:] <= pos_BT[:, :-1], torch.ones_like(pos_BT[:, :1], dtype=torch.bool)], 1)
     place_T = torch.arange(pos_BT.shape[1], device=pos_BT.device).expand_as(pos_BT)
     next_end_BT = place_T.masked_fill(~ends_BT, pos_BT.shape[1]).flip(1).cummin(1).values.flip(1)

@@ -21,8 +21,8 @@ class Sinusoidal(PositionalEncoding):
 
     Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
 
-    Channels alternate as in the paper's formula; its authors' code put all the sines first, which is the same up to a
-    permutation of channels. The paper multiplies the token embeddings by sqrt(d_model) first; that is the model's part.
+    Sines and cosines alternate, as in the paper's formula; the authors' code has all sines first, which is the same up
+    to a permutation of channels. The paper also multiplies the token embeddings by sqrt(d_model); an encoding does not.
     """
 
     def __init__(self, shape: AttentionShape, *, theta: float) -> None:

@@ -16,10 +16,10 @@ from roundround.pe.base import PositionalEncoding
 
 
 def bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:
-    """Bucket of each distance (tokens, int64, 0 or above): one a token at first, then ever wider, one beyond the last.
+    """Bucket of each distance (tokens, int64, 0 or above): first one bucket for each distance, then wider buckets.
 
-    The float32 operations and their order are those of Hugging Face's T5 with `bidirectional=False`, so that the edges
-    of the buckets are theirs.
+    The last bucket has no upper end. The float32 operations and their order are those of Hugging Face's T5 with
+    `bidirectional=False`, so that the buckets have the same edges.
     """
     n_exact = n_buckets // 2
     octaves = torch.log(distance.clamp(min=n_exact).float() / n_exact) / math.log(max_distance / n_exact)
@@ -28,7 +28,7 @@ def bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:
 
 
 class BucketBias(Bias):
-    """A bias looked up by the bucket of the distance; keys of the future count as distance 0."""
+    """A bias looked up by the bucket of the distance; future keys count as distance 0."""
 
     of_distance = True
 
@@ -47,7 +47,7 @@ class BucketBias(Bias):
         return bucket(relative.neg().clamp(min=0), self.table_NH.shape[0], self.max_distance)
 
     def score_mod(self, keys: Keys) -> ScoreMod:
-        distance_D = torch.arange(self.max_distance + 1, device=self.table_NH.device)  # beyond, all have one bucket
+        distance_D = torch.arange(self.max_distance + 1, device=self.table_NH.device)  # larger ones share a bucket
         bias_DH = self.table_NH[bucket(distance_D, self.table_NH.shape[0], self.max_distance)]
         q_pos, k_pos = at_each(keys.q_pos_BQ[:, None]), at_each(keys.k_pos_BK[:, None])
         return lambda b, h, i, j: bias_DH[(q_pos(b, h, i) - k_pos(b, h, j)).clamp(0, self.max_distance), h]
@@ -55,15 +55,15 @@ class BucketBias(Bias):
 
 @final
 class T5Bias(PositionalEncoding):
-    """Adds a number learned for each head and each bucket of distances, the buckets growing wider with distance.
+    """Adds a number learned for each head and each bucket of distances, with wider buckets for larger distances.
 
     b(i, j) = table[bucket(max(i - j, 0)), h]
 
     Raffel et al. 2019, arXiv:1910.10683, section 2.1.
 
-    The first half of the buckets holds one distance each, the second half grows geometrically up to `max_distance`;
-    all beyond shares the last. One table serves all layers, as in T5. This is its unidirectional form: keys of the
-    future, which a causal mask hides, share the bucket of distance 0.
+    In the first half, each bucket holds one distance; in the second half, buckets grow geometrically up to
+    `max_distance`, and all larger distances share the last bucket. All layers share one table, as in T5. This is the
+    unidirectional form of T5: future keys, which a causal mask hides, share the bucket of distance 0.
     """
 
     def __init__(self, shape: AttentionShape, *, num_buckets: int, max_distance: int) -> None:

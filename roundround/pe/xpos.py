@@ -18,7 +18,7 @@ Rotation = tuple[Tensor, Tensor]
 
 @final
 class XPos(PositionalEncoding):
-    """RoPE whose logits also decay with the distance, each pair at its own rate: the fast pairs forget first.
+    """RoPE whose logits also decay with the distance, each pair at its own rate: the fast pairs decay fastest.
 
     q_k <- zeta_k^(i / s) R(g_k i) q_k, k_k <- zeta_k^(-j / s) R(g_k j) k_k, zeta_k = (k / P + gamma) / (1 + gamma)
 
@@ -41,11 +41,11 @@ class XPos(PositionalEncoding):
         return self.decayed(pos_BT, dtype, middle_B1)
 
     def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> tuple[Rotation, Rotation]:
-        """Exponents count from the middle of the text's length, else of that in training."""
+        """Exponents count from the middle of the text; if its length is unknown, from that in training."""
         return self.decayed(pos_BT, dtype, ((length or self.shape.train_length) - 1) // 2)
 
     def decayed(self, pos_BT: Tensor, dtype: torch.dtype, middle: Tensor | int) -> tuple[Rotation, Rotation]:
-        """`prepare`, with the position from which exponents count: one for all texts, or [B, 1]."""
+        """`prepare` with exponents that count from the position `middle`: one number for all texts, or [B, 1]."""
         wide, n_pairs = wide_dtype(dtype), self.shape.head_dim // 2
         cos, sin = rotation(pos_BT, ladder(n_pairs, 2 * n_pairs, self.theta, wide, pos_BT.device))
         k = torch.arange(n_pairs, dtype=wide, device=pos_BT.device)

@@ -15,15 +15,15 @@ from roundround.pe.scaled import ScaledRoPE
 
 @final
 class YaRN(ScaledRoPE):
-    """Slows the pairs that hardly turn within the trained length, leaves the fast ones, and sharpens all logits a bit.
+    """Slows the pairs that hardly turn within the trained length, keeps the fast pairs, and sharpens all logits.
 
     g_k = (1 - r_k + r_k / factor) theta^(-2k / head_dim), cosines and sines times a = 0.1 ln(factor) + 1
 
     Peng et al. 2023, arXiv:2309.00071, sections 3.2 and 3.4.
 
     r is a ramp from 0 to 1 between the pairs that turn `beta_fast` and `beta_slow` times within the original length.
-    `truncate` rounds the ends of the ramp to whole pairs. `attention_factor` null is a as above, or, with `mscale` and
-    `mscale_all_dim`, the quotient of 0.1 mscale ln(factor) + 1 and the same of the other, as DeepSeek has it.
+    `truncate` rounds the ends of the ramp to whole pairs. `attention_factor`: null is a; with `mscale` and
+    `mscale_all_dim`, it is (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in DeepSeek.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class YaRN(ScaledRoPE):
         return 1.0 if self.factor <= 1 else 0.1 * scale * math.log(self.factor) + 1.0
 
     def pair_that_turns(self, times: float) -> float:
-        """The pair, not a whole number, that turns so often within the original length."""
+        """The number of the pair, not always whole, that turns `times` times within the original length."""
         d = self.shape.head_dim
         return (d * math.log(self.original_length / (times * 2 * math.pi))) / (2 * math.log(self.theta))
 

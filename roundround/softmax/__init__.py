@@ -1,4 +1,4 @@
-"""Attention normalisers: one file each, by the interface of `base.AttentionSoftmax`.
+"""Attention normalisers: one file each, with the interface of `base.AttentionSoftmax`.
 
-Tested by tests/softmax/test_softmax_contract.py, every one, and by tests/softmax/test_normalisers.py with its formula.
+Tested by tests/softmax/test_softmax_contract.py, and for their formulas by tests/softmax/test_normalisers.py.
 """

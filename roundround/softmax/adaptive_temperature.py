@@ -1,4 +1,4 @@
-"""Adaptive temperature: the paper's remedy for dispersion."""
+"""Adaptive temperature: the remedy for dispersion that Velickovic et al. propose."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ PUBLISHED = (-0.037, 0.481, -2.3, 4.917, -1.791)  # highest power first; the yam
 
 @final
 class AdaptiveTemperature(RowScale):
-    """Sharpens each row by an inverse temperature read off the row's own entropy.
+    """Sharpens each row by an inverse temperature that depends on the row's own entropy.
 
     alpha = softmax(beta e), beta = max(polynomial(H), min_beta) where H > min_entropy, else 1, H = entropy(softmax(e))
 
     Velickovic et al. 2024, arXiv:2410.01104, figure 4 and section 4.
 
-    `coefficients` come highest power first, H in nats. The published ones exceed 1 only for 0.849 < H < 5.945, that is
-    up to 381 keys that are equally attended: longer dispersed rows are left alone, and so are rows that are sharp.
-    `entropy_range`: the entropies to which a polynomial was fitted; rows beyond it get the beta of its nearer end.
-    `in_training` false leaves training to the plain softmax, as in the paper's main experiment; with it,
-    `gradient_through_beta` says whether beta is differentiated or held constant.
+    `coefficients`: of the polynomial, highest power first; H is in nats. The published polynomial exceeds 1 only for
+    0.849 < H < 5.945, that is for up to 381 equally attended keys: it changes neither sharper nor more dispersed rows.
+    `entropy_range`: the entropies to which a polynomial was fitted; rows outside it get the beta of its nearer end.
+    `in_training`: false trains with the plain softmax, as in the paper's main experiment.
+    `gradient_through_beta`: whether beta is differentiated in training, or held constant.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class AdaptiveTemperature(RowScale):
 
     def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
         if isinstance(bias, LinearBias) and keys.n_keys > LONG:
-            return None  # tiles leave out far keys, which are then most of them
+            return None  # the tiled kernel skips far keys, which are most keys of so long a text
         if self.training and not self.in_training:
             fused = bias is None or isinstance(bias, LinearBias)
             return None if fused else RowFunction(kind=Kind.SOFTMAX)
@@ -100,9 +100,9 @@ def inverse_temperature(
     min_beta: float = 1.0,
     entropy_range: Sequence[float] | None = None,
 ) -> Tensor:
-    """The paper's beta(H), H in nats: the polynomial, but never below `min_beta`, and 1 up to `min_entropy`.
+    """The paper's beta(H), H in nats: 1 up to `min_entropy`, above it the polynomial, but never below `min_beta`.
 
-    Beyond `entropy_range`, where there is one, the polynomial is read at its nearer end.
+    Outside `entropy_range`, if it is given, the polynomial is evaluated at the nearer end of the range.
     """
     inside = entropy if entropy_range is None else entropy.clamp(*entropy_range)
     value = polynomial(coefficients, inside).clamp_min(min_beta)

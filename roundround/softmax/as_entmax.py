@@ -25,21 +25,21 @@ from roundround.softmax.projection import Projection, checked_alpha, entmax_func
 
 @final
 class ASEntmax(Projection):
-    """Entmax of logits scaled by a power of the logarithm of the row's length, both read off the query's token.
+    """Entmax of logits scaled by a power of the logarithm of the row's length; the query's token sets factor and power.
 
     alpha = entmax_alpha((delta + beta ln(1 + n)^gamma) e), beta = softplus(w x + w_0), gamma = g tanh(u x + u_0)
 
     Vasylenko et al. 2025, arXiv:2506.16640; n is the number of visible keys, counted from 2 as in the authors' code.
 
-    `gamma_range` is g. The authors' code (deep-spin/asentmax, `attn_scale_gamma_range`) has 2; 1 is the plain tanh.
+    `gamma_range` is g: 2 in the authors' code (deep-spin/asentmax, `attn_scale_gamma_range`); 1 is the plain tanh.
 
-    `start` None draws both projections, as the authors do: scales of single tokens then begin between 1 and several
-    units, about delta + 0.7 in the middle. A number begins with exactly that scale for every token and length: w, u and
-    u_0 are 0, and softplus(w_0) is `start` - delta. delta=0 and start=1 begin as the plain entmax.
+    `start`: the scale of every token and length before training: w, u and u_0 are then 0, and softplus(w_0) is `start`
+    - delta. With delta=0 and start=1 training begins with the plain entmax. None draws w and u at random, as the
+    authors do: the scales of tokens then begin between 1 and several units, about delta + 0.7 in the middle.
 
-    `scaled_heads` is the share of the heads that are scaled, the last ones, rounded up; the others are the plain
-    entmax. None scales all; the authors scale the heads that NAPE leaves without position. `count` position counts,
-    under a window, all tokens up to the query's own.
+    `scaled_heads`: the share of the heads that are scaled, rounded up; the last heads are scaled, and the first are the
+    plain entmax. None scales all heads; the authors scale the heads that NAPE leaves without position. `count`: what
+    n counts, `visible` keys or, for `position`, all tokens up to the query's own.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class ASEntmax(Projection):
         checked_finite(delta=delta, gamma_range=gamma_range)
         if start is not None and not delta < start < math.inf:
             raise ValueError(
-                f"start={start} must be a finite number above delta={delta}, or null; delta=0 and start=1 begin as the "
-                "plain entmax"
+                f"start={start} must be a finite number above delta={delta}, or null; delta=0 and start=1 give the "
+                "plain entmax before training"
             )
         n_scaled = n_scaled_heads(shape.n_heads, scaled_heads)
         self.alpha, self.delta, self.gamma_range, self.start = alpha, delta, gamma_range, start
@@ -71,11 +71,11 @@ class ASEntmax(Projection):
 
     @torch.no_grad()
     def begin_at(self, start: float) -> None:
-        """Let the scale be `start` for every token and length."""
+        """Set the parameters so that the scale is `start` for every token and length."""
         for parameter in self.parameters():
             parameter.zero_()
         beta = start - self.delta
-        self.beta.bias.fill_(beta + math.log(-math.expm1(-beta)))  # softplus takes it to beta
+        self.beta.bias.fill_(beta + math.log(-math.expm1(-beta)))  # its softplus is beta
 
     def row_parameters(self, x_BTD: Tensor) -> dict[str, Tensor]:
         beta_BTS = F.softplus(at_least_float32(self.beta(x_BTD)))
@@ -89,7 +89,7 @@ class ASEntmax(Projection):
         return super().normalise(logits_BHQK * self.factor(rows["n_visible"], rows), visible_B1QK, rows)
 
     def factor(self, n_visible: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        """What multiplies the logits of each row, [B, H, Q, 1]."""
+        """The factor of the logits of each row, [B, H, Q, 1]."""
         ln_n = (1 + n_visible.clamp(min=1)).to(rows["beta"].dtype).log()
         return of_all_heads(self.delta + rows["beta"] * ln_n ** rows["gamma"], self.shape.n_heads)
 

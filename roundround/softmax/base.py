@@ -1,4 +1,4 @@
-"""What an attention normaliser is: one definition (`normalise`) and, where one exists, one exact fast form of it.
+"""What an attention normaliser is: one definition (`normalise`) and, if there is one, an exact faster form of it.
 
 Shapes: B batch, T tokens, Q queries, K keys, H heads, G key heads, C head channels, D model width.
 """
@@ -43,16 +43,17 @@ def checked_count(count: str) -> Count:
 class AttentionSoftmax(FinalVariants, nn.Module):
     """Base of every normaliser: turns logits into attention weights.
 
-    A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer. It defines `normalise`. If
-    there is an exact faster form, it also defines `has_fused_form` and `attend_fused`. A variant that sees only some
-    tokens back sets `window`; both forms then get only the keys in the window. `forward` is final: PyTorch's forward
-    hooks see the queries, keys and values of every layer, and `narrowed` gives the keys that the normaliser reads.
+    A variant is one final class: `__init__(self, shape, *, tunables)`, with one instance for each layer. It defines
+    `normalise`, and if there is an exact faster form, also `has_fused_form` and `attend_fused`. A variant that attends
+    only to the latest tokens sets `window`; both forms then get only the keys in the window. `forward` is final, so
+    that PyTorch's forward hooks see the queries, keys and values of every layer; `narrowed` gives the keys that the
+    normaliser reads.
 
     window: a query sees itself and at most the `window - 1` tokens before it; None for all keys that the model allows.
     count: the meaning of `n_visible`, for a variant that reads it: `visible`, the number of visible keys, or
     `position`, the number of keys that the query would see without windows and chunks.
     sums_to_one: whether the weights of a row with a visible key always sum to one.
-    cost_in_blocks: time of attention over blocks of rows as a multiple of the fused softmax's, forward, at 4,096 tokens
+    cost_in_blocks: the time of a forward pass over blocks of rows at 4,096 tokens, as a multiple of the fused softmax's
     (docs/inside/benchmarks_attention.md).
     """
 
@@ -75,11 +76,11 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         self.shape = shape
 
     def narrowed(self, keys: Keys) -> Keys:
-        """The keys that this normaliser reads. Keys of several documents are narrowed in each document by itself."""
+        """The keys that this normaliser reads. If there are several documents, each is narrowed later, by itself."""
         return keys if self.window is None or keys.documents is not None else keys.within(self.window)
 
     def n_counted(self, keys: Keys) -> Tensor:
-        """The number of keys of each row, counted as `count` says, [1 or B, 1, Q, 1], int64."""
+        """The number of keys of each row, with the meaning that `count` says, [1 or B, 1, Q, 1], int64."""
         if self.count == "position":
             return keys.without_windows().counts(0, keys.n_queries) + keys.n_forgotten
         return keys.counts(0, keys.n_queries)
@@ -104,9 +105,10 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     ) -> Tensor:
         """Attention output [B, H, Q, C], memory linear in length.
 
-        It is computed by whole rows on a CPU or by a fused kernel if possible, else by the definition in row blocks.
+        The output is computed by whole rows on a CPU or by a fused kernel if possible, else by the definition over
+        blocks of rows.
 
-        `scale` multiplies q . k; a bias is added after that. `rows` are the `row_parameters`.
+        `scale` multiplies q . k; then the bias is added. `rows` are the `row_parameters`.
         """
         rows = self.counted(rows, keys)
         together = self.window is None and not keys.is_local and self.path(q_BHQC, keys, bias) is Path.DOCUMENTS
@@ -136,25 +138,25 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         """The formula: weights of float32 or float64 logits. Weights of keys that are not visible are ignored.
 
-        `rows` holds `n_visible` (keys of each row as `count` says, int64, [1 or B, 1, Q, 1]) and the `row_parameters`.
+        `rows` holds `n_visible`, the result of `n_counted` (int64, [1 or B, 1, Q, 1]), and the `row_parameters`.
         """
         raise NotImplementedError
 
     def weights(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        """The definition: attention weights [B, H, Q, K], in at least float32, zero where not visible.
+        """The definition: attention weights [B, H, Q, K], in at least float32, zero at keys that are not visible.
 
-        A row with a visible logit that is not finite is all NaN, so that a broken model gives no plausible weights.
+        If a visible logit is not finite, its whole row is NaN, so that a broken model gives no plausible weights.
         """
         wide_BHQK = at_least_float32(logits_BHQK)
         alpha_BHQK = self.normalise(wide_BHQK, visible_B1QK, rows).masked_fill(~visible_B1QK, 0.0)
-        # 0 for finite logits; a sum of finite terms overflows only with logits of about 1e30
+        # 0 if the logits are finite; their sum overflows only if they are about 1e30
         nan_if_broken_BHQ1 = 0.0 * wide_BHQK.detach().masked_fill(~visible_B1QK, 0.0).sum(-1, keepdim=True)
         return alpha_BHQK + nan_if_broken_BHQ1
 
     def all_weights(
         self, q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: Bias | None, rows: Mapping[str, Tensor]
     ) -> Tensor:
-        """The weights of every query and key, [B, H, Q, K]: n x n numbers, made only to be returned to the user."""
+        """The weights of every query and key, [B, H, Q, K], for a user who asks for them: Q x K numbers a head."""
         rows, keys, blocks = self.counted(rows, keys), self.narrowed(keys), []
         for a, b in query_blocks(q_BHQC, keys, bias):
             logits_BHQK, visible_B1QK = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
@@ -166,7 +168,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
         """The definition as a `RowFunction` for whole_rows.cpp, which computes it on a CPU; default None.
 
-        `rows` are the `row_parameters`. A variant returns None if a kernel of PyTorch computes the same.
+        `rows` are the `row_parameters`. A variant returns None if a kernel of PyTorch computes this call.
         """
         return None
 
@@ -236,9 +238,9 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         return attend_in_blocks(weights_of_rows, q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
 
     def why_in_blocks(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> str | None:
-        """The reason if only this call, not all calls, lacks a fused form; default None.
+        """Why this call has no fused form, if other calls have one; default None.
 
-        The text must not contain numbers of the call, or each number would warn again.
+        The text must not contain numbers that differ between calls, because every new text warns again.
         """
         return None
 
@@ -260,5 +262,5 @@ def announce(message: str) -> None:
 
 
 def softmax_over_visible(logits_BHQK: Tensor, visible_B1QK: Tensor) -> Tensor:
-    """exp(e_j) / sum_l exp(e_l) over the visible keys; NaN in a row that sees none."""
+    """exp(e_j) / sum_l exp(e_l) over the visible keys; NaN in a row without a visible key."""
     return logits_BHQK.masked_fill(~visible_B1QK, -torch.inf).softmax(-1)

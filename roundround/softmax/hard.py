@@ -16,13 +16,14 @@ from roundround.softmax.base import AttentionSoftmax
 
 @final
 class Hard(AttentionSoftmax):
-    """Attends to the key of largest logit alone: the limit of temperature zero.
+    """Attends only to the key with the largest logit: the softmax in the limit of temperature zero.
 
     alpha_j = 1 / |argmax| where e_j = max_l e_l, else 0
 
-    Velickovic et al. 2024, arXiv:2410.01104, section 2, which takes it as the ceiling of sharpening.
+    Velickovic et al. 2024, arXiv:2410.01104, section 2: the limit of sharpening.
 
-    Equal largest keys share. Queries and keys get a gradient of zero: it is for inference, or for training values only.
+    Keys that tie for the largest logit share the weight. Queries and keys get a gradient of zero, so this normaliser is
+    for inference, or for training the values only.
     """
 
     cost_in_blocks: ClassVar[float] = 5
@@ -34,4 +35,4 @@ class Hard(AttentionSoftmax):
         seen = logits_BHQK.masked_fill(~visible_B1QK, -torch.inf)
         largest = seen == seen.amax(-1, keepdim=True)
         alpha = (largest / largest.sum(-1, keepdim=True)).to(logits_BHQK.dtype)
-        return alpha + 0.0 * logits_BHQK.masked_fill(~visible_B1QK, 0.0)  # a gradient, which is zero
+        return alpha + 0.0 * logits_BHQK.masked_fill(~visible_B1QK, 0.0)  # so that logits get a gradient, of zero

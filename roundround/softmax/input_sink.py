@@ -19,13 +19,13 @@ from roundround.softmax.null_key import NullKey
 
 @final
 class InputSink(NullKey):
-    """Lets each token say for each head how much of its attention goes to nothing, by a logit read off its input.
+    """Lets part of each head's attention go to nothing, as much as a logit computed from the query's token says.
 
     alpha_j = exp(e_j) / (exp(s) + sum_l exp(e_l)), s = w_h . x_i + b_h
 
-    Inkling 2, 2026, whose logit has no b; without w it is the `sink` of gpt-oss, OpenAI 2025, arXiv:2508.10925.
+    Inkling 2, 2026, without b; a sink without w is the `sink` of gpt-oss, OpenAI 2025, arXiv:2508.10925.
 
-    w starts at 0 and b at `init_logit`; null: there is no b.
+    x_i is the layer's input. w starts at 0 and b at `init_logit`; if this is null, there is no b.
     """
 
     def __init__(self, shape: AttentionShape, *, init_logit: float | None) -> None:

@@ -21,9 +21,9 @@ class LearnedTemperature(RowScale):
 
     alpha_j = exp(e_j / theta_h) / sum_l exp(e_l / theta_h)
 
-    Wang et al. 2024, arXiv:2404.12224, who tune one for each head of a model without positions.
+    Wang et al. 2024, arXiv:2404.12224, who tune a temperature for each head of a model without positions.
 
-    The parameter is the logarithm, so the temperature stays positive; it starts at `temperature`.
+    The parameter is the logarithm of theta, so theta stays positive; theta starts at `temperature`.
     """
 
     reads_entropy = False

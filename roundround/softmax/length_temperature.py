@@ -1,4 +1,4 @@
-"""Length temperatures as they are deployed."""
+"""Temperatures that depend on the length, as released models such as Llama 4 use them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ GROWTHS = ("steps", "smooth", "beyond")
 
 @final
 class LengthTemperature(RowScale):
-    """Sharpens rows by a slowly growing function of the number of tokens up to their own.
+    """Sharpens rows by a slowly growing function of the number of tokens up to the query.
 
     alpha_j = exp(beta e_j) / sum_l exp(beta e_l), beta = 1 + a ln(u), u = 1 + floor(n / L)
 
-    Nakanishi 2025, arXiv:2501.19399, in the form that Llama 4 has (`attn_scale`, `floor_scale`).
+    Nakanishi 2025, arXiv:2501.19399, in the form of Llama 4 (`attn_scale`, `floor_scale`).
 
-    `strength` is a and `length` L, in tokens. `growth` says what u is: `steps`, as above; `smooth`, 1 + n / L;
-    `beyond`, max(1, n / L). With `power` beta is u^a. n is `first` for the first token, 1 or 0. `count` position is
-    what the models do: a window changes no scale.
+    `strength` is a, and `length` is L, in tokens. `growth` says what u is: `steps`, the formula above; `smooth`,
+    1 + n / L; `beyond`, max(1, n / L). With `power`, beta is u^a. `first`: the n of the first token, 1 or 0. `count`:
+    what n counts, `visible` keys or, for `position`, all tokens up to the query's own, as in the released models.
     """
 
     reads_entropy = False
@@ -39,7 +39,7 @@ class LengthTemperature(RowScale):
         if growth not in GROWTHS:
             raise ValueError(f"growth={growth} must be one of {', '.join(GROWTHS)}")
         if first not in (0, 1):
-            raise ValueError(f"first={first} must be 0 or 1: what n is for the first token")
+            raise ValueError(f"first={first} must be 0 or 1: it is the n of the first token")
         self.strength, self.length, self.growth, self.power, self.first = strength, length, growth, power, first
         self.count = checked_count(count)
 

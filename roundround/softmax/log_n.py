@@ -15,14 +15,14 @@ from roundround.softmax.row_scale import RowScale
 
 @final
 class LogN(RowScale):
-    """Sharpens rows longer than those of training by the logarithm of their length.
+    """Sharpens rows that are longer than the rows in training by the logarithm of their length.
 
     alpha_j = exp(beta e_j) / sum_l exp(beta e_l), beta = max(1, ln n / ln n_train), n the visible keys
 
-    After Chiang and Cholak 2022, arXiv:2202.12172, section 5.3, who multiply by ln n; over ln n_train, and never below
-    1, as Qwen's models do, so that lengths of training are left alone.
+    After Chiang and Cholak 2022, arXiv:2202.12172, section 5.3, who multiply by ln n. Division by ln n_train and the
+    minimum of 1 are from Qwen's models: rows no longer than in training do not change.
 
-    `n_train` null is the length that the model is trained on. `count` position counts, under a window, all tokens up to
+    `n_train`: null is the training length. `count`: what n counts, `visible` keys or, for `position`, all tokens up to
     the query's own.
     """
 

@@ -1,4 +1,4 @@
-"""The null-key family: the softmax with one more key, whose value is zero, so that a row may attend to nothing.
+"""The null-key family: the softmax with one extra key of value zero, so that a row can attend to nothing.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 """
@@ -22,7 +22,7 @@ from roundround.softmax.base import AttentionSoftmax
 class NullKey(AttentionSoftmax):
     """exp(e_j) / (exp(null) + sum_l exp(e_l)): the fused softmax, corrected by its log-sum-exp.
 
-    A variant defines `null_logit` alone; its gradient is in `kernels/tiled_attention.py`.
+    A variant defines only `null_logit`; the gradient of the null logit is in `kernels/tiled_attention.py`.
     """
 
     sums_to_one: ClassVar[bool] = False
@@ -30,9 +30,9 @@ class NullKey(AttentionSoftmax):
     form: ClassVar[Form] = Form.NULL_KEY
 
     def null_logit(self, rows: Mapping[str, Tensor], device: torch.device) -> Tensor:
-        """Logit of the null key, [1 or B, H, 1 or Q], at least float32, on the device of the queries.
+        """Logit of the null key, [1 or B, H, 1 or Q], in at least float32, on the device of the queries.
 
-        `rows` holds the `row_parameters` of Q rows.
+        `rows` holds the `row_parameters` of the Q rows.
         """
         raise NotImplementedError
 

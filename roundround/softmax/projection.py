@@ -1,8 +1,9 @@
-"""The projection family: sparse weights, by deep-spin's `entmax`; on CUDA by `adasplash` where that is installed.
+"""The projection family: sparse weights, by deep-spin's `entmax`, or on CUDA by `adasplash` if it is installed.
 
-What `adasplash` 0.2 asks for stands in `unmet`. It has two kernels: the second computes causal entmax-1.5 alone and
-takes grouped queries; the first takes other alphas and no mask, and as many key heads as query heads. Both are given
-ten iterations, as in their own tests, and the length of each sequence, without which it must be a power of two.
+`unmet` checks what `adasplash` 0.2 requires. `adasplash` has two kernels. The second computes only causal entmax-1.5
+and takes grouped queries; the first takes other alphas and calls without a mask, and needs as many key heads as query
+heads. Both get ten iterations, as in their own tests, and the length of each sequence: without the length, they take
+only powers of two.
 
 Shapes: B batch, T tokens, Q queries, K keys, H heads, G key heads, C head channels.
 """
@@ -30,34 +31,35 @@ except ImportError:  # not installed, or older than 0.2
     adasplash_v1 = adasplash_v2 = None
 
 SPLASH_CHANNELS = (16, 32, 64, 128, 256)
-SPLASH_TOKENS = 64  # the fewest
-SPLASH_ALPHAS = (1.33, 2.0)  # those that its own tests cover
+SPLASH_TOKENS = 64  # the smallest number of tokens
+SPLASH_ALPHAS = (1.33, 2.0)  # the range of its own tests
 SPLASH_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 SPLASH_ITERATIONS = 10
 
 
 class Projection(AttentionSoftmax):
-    """argmax_p p . e + entropy(p), over the simplex, for an entropy under which small weights become zero.
+    """argmax_p p . e + entropy(p), over the simplex, with an entropy that makes small weights exactly zero.
 
-    A variant defines `project`, and `fixed_alpha` where it is the entmax of one alpha, which a kernel may know.
+    A variant defines `project`. If it is the entmax of one fixed alpha, it also sets `fixed_alpha`, so that a kernel
+    may compute it.
     """
 
     cost_in_blocks: ClassVar[float] = 10
     fixed_alpha: float | None = None
 
     def project(self, logits_BHQK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        """Weights of logits that are -inf where not visible; no row is -inf throughout."""
+        """Weights of logits that are -inf at keys that are not visible; no row is -inf everywhere."""
         raise NotImplementedError
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        finite = logits_BHQK.nan_to_num(0.0, 0.0, 0.0)  # `weights` makes such rows NaN; entmax would fail on the index
-        hidden_B1QK = ~visible_B1QK & visible_B1QK.any(-1, keepdim=True)  # and hides all of a row that sees nothing
+        finite = logits_BHQK.nan_to_num(0.0, 0.0, 0.0)  # entmax would fail on NaN; `weights` later makes the row NaN
+        hidden_B1QK = ~visible_B1QK & visible_B1QK.any(-1, keepdim=True)  # a row that sees no key: `weights` zeroes it
         return self.project(finite.masked_fill(hidden_B1QK, -torch.inf), rows)
 
     def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
         return None if self.fixed_alpha is None else entmax_function(self.fixed_alpha)
 
-    # how many logits to sort is read off them
+    # the number of logits to sort depends on their values, which a compiled graph cannot read
     attend_in_blocks = outside_compilation(AttentionSoftmax.attend_in_blocks)
 
     def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
@@ -84,15 +86,15 @@ class Projection(AttentionSoftmax):
         rows: Mapping[str, Tensor],
     ) -> Tensor:
         assert self.fixed_alpha is not None, "has_fused_form has been asked"
-        q = q_BHQC * (scale * q_BHQC.shape[-1] ** 0.5)  # the kernels divide by the root of the channels
+        q = q_BHQC * (scale * q_BHQC.shape[-1] ** 0.5)  # the kernels divide by the square root of the channels
         return splash(q, k_BGKC, v_BGKC, self.fixed_alpha, causal=not keys.is_unmasked)
 
 
 def checked_alpha(alpha: float) -> None:
-    """Raises ValueError where entmax of this alpha has no gradient to train by.
+    """Raises ValueError unless alpha is from 1 to 2, because above 2 the gradient of entmax has no bound.
 
-    dp_j / de_j goes as p_j^(2 - alpha): above 2 keys that have almost lost their weight have the largest gradients, and
-    in float32 these are off by a tenth at alpha 3.
+    dp_j / de_j is proportional to p_j^(2 - alpha): above 2, the smaller the weight of a key, the larger its gradient.
+    At alpha 3 the gradients in float32 are wrong by a tenth.
     """
     if not 1 <= alpha <= 2:
         raise ValueError(
@@ -102,7 +104,7 @@ def checked_alpha(alpha: float) -> None:
 
 
 def splash(q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor, alpha: float, *, causal: bool) -> Tensor:
-    """alpha-entmax attention [B, H, T, C] of q . k / sqrt(C) by `adasplash`, for what `unmet` finds nothing in."""
+    """alpha-entmax attention [B, H, T, C] of q . k / sqrt(C) by `adasplash`, for calls for which `unmet` gives None."""
     length_B = torch.full((q_BHTC.shape[0],), q_BHTC.shape[2], dtype=torch.int32, device=q_BHTC.device)
     if alpha == 1.5 and causal:
         q, k, v = (x.contiguous() for x in (q_BHTC, k_BGTC, v_BGTC))
@@ -110,13 +112,13 @@ def splash(q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor, alpha: float, *, caus
         return out
     q, k, v = (sdpa.repeated(x, q_BHTC).contiguous() for x in (q_BHTC, k_BGTC, v_BGTC))
     if torch.is_grad_enabled() and not q.requires_grad and (k.requires_grad or v.requires_grad):
-        q = q.detach().requires_grad_()  # of this alone the kernel reads whether it will be asked for gradients
+        q = q.detach().requires_grad_()  # the kernel prepares gradients only if q requires one
     out = adasplash_v1(q, k, v, alpha=alpha, is_causal=causal, varlen=length_B, niter=SPLASH_ITERATIONS)
     return out
 
 
 def entmax_function(alpha: float | Tensor, factor: Tensor | None = None) -> RowFunction:
-    """alpha-entmax of logits times `factor`, as whole_rows.cpp takes it; a tensor alpha [H] is differentiated."""
+    """alpha-entmax of logits times `factor`, for whole_rows.cpp; alpha as a tensor [H] gets a gradient."""
     if not isinstance(alpha, Tensor) and alpha == 1:
         return RowFunction(kind=Kind.SOFTMAX, factor=factor)
     of_heads = torch.as_tensor(alpha, dtype=torch.float64) if not isinstance(alpha, Tensor) else alpha[:, None, None]
@@ -128,7 +130,7 @@ def is_splash_here(q_BHQC: Tensor) -> bool:
 
 
 def unmet(alpha: float, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> str | None:
-    """What `adasplash` asks for and this call does not have; None where it computes the call."""
+    """Why `adasplash` cannot compute this call; None if it can."""
     if bias is not None:
         return "adasplash takes no bias"
     if keys.n_queries != keys.n_keys or not (keys.is_plain_causal or keys.is_unmasked):
@@ -146,7 +148,7 @@ def unmet(alpha: float, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> str | 
 
 @once_per_compilation
 def splash_passes(alpha: float, causal: bool, device: str, dtype: torch.dtype, n_channels: int) -> bool:
-    """Whether `splash` gives the numbers of `entmax_of` on this device."""
+    """Whether `splash` gives the same numbers as `entmax_of` on this device."""
 
     def definition(q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor) -> Tensor:
         k, v = (sdpa.repeated(x, q_BHTC) for x in (k_BGTC, v_BGTC))
@@ -169,9 +171,9 @@ def splash_passes(alpha: float, causal: bool, device: str, dtype: torch.dtype, n
 
 
 def entmax_of(logits: Tensor, alpha: float | Tensor) -> Tensor:
-    """alpha-entmax over the last axis: in closed form where there is one, else by bisection to the last digit.
+    """alpha-entmax over the last axis: in closed form for alpha 1, 1.5 and 2, else by bisection to the last digit.
 
-    A tensor alpha [H] holds one for each head and is differentiated.
+    alpha as a tensor [H] holds the alpha of each head and gets a gradient.
     """
     if isinstance(alpha, Tensor):
         alpha = alpha.to(logits.dtype)[:, None, None]
@@ -187,11 +189,11 @@ def entmax_of(logits: Tensor, alpha: float | Tensor) -> Tensor:
 
 @torch.no_grad()
 def n_largest(logits: Tensor, width: float) -> int | None:
-    """How many of the largest logits `entmax` should sort to find the support of a row; None: all of them.
+    """How many of the largest logits `entmax` should sort to find the support of a row; None for all logits.
 
-    No logit further than 1 / (alpha - 1) below the largest has any weight, and few further than half of that, the
-    `width`; where this is too few, `entmax` sees it and sorts twice as many. Measured: a third of the time of sorting
-    all where rows are sparse, and never more of it.
+    A logit has no weight if it is more than 1 / (alpha - 1) below the largest, and few logits have weight beyond half
+    of this distance, the `width`. If the number is too small, `entmax` notices it and sorts twice as many. Measured: a
+    third of the time of sorting all logits if rows are sparse, and never more time.
     """
     n_near = (logits > logits.amax(-1, keepdim=True) - width).sum(-1)
     k = int(n_near.max()) + 1 if n_near.numel() else 1

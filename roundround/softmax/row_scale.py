@@ -1,4 +1,4 @@
-"""The row-scale family: the softmax of logits that are multiplied by one number for each row.
+"""The row-scale family: the softmax of logits, multiplied by one number for each row.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 """
@@ -22,12 +22,12 @@ from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 
 
 class RowScale(AttentionSoftmax):
-    """softmax(beta e), beta one number a row: it multiplies the query instead, and a fused kernel does the rest.
+    """softmax(beta e) with one number beta for each row: beta multiplies the query, and a fused kernel does the rest.
 
-    A variant defines `beta` alone. A bias on the logits is multiplied too.
+    A variant defines only `beta`. If there is a bias on the logits, beta multiplies it too.
 
-    reads_entropy: whether `beta` may ask for the entropy, for which a kernel must return log-sum-exps. The kernels of
-    MPS, XPU and ROCm are not used for that; a variant that never asks runs there by `F.scaled_dot_product_attention`.
+    reads_entropy: whether `beta` may ask for the entropy, for which a kernel must return log-sum-exps. On MPS, XPU and
+    ROCm no kernel is used for this; without `reads_entropy`, `F.scaled_dot_product_attention` runs there.
     """
 
     cost_in_blocks: ClassVar[float] = 4
@@ -39,15 +39,15 @@ class RowScale(AttentionSoftmax):
 
     @property
     def differentiates_entropy(self) -> bool:
-        """Whether beta now follows the entropy alone, no parameter, and passes a gradient to it; default no."""
+        """Whether beta now depends only on the entropy, not on a parameter, and passes on a gradient; default no."""
         return False
 
     def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor | float | None:
         """Inverse temperature, broadcasting to [B, H, Q, 1]; None for 1.
 
-        `n_visible` is the number of keys of each row as `count` says [1 or B, 1, Q, 1], as float32 or float64;
-        `entropy()` the Shannon entropy of the softmax of each row [B, H, Q, 1] in nats, which costs a second pass over
-        the logits.
+        `n_visible` is the number of keys of each row, [1 or B, 1, Q, 1], float32 or float64, with the meaning that
+        `count` says. `entropy()` computes the Shannon entropy of the softmax of each row, [B, H, Q, 1], in nats; it
+        costs a second pass over the logits.
         """
         raise NotImplementedError
 
@@ -83,7 +83,7 @@ class RowScale(AttentionSoftmax):
 
             def beta_of(entropy_BHQ1: Tensor) -> Tensor:
                 beta = self.beta(n_visible, lambda: entropy_BHQ1)
-                assert isinstance(beta, Tensor), "it follows the entropy"
+                assert isinstance(beta, Tensor), "beta follows the entropy"
                 return beta
 
             return fused.attention_by_entropy(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, beta_of=beta_of)
@@ -95,7 +95,7 @@ class RowScale(AttentionSoftmax):
 
 
 def multiplied(beta: Tensor | float | None) -> flex.ScoreMod | None:
-    """Logits times the number of their row, for the kernel."""
+    """The function by which a FlexAttention kernel multiplies each logit by the beta of its row; None without beta."""
     if beta is None:
         return None
     if not isinstance(beta, Tensor):

@@ -25,7 +25,7 @@ class Sigmoid(AttentionSoftmax):
 
     Ramapuram et al. 2024, arXiv:2409.04431, section 3.
 
-    `count` position counts, under a window, all tokens up to the query's own.
+    `count`: what n counts, `visible` keys or, for `position`, all tokens up to the query's own.
     """
 
     sums_to_one: ClassVar[bool] = False

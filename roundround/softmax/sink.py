@@ -16,11 +16,11 @@ from roundround.softmax.null_key import NullKey
 
 @final
 class Sink(NullKey):
-    """Lets each head learn how much attention goes to nothing, as the logit of one more key whose value is zero.
+    """Lets part of each head's attention go to nothing, by a learned logit of one extra key whose value is zero.
 
     alpha_j = exp(e_j) / (exp(s_h) + sum_l exp(e_l))
 
-    OpenAI 2025, arXiv:2508.10925 (gpt-oss); the idea is that of Xiao et al. 2023, arXiv:2309.17453.
+    OpenAI 2025, arXiv:2508.10925 (gpt-oss); the idea is from Xiao et al. 2023, arXiv:2309.17453.
 
     The logit starts at `init_logit`.
     """

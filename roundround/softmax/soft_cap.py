@@ -18,13 +18,13 @@ from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 
 @final
 class SoftCap(AttentionSoftmax):
-    """Keeps every logit between -cap and cap, smoothly, before the softmax.
+    """Limits every logit smoothly to the range from -cap to cap before the softmax.
 
     alpha = softmax(cap tanh(e / cap))
 
     Gemma Team 2024, arXiv:2408.00118, section 2 (Gemma 2, with a cap of 50).
 
-    By Lemma 2.1 of arXiv:2410.01104 such a head must disperse: its logits never spread by more than 2 cap.
+    By Lemma 2.1 of arXiv:2410.01104 such a head must disperse, because its logits never differ by more than 2 cap.
     """
 
     cost_in_blocks: ClassVar[float] = 4.5

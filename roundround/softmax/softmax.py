@@ -16,7 +16,7 @@ from roundround.softmax.row_scale import RowScale
 
 @final
 class Softmax(RowScale):
-    """Weights proportional to the exponential of the logits; the normaliser of the Transformer.
+    """Gives each key a weight proportional to the exponential of its logit; the normaliser of the Transformer.
 
     alpha_j = exp(e_j) / sum_l exp(e_l)
 
@@ -42,4 +42,4 @@ class Softmax(RowScale):
         if self.path(q_BHQC, keys, bias) is Path.FLEX:
             return flex.attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)[0]
         assert bias is None or isinstance(bias, LinearBias), "no other bias has this form"
-        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)  # nothing to count
+        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)  # without beta

@@ -13,12 +13,12 @@ from roundround.softmax.null_key import NullKey
 
 @final
 class Softmax1(NullKey):
-    """Lets a row attend to nothing, as if there were one more key of logit and value zero.
+    """Lets a row attend to nothing, as if there were one more key whose logit and value are zero.
 
     alpha_j = exp(e_j) / (1 + sum_l exp(e_l))
 
-    Miller 2023, "Attention is off by one"; before him Shazeer et al. in flaxformer; studied by Xiao et al. 2023,
-    arXiv:2309.17453, as a zero sink.
+    Miller 2023, "Attention is off by one"; earlier in flaxformer, by Shazeer et al.; Xiao et al. 2023,
+    arXiv:2309.17453, study it as a zero sink.
     """
 
     def null_logit(self, rows: Mapping[str, Tensor], device: torch.device) -> Tensor:

@@ -20,11 +20,11 @@ from roundround.softmax.base import AttentionSoftmax
 
 @final
 class Softpick(AttentionSoftmax):
-    """Attends only to keys of positive logit, while negative ones still take from the total, so no sink is needed.
+    """Attends only to keys with a positive logit; negative logits lower the sum of the weights, so no sink is needed.
 
     alpha_j = max(exp(e_j) - 1, 0) / (sum_l |exp(e_l) - 1| + eps exp(m)), m = max(0, max_l e_l)
 
-    Zuhri et al. 2025, arXiv:2504.20966, in the numerically safe form, where `eps` stands beside exp(e - m).
+    Zuhri et al. 2025, arXiv:2504.20966, in the numerically safe form: `eps` is added to the sum over exp(e_l - m).
     """
 
     sums_to_one: ClassVar[bool] = False
@@ -41,7 +41,7 @@ class Softpick(AttentionSoftmax):
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         seen = logits_BHQK.masked_fill(~visible_B1QK, 0.0)  # exp(0) - 1 adds nothing to either sum
-        m = seen.detach().amax(-1, keepdim=True).clamp(min=0.0)  # the ratio does not depend on it but through eps
+        m = seen.detach().amax(-1, keepdim=True).clamp(min=0.0)  # changes the ratio only through eps
         above, below = seen.clamp(min=0.0), seen.clamp(max=0.0)
         # exp(e - m) - exp(-m) without cancellation near 0 and without overflow
         picked = -torch.expm1(-above) * torch.exp(above - m)
@@ -59,7 +59,7 @@ class Softpick(AttentionSoftmax):
         bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
-        # both sums are those of softmaxes: of ln(e^s - 1), whose output counts, and of ln(1 - e^s)
+        # each sum is the log-sum-exp of a softmax: of ln(e^s - 1), whose output is used, and of ln(1 - e^s)
         def pick(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return flex.log_expm1(score)
 

@@ -12,7 +12,7 @@ from roundround.softmax.projection import Projection, entmax_of
 
 @final
 class Sparsemax(Projection):
-    """The point of the simplex nearest to the logits, in which small weights are exactly zero.
+    """Projects the logits onto the nearest point of the simplex, which makes small weights exactly zero.
 
     alpha_j = max(e_j - tau, 0), tau such that the weights sum to one
 

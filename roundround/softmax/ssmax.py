@@ -25,12 +25,13 @@ class SSMax(RowScale):
 
     Nakanishi 2025, arXiv:2501.19399, equations 2 and 5.
 
-    `s` null starts at 1 / ln(training context length), where it equals the plain softmax at that length. `bias` adds
-    b, which starts at `b` and which the paper finds to hurt longer contexts. `count` position counts, under a window,
-    all tokens up to the query's own.
+    `s`: the initial s_h; null is 1 / ln(training context length), which equals the plain softmax at that length.
+    `bias` adds b_h, which starts at `b`; the paper finds that it hurts longer contexts. `count`: what n counts,
+    `visible` keys or, for `position`, all tokens up to the query's own.
 
-    `scaled_heads` is the share of the heads that are scaled, the last ones, rounded up; the others are the plain
-    softmax. None scales all. Vasylenko et al. 2025, arXiv:2506.16640, scale those that NAPE leaves without position.
+    `scaled_heads`: the share of the heads that are scaled, rounded up; the last heads are scaled, and the first are the
+    plain softmax. None scales all heads. Vasylenko et al. 2025, arXiv:2506.16640, scale the heads that NAPE leaves
+    without position.
     """
 
     reads_entropy = False
@@ -51,7 +52,7 @@ class SSMax(RowScale):
         start = 1 / math.log(max(shape.train_length, 2)) if s is None else s
         checked_finite(s=start, b=b)
         if start < 0:
-            raise ValueError(f"s={start} must not be negative at the start: it would reverse the order of the weights")
+            raise ValueError(f"s={start} must not be negative: a negative scale reverses the order of the weights")
         self.s = nn.Parameter(torch.full((n_scaled,), start))
         self.b = nn.Parameter(torch.full((n_scaled,), b)) if bias else None
 

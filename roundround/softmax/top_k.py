@@ -16,7 +16,7 @@ from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 
 @final
 class TopK(AttentionSoftmax):
-    """Attends only to the k keys of largest logit.
+    """Attends only to the k keys with the largest logits.
 
     alpha_j = exp(e_j) / sum_{l in top k} exp(e_l) where e_j is among the k largest, else 0
 
