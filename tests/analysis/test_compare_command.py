@@ -119,7 +119,7 @@ def test_the_table_is_on_standard_output_without_remarks(crossed: Path, roundrou
     assert "640" in (done.directory / "comparison.csv").read_text()
     assert done.out.startswith("eval: perplexity against pe=rope, softmax=softmax at length=32, 3 seeds: worse: ")
     assert "3.0 MiB" in done.out
-    assert "baseline: pe=rope, softmax=softmax" in done.err
+    assert "the baseline is pe=rope, softmax=softmax" in done.err
     none = roundround("compare", "outputs/eval", "baseline=none")
     assert "difference" not in none.out + none.err
 

@@ -137,7 +137,7 @@ def test_the_identity_follows_every_byte_and_option_but_no_name(tmp_path: Path) 
         ("a.csv", "text,n,text\na,1,b\n", r"a.csv: there is no column 'text', or there are two;"),
         ("a.parquet", b"PAR1 nonsense", r"a.parquet: not a readable parquet file \(Parquet magic bytes"),
         ("a.txt", b"ok\xff", r"a.txt: not UTF-8 \(0xff\)"),
-        ("a.pdf", "x", r"nothing to read in '.*a.pdf' ; .* end in one of .txt, .text, .md, .jsonl"),
+        ("a.pdf", "x", r"nothing to read in '.*a.pdf'; give files that .* end in one of .txt, .text, .md, .jsonl"),
     ],
 )
 def test_broken_files_are_named_in_one_line(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
@@ -159,7 +159,7 @@ def test_nothing_to_read_is_told_by_where_it_was_looked_for(tmp_path: Path) -> N
     write(tmp_path / "folder" / "a.pdf", "x")
     with pytest.raises(UserError, match=r"no file, no folder and no match of a glob at '.*absent.txt'"):
         texts(tmp_path / "absent.txt")
-    with pytest.raises(UserError, match=r"nothing to read in '.*folder' \(supported"):
+    with pytest.raises(UserError, match=r"nothing to read in '.*folder'; give files that are not empty"):
         texts(tmp_path / "folder")
 
 

@@ -155,5 +155,5 @@ def test_where_layers_cannot_be_told_apart_it_is_refused_in_one_line(name: str, 
 def test_a_layer_that_is_not_handed_its_cosines_is_refused() -> None:
     model = tiny("llama")
     layer = model.model.layers[1].self_attn
-    with rr.patch(model, pe=every_other), pytest.raises(UserError, match="not handed its cosines from outside"):
+    with rr.patch(model, pe=every_other), pytest.raises(UserError, match="does not get its cosines as an argument"):
         layer(torch.zeros(1, 3, 48), position_embeddings=(torch.ones(1, 3, 16), torch.zeros(1, 3, 16)))

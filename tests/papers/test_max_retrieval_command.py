@@ -169,7 +169,7 @@ def test_run_and_resume_are_one_or_the_other(roundround: Callable[..., Done]) ->
     evaluation = roundround("maxkey", f"run={run}", "logger=none", "test_sizes=16").directory
     nothing = roundround("maxkey", f"resume={evaluation}")
     assert nothing.code == 2
-    assert f"only evaluated {run}" in nothing.err
+    assert f"only evaluated the models of {run}" in nothing.err
 
 
 def test_a_run_can_be_evaluated_again_without_training(roundround: Callable[..., Done]) -> None:

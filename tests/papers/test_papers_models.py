@@ -208,7 +208,7 @@ def test_the_published_maps_of_other_texts_agree(tmp_path: Path) -> None:
 
 def test_the_layer_called_27_is_the_one_whose_head_is_diagonal(gemma: Path) -> None:
     outcome = FIGURES["rope.table4"].make(always(gemma), GEMMA)
-    assert "fits best as index 26, counted from 0: diagonal 0.90 at 26 and 0.14 at 27" in outcome.remark
+    assert "fits best if read as index 26, counted from 0: diagonal 0.90 at 26 and 0.14 at 27" in outcome.remark
 
 
 def change_norms(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Arrays], Arrays]:

@@ -22,7 +22,7 @@ def write(directory: Path, content: Any) -> Path:
     return directory
 
 
-FOREIGN = {"not all of": {"verb": "train"}, "cannot be read": "{", "'utf-8' codec": b"\xff\xfe{}"}
+FOREIGN = {"lacks at least one of the keys": {"verb": "train"}, "cannot be read": "{", "'utf-8' codec": b"\xff\xfe{}"}
 
 
 @pytest.mark.parametrize("message", FOREIGN)

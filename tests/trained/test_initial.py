@@ -289,7 +289,7 @@ def test_weights_that_are_no_floating_point_numbers_are_refused(
     weights = load_file(path)
     name = "model.layers.0.mlp.down_proj.weight"  # one of them is enough
     save_file(weights | {name: weights[name].to(getattr(torch, dtype))}, path, {"format": "pt"})
-    refused(begin(checkpoint), f"{name} is of ")
+    refused(begin(checkpoint), f"{name} is stored as ")
 
 
 def test_broken_and_pickled_files_cost_one_line(checkpoint: Path, begin: Callable[..., Done]) -> None:

@@ -339,7 +339,7 @@ def mask(
 def agrees(keys: Keys, mask_function: Callable[..., Tensor], q_offset: int, kv_offset: int, batch_size: int) -> bool:
     """Whether the model's own mask equals `keys`, except for padding. A large mask is compared on a sample.
 
-    The sample has all keys of four queries. Of every query it has the keys at distances 0, 1, 2, 4, 8, ... to either
+    The sample has all keys of four queries and, for every query, the keys at distances 0, 1, 2, 4, 8, ... to either
     side, the keys at the edge of the window, and AT_RANDOM random keys. So it finds every difference next to the
     diagonal or to the edge of the window. A difference elsewhere, over R queries and K of N keys, is missed with a
     probability of about exp(-AT_RANDOM R K / N).
