@@ -377,5 +377,9 @@ def test_a_file_of_another_form_costs_one_line(roundround: Callable[..., Done], 
     assert_refused(roundround("check", "pe=rope", "against=q.safetensors"), "must contain positions, q, k and one of")
     given = {"positions": torch.tensor([0, 1]), "q": torch.zeros(1, 2, 4), "k": torch.zeros(1, 2, 4)}
     save_file({**given, "cos": torch.zeros(2, 3)}, "c.safetensors")
-    assert_refused(roundround("check", "pe=rope", "against=c.safetensors"), "cos has the shape [2, 3], and pe=rope gives [2, 2]")
-    assert_refused(roundround("check", "pe=alibi", "against=c.safetensors"), "cos is [2, 3], and pe=alibi gives none")
+    assert_refused(
+        roundround("check", "pe=rope", "against=c.safetensors"), "cos has the shape [2, 3], and pe=rope gives [2, 2]"
+    )
+    assert_refused(
+        roundround("check", "pe=alibi", "against=c.safetensors"), "cos has the shape [2, 3], and pe=alibi gives none"
+    )
