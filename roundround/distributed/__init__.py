@@ -1,1 +1,1 @@
-"""How processes are started, meet and miss each other; devices; signals."""
+"""How the processes of a run are started, meet, and notice that one is gone; devices; signals."""

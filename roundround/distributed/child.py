@@ -18,7 +18,7 @@ from pathlib import Path
 from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.support.errors import AlreadyReported, Interrupted
 
-RAISES = "HYDRA_FULL_ERROR"  # the parent's command sets it while it runs; a child prints an error as one line
+RAISES = "HYDRA_FULL_ERROR"  # the parent's command sets it; a child runs without it, to print an error as one line
 PACKAGES = Path(__file__).resolve().parents[2]  # the folder that holds roundround
 
 
@@ -44,11 +44,11 @@ def start(
     log: Path | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Path:
-    """Run `roundround WORDS` in `folder` (None: the current folder); returns its run directory.
+    """Run `roundround WORDS` in `folder` (None: the current folder); returns the run directory.
 
     If a signal stops this process, it passes the signal to the child first. Raises AlreadyReported if the verb refused
     its input, and VerbFailed if it failed; in both cases the child has printed the reason. log: a file for the child's
-    standard error. tell: a function that gets each line of its standard error instead.
+    standard error. tell: a function that gets each line of the child's standard error, instead of `log`.
     """
     command = [sys.executable, "-m", "roundround", *words]
     with (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 CGROUPS = Path("/sys/fs/cgroup")
-STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")  # of Linux
+STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")  # Linux only
 
 
 def pick_device(name: str) -> torch.device:
@@ -95,7 +95,7 @@ def limits_of_control_groups() -> list[int]:
 def check_fits(n_bytes: int, device: torch.device, what: str, instead: str) -> None:
     """Raises UserError if the device has less memory than `n_bytes`, which is a lower bound of what is needed.
 
-    what, instead: what needs the memory, and what to do instead, for the message.
+    what, instead: the parts of the message that say what needs the memory and what to do instead.
     """
     there = memory(device)
     if n_bytes > there:
@@ -109,8 +109,8 @@ def check_fits(n_bytes: int, device: torch.device, what: str, instead: str) -> N
 class PeakMemory:
     """The most bytes that this process uses from now on.
 
-    An earlier run in the same process, such as another job of a sweep, may have used more. Linux can reset the peak. On
-    other systems the peak is not known.
+    An earlier run in the same process, such as another job of a sweep, may have used more. Linux can reset that peak;
+    on other systems the peak is not known.
     """
 
     def __init__(self) -> None:
@@ -122,13 +122,13 @@ class PeakMemory:
             cuda.reset_peak_memory_stats(n)
 
     def so_far(self) -> dict[str, int | None]:
-        """`resident_bytes` (None if not known) and `device_bytes`, those of CUDA tensors (None if no GPU is used)."""
+        """The peaks so far: `resident_bytes`, or None; `device_bytes` of CUDA tensors, or None if no GPU is used."""
         of_gpus = max((cuda.max_memory_allocated(n) for cuda, n in gpus()), default=0)
         return {"resident_bytes": resident_peak() if self.forgotten else None, "device_bytes": of_gpus or None}
 
 
 def resident_peak() -> int | None:
-    """The peak in bytes; None if the system is not Linux."""
+    """The peak of this process's resident memory in bytes; None if the system is not Linux."""
     with suppress(OSError):
         found = re.search(r"^VmHWM:\s+(\d+) kB$", STATUS.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
         if found is not None:  # getrusage would include the peak of the process from which this one was forked
@@ -137,7 +137,7 @@ def resident_peak() -> int | None:
 
 
 def gpus() -> list[tuple[Any, int]]:
-    """torch.cuda with the number of each GPU, if this process has used any."""
+    """For each GPU the module torch.cuda and the GPU's number; empty if this process has used no GPU."""
     cuda = sys.modules.get("torch.cuda")
     return [(cuda, n) for n in range(cuda.device_count())] if cuda is not None and cuda.is_initialized() else []
 

@@ -79,7 +79,7 @@ def signals_held() -> Iterator[None]:
 
 
 def pass_on(signum: int, handlers: dict[int, Any]) -> None:
-    """In a job of submitit, call its own handler too, which puts the job back into the queue and exits."""
+    """In a job of submitit, call submitit's handler too, which puts the job back into the queue and exits."""
     handler = handlers.get(signum)
     if "SUBMITIT_EXECUTOR" in os.environ and callable(handler) and signum != signal.SIGINT:
         handler(signum, None)
@@ -113,14 +113,14 @@ def end_at_once(signum: int, frame: FrameType | None) -> None:
 
 
 def say(line: str) -> None:
-    """Write a line on standard error from a signal handler, past Python's stream, whose lock may be held."""
+    """Write a line on standard error from a signal handler, without Python's stream, whose lock may be held."""
     with suppress(OSError):  # on a terminal it replaces the progress bar, which is then drawn again below
         os.write(2, b"\r\033[K" * os.isatty(2) + f"roundround: {line}\n".encode())
 
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Processes that are started inside never receive SIGINT; this process receives it after the block."""
+    """Inside, processes that are started never receive SIGINT; this process receives it after the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

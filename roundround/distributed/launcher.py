@@ -1,7 +1,7 @@
 """Who started this process: a person, or a launcher that started several processes to work on one run together.
 
 The environment variables of launchers are read only here, before anything slow is imported; `training/trainer.py`
-passes their values on to Lightning. A single variable, such as a stale RANK=1, is ignored.
+passes their values on to Lightning. A variable without the others of its launcher, such as a stale RANK=1, is ignored.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ STARTED_BY = "ROUNDROUND_STARTED_BY"  # environment variable: the pid of the pro
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """The processes that a launcher started; `rank` and `local_rank` number this process among all and on its machine.
+    """The processes that a launcher started, and which of them this process is.
 
+    rank: the number of this process among all processes. local_rank: its number among the processes on its machine.
     machine: the number of this machine among all machines.
     """
 
@@ -95,7 +96,7 @@ def first_is_gone() -> bool:
 
 
 def launched_from_outside() -> Launch | None:
-    """As `together`, for torchrun and srun; None if Lightning started the processes."""
+    """The launch that `together` returns, if torchrun or srun made it; None if Lightning started the processes."""
     launched = together()
     return None if launched is None or launched.launcher == "Lightning" else launched
 
@@ -153,7 +154,7 @@ def first_host(nodes: str) -> str:
 def job() -> str | None:
     """The name of this process's job, which stays the same if Slurm or torchrun starts the job again."""
     number, launched = os.environ.get("SLURM_JOB_ID"), os.environ.get("TORCHELASTIC_RUN_ID")
-    if launched is not None:  # without a given name it is "none"; all attempts have the same parent
+    if launched is not None:  # an unnamed job is called "none"; all of its attempts have the same parent
         return f"torchrun {launched if launched != 'none' else f'{os.getppid()} of {socket.gethostname()}'}"
     return None if number is None else f"slurm {number} of {os.environ.get('SLURM_CLUSTER_NAME', 'a cluster')}"
 

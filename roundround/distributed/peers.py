@@ -2,7 +2,7 @@
 
 They meet at a key-value store of torch.distributed, at the address that their launcher gives: torchrun's own store, or
 a store in the first process. Each process writes its request (the verb and its settings) there, and the first process
-answers all of them. A process that ends writes how it ended: when the collective operations of the others then fail,
+answers all of them. A process that ends writes how it ended. When the collective operations of the others then fail,
 they can report which process was the cause. A killed process writes nothing, but the processes on its machine see that
 it is gone. Tensors are exchanged through the groups of torch.distributed.
 """
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # torch takes seconds to import
 
 Value = TypeVar("Value")
-SECONDS_TO_COME = 120.0  # to wait for the last process: they start together, but their imports take different times
+SECONDS_TO_COME = 120.0  # to wait for the last process: all start together, but their imports take different times
 SECONDS_TO_ANSWER = 6.0  # to wait for answers to a roll call; a living process answers within a second
-SECONDS_TO_LEAVE = 30.0  # that a failed process waits until the others have ended too
+SECONDS_TO_LEAVE = 30.0  # the longest that a failed process waits for the others to end
 SECONDS_TO_NOTICE = 5.0  # after another process failed, until this process's own collective operation should fail
 SECONDS_BETWEEN_CHECKS = 0.5
 RANK = "rank"
@@ -40,9 +40,9 @@ KILLED: dict[str, Any] = {"code": 1, "line": "was killed, or its machine is gone
 class Peers:
     """This process among the processes of its run. Until `join`, every method works as if it were the only one.
 
-    request: what this process was asked to do, as named values; they must be equal in all processes. give_up: ends this
-    process from another thread, printing a line, while the main thread waits inside a library for a process that is
-    gone.
+    request: the verb and its settings as named values, which must be equal in all processes. give_up: a function that
+    prints a line and ends this process from another thread, while the main thread waits inside a library for a process
+    that is gone.
     """
 
     store: Store  # set when the processes meet, or when this process leaves before that
@@ -68,7 +68,7 @@ class Peers:
     def join(self, answer: Mapping[str, Any] | None = None) -> None:
         """Meet the other processes, if there are any. answer: the values that the first process sends to all of them.
 
-        Raises UserError if a process has another request, has refused its input, or does not come in time.
+        Raises UserError if a process has another request, has refused its input, or does not start in time.
         """
         self.answer = dict(answer or self.answer)
         if together() is not None and not self.have_met:
@@ -100,7 +100,7 @@ class Peers:
 
         launched = together()
         assert launched is not None
-        self.rank, self.n = launched.rank, launched.n_processes  # before, Lightning's first process counted as alone
+        self.rank, self.n = launched.rank, launched.n_processes  # Lightning's first process counted as alone
         host, port = address()
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = host, str(port)  # for the groups of torch.distributed
         self.holds_store = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -140,7 +140,8 @@ class Peers:
     def wait_for(self, key: str, rank: int) -> None:
         """Wait until the process `rank` has set this key in the store.
 
-        Raises UserError if it refused its input or does not come in time; PeerLost or Interrupted for another end.
+        Raises UserError if that process refused its input or does not start in time, PeerLost or Interrupted if it
+        ended otherwise.
         """
         began = time.monotonic()
         while not self.present(key):
@@ -171,7 +172,7 @@ class Peers:
     # -- leaving
 
     def leave(self, code: int, line: str) -> bool:
-        """Record how this process ends; returns whether the first process has received the record, or ends too.
+        """Record how this process ends; returns whether the first process was there to receive the record.
 
         After a failure each process waits until the others end, because some launchers kill all processes as soon as
         one ends; the process that holds the store ends last. If a process was lost, nobody waits: a process that is
@@ -210,8 +211,8 @@ class Peers:
     def naming_who_left(self) -> Iterator[None]:
         """Inside, an error that another process caused is replaced by an error that names that process.
 
-        Without this, a failed collective operation reports only that a connection was closed; and if one process dies,
-        a launcher sends SIGTERM to the others.
+        Without this, a failed collective operation would report only a closed connection, and a SIGTERM that a launcher
+        sends to all processes after one died would be taken for a request to stop.
         """
         try:
             yield
@@ -235,7 +236,7 @@ class Peers:
         """Call the roll: the processes that have left, and how each ended.
 
         A process that neither answers nor has recorded its end counts as killed. If a process ended because it lost
-        another one, only the lost one is returned. A process that has not come yet has not left.
+        another one, only the lost one is returned. A process that has not met the others yet has not left.
         """
         waiting, found = set(range(self.n)) - {self.rank}, {}
         deadline = time.monotonic() + SECONDS_TO_ANSWER
@@ -257,7 +258,7 @@ class Peers:
         return {**dict.fromkeys(sorted(waiting), KILLED), **found}
 
     def watch_others(self) -> None:
-        """The watching thread: answers roll calls, sees who is gone, and ends this process if it does not notice."""
+        """Watch in a thread: answer roll calls, find processes that are gone, end this one if it does not notice."""
         here: dict[int, str] = {}
         try:
             here = self.processes_here()
@@ -279,7 +280,7 @@ class Peers:
                 self.give_up_on(0, KILLED)
 
     def processes_here(self) -> dict[int, str]:
-        """The pid and start time of the other processes that this one can see (on the same machine), by rank."""
+        """The pid and start time, by rank, of the other processes on this machine that this process can see."""
         found = {rank: self.store.get(f"process/{rank}").decode() for rank in range(self.n) if rank != self.rank}
         ids = process_ids()
         return {rank: process.removeprefix(ids) for rank, process in found.items() if ids and process.startswith(ids)}
@@ -307,7 +308,7 @@ class Peers:
         return self.error_of(rank, KILLED)
 
     def error_of(self, rank: int, leaving: Mapping[str, Any]) -> Exception | Interrupted:
-        """The error with which this process ends because the process `rank` ended in this way."""
+        """The error with which this process ends because the process `rank` ended as `leaving` says."""
         code = leaving["code"]
         if code >= 128:
             return Interrupted(code - 128)

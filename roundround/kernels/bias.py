@@ -22,53 +22,53 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 class Bias:
     """What an encoding adds to the logits, computed for a block of query rows at a time so that no n x n table exists.
 
-    n_hidden: how many intermediate numbers `block` holds for each query and key; it limits the size of blocks.
-    of_distance: whether the bias depends only on key minus query position; `by_distance` is then defined.
+    n_hidden: the number of intermediate values that `block` holds for each query and key; more make blocks smaller.
+    of_distance: whether the bias depends only on key position minus query position; `by_distance` is then defined.
     """
 
     n_hidden: int = 1
     of_distance: bool = False
 
     def by_distance(self, distances_N: Tensor) -> Tensor:
-        """Bias [1 or H, N] at these differences of positions, key minus query in tokens, int64; at least float32."""
+        """The bias [1 or H, N], at least float32, at these distances, key minus query position in tokens, int64."""
         raise NotImplementedError
 
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
         """Bias [1 or B, H, b - a, K'] for the query rows a..b over the keys of `keys.span(a, b)`, in logits.
 
-        At least float32, under autocast too: an implementation that multiplies matrices turns autocast off. The values
-        depend neither on other rows, windows and blocks nor on `keys.causal`.
+        It is at least float32, also under autocast: an implementation that multiplies matrices turns autocast off. The
+        values do not depend on other rows, on windows, on blocks or on `keys.causal`.
         """
         raise NotImplementedError
 
     def score_mod(self, keys: Keys) -> ScoreMod | None:
         """A function of batch b, head h, query i and key j that gives one bias, for a kernel that reads single biases.
 
-        None, the default, if the bias has no such function or a kernel could not compute its gradient fast.
+        None, the default, if the bias has no such function, or if a kernel could not compute its gradient fast.
         """
         return None
 
     def of_groups(self, documents: Documents) -> list[Bias]:
-        """The bias in each group of documents; the default is right for a bias that depends on positions alone."""
+        """The bias of each group of documents; the default is right for a bias that depends on positions alone."""
         return [self] * len(documents.n_in_groups)
 
 
 class PiecewiseBias(Bias):
-    """A bias that is continuous and piecewise linear, as a network of one number with one hidden ReLU layer is.
+    """A continuous, piecewise linear bias, such as a network with one input and one hidden ReLU layer computes.
 
     b(i, j) = slope_p s + level_p between the knots p - 1 and p, s = u(|j - i|) / span(i)
     """
 
     def u(self, distances: Tensor) -> Tensor:
-        """u, which grows with the absolute distance in tokens; distances are int64, u has their shape, >= float32."""
+        """u at these absolute distances in tokens, int64; it grows with the distance and is at least float32."""
         raise NotImplementedError
 
     def span(self, q_pos: Tensor) -> Tensor:
-        """The divisor of u at these query positions: above 0, of their shape, at least float32."""
+        """The divisor of u at these query positions: above 0, in the shape of `q_pos`, at least float32."""
         raise NotImplementedError
 
     def pieces(self) -> tuple[Tensor, Tensor]:
-        """Slopes and levels [H, P, 2], and the knots between the P pieces, ascending [P - 1], without a gradient."""
+        """Slopes and levels of P pieces, [H, P, 2]; the ascending knots between them, [P - 1], without a gradient."""
         raise NotImplementedError
 
 
@@ -78,10 +78,10 @@ class LinearBias(Bias):
 
     b(i, j) = slope (t_j - t_i), where t is the token's position (ALiBi) unless other coordinates are given (FoX)
 
-    slopes: broadcasts to [B, H, Q, 1], at least float32, in logits for each unit of the coordinate.
-    t_BHQ, t_BHK: coordinates of the queries and of the keys, [1 or B, 1 or H, Q or K]. None for positions in tokens.
-    Coordinates and slopes get gradients. Kernels may leave out far keys if coordinates do not fall from key to key and
-    slopes are above 0.
+    slopes: the slope of each head or row in logits per unit of the coordinate, broadcasts to [B, H, Q, 1], >= float32.
+    t_BHQ, t_BHK: the coordinates of queries and of keys, [1 or B, 1 or H, Q or K]. None for positions in tokens.
+    Coordinates and slopes get gradients. Kernels may leave out far keys if coordinates never decrease from key to key
+    and slopes are above 0.
     """
 
     def __init__(self, slopes: Tensor, t_BHQ: Tensor | None = None, t_BHK: Tensor | None = None) -> None:
@@ -102,7 +102,7 @@ class LinearBias(Bias):
             n_batch, n_tokens = documents.pos_BT.shape
             return documents.split(x_BHT1.expand(n_batch, -1, n_tokens, -1))
 
-        one = self.slopes.numel() == self.slopes.shape[-3]  # a number a head
+        one = self.slopes.numel() == self.slopes.shape[-3]  # one slope for each head
         slopes = [self.slopes] * len(documents.n_in_groups) if one else split(self.slopes)
         if self.t_BHQ is None or self.t_BHK is None:
             return [LinearBias(slopes_MHL1) for slopes_MHL1 in slopes]
@@ -112,7 +112,7 @@ class LinearBias(Bias):
     def score_mod(self, keys: Keys) -> ScoreMod | None:
         t_BHQ, t_BHK = self.coordinates(keys)
         if torch.is_grad_enabled() and any(x.requires_grad for x in (self.slopes, t_BHQ, t_BHK)):
-            return None  # each query and key would add to a coordinate's gradient; a channel is faster
+            return None  # each query and key would add to a coordinate's gradient; a coordinate in a channel is faster
         slopes, t_q, t_k = (at_each(x) for x in (self.slopes[..., 0], t_BHQ, t_BHK))
         return lambda b, h, i, j: slopes(b, h, i) * (t_k(b, h, j) - t_q(b, h, i)).to(self.slopes.dtype)
 
@@ -131,14 +131,14 @@ def at_each(x: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     values = x.reshape([n for n in x.shape if n > 1] or [1])
     if not axes:
         return lambda b, h, t: values[0 * b]
-    # with a number among the indices the gradient would not compile for a GPU
+    # with a constant among the indices the gradient would not compile for a GPU
     return lambda *indices: values[tuple(indices[n] for n in axes)]
 
 
 def relative_positions(keys: Keys, a: int, b: int) -> Tensor:
     """Key position minus query position, in tokens: [1 or B, 1, b - a, K'] int64, over the keys of `keys.span(a, b)`.
 
-    Negative for the past. The block also contains future keys that the span includes and only the mask hides.
+    Past keys have negative values. Future keys within the span are included; only the mask hides them.
     """
     first, last = keys.span(a, b)
     q_pos_B1Q1, k_pos_B11K = keys.q_pos_BQ[:, None, a:b, None], keys.k_pos_BK[:, None, None, first:last]

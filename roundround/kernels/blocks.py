@@ -22,8 +22,8 @@ from roundround.kernels.precision import at_least_float32
 
 LOGITS_PER_BLOCK = 2**23  # 32 MiB of float32: large enough to keep a GPU busy, small beside a model
 LOGITS_IN_CACHE = 2**21  # the limit on a CPU: the allocator reuses blocks of 8 MiB, which is up to twice as fast
-ROWS_IN_CACHE = 32  # on a CPU, least rows of a block by that limit: each block adds up the gradients of all its keys
-ROWS_OF_TEXTS = 64  # a block takes fewer texts before it takes fewer rows (docs/inside/benchmarks_attention.md)
+ROWS_IN_CACHE = 32  # LOGITS_IN_CACHE allows at least so many rows: each block adds up the gradients of all its keys
+ROWS_OF_TEXTS = 64  # a block of several texts has at least so many rows (docs/inside/benchmarks_attention.md)
 
 # weights [B', H, b - a, K'] from the logits and the visibility of the query rows a..b of some texts
 WeightsOfRows = Callable[[Tensor, Tensor, slice, int, int], Tensor]
@@ -41,8 +41,8 @@ def attend_in_blocks(
 ) -> Tensor:
     """Attention output [B, H, Q, C], a few texts and query rows at a time; the backward pass computes each block again.
 
-    Heads stay together, because a normaliser may have parameters for each. With a bias, texts stay together too: the
-    bias is mostly the same for all texts.
+    Heads stay together, because a normaliser may have parameters for each head. With a bias, texts stay together too:
+    the bias is mostly the same for all texts.
     """
     size = texts_at_once(q_BHQC, keys) if bias is None else q_BHQC.shape[0]
     outs = []
@@ -83,7 +83,7 @@ def logits_of_rows(
 ) -> tuple[Tensor, Tensor]:
     """Logits [B, H, b - a, K'] of the query rows a..b over the keys of `keys.span(a, b)`, and which keys are visible.
 
-    They are at least float32: in half precision close logits would be equal, or another key would have the largest.
+    Logits are at least float32: half precision would make close logits equal, or give another key the largest logit.
     """
     first, last = keys.span(a, b)
     with torch.autocast(q_BHQC.device.type, enabled=False):
@@ -95,7 +95,7 @@ def logits_of_rows(
 
 
 def times_of_key_heads(x_BHQN: Tensor, y_BGNM: Tensor) -> Tensor:
-    """x @ y with the y of each head's key head: the rows of a key head's heads form one matrix, and y is not copied."""
+    """x @ y, where each head takes the y of its key head; heads that share a y form one matrix, so y is not copied."""
     n_batch, n_heads, n_rows, n = x_BHQN.shape
     n_key_heads = y_BGNM.shape[1]
     joined = x_BHQN.reshape(n_batch, n_key_heads, n_heads // n_key_heads * n_rows, n) @ y_BGNM
@@ -103,13 +103,13 @@ def times_of_key_heads(x_BHQN: Tensor, y_BGNM: Tensor) -> Tensor:
 
 
 def rows_between(rows: Mapping[str, Tensor], visible_B1QK: Tensor, a: int, b: int) -> dict[str, Tensor]:
-    """What a normaliser reads about the query rows a..b: its row parameters, with `n_visible` added if they lack it."""
+    """The row parameters of a normaliser for the query rows a..b, with `n_visible` added if it is missing."""
     of_rows = {name: value[:, :, a:b] for name, value in rows.items()}
     return of_rows if "n_visible" in rows else of_rows | {"n_visible": visible_B1QK.sum(-1, keepdim=True)}
 
 
 def texts_at_once(q_BHQC: Tensor, keys: Keys) -> int:
-    """Texts of one block: the most that still allow `ROWS_OF_TEXTS` rows, or all rows if there are fewer."""
+    """The number of texts in a block: the most that allow `ROWS_OF_TEXTS` rows each, or all rows if there are fewer."""
     n_batch, n_heads, n_queries, _ = q_BHQC.shape
     limit = min(LOGITS_PER_BLOCK, LOGITS_IN_CACHE) if q_BHQC.device.type == "cpu" else LOGITS_PER_BLOCK
     fitting = rows_within(limit // n_heads, keys) // max(1, min(n_queries, ROWS_OF_TEXTS))
@@ -128,7 +128,7 @@ def query_blocks(q_BHQC: Tensor, keys: Keys, bias: Bias | None = None) -> list[t
 
 
 def rows_within(limit: int, keys: Keys) -> int:
-    """Number of rows with at most `limit` logits; with a window or chunks, rows span few keys besides their own."""
+    """The most rows n that have `limit` logits in all; with a window or chunks, they span few more than n keys."""
     reach = min(keys.window or keys.n_keys, keys.chunk or keys.n_keys)
     if reach >= keys.n_keys:
         return limit // keys.n_keys

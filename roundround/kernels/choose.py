@@ -19,10 +19,10 @@ from roundround.kernels.sdpa import Kernel, kernel_for, varlen_kernel_for
 class Form(Enum):
     """What a normaliser asks of a fused kernel."""
 
-    SOFTMAX = auto()  # the softmax of logits times one number for each row, which is known beforehand
-    ENTROPY = auto()  # the same, where the number follows the entropy of the row: needs log-sum-exps
-    NULL_KEY = auto()  # the softmax with one more key, whose value is zero: needs log-sum-exps
-    LOGITS = auto()  # a function of each single logit: needs a kernel that takes one
+    SOFTMAX = auto()  # the softmax of logits that are multiplied by one number for each row, which is known beforehand
+    ENTROPY = auto()  # the same, but the number depends on the entropy of the row: needs log-sum-exps
+    NULL_KEY = auto()  # the softmax with a null key, whose value is zero: needs log-sum-exps
+    LOGITS = auto()  # a function of each single logit: needs a kernel that takes such a function
     OWN = auto()  # none of these: the normaliser overrides `has_fused_form`
 
 
@@ -37,11 +37,11 @@ class Path(Enum):
 
 
 def choose(form: Form, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> Path | None:
-    """The fused path of a call: the first row that fits. None: the definition itself, in blocks of rows (`blocks.py`).
+    """The fused path of a call: the first row that fits. None: `blocks.py` computes the normaliser's definition.
 
-    On a CPU, `AttentionSoftmax.forward` first tries WHOLE_ROWS (`whole_rows.cpp`), before it calls this function. It
-    needs a `row_function` of the normaliser, inputs that `whole_rows.fits` accepts (64 or more queries, no documents,
-    not every bias) and a C++ compiler.
+    On a CPU, `AttentionSoftmax.forward` first tries WHOLE_ROWS (`whole_rows.cpp`), before it calls this function.
+    WHOLE_ROWS needs a `row_function` of the normaliser, inputs that `whole_rows.fits` accepts (64 or more queries, no
+    documents, not every bias) and a C++ compiler.
 
     | path      | code                 | devices        | forms             | keys                  | bias            |
     |-----------|----------------------|----------------|-------------------|-----------------------|-----------------|
@@ -70,9 +70,9 @@ def choose(form: Form, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> Path | 
 
 
 def gives_log_sum_exps(q_BHQC: Tensor, bias: Bias | None) -> bool:
-    """Whether a kernel returns the log-sum-exps of these rows, and the bias is linear or None."""
+    """Whether the bias is linear or None, and a kernel returns the log-sum-exps of these rows."""
     if not (bias is None or isinstance(bias, LinearBias)):
         return False
-    row_11QC = q_BHQC[:1, :1, :1]  # in float32 beside a bias, and tiles may need a mask
+    row_11QC = q_BHQC[:1, :1, :1]  # with a bias tiles are float32, and they may need a mask
     kernel = kernel_for(row_11QC if bias is None else at_least_float32(row_11QC), masked=True)
     return kernel not in (None, Kernel.SDPA)

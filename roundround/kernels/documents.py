@@ -1,10 +1,10 @@
-"""Documents that do not see each other: the windows of a batch, cut where documents end and laid out for attention.
+"""Splits the windows of a batch into documents that do not see each other, and lays them out for attention.
 
 A causal row sees nothing to its right. So documents of similar length become the rows of one batch, padded at their
-ends, and any causal attention computes them without a mask; the visible keys n are counted in each document.
+ends, and any causal attention computes them without a mask. The number n of visible keys is counted in each document.
 
-Shapes: B batch, T tokens, H heads, C channels, N = B T tokens of the batch, P places in the rows of all groups,
-M documents of a group, L tokens of its longest.
+Shapes: B batch, T tokens, H heads, C channels, N = B T tokens of the batch, P slots in the rows of all groups,
+M documents of a group, L tokens of the longest document of a group.
 
 Tested by tests/softmax/test_documents.py.
 """
@@ -19,19 +19,20 @@ from torch import Tensor
 
 from roundround.kernels.torch_internals import outside_compilation
 
-LONGEST_TO_SHORTEST = 1.25  # in a group: padding costs at most 1.6 times its documents' logits, and groups are few
+LONGEST_TO_SHORTEST = 1.25  # lengths in a group: padding then at most multiplies the logits by 1.6, and groups are few
 
-Positions = Callable[[Tensor], Tensor]  # 0 .. n - 1 -> the positions that a document of n tokens has alone, [1, n]
+Positions = Callable[[Tensor], Tensor]  # maps 0 .. n - 1 to the positions of a document of n tokens, [1, n]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Documents:
-    """The documents in a batch of windows; a window's first and last may be parts of longer ones.
+    """The documents in a batch of windows. The first and last document of a window may be parts of longer documents.
 
-    pos_BT: position of each token in its document, as the encoding gives it. first_BT: where its document begins in the
-    window. offsets: [documents + 1], the first token of each document in the flattened batch, and the number of tokens.
-    shortest, longest: the tokens of the shortest and of the longest document.
-    pos_of_groups: positions in the rows of each group, [1 or M, L]. n_in_groups: documents of each group.
+    pos_BT: the position that the encoding gives each token within its document.
+    first_BT: the index in the window of the first token of each token's document.
+    offsets: the index of each document's first token in the flattened batch, then the number of tokens [documents + 1].
+    shortest, longest: the number of tokens in the shortest and in the longest document.
+    pos_of_groups: the positions in the rows of each group, [1 or M, L]. n_in_groups: the number of documents in each.
     order_P: the token at each slot of the groups' rows; padding repeats the document's last token.
     place_N: the slot of each token.
     """
@@ -47,14 +48,14 @@ class Documents:
     place_N: Tensor
 
     def split(self, x_BHTC: Tensor) -> list[Tensor]:
-        """Values for each token, [B, heads, T, C], laid out as the rows of each group: [M, heads, L, C]."""
+        """Lay out the values of all tokens, [B, heads, T, C], as the rows of each group, [M, heads, L, C]."""
         x_PHC = x_BHTC.transpose(1, 2).flatten(0, 1)[self.order_P]
         lengths = [pos.shape[1] for pos in self.pos_of_groups]
         parts = torch.split(x_PHC, [n * length for n, length in zip(self.n_in_groups, lengths, strict=True)])
         return [x.view(-1, n, *x.shape[1:]).transpose(1, 2) for x, n in zip(parts, lengths, strict=True)]
 
     def joined(self, parts: list[Tensor]) -> Tensor:
-        """[B, heads, T, C] from the rows of each group, without the padding."""
+        """Undo `split`: [B, heads, T, C] from the rows of each group, without the padding."""
         x_PHC = torch.cat([x.transpose(1, 2).flatten(0, 1) for x in parts])
         return x_PHC[self.place_N].view(*self.pos_BT.shape, *x_PHC.shape[1:]).transpose(1, 2)
 
@@ -109,9 +110,9 @@ def grouped(lengths: Tensor) -> list[Tensor]:
 
 
 def positions_of_group(of_documents: list[Tensor]) -> Tensor:
-    """Positions of a group's documents as rows, padded to the longest, which comes first; [1 or M, L].
+    """The positions of a group's documents as rows, [1 or M, L], padded to the longest document, which comes first.
 
-    There is one row for all if the positions of every document are a prefix of the longest one's.
+    All documents share one row if the positions of each are a prefix of the positions of the longest.
     """
     longest = of_documents[0]
     if all(torch.equal(pos, longest[: len(pos)]) for pos in of_documents):

@@ -1,12 +1,12 @@
 """The entropy of rows of attention by Triton, on CUDA: one online pass over queries and keys, without values.
 
 With m the largest logit so far, l = sum exp(s - m) and t = sum (s - m) exp(s - m), a row's entropy is ln l - t / l. A
-new largest logit m' with d = m - m' takes l to l e^d, and t to (t + d l) e^d. Backward, ds_j = -p_j (ln p_j + H) dH:
-one kernel gives the gradient of the queries, another gives the gradient of the keys. Logits, sums and entropies are
-float32 whatever the model's precision, so bfloat16 costs the entropy no digits. The pass is half the work of attention.
+new largest logit m' with d = m - m' changes l to l e^d, and t to (t + d l) e^d. In the backward pass
+ds_j = -p_j (ln p_j + H) dH; one kernel gives the gradient of the queries, another that of the keys. Logits, sums and
+entropies are always float32, so bfloat16 costs the entropy no digits. The pass is half the work of attention.
 
-Half precision loses digits of small gradients, so factors of a row, or of a block of rows, are multiplied in float32
-after the matrix product. Windows, chunks, padding, caches and grouped queries need no mask tensor.
+Half precision would lose digits of small gradients. So the factor of a row, or of a block of rows, is multiplied in
+float32 after the matrix product. Windows, chunks, padding, caches and grouped queries need no mask tensor.
 
 Under TRITON_INTERPRET=1, set before Triton is imported, the kernels run on a CPU, slowly.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
@@ -58,7 +58,7 @@ def block_of(POINTER, rows, row_stride, n_rows, n_channels, CHANNELS: tl.constex
 @jit
 def visible(tokens, columns, VALID, n_keys, window, chunk,
             CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, PADDED: tl.constexpr):  # fmt: skip
-    """`Keys.visible` of tokens [rows, 1] and columns [1, keys]; a token is the index of the query's own key."""
+    """`Keys.visible` of tokens [rows, 1] and columns [1, keys]; a token is the index of a query's own key."""
     seen = (columns < n_keys) & (tokens < n_keys)
     if CAUSAL:
         seen = seen & (columns <= tokens)
@@ -173,7 +173,7 @@ def gradient_of_keys(Q, K, VALID, ENTROPY, LSE, GRAD, DK, scale, n_queries, n_ke
                      q_batch, q_head, q_row, k_batch, k_head, k_row, valid_batch, n_heads,
                      GROUPS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr,
                      PADDED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
-    """dk_j = -scale sum_i p_ij (ln p_ij + H_i) dH_i q_i over all heads of the key head; DK is contiguous."""
+    """dk_j = -scale sum_i p_ij (ln p_ij + H_i) dH_i q_i, summed over the key head's query heads; DK is contiguous."""
     key_head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
     start = tl.program_id(0) * KEYS
     columns = start + tl.arange(0, KEYS)
@@ -248,7 +248,7 @@ class RowEntropy(torch.autograd.Function):
 
 
 def launch(kernel: Any, q: Tensor, k: Tensor, scale: float, keys: Keys, *rest: Tensor) -> None:
-    """Run a kernel with a program for each block of rows and head, or for each block of keys and key head."""
+    """Run a kernel with one program for each head and block of rows, or for each key head and block of keys."""
     (n_batch, n_heads, n_queries, n_channels), (n_key_heads, n_keys) = q.shape, k.shape[1:3]
     size = 64 if n_channels <= 128 else 32
     of_keys = kernel is gradient_of_keys
@@ -278,7 +278,7 @@ def serves(q_BHQC: Tensor, keys: Keys) -> bool:
 
 
 def unmet(q_BHQC: Tensor, keys: Keys) -> str | None:
-    """The requirement of the kernels that this call does not meet, for the warning; None if they compute the call."""
+    """For the warning: a requirement of the kernels that this call does not meet; None if it meets them all."""
     if q_BHQC.dtype not in DTYPES:
         return "takes only float32 and half precision"
     if q_BHQC.shape[-1] > MOST_CHANNELS:

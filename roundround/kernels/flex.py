@@ -1,7 +1,8 @@
-"""Attention by PyTorch's FlexAttention on CUDA: any function of single logits in the kernel, without their matrix.
+"""Attention by PyTorch's FlexAttention on CUDA: the kernel takes any function of single logits and makes no matrix.
 
-Attention with weights f(s) that are no softmax can be computed by one: sum_j f(s_j) v_j = exp(lse) out, where out and
-lse come from the softmax of log f(s). Log-sum-exps pass gradients here. Windows, chunks and padding are a `BlockMask`.
+Attention with weights f(s) that are no softmax is computed from a softmax: sum_j f(s_j) v_j = exp(lse) out, where out
+and lse are those of the softmax of log f(s). Log-sum-exps pass gradients here. Windows, chunks and padding become a
+`BlockMask`.
 
 On a CPU, FlexAttention makes the matrix of logits unless it is compiled, and has no gradient if it is compiled; only
 the tests use it there. Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
@@ -28,7 +29,7 @@ DEVICES = ("cuda",)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 CHANNELS = (16, 256)  # fewest and most
 BLOCK = 128  # rows and keys of a block of the mask
-RECOMPILATIONS = 256  # each function of the logits and number of channels needs one; PyTorch's default limit is 8
+RECOMPILATIONS = 256  # each pair of a function and a number of channels needs one; PyTorch's default limit is 8
 INSTEAD = "attention is computed as on other devices"
 
 # the logit of batch b, head h, query i and key j -> the logit to use instead
@@ -45,10 +46,10 @@ def attend(
     bias: Bias | None = None,
     modify: ScoreMod | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output [B, H, Q, C] of the softmax of the modified logits; their log-sum-exp and maximum, [B, H, Q, 1].
+    """Output [B, H, Q, C] of the softmax of the modified logits, and their log-sum-exp and maximum, [B, H, Q, 1].
 
-    If a row sees only logits of -inf, both are -inf and the output is 0. The maximum passes no gradient.
-    modify: gets the logits with the bias added.
+    If a row sees only logits of -inf, the latter two are -inf and the output is 0. The maximum passes no gradient.
+    modify: the function that modifies each logit after the bias is added; None for none.
     """
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
@@ -111,14 +112,14 @@ def block_mask(keys: Keys) -> Any:
 
 
 def blocks_of(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """The number of key blocks of each row block, [1, 1, rows], and all key blocks, these first, [1, 1, rows, keys]."""
+    """For each block of rows the number of its key blocks, [1, 1, rows], and all blocks, its own first, [..., keys]."""
     number = blocks.sum(-1, dtype=torch.int32)
     order = blocks.int().sort(dim=-1, descending=True, stable=True).indices.to(torch.int32)
     return number[None, None], order[None, None]
 
 
 def mask_mod(keys: Keys) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """`Keys.visible` of one query and key."""
+    """`Keys.visible` as a function of one query and one key."""
     offset, valid_BK = keys.n_keys - keys.n_queries, keys.valid_BK
     valid_1K = None if valid_BK is None or len(valid_BK) > 1 else valid_BK[0]
 
@@ -150,7 +151,7 @@ def serves(q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
 
 
 def unmet(q_BHQC: Tensor, keys: Keys) -> str | None:
-    """The requirement of FlexAttention that this call does not meet, for the warning; None if it computes the call."""
+    """For the warning: a requirement of FlexAttention that this call does not meet; None if it meets them all."""
     fewest, most = CHANNELS
     if q_BHQC.dtype not in DTYPES and q_BHQC.device.type == "cuda":
         return "takes only float32 and half precision"

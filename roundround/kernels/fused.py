@@ -1,6 +1,6 @@
 """Fused attention with features that `F.scaled_dot_product_attention` lacks, and the entropy of its rows.
 
-The features are windows, padding, caches, linear biases (ALiBi, FoX) and null keys, without a matrix of logits: see
+The features are windows, padding, caches, linear biases (ALiBi, FoX) and null keys. No matrix of logits is made: see
 `tiled_attention.py`.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
@@ -26,7 +26,7 @@ from roundround.kernels.sdpa import fitted
 from roundround.kernels.tiled_attention import EntropyScaledAttention, TiledAttention, centre_of_keys, for_entropy
 from roundround.kernels.torch_internals import outside_compilation
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's kernels run on a CPU then, for tests
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # then Triton's kernels run on a CPU, for tests
 
 
 def attention(
@@ -39,16 +39,16 @@ def attention(
     bias: LinearBias | None = None,
     null_BHQ: Tensor | None = None,
 ) -> Tensor:
-    """Softmax attention [B, H, Q, C] over the visible keys, memory linear in length, exact gradients.
+    """Softmax attention [B, H, Q, C] over the visible keys, with memory linear in length and exact gradients.
 
-    bias: is added to the logits.
-    null_BHQ: logit of one more key, whose value is zero, for each head or row, [1 or B, H, 1 or Q]; None: no such key.
+    bias: the bias that is added to the logits.
+    null_BHQ: the logit of a null key, whose value is zero, for each head or row, [1 or B, H, 1 or Q], or None.
 
     A row that sees nothing is zero. Queries and keys must be finite: see `without_broken_rows`.
     """
     if keys.documents is not None:
-        assert bias is None, "`choose` has been asked"
-        assert null_BHQ is None, "no such kernel has one"
+        assert bias is None, "`choose` gives no kernel to documents with a bias"
+        assert null_BHQ is None, "no kernel for documents takes a null key"
         return sdpa.attention_of_documents(q_BHQC, k_BGKC, v_BGKC, scale, keys.documents)
     if bias is None and null_BHQ is None and (keys.is_plain_causal or keys.is_unmasked):
         return sdpa.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, scale, causal=not keys.is_unmasked)
@@ -59,12 +59,12 @@ def attention(
 def entropy(q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None = None) -> Tensor:
     """Shannon entropy in nats of the softmax of each row, [B, H, Q, 1], at least float32, from one fused pass.
 
-    On a CPU the pass computes in at least float32. On CUDA, without a bias, `entropy_kernel.py` computes it in float32,
-    without values. In all other cases, see `for_entropy` for the error of half precision.
+    On a CPU the pass computes in at least float32. On CUDA, without a bias, `entropy_kernel.py` computes the entropy in
+    float32, without values. In all other cases, half precision has the error that `for_entropy` states.
 
-    H = log-sum-exp - E_p[logit], and E_p[logit] = scale q . E_p[k] + slope E_p[t_j - t_i]: attention with the keys
-    as values. The log-sum-exp, the outer query and slope, and the values are detached. The gradient that remains is the
-    exact derivative dH/de_j = -p_j (e_j - E_p[e]), also with respect to slopes and coordinates.
+    H = log-sum-exp - E_p[logit], where E_p[logit] = scale q . E_p[k] + slope E_p[t_j - t_i] comes from attention with
+    the keys as values. The log-sum-exp, the query and slope in this formula, and the values are detached. The gradient
+    that remains is the exact derivative dH/de_j = -p_j (e_j - E_p[e]), also with respect to slopes and coordinates.
     """
     return entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, bias=bias)[0]
 
@@ -108,7 +108,7 @@ def attention_by_entropy(
 ) -> Tensor:
     """`attention` of `beta_of(entropy) * q`, with gradients through the entropy, in less memory than separate calls.
 
-    beta_of: gives the inverse temperature of each row from that row's entropy, [B, H, Q, 1]; it has no parameters.
+    beta_of: a function without parameters, from each row's entropy to its inverse temperature, both [B, H, Q, 1].
     """
     with torch.autocast(q_BHQC.device.type, enabled=False):
         if has_entropy_kernel(q_BHQC, keys):
@@ -118,7 +118,7 @@ def attention_by_entropy(
 
 
 def has_entropy_kernel(q_BHQC: Tensor, keys: Keys) -> bool:
-    """Whether `entropy_kernel.py` computes the entropy of these rows; it imports Triton, which a CPU does not need."""
+    """Whether `entropy_kernel.py` computes the entropy of these rows. Triton is imported only where it can run."""
     if q_BHQC.device.type != "cuda" and not INTERPRETED:
         return False
     from roundround.kernels import entropy_kernel
@@ -149,7 +149,7 @@ def attention_by_tiles(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output [B, H, Q, C], log-sum-exp [B, H, Q, 1] and, with a bias, E_p[t_j - t_i] [B, H, Q, 1].
 
-    The log-sum-exp passes no gradient; that of a row that sees nothing is 0.
+    The log-sum-exp passes no gradient; it is 0 for a row that sees nothing.
     """
     device, dtype = q_BHQC.device.type, q_BHQC.dtype
     slopes = t_q = t_k = None
@@ -166,7 +166,7 @@ def attention_by_tiles(
 def without_broken_rows(
     q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Finite queries and keys for a kernel, and the rows [B, H, Q, 1] whose output must be NaN; None if there are none.
+    """Queries and keys made finite for a kernel, and a mask [B, H, Q, 1] of the rows whose output must be NaN, or None.
 
     A row is broken if one of its visible logits is not finite. The kernels hide this: on a CPU a row of NaN logits
     gives zeros, a key of -inf acts as a hidden key, and a hidden key of NaN spoils other rows.
@@ -192,9 +192,9 @@ def without_broken_rows(
 
 
 def of_those_that_see(longest_BGQ: Tensor, keys: Keys) -> Tensor:
-    """The largest query norm among the queries that may see each key, [B, G, K]; among all if not causal, [B, G, 1].
+    """For each key, the largest norm of the queries that may see it, [B, G, K]; if not causal, of all, [B, G, 1].
 
-    In xPos, products of late keys with the first queries overflow; those queries do not see those keys.
+    In xPos, products of late keys with the first queries overflow, but the first queries do not see late keys.
     """
     if not keys.causal:
         return longest_BGQ.amax(-1, keepdim=True)
@@ -209,5 +209,5 @@ def all_logits_finite(q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys) 
     wide = wide_dtype(q_BHQC.dtype)
     q_norm = torch.linalg.vector_norm(q_BHQC, dtype=wide)
     if keys.k_norm is not None:
-        return float(q_norm) * keys.k_norm * scale < torch.finfo(wide).max  # not where one of them is NaN
+        return float(q_norm) * keys.k_norm * scale < torch.finfo(wide).max  # False if one of them is NaN
     return math.isfinite(float(q_norm * torch.linalg.vector_norm(k_BGKC, dtype=wide) * scale))

@@ -1,6 +1,6 @@
 """The last heads of a layer, given by their share of all heads; in NAPE these are the heads without positions.
 
-Shapes: B batch, Q queries, H heads, S heads of the part.
+Shapes: B batch, Q queries, H heads, S last heads.
 
 Tested by tests/softmax/test_scaled_heads.py.
 """
@@ -19,7 +19,7 @@ def n_last_heads(n_heads: int, share: float) -> int:
 
 
 def n_scaled_heads(n_heads: int, scaled_heads: float | None) -> int:
-    """Number of heads that a normaliser scales; None means all. Raises ValueError if `scaled_heads` is no share."""
+    """Number of heads that a normaliser scales; None means all. Raises ValueError if `scaled_heads` is not a share."""
     if scaled_heads is None:
         return n_heads
     if not 0 < scaled_heads <= 1:

@@ -18,7 +18,7 @@ from roundround.kernels.documents import Documents
 class AttentionShape:
     """The sizes of one attention layer, known only when a model is built; no yaml contains them.
 
-    theta: the base of the layer's own RoPE, if a loaded model has one.
+    theta: the base of RoPE for an encoding that sets none.
     logit_scale: the factor of q . k; None for 1 / sqrt(head_dim).
     """
 
@@ -46,12 +46,12 @@ class Keys:
 
     q_pos_BQ, k_pos_BK: positions in tokens, int64; the batch axis may be 1.
     valid_BK: False where a key is padding; None if no key is.
-    window: a query sees itself and the `window - 1` tokens before it; None for all.
-    chunk: a query sees its own chunk of `chunk` tokens, counted from its text's first token; None for all.
+    window: the number of tokens that a query sees: itself and the `window - 1` tokens before it. None for all.
+    chunk: the number of tokens in a chunk; a query sees only its chunk, counted from the text's start. None for all.
     begins: the index of a key at which a chunk begins, if a cache has dropped keys: [B, 1, 1], or a number for all
-    texts. None for the first key that is no padding.
-    documents: tokens attend only within their document; causal, without padding or cache. None for one document.
-    n_forgotten: number of tokens that a cache has dropped before the first key, padding excluded; or [B, 1, 1, 1].
+    texts. None: a chunk begins at the first key that is no padding.
+    documents: the documents within which tokens attend, if causal and without padding or cache. None for one document.
+    n_forgotten: the number of tokens that a cache dropped before the first key, without padding; int or [B, 1, 1, 1].
     k_norm: an upper bound of the norm of all keys together, if a cache knows one.
     """
 
@@ -101,11 +101,11 @@ class Keys:
         return past_all and self.valid_BK is None and not hides
 
     def chunks_hide(self, chunk: int | None) -> bool:
-        """Whether chunks of this size may hide keys; even long ones may if a chunk begins after the first key."""
+        """Whether chunks of this size may hide keys; even long chunks may, if one begins after the first key."""
         return chunk is not None and (chunk < self.n_keys or isinstance(self.begins, Tensor) or bool(self.begins))
 
     def within(self, window: int | None, chunk: int | None = None) -> Keys:
-        """These keys, limited to a window or a chunk, each of at least one token.
+        """These keys, limited to a window or a chunk of at least one token.
 
         A window or chunk that hides no key is left out, so that the kernels' causal flag still suffices.
         """
@@ -137,7 +137,7 @@ class Keys:
 
     def of_groups(self) -> list[Keys]:
         """The keys of each group of `documents`; in a group every row is a document."""
-        assert self.documents is not None, "asked for documents alone"
+        assert self.documents is not None, "these keys have no documents"
         of_group = [Keys(q_pos_BQ=pos_ML, k_pos_BK=pos_ML) for pos_ML in self.documents.pos_of_groups]
         return [keys.within(self.window, self.chunk) for keys in of_group]
 
@@ -240,7 +240,7 @@ class Keys:
         first_Q, end_Q = self.first_visible(rows_Q), self.end_visible(rows_Q)
         if self.documents is not None:
             # a chunk counts from its document's first token, which only the groups of documents know
-            assert self.chunk is None, "documents are in groups where there are chunks"
+            assert self.chunk is None, "with chunks, documents are computed in groups"
             first_Q = self.documents.first_BT[:, None, a:b].maximum(first_Q)
         marks = None if self.valid_BK is None else self.valid_BK[:, None]
         if marked is not None:

@@ -17,9 +17,9 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device computes in bfloat16 itself; NVIDIA's before compute capability 8.0 (T4, V100) emulate it.
+    """Whether the device computes in bfloat16 itself; NVIDIA GPUs below compute capability 8.0 (T4, V100) emulate it.
 
-    With several GPUs PyTorch answers for the current one.
+    With several GPUs PyTorch answers for the current GPU.
     """
     return device.type != "cuda" or cuda_has_bfloat16()
 

@@ -47,15 +47,15 @@ def spread_of_weights(alpha: Tensor, visible: Tensor) -> Tensor:
 
 
 def entropy_bound(ln_n: Tensor | float, spread: Tensor) -> Tensor:
-    """The least entropy in nats of a softmax over n logits with this spread.
+    """A lower bound, in nats, of the entropy of a softmax over n logits with this spread.
 
-    Velickovic et al. 2024, arXiv:2410.01104, Lemma 2.1: ln n - spread; `spread` is the largest minus the smallest.
+    Velickovic et al. 2024, arXiv:2410.01104, Lemma 2.1: ln n - spread. `spread`: the largest minus the smallest logit.
     """
     return (ln_n - spread).clamp(min=0.0)
 
 
 def largest_weight_bound(ln_n: Tensor | float, spread: Tensor) -> Tensor:
-    """The largest weight of a softmax over n logits with this spread.
+    """An upper bound of the weights of a softmax over n logits with this spread.
 
     Velickovic et al. 2024, arXiv:2410.01104, Lemma 2.1: exp(spread) / n.
     """

@@ -1,10 +1,9 @@
 """PyTorch's own attention kernels: the choice of a kernel for a call, and calls that return log-sum-exps.
 
-The choice rests on torch 2.6 to 2.13, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: the flash kernel takes half
-precision on compute capability 8.0 and above, up to 256 channels (a multiple of 8), fewer key heads than query heads,
-and no mask. The memory-efficient kernel also takes float32 and a mask, bfloat16 from 8.0 on and any multiple of 8
-channels, but needs as many key heads as query heads. For all other calls PyTorch uses its math kernel, which makes the
-matrix of logits.
+The choice rests on torch 2.6 to 2.13, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. The flash kernel takes half
+precision on compute capability 8.0 and above, up to 256 channels (a multiple of 8) and grouped queries, but no mask.
+The memory-efficient kernel takes masks, float32, float16, bfloat16 from 8.0 on and any multiple of 8 channels, but no
+grouped queries. For all other calls PyTorch uses its math kernel, which makes the matrix of logits.
 
 Log-sum-exps are float32, or float64 for float64 queries. No kernel here makes the matrix of logits.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
@@ -28,7 +27,7 @@ from roundround.kernels.precision import has_bfloat16, wide_dtype
 from roundround.kernels.torch_internals import once_per_compilation
 
 CHANNELS_IN_EIGHTS = 8
-SDPA_ALONE = ("cuda", "mps", "xpu")  # "cuda" means ROCm here; their log-sum-exps could not be checked
+SDPA_ALONE = ("cuda", "mps", "xpu")  # devices whose log-sum-exps could not be checked; "cuda" means ROCm here
 MASK_ALIGNMENT = 8  # elements; the memory-efficient kernel reads 16 bytes of a mask at once
 
 
@@ -46,7 +45,7 @@ def kernel_for(q_BHQC: Tensor, *, masked: bool = False, differentiable: bool = F
 
     It depends on device, precision, number of channels (after `fitted`) and on whether the queries need a gradient.
     masked: whether a tensor is added to the logits.
-    differentiable: True if a gradient will be needed although autograd is off, as inside an autograd function.
+    differentiable: whether a gradient will be needed although autograd is off, as inside an autograd function.
     """
     device = q_BHQC.device.type
     if device == "cpu":
@@ -61,7 +60,7 @@ def is_differentiated(x: Tensor) -> bool:
     return x.requires_grad and torch.is_grad_enabled()
 
 
-@once_per_compilation  # a compiled graph cannot contain the calls that ask PyTorch
+@once_per_compilation  # a compiled graph cannot contain calls of PyTorch's predicates
 def kernel_on_cuda(
     device: str, dtype: torch.dtype, n_channels: int, masked: bool, differentiated: bool
 ) -> Kernel | None:
@@ -139,8 +138,8 @@ def attend(
 ) -> tuple[Tensor, Tensor, Any]:
     """Output [B, H, Q, C], log-sum-exp [B, H, Q] and the state that `gradients` takes.
 
-    `causal` is aligned at the top left; `mask` [1 or B, 1, Q, K] is added to the logits. A row whose mask is -inf
-    throughout has output 0 and log-sum-exp 0. q, k and v are as `fitted` makes them, with any strides.
+    The mask of `causal` is aligned at the top left; `mask` [1 or B, 1, Q, K] is added to the logits. A row whose mask
+    is -inf throughout has output 0 and log-sum-exp 0. q, k and v are as `fitted` makes them, with any strides.
     """
     q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in (q_BHQC, k_BGKC, v_BGKC))
     if q_BHQC.device.type == "cpu":
@@ -165,10 +164,10 @@ def gradients(
     causal: bool,
     mask: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v, for the given output and p_j = exp(e_j - the given log-sum-exp).
+    """Gradients of q, k and v for the given output and for weights p_j = exp(e_j - lse), lse the given log-sum-exp.
 
-    The kernels compute de_j = p_j (grad . v_j - grad . out) for each key separately, so the given keys may be only some
-    of those that the row sees.
+    The kernels compute de_j = p_j (grad . v_j - grad . out) for each key separately, so a call may hold only some of
+    the keys that the row sees.
     """
     tensors = (grad_BHQC, out_BHQC, q_BHQC, k_BGKC, v_BGKC)
     grad_BHQC, out_BHQC, q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in tensors)
@@ -240,11 +239,11 @@ def gradients_on_cuda(
 
 
 def scaled_dot_product_attention(q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, scale: float, causal: bool) -> Tensor:
-    """PyTorch's function of this name; if a device's kernel takes no grouped keys, they are repeated for each head.
+    """PyTorch's function of this name; if the kernel takes no grouped keys, the keys are repeated for each query head.
 
     Without this, PyTorch would make the matrix of logits.
     """
-    q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in (q_BHQC, k_BGKC, v_BGKC))  # else it makes that matrix too
+    q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in (q_BHQC, k_BGKC, v_BGKC))  # otherwise PyTorch makes that matrix too
     grouped = q_BHQC.shape[1] != k_BGKC.shape[1]
     if grouped and not causal:  # every row sees all keys: the query heads of a key head become rows of one matrix
         rows_BGNC = q_BHQC.reshape(*k_BGKC.shape[:2], -1, q_BHQC.shape[-1])

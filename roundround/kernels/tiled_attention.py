@@ -1,9 +1,9 @@
 """Attention assembled from calls of the flash kernels, gradients included.
 
 It rests on one property of the kernels' backward pass: from the forward pass it needs only the output and the
-log-sum-exp. So attention computed over one block of keys after another, or with one more key that has no value, has
-exact gradients if the backward pass gets the output and the log-sum-exp over all keys. If an inverse temperature
-depends on the entropy of each row, the gradients include the path through the entropy.
+log-sum-exp. So attention computed over one block of keys after another, or with a null key, has exact gradients if the
+backward pass gets the output and the log-sum-exp over all keys. If an inverse temperature depends on the entropy of
+each row, the gradients include the path through the entropy.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 
@@ -34,10 +34,10 @@ class TiledAttention(torch.autograd.Function):
 
     lse = log(sum_blocks exp(lse_block) + exp(null)), out = sum_blocks out_block exp(lse_block - lse)
 
-    apply(q, k, v, slopes [B, H, Q, 1] or None, t_q, t_k, null or None, scale, keys), where slopes and coordinates are
-    those of `LinearTerms` and null is a logit for each head or row, [1 or B, H, 1 or Q], gives the output [B, H, Q, C],
-    the log-sum-exp [B, H, Q] without gradient and, with slopes, E_p[t_j - t_i] [B, H, Q, 1], whose gradient goes
-    through the weights p alone.
+    apply(q, k, v, slopes, t_q, t_k, null, scale, keys) gives the output [B, H, Q, C], the log-sum-exp [B, H, Q] without
+    gradient and, with slopes, E_p[t_j - t_i] [B, H, Q, 1], whose gradient goes through the weights p alone. slopes, t_q
+    and t_k are as in `LinearTerms`, or None. null is the null key's logit for each head or row, [1 or B, H, 1 or Q], or
+    None.
     """
 
     @staticmethod
@@ -108,7 +108,7 @@ def attend_tiles(operands: Operands, null_BHQ: Tensor | None = None) -> tuple[Te
 def tile_gradients(
     grad_out: Tensor, whole: Tensor, log_sum_exp: Tensor, states: list[Any], operands: Operands
 ) -> list[Tensor]:
-    """Gradients of the queries, keys and values with all channels of the operands."""
+    """Gradients of the queries, keys and values, in all channels of the operands."""
     # far keys have denormal weights, on which a CPU takes a hundred times as long. So all weights are multiplied by a
     # power of two, and the gradients, which are linear in the weights, are divided by it at the end
     guard = 0.0 if operands.linear is None else DENORMAL_GUARD
@@ -132,7 +132,7 @@ def tile_gradients(
 
 
 def merge_by_log_sum_exp(blocks: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Merge outputs and log-sum-exps over disjoint keys into the ones over all keys."""
+    """Merge the outputs and log-sum-exps of disjoint blocks of keys into those of all keys."""
     (out, log_sum_exp), *others = blocks
     for other, other_lse in others:
         total = torch.logaddexp(log_sum_exp, other_lse)
@@ -161,10 +161,11 @@ ENTROPY_IN_FLOAT32 = ("cpu",)  # devices
 class EntropyScaledAttention(torch.autograd.Function):
     """softmax(beta e) v with beta a function of each row's entropy, differentiated through beta, in little memory.
 
-    Two calls of `TiledAttention` under autograd give the same result. This function holds the gradients of one pass at
-    a time, those of the entropy for a few heads at a time, and no mean keys: 428 MiB at 32k tokens instead of 590.
+    Two calls of `TiledAttention` under autograd give the same result in more memory: 590 MiB at 32k tokens instead of
+    428. This function stores no mean keys. At any time it holds the gradients of only one pass, and in the pass of the
+    entropy only those of a few heads.
 
-    apply(q, k, v, beta_of, scale, keys): beta_of takes entropies [B, H, Q, 1] in nats to inverse temperatures.
+    apply(q, k, v, beta_of, scale, keys): beta_of maps entropies [B, H, Q, 1] in nats to inverse temperatures.
     """
 
     @staticmethod
@@ -196,8 +197,8 @@ class EntropyScaledAttention(torch.autograd.Function):
         del operands
         d_entropy = d_beta * torch.linalg.vecdot(dq.to(wide), q.to(wide))[..., None]
         dq.mul_(beta)
-        # the derivative of the entropy is de_j = -p_j (e_j - E_p[e]): a kernel's p_j (grad . v_j - grad . out) with the
-        # keys as values, grad = -scale q and an output along q whose product with it is -E_p[e]
+        # a kernel's p_j (grad . v_j - grad . out) is the derivative of the entropy, -p_j (e_j - E_p[e]), if the values
+        # are the keys, grad is -scale q, and out is the vector along q for which grad . out is -E_p[e]
         n_groups, n_key_heads = q.shape[1] // k.shape[1], k.shape[1]
         # gradients of a quarter of the key heads are held at once, but of enough for all threads to have a head
         for_threads = torch.get_num_threads() * n_key_heads / (q.shape[0] * q.shape[1])
@@ -218,8 +219,8 @@ class EntropyScaledAttention(torch.autograd.Function):
 def centre_of_keys(k: Tensor, keys: Keys) -> Tensor | None:
     """The mean of each head's keys without padding, [B, G, 1, C] float32; None if `for_entropy` does not need it.
 
-    Subtracting the mean shifts all logits of a row equally, which changes neither weights nor entropy; so it needs no
-    gradient. In half precision it saves digits: a large common part of the keys would round away their differences.
+    Subtracting the mean shifts all logits of a row equally. That changes neither weights nor entropy, so the mean needs
+    no gradient. In half precision a large common part of the keys would round away their differences.
     """
     if k.device.type in ENTROPY_IN_FLOAT32 or k.dtype not in (torch.float16, torch.bfloat16):
         return None
@@ -231,7 +232,7 @@ def centre_of_keys(k: Tensor, keys: Keys) -> Tensor | None:
 
 
 def for_entropy(q: Tensor, k: Tensor, centre: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Queries and keys for the entropy pass: in at least float32 on a CPU, else minus the keys' centre if there is one.
+    """Queries and keys for the entropy pass: on a CPU at least float32; elsewhere the keys lose their centre, if any.
 
     On a CPU a pass in bfloat16 would cost an error of 7e-3 in beta and save no time. On a GPU the pass runs in the
     model's precision, with sums in float32. If logits have a standard deviation of 1 (of 3), the remaining error is at

@@ -71,11 +71,11 @@ class Operands:
     slope (t_j - t_i) = scale q_c k_c + constant, q_c = slope / scale, k_c = t_j - centre
 
     The centre is the coordinate of the middle row of a tile: slope times t_j itself would lose digits in float32.
-    One more channel is 1 in the keys and 0 in the queries. Its gradient is the rounded sum of a row's logit gradients,
-    which should be zero. `count_from_rows` uses it to move the gradient from the centre to the row's own coordinate;
-    otherwise the rounding error would be multiplied by the distance to the centre.
-    Coordinates shared by all heads take one channel. If every query head has its own, a key head carries a channel for
-    each of its query heads, and a query is zero in the channels of the other heads.
+    One more channel is 1 in the keys and 0 in the queries. The queries' gradient in it is the rounded sum of a row's
+    logit gradients, which should be zero. `count_from_rows` uses it to move the gradient from the centre to the row's
+    own coordinate; otherwise the rounding error would be multiplied by the distance to the centre.
+    Coordinates shared by all heads take one channel. If every query head has its own coordinates, a key head has a
+    channel for each of its query heads, and a query is zero in the channels of the other heads.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Operands:
                     start = end
 
     def rows_of_heads(self) -> list[int]:
-        """Query rows of a tile for each key head: all rows without a bias, else fewer the faster the bias falls."""
+        """The rows of a tile for each key head: all query rows without a bias, else fewer the faster the bias falls."""
         if self.linear is None:
             return [max(1, self.keys.n_queries)] * self.n_key_heads
         fewest, most = CENTRED_ROWS
@@ -189,7 +189,7 @@ class Operands:
         return {"q_BHQC": q, "k_BGKC": k, "v_BGKC": v, "scale": self.scale, "causal": block.causal, "mask": mask}
 
     def mask(self, tile: Tile) -> Tensor:
-        """What is added to the tile's logits, [1 or B, 1, rows, keys]: 0 where a key is visible, else -inf.
+        """The mask added to the tile's logits, [1 or B, 1, rows, keys]: 0 where a key is visible, else -inf.
 
         With a window and no padding or chunks, visibility depends on distance alone: all but a few tiles share a mask.
         """
@@ -212,7 +212,7 @@ class Operands:
         return t if t.shape[1] == 1 else t[:, heads]
 
     def own_channel(self, x_BHQC: Tensor) -> Tensor:
-        """A view of the channel of each query head's own coordinate, [B, heads / N, N, Q]; N coordinates a key head."""
+        """A view of the channel of each query head's own coordinate, [B, heads / N, N, Q]; N is `n_coordinates`."""
         n_batch, n_heads, n_queries, _ = x_BHQC.shape
         n = self.n_coordinates
         channels = x_BHQC[..., -n:].view(n_batch, n_heads // n, n, n_queries, n)
@@ -235,7 +235,7 @@ class Operands:
         return (self.centre(tile) - t_BHQ)[..., None].to(self.k.dtype)
 
     def shift(self, tile: Tile) -> Tensor | float:
-        """What to add to the kernels' log-sum-exps so that the bias counts from each row, not from the tile's centre.
+        """The shift of the kernels' log-sum-exps that makes the bias count from each row, not from the tile's centre.
 
         [B, heads, rows], or 0.0 without a linear bias.
         """
@@ -266,5 +266,5 @@ def summed_like(t: Tensor, grad_BHK: Tensor) -> Tensor:
 
 
 def ranges(n: int, size: int) -> Iterator[tuple[int, int]]:
-    """0..size, size..2 size, ... up to n."""
+    """The ranges 0..size, size..2 size, ... up to n."""
     return ((a, min(a + size, n)) for a in range(0, n, size))

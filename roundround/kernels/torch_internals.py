@@ -28,7 +28,7 @@ efficient_backward = torch.ops.aten._scaled_dot_product_efficient_attention_back
 
 
 def outside_compilation(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, which a compiled model calls without compiling it. The slow import of the compiler happens then."""
+    """Let a compiled model call the function uncompiled. Only that call imports the compiler, which is slow."""
 
     @functools.wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> T:
@@ -41,11 +41,11 @@ def outside_compilation(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def once_per_compilation(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, which runs once while a model is compiled; for messages and trials, which no graph can contain.
+    """Make the function run once while a model is compiled; for messages and trials, which no graph can contain.
 
-    Its arguments may not be tensors.
+    The arguments must not be tensors.
 
-    It sets what `torch.compiler.assume_constant_result` sets, which would import the compiler.
+    `torch.compiler.assume_constant_result` would set the same mark, but import the compiler.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
@@ -53,7 +53,7 @@ def once_per_compilation(function: Callable[P, T]) -> Callable[P, T]:
 
 @contextmanager
 def uncompiled(module: nn.Module) -> Iterator[bool]:
-    """Inside, the module and its parts run uncompiled; yields whether any of them is compiled."""
+    """Inside, the module and its parts run uncompiled; yields whether any of them was compiled."""
     kept = {part: part._compiled_call_impl for part in module.modules() if part._compiled_call_impl is not None}
     for part in kept:
         part._compiled_call_impl = None

@@ -24,8 +24,8 @@ from torch import Tensor
 from roundround.kernels.torch_internals import once_per_compilation
 
 N_BATCH, N_HEADS, N_KEY_HEADS, N_TOKENS = 2, 4, 2, 70  # grouped, more than a block of 64, no power of two
-# largest relative error (of norms) of the output and of each gradient. The bounds are far above rounding, which TF32
-# may do to 10 bits and which may add or remove keys of sparse rows, and far below the error of a wrong formula
+# largest relative error (of norms) of the output and of each gradient. The bounds are far below the error of a wrong
+# formula and far above rounding errors: TF32 may round to 10 bits, and rounding may add or remove keys of sparse rows
 BOUNDS = {torch.float32: (5e-3, 2e-2), torch.float16: (2e-2, 1e-1), torch.bfloat16: (5e-2, 3e-1)}
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -57,9 +57,9 @@ def passes(
 ) -> bool:
     """Whether `attend` agrees with `definition` on this device, gradients included; remembered for the process.
 
-    attend, definition: give [B, H, T, C] from queries, keys and values; the definition gets the inputs in float64.
-    variant: what else selects a different kernel, besides its name, device, dtype and number of channels.
-    instead: what runs if the kernel fails, for the message.
+    attend, definition: functions from queries, keys and values to [B, H, T, C]; `definition` gets float64 inputs.
+    variant: everything that selects a kernel besides the name, the device, the dtype and the number of channels.
+    instead: the end of the warning, which says what runs if the kernel fails.
     """
     key = (kernel, device, dtype, n_channels, *variant)
     if key not in outcomes:
@@ -87,7 +87,7 @@ def check(
     n_channels: int,
     n_tokens: int,
 ) -> None:
-    """Raises ArithmeticError if kernel and definition differ by more than `BOUNDS`, and any error of the kernel."""
+    """Raises ArithmeticError if kernel and definition differ by more than `BOUNDS`; the kernel may raise any error."""
     generator = torch.Generator().manual_seed(0)
     heads = (N_HEADS, N_KEY_HEADS, N_KEY_HEADS, N_HEADS)
     drawn = [torch.randn(N_BATCH, n, n_tokens, n_channels, generator=generator) for n in heads]

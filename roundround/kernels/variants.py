@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class FinalVariants:
-    """Base of the variants' bases: deriving a class from a variant marked `@final` raises TypeError.
+    """Base of the base classes of variants: deriving a class from a variant marked `@final` raises TypeError.
 
     Exports, checks and patches recognise a variant by its type, and would mistake a subclass for the variant itself.
     """

@@ -1,9 +1,8 @@
 """Attention whose weights are any function of a whole row of logits, on a CPU: whole_rows.cpp, compiled on first use.
 
-The normalisers keep the definition. It runs without a compiler, off the CPU, and for functions that `Kind` lacks.
-The source is compiled once on a machine and the library is kept in the user's own cache. It needs a C++17 compiler and
-no header of PyTorch or Python. It uses the OpenMP that PyTorch has loaded already, so it is linked without an OpenMP of
-its own.
+A normaliser's own definition runs where there is no compiler, on other devices, and for functions that `Kind` lacks.
+The source is compiled once on a machine by a C++17 compiler, without headers of PyTorch or Python. The compiled library
+is kept in the user's own cache. It uses the OpenMP that PyTorch has loaded already, so it is linked without an OpenMP.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 
@@ -42,7 +41,7 @@ from roundround.kernels.torch_internals import outside_compilation
 from roundround.kernels.trial import FallsBack
 
 FEWEST_QUERIES = 64  # the definition is as fast for fewer: a step of generation reads every key once
-FLOPS_OF_A_THREAD = 2e6  # a thread gets at least so much work
+FLOPS_OF_A_THREAD = 2e6  # the least work of a thread
 
 
 class Kind(IntEnum):
@@ -61,10 +60,10 @@ class Kind(IntEnum):
 class RowFunction:
     """How a normaliser turns the logits of a row into weights, in the form that whole_rows.cpp takes.
 
-    factor: multiplies all logits of a row, biases included. shift: for the sigmoid, what is subtracted from the logits;
-    for the softmax, the logit of a key whose value is zero. alpha: the alpha of entmax. All three broadcast to
-    [B, H, Q, 1] and get gradients, except the sigmoid's shift.
-    cap: the soft cap of the softmax; 0 for none. numbers: further numbers for the kind, by their names in `Call`.
+    factor: the number that multiplies all logits of a row, biases included. shift: for the sigmoid, the number that is
+    subtracted from the logits; for the softmax, the logit of a null key. alpha: the alpha of entmax. All three
+    broadcast to [B, H, Q, 1] and get gradients, except the sigmoid's shift.
+    cap: the soft cap of the softmax; 0 for none. numbers: the other numbers of `Call` that the kind needs, by name.
     coefficients: the coefficients of the adaptive temperature's polynomial, highest power first.
     """
 
@@ -78,7 +77,7 @@ class RowFunction:
 
 
 class Call(ctypes.Structure):
-    """whole_rows.cpp, `Call`: sizes, numbers and addresses."""
+    """The struct `Call` of whole_rows.cpp: sizes, numbers and addresses."""
 
     INTEGERS = "n_batch n_heads n_key_heads n_queries n_keys n_channels n_values kind causal window chunk n_threads k"
     INTEGERS += " n_coefficients n_coordinate_heads n_pieces"
@@ -109,7 +108,7 @@ def fits(q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
         return True
     if not bias.of_distance and not isinstance(bias, PiecewiseBias):
         return False
-    # positions grow by one from token to token: a distance is a difference of places
+    # positions must grow by one from token to token, because whole_rows.cpp takes distances from indices
     pos_BK = keys.k_pos_BK[:, :1] + torch.arange(keys.n_keys)
     of_queries = pos_BK[:, keys.n_keys - keys.n_queries :]
     return torch.equal(keys.k_pos_BK, pos_BK) and torch.equal(keys.q_pos_BQ, of_queries)
@@ -126,7 +125,7 @@ def attention(
     keys: Keys,
     bias: Bias | None,
 ) -> Tensor:
-    """Attention output [B, H, Q, C], memory linear in length, for inputs that `fits` accepts.
+    """Attention output [B, H, Q, C], with memory linear in length, for inputs that `fits` accepts.
 
     It computes in at least float32, whatever the precision of the queries. A row that sees nothing is zero. A row with
     a visible logit that is not finite is NaN.
@@ -155,12 +154,12 @@ def attention(
 
 
 class WholeRows(torch.autograd.Function):
-    """apply(q, k, v, *of the bias, factor, shift, alpha, function, scale, keys) gives [B, H, Q, C].
+    """apply(q, k, v, *of_bias, factor, shift, alpha, function, scale, keys) gives the output [B, H, Q, C].
 
-    The tensors of the bias are table, slopes, t_q, t_k, pieces, row_scale, knots; those that its type does not use are
-    None. The table [H, 2 K - 1] holds the bias for each key position minus query position, from 1 - K on. For a
-    `PiecewiseBias` it holds u instead, and pieces, knots and row_scale = 1 / span [B, Q] are given too. A `LinearBias`
-    gives slopes and coordinates. The forward pass saves four numbers for each row.
+    The tensors `of_bias` are table, slopes, t_q, t_k, pieces, row_scale, knots; those that the type of bias does not
+    use are None. The table [H, 2 K - 1] holds the bias at each key position minus query position, from 1 - K to K - 1.
+    For a `PiecewiseBias` it holds u instead, and pieces, knots and row_scale = 1 / span [B, Q] are given too. A
+    `LinearBias` gives slopes and coordinates. The forward pass saves four numbers for each row.
     """
 
     @staticmethod
@@ -210,7 +209,7 @@ SUMMED = {"d_table": 0, "d_pieces": 0, "d_row_scale": 1}  # the axis to sum over
 
 
 def call(name: str, tensors: list[Any], function: RowFunction, scale: float, keys: Keys, **results: Tensor) -> None:
-    """Call this function of whole_rows.cpp."""
+    """Call the function of this name in whole_rows.cpp."""
     q, k, v, table, slopes, t_q, t_k, pieces, row_scale, knots, factor, shift, alpha = tensors
     n_batch, n_heads, n_queries, n_channels = q.shape
     work = 4.0 * n_batch * n_heads * n_queries * keys.n_keys * n_channels
@@ -264,7 +263,7 @@ def library() -> ctypes.CDLL | None:
         # loading a file that a full disk or a loss of power has damaged would crash the process
         whole = (path for path in home.glob(f"{name}-*.so") if path.stem == f"{name}-{short_hash(path.read_bytes())}")
         return ctypes.CDLL(str(next(whole, None) or compiled(home, name)))
-    except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:  # ValueError: an open quote
+    except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:  # ValueError: an unclosed quote
         log = home / f"{name}.log"
         with contextlib.suppress(OSError):
             log.write_bytes(os.fsencode(f"{error}\n") + (getattr(error, "stderr", None) or b""))
@@ -282,7 +281,7 @@ def own_cache() -> Path:
     If neither is possible, it makes a temporary folder for this process alone.
     """
     places = [Path(os.environ.get("TMPDIR") or "/tmp", f"roundround-{os.getuid()}")]
-    with contextlib.suppress(OSError, RuntimeError):  # there is no current folder, or nobody's home is known
+    with contextlib.suppress(OSError, RuntimeError):  # no current folder, or the home is unknown
         places.insert(0, Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "roundround").absolute())
     for home in places:
         with contextlib.suppress(OSError):
@@ -308,9 +307,9 @@ def short_hash(content: bytes) -> str:
 
 
 def compiled(home: Path, name: str) -> Path:
-    """Compile to a temporary file and move it into place, so that the cache only ever holds complete files.
+    """Compile to a temporary file and move it into the cache, so that the cache holds only complete files.
 
-    This holds if several processes compile at once or one is killed. The file's name ends in the hash of its content.
+    Processes may compile at the same time or be killed. The file's name ends in the hash of its content.
     """
     compiler = shlex.split(os.environ.get("CXX", "")) or [shutil.which("c++") or shutil.which("g++") or "clang++"]
     with tempfile.TemporaryDirectory(dir=home, prefix=".compiling-", ignore_cleanup_errors=True) as folder:

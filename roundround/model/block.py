@@ -26,8 +26,8 @@ from roundround.softmax.base import AttentionSoftmax
 class Attention(nn.Module):
     """Grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245); parameters have Hugging Face's names.
 
-    qk_norm: normalises queries and keys, if given. gate: changes the output of attention before `o_proj`, if given.
-    bias: whether the four projections have biases.
+    qk_norm: the module that normalises queries and keys, or None. gate: the module that changes the output of attention
+    before `o_proj`, or None. bias: whether the four projections have biases.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Attention(nn.Module):
         keys: Keys,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """The layer's attention, [B, T, D]; `cache` holds the keys of the tokens before and stores the new keys.
+        """The layer's attention, [B, T, D]; `cache` holds the keys of earlier tokens and stores the new keys.
 
         With a cache, `keys` describes all tokens so far, without windows and chunks.
         """
@@ -118,7 +118,7 @@ class SquaredReLU(nn.Module):
 
 
 def mlp_of(kind: str, d_model: int, d_mlp: int, *, geglu: bool, bias: bool) -> nn.Module | None:
-    """`gated` or `relu_squared`; None for `d_mlp` 0. Raises ValueError for another kind, or for GeGLU without gates."""
+    """The MLP, `gated` or `relu_squared`; None for `d_mlp` 0. Raises ValueError for other kinds or an ungated GeGLU."""
     if kind not in ("gated", "relu_squared"):
         raise ValueError(f"mlp={kind} must be gated or relu_squared")
     if kind == "relu_squared" and geglu:
@@ -184,11 +184,11 @@ class LayerKind:
     """The parts and sizes of one kind of layer.
 
     Layers with the same `make_encoding` and the same sizes share one instance of their encoding, unless the encoding
-    sets `per_layer`. `make_qk_norm` and `make_gate` None: the layer has no such part.
-    window: the largest number of tokens that a query sees, itself included; None for all. chunk: a query sees only its
-    own chunk of `chunk` tokens; None for all.
-    n_key_heads, head_dim: None for the model's. theta: the base of RoPE if the encoding sets none; None is 10,000.
-    logit_scale: the factor of q . k; None is 1 / sqrt(head_dim).
+    sets `per_layer`. If `make_qk_norm` or `make_gate` is None, the layer has no such part.
+    window: the largest number of tokens that a query sees, itself included; None for all. chunk: the number of tokens
+    in a chunk, if a query sees only its own chunk; None for all.
+    n_key_heads, head_dim: the layer's own sizes; None for the model's. theta: the base of RoPE if the encoding sets
+    none; None is 10,000. logit_scale: the factor of q . k; None is 1 / sqrt(head_dim).
     """
 
     make_encoding: Callable[[AttentionShape], PositionalEncoding]
@@ -215,7 +215,7 @@ def order_of_layers(
 ) -> list[str]:
     """The kind of each layer: `order` repeated, except that `last`, if given, is the kind of the last layer.
 
-    Raises ValueError if a name is no kind, if a kind has no layer, and, with `whole`, if the length of the order does
+    Raises ValueError if a name is no kind, if a kind has no layer, or, with `whole`, if the length of the order does
     not divide the number of layers.
     """
     unknown = [name for name in (*order, last) if name not in (*kinds, None)]

@@ -22,7 +22,7 @@ from roundround.kernels.precision import wide_dtype
 class LayerCache:
     """The keys and values of one layer that a later query may see, and what its encoding carries from call to call.
 
-    window, chunk: how far a query of the layer sees, as in `LayerKind`; None for all tokens.
+    window, chunk: the number of tokens in the layer's window and in its chunks, as in `LayerKind`; None for all tokens.
 
     Buffers have 50% spare room, so that a new token is only copied in and memory stays linear in length.
     """
@@ -38,8 +38,8 @@ class LayerCache:
         self.k_norm: float | None = 0.0  # an upper bound of the norm of all keys together; None if unknown
 
     def first_kept(self) -> int:
-        """The first token that the next query may see, in any text if chunks begin after padding."""
-        if self.chunk is not None and not self.padded:  # a window within the chunk drops none
+        """The first token that the next query may see; if chunks begin after padding, in any text of the batch."""
+        if self.chunk is not None and not self.padded:  # a window within the chunk drops no keys
             return self.n_read // self.chunk * self.chunk
         reach = self.window if self.chunk is None else self.chunk
         return 0 if reach is None else max(self.first, self.n_read - reach + 1)  # dropped keys stay dropped
@@ -49,7 +49,7 @@ class LayerCache:
         first, n_new = self.first_kept(), k_BGTC.shape[2]
         start, end = self.start + first - self.first, self.start + self.n_read - self.first
         new = [k_BGTC, v_BGTC]
-        of_new = norm_on_cpu(k_BGTC)  # a new token need not read all keys before it: `fused.all_logits_finite`
+        of_new = norm_on_cpu(k_BGTC)  # so that a new token need not read all earlier keys: `fused.all_logits_finite`
         self.k_norm = None if of_new is None or self.k_norm is None else math.hypot(self.k_norm, of_new)
         if self.buffers and end + n_new <= self.buffers[0].shape[2] and not torch.is_grad_enabled():
             for buffer, x_BGTC in zip(self.buffers, new, strict=True):
@@ -67,7 +67,7 @@ class LayerCache:
         return k_BGKC, v_BGKC
 
     def narrowed(self, keys: Keys) -> Keys:
-        """The keys that `extend` returned, for cached and new tokens."""
+        """The `Keys` of the kept keys, which `extend` returned, from the `Keys` of all cached and new tokens."""
         kept = keys.within(None, self.chunk).since(self.first).within(self.window)
         return replace(kept, k_norm=self.k_norm)
 
@@ -87,7 +87,7 @@ class LayerCache:
 
 
 def norm_on_cpu(k_BGKC: Tensor) -> float | None:
-    """The norm of all keys together; None if the device is no CPU, because reading a number would wait for it."""
+    """The norm of all keys together; None if they are not on a CPU: reading a number would wait for the device."""
     if k_BGKC.device.type != "cpu":
         return None
     return float(torch.linalg.vector_norm(k_BGKC.detach(), dtype=wide_dtype(k_BGKC.dtype)))
@@ -97,24 +97,24 @@ def norm_on_cpu(k_BGKC: Tensor) -> float | None:
 class Cache:
     """The cache that `Decoder.hidden` reads and extends: a `LayerCache` for each layer, and all tokens' positions.
 
-    length: the tokens that the text will have in all, prompt included; None if unknown. Encodings that depend on the
-    text's length (see `PositionalEncoding.prepare_part`) read it here, so that no logit depends on how the text is
-    split into calls.
+    length: the number of tokens that the text will have in all, prompt included; None if unknown. Encodings that depend
+    on the text's length (see `PositionalEncoding.prepare_part`) read it here, so that no logit depends on how the text
+    is split into calls.
     """
 
     def __init__(self, layers: Sequence[LayerCache], *, length: int | None = None) -> None:
         self.layers, self.length = list(layers), length
         self.valid_BN: Tensor | None = None  # None if no token is padding
-        self.pos_BN: dict[int, Tensor] = {}  # by the number of the encoding
+        self.pos_BN: dict[int, Tensor] = {}  # by the index of the encoding
 
     @property
     def n_read(self) -> int:
-        """Tokens so far, padding included."""
+        """The number of tokens so far, padding included."""
         return self.layers[0].n_read
 
     @property
     def n_texts(self) -> int | None:
-        """Texts of the batch; None before the first call."""
+        """The number of texts in the batch; None before the first call."""
         buffers = self.layers[0].buffers
         return len(buffers[0]) if buffers else None
 
@@ -124,7 +124,7 @@ class Cache:
         return sum(buffer.nbytes for layer in self.layers for buffer in layer.buffers)
 
     def place(self, tokens_BT: Tensor, pos_BT: Tensor | None, valid_BT: Tensor | None) -> Tensor:
-        """Positions [1 or B, T] of new tokens: `pos_BT`, else the next positions. The cache records padding."""
+        """Record the padding of new tokens; returns their positions [1 or B, T]: `pos_BT`, or if None the next ones."""
         (n_texts, n_new), device = tokens_BT.shape, tokens_BT.device
         if valid_BT is not None or self.valid_BN is not None:
             every = torch.ones(n_texts, 1, dtype=torch.bool, device=device)
@@ -140,7 +140,7 @@ class Cache:
         return (self.valid_BN.cumsum(-1) - 1).clamp(min=0)[:, -n_new:]
 
     def keys(self, encoding: int, new: Keys) -> Keys:
-        """The `Keys` of all tokens for the encoding of this number, from the `Keys` of the new tokens."""
+        """The `Keys` of all tokens for the encoding with this index, from the `Keys` of the new tokens."""
         if (before := self.pos_BN.get(encoding)) is not None:
             n_rows = max(len(before), len(new.q_pos_BQ))
             rows = [pos.expand(n_rows, -1) for pos in (before, new.q_pos_BQ)]

@@ -30,7 +30,7 @@ LOGITS_AT_ONCE_ON_CPU = 2**21  # 8 MiB stay in the cache and in the allocator's 
 
 @final
 class Decoder(nn.Module):
-    """Llama's decoder with any positional encoding and any normaliser in each kind of layer; Gemma's by some switches.
+    """Llama's decoder, or Gemma's by some switches, with any positional encoding and normaliser in each kind of layer.
 
     h <- h + attention(norm(h)); h <- h + mlp(norm(h)); logits = W norm(h)
 
@@ -39,9 +39,9 @@ class Decoder(nn.Module):
     `kinds`: the kinds of the layers, repeated if there are more layers. `train_length`: the training context in tokens.
     `head_dim` None is d_model / n_heads. `d_mlp` 0 leaves the MLPs out: h <- h + attention(norm(h)) is then a whole
     layer. `mlp` is `gated` or `relu_squared`. `norms`: the positions of a layer's norms, see `Block`. `attention_bias`:
-    biases in the four projections. `other_biases`: biases in the MLPs and in an untied output matrix.
-    `embedding_norm`: an RMSNorm after the embeddings. `logit_cap` c makes logits c z / sqrt(z^2 + c^2).
-    `zero_init`: see `initialise`.
+    whether the four projections have biases. `other_biases`: whether the MLPs and an untied output matrix have biases.
+    `embedding_norm`: whether an RMSNorm follows the embeddings. `logit_cap`: the c in logits c z / sqrt(z^2 + c^2), or
+    None for logits z. `zero_init`: see `initialise`.
     """
 
     is_patched = False  # whether a `Patch` has replaced a normaliser or an encoding
@@ -72,7 +72,7 @@ class Decoder(nn.Module):
         zero_init: bool = False,
         shard_layer: Callable[[Block], object] | None = None,
     ) -> None:
-        """`shard_layer` may reduce a layer to this process's share of its parameters, before the next layer is made."""
+        """`shard_layer` gets each layer when it is made, and may reduce it to this process's share of parameters."""
         super().__init__()
         if logit_cap is not None and not logit_cap > 0:
             raise ValueError(f"logit_cap={logit_cap} must be above 0, or null for no cap")
@@ -81,7 +81,7 @@ class Decoder(nn.Module):
             shape_of(kind, layer, d_model, n_heads, n_key_heads, head_dim, train_length)
             for layer, kind in enumerate(self.kinds)
         ]
-        seed = int(torch.randint(2**62, (), device="cpu"))  # drawn first: what a variant draws moves no other weight
+        seed = int(torch.randint(2**62, (), device="cpu"))  # drawn first: no variant's draws change other weights
         self.embedding_scale = math.sqrt(d_model) if scaled_embeddings else None
         self.activation_checkpointing = False  # True: a layer's backward pass computes its activations again
         self.embed_tokens = nn.Embedding(n_vocab, d_model)
@@ -114,7 +114,7 @@ class Decoder(nn.Module):
 
     @property
     def all_encodings(self) -> list[PositionalEncoding]:
-        """Every instance once; `encoding_of_layer` has, for each layer, the index in this list."""
+        """Every encoding once; `encoding_of_layer` holds, for each layer, the index in this list."""
         return cast("list[PositionalEncoding]", list(self.encodings))
 
     @property
@@ -163,7 +163,7 @@ class Decoder(nn.Module):
         """Logits [B, T, V] of the next token, or, given targets, the loss of each target in nats, [B, T].
 
         Where `scored_BT` is False the loss is 0 and no logits are computed; None scores all targets. `step` is the
-        optimizer step in training and None otherwise. If it is None and the encoding draws positions
+        optimizer step in training and None otherwise. If `step` is None and an encoding draws positions
         (`PositionalEncoding.draws`), the loss is the mean over the draws. `ends_BT` and `cache` are as in `hidden`.
         """
         if targets_BT is not None and step is None and cache is None:
@@ -197,7 +197,7 @@ class Decoder(nn.Module):
 
         `valid_BT` is False for padding, which no token sees and which is not counted. `ends_BT` is True at the last
         token of a document: documents do not see each other, and positions begin at 0 in each. `ends_BT` excludes
-        `pos_BT` and `valid_BT`. `cache` (`empty_cache`) holds the tokens before these, and is extended by these.
+        `pos_BT` and `valid_BT`. `cache` (`empty_cache`) holds the tokens before these; the call adds these.
         """
         encodings = self.all_encodings
         if cache is not None:
@@ -207,7 +207,7 @@ class Decoder(nn.Module):
                     "(several documents)"
                 )
             pos_BT, valid_BT = cache.place(tokens_BT, pos_BT, valid_BT), None
-        keys = self.keys(tokens_BT, step, pos_BT, valid_BT, ends_BT)  # of each encoding
+        keys = self.keys(tokens_BT, step, pos_BT, valid_BT, ends_BT)  # one for each encoding
         x_BTD = self.embed_tokens(tokens_BT)
         if self.embedding_scale is not None:
             x_BTD = x_BTD * self.embedding_scale
@@ -238,7 +238,7 @@ class Decoder(nn.Module):
         return out
 
     def empty_cache(self, *, length: int | None = None) -> Cache:
-        """An empty cache for `hidden`. length: the tokens that the text will have in all; None if unknown.
+        """An empty cache for `hidden`. length: the number of tokens that the text will have in all; None if unknown.
 
         Raises ValueError if an encoding does not support a cache.
         """
@@ -265,7 +265,7 @@ class Decoder(nn.Module):
         valid_BT: Tensor | None,
         ends_BT: Tensor | None,
     ) -> list[Keys]:
-        """The positions of the tokens for each encoding, and which token sees which, without windows and chunks."""
+        """For each encoding, the positions of the tokens and which token sees which, without windows and chunks."""
         made: dict[int | None, Keys] = {}
         for own in self.leaders:
             encoding = self.all_encodings[own]
@@ -280,7 +280,7 @@ class Decoder(nn.Module):
         return self.capped(F.linear(x_BTD, self.embed_tokens.weight) if self.lm_head is None else self.lm_head(x_BTD))
 
     def capped(self, logits: Tensor) -> Tensor:
-        """c z / sqrt(z^2 + c^2), in at least float32, where there is a cap c; Gemma 2's is c tanh(z / c)."""
+        """The logits z; with a cap c, c z / sqrt(z^2 + c^2) in at least float32. Gemma 2 uses c tanh(z / c) instead."""
         if self.logit_cap is None:
             return logits
         z = at_least_float32(logits)
@@ -308,9 +308,9 @@ class Decoder(nn.Module):
     def initialise(self, initializer_range: float, generator: torch.Generator) -> None:
         """Normal weights; the matrices that write to the residual stream are smaller by sqrt(2 n_layers), as in GPT-2.
 
-        With `zero_init` those, the output matrix and all biases begin at 0, embeddings have a standard deviation of 1
-        and other matrices one of sqrt(0.33 / columns), as in modded-nanogpt; `initializer_range` is not read. Encodings
-        and normalisers have initialised their own.
+        With `zero_init`, as in modded-nanogpt, those matrices, the output matrix and all biases begin at 0. Embeddings
+        then have a standard deviation of 1, other matrices one of sqrt(0.33 / columns), and `initializer_range` is not
+        read. Encodings and normalisers have already initialised their own parameters.
         """
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding) and not belongs_to_a_variant(name):
@@ -391,9 +391,9 @@ def is_sharded(parameter: Tensor) -> bool:
 
 @torch.no_grad()
 def fill(parameter: Tensor, whole: Any) -> None:
-    """Copy values into a parameter, or into this process's rows of it, from a whole tensor or a slice of a file.
+    """Copy `whole`, a tensor or a slice of a file, into a parameter; into a sharded one only this process's rows.
 
-    Each rank holds a block of ceil(n / ranks) rows; the last ranks hold fewer or none.
+    Each rank holds a block of ceil(n / ranks) of the n rows; the last ranks hold fewer or none.
     """
     if not is_sharded(parameter):
         parameter.copy_(whole[...])

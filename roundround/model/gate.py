@@ -25,8 +25,8 @@ MIN_SQUARED_NORM = 1e-8  # least squared norm of the value to which a row's outp
 class OutputGate(FinalVariants, nn.Module):
     """Base of modules that change the output of attention before `o_proj`.
 
-    A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer, that defines `forward`.
-    Its matrices (`nn.Linear`) are initialised as the decoder's are.
+    A variant is one final class with `__init__(self, shape, *, tunables)` and `forward`; each layer has one instance.
+    The variant's matrices (`nn.Linear`) are initialised as the decoder's are.
     """
 
     def __init__(self, shape: AttentionShape) -> None:
@@ -40,14 +40,14 @@ class OutputGate(FinalVariants, nn.Module):
 
 @final
 class InputGate(OutputGate):
-    """Lets each token scale what its heads bring, by a number that it reads off its own input.
+    """Multiplies the output of each head, or of each channel, by a number computed from the token's own input.
 
     y <- y f(W x)
 
     Qiu et al. 2025, arXiv:2505.06708 (f the sigmoid).
 
-    `per` is `head`, a number a head, or `channel`, a number for each of its channels. `activation` is `sigmoid` or
-    `softplus`. `bias` adds one to W x, from 0.
+    `per` is `head` for one number a head, or `channel` for one number a channel of each head. `activation`, f, is
+    `sigmoid` or `softplus`. With `bias`, a bias that starts at 0 is added to W x.
     """
 
     def __init__(self, shape: AttentionShape, *, per: str, activation: str, bias: bool) -> None:
@@ -68,13 +68,13 @@ class InputGate(OutputGate):
 
 @final
 class ExclusiveSelfAttention(OutputGate):
-    """Takes away what of a head's output lies along the token's own value, which the residual stream has already.
+    """Removes the part of a head's output along the token's own value, which the residual stream already contains.
 
     y <- y - a (y . v) v / max(|v|^2, 1e-8)
 
     XSA, arXiv:2603.09078.
 
-    `a` is 1, or, where it is `learned`, the tanh of a number of each head that starts at 0.
+    a is 1. With `learned`, a is the tanh of a parameter that each head has and that starts at 0.
     """
 
     def __init__(self, shape: AttentionShape, *, learned: bool) -> None:

@@ -21,7 +21,7 @@ from roundround.kernels.variants import FinalVariants
 class QueryKeyNorm(FinalVariants, nn.Module):
     """Base of modules that normalise queries and keys, before the rotation, or after it if `after_rotation`.
 
-    A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer.
+    A variant is one final class with `__init__(self, shape, *, tunables)`; each layer has one instance.
     """
 
     after_rotation: bool = False
@@ -47,8 +47,9 @@ class RMSQueryKeyNorm(QueryKeyNorm):
 
     Dehghani et al. 2023, arXiv:2302.05442 (QK-norm); Gemma Team 2025, arXiv:2503.19786.
 
-    `gain` learns g for each channel, from 1; without it g is 1. `across_heads` takes the mean over the channels of all
-    heads, as OLMo 2 and 3 do, and has a gain for each. `values` normalises values too, without a gain, as Gemma 4 does.
+    With `gain`, g is learned for each channel and starts at 1; otherwise g is 1. With `across_heads`, the mean is over
+    the channels of all heads, as in OLMo 2 and 3. With `values`, values are normalised too, without a gain, as in
+    Gemma 4.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class L2QueryKeyNorm(QueryKeyNorm):
 
     Henry et al. 2020, arXiv:2010.04245.
 
-    `start` null is log2(L^2 - L), L the training context length, as in the paper.
+    `start` is the initial g; null means log2(L^2 - L), as in the paper, where L is the training context length.
     """
 
     def __init__(self, shape: AttentionShape, *, start: float | None) -> None:
@@ -90,5 +91,5 @@ class L2QueryKeyNorm(QueryKeyNorm):
 
     def forward(self, q_BHTC: Tensor, k_BGTC: Tensor) -> tuple[Tensor, Tensor]:
         q_BHTC, k_BGTC = nn.functional.normalize(q_BHTC, dim=-1), nn.functional.normalize(k_BGTC, dim=-1)
-        g_H11 = at_least_float32(self.g)[:, None, None] / self.shape.scale  # which multiplies the logit afterwards
+        g_H11 = at_least_float32(self.g)[:, None, None] / self.shape.scale  # the scale multiplies the logit afterwards
         return (q_BHTC * g_H11).to(q_BHTC.dtype), k_BGTC

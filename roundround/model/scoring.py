@@ -2,9 +2,9 @@
 
 Under greedy decoding an answer is fully right if and only if each of its tokens has the largest logit given the right
 tokens before it. So one forward pass of the whole example decides. If positions are drawn, an example counts as the
-mean over its draws; each draw is greedy decoding at the positions drawn for the whole example.
+mean over its draws; each draw is scored as greedy decoding at the positions drawn for the whole example.
 
-Shapes: B windows, texts or examples, T targets, N some of them, S scored ones, D model width, V vocabulary.
+Shapes: B windows, texts or examples, T targets, N some targets, S scored targets, D model width, V vocabulary.
 
 Tested by tests/model/test_scoring.py and tests/training/test_task_runs.py.
 """
@@ -52,7 +52,7 @@ class Share:
 
 def nats_of(logits_BNV: Tensor, targets_BN: Tensor) -> Tensor:
     """The loss of each target, [B, N], in float32, or in float64 for float64 logits."""
-    # classes last: with classes in the middle they are added one by one, too low by 4e-4 nats at 262,144
+    # classes are the last axis: as a middle axis they are added one by one, too low by 4e-4 nats at 262,144 classes
     logits_RV = at_least_float32(logits_BNV).flatten(0, 1)
     return F.cross_entropy(logits_RV, targets_BN.flatten(), reduction="none").view_as(targets_BN)
 
@@ -65,7 +65,7 @@ def perplexity(token_loss: float) -> float:
 class PositionLoss:
     """Summed loss in nats and number of targets at each position, float64.
 
-    joint_sum, n_joints: the same for tokens that join documents, if they are counted separately.
+    joint_sum, n_joints: the summed loss at joints (targets that join documents) and their number, if kept separately.
     """
 
     def __init__(self, n_positions: int) -> None:
@@ -86,7 +86,7 @@ class PositionLoss:
         self.count_T[:n] += target_BT.sum(0)
 
     def add_all(self, others: Iterable[PositionLoss]) -> None:
-        """Add the sums of others."""
+        """Add the sums and numbers of other instances."""
         for other in others:
             self.sum_T[: len(other.sum_T)] += other.sum_T
             self.count_T[: len(other.sum_T)] += other.count_T
@@ -99,7 +99,7 @@ class PositionLoss:
 
     @property
     def n_scored(self) -> int:
-        """Targets and joints."""
+        """The number of targets and joints."""
         return self.n_targets + self.n_joints
 
     def token_loss(self, first: int = 0, last: int | None = None) -> float:
@@ -133,7 +133,7 @@ def n_targets(loss: PositionLoss, first: int = 0, last: int | None = None) -> in
 def bins(loss: PositionLoss, first: int = 64) -> list[tuple[int, int]]:
     """Ranges [a, b) of positions, whose ends double from `first` up to the length: (0, 64), (64, 128), (128, 256), ...
 
-    Each is merged with the next ones until it has FEWEST targets; the rest goes to the last.
+    Each range is merged with the next ones until it has FEWEST targets; targets that remain go to the last range.
     """
     longest = len(loss.sum_T)
     ends, found = [min(first, longest)], list[tuple[int, int]]()
@@ -162,10 +162,10 @@ def score(
 ) -> PositionLoss:
     """Score windows [N, T + 1] of token ids (T inputs and, shifted by one, T targets), `batch` windows at a time.
 
-    `model(tokens_BT, targets_BT=...)` gives the loss in nats of each target, as `Decoder` does. scored: which targets
-    of some windows count, [n, T] (None: all). joints: which targets join documents, [n, T]; their losses are summed
-    separately (None: with all others). separator: the token that ends a document, for a `Decoder` in which documents
-    do not see each other (None: they do).
+    `model(tokens_BT, targets_BT=...)` gives the loss in nats of each target, as `Decoder` does. scored: a function of
+    rows of `windows` that is True at the targets that count, [n, T] (None: all). joints: the same, True at the targets
+    that join documents; their losses are summed separately (None: with all others). separator: the token that ends a
+    document, for a `Decoder` in which documents do not see each other (None: they do).
     """
     was_training = model.training
     model.eval()
@@ -182,18 +182,18 @@ def score(
 
 
 COUNTED = (
-    *("examples", "exact", "output", "with_output", "targets", "hits", "nats"),  # over all that were drawn
-    # over the distinct ones, of how often each was drawn (times), its hits and its targets
+    *("examples", "exact", "output", "with_output", "targets", "hits", "nats"),  # over all drawn examples
+    # over the distinct examples: how often each was drawn (times), its hits and its targets
     *("distinct", "times_squared", "hits_squared", "hits_by_targets", "targets_squared"),
 )
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # tokens, targets, scored, output [B, T], times [B]
 
 
 class AnswerScores:
-    """Sums over examples, [len(COUNTED)], float64: they add up over batches and processes.
+    """Sums over examples, [len(COUNTED)], float64, which add up over batches and processes.
 
     An example that was drawn several times is one observation with that weight. For written answers, `targets` counts
-    the references of an example, `hits` the references that were found, and `exact` is whether all were found.
+    the references of an example, `hits` counts the references that were found, and `exact` says whether all were found.
     """
 
     def __init__(self, sums: Tensor | None = None, *, written: bool = False) -> None:
@@ -221,10 +221,10 @@ class AnswerScores:
         return int(self["distinct"])
 
     def values(self) -> dict[str, float]:
-        """Shares of scored targets and of whole examples that are right; the loss per token is per scored target.
+        """The share of scored targets and of whole examples that are right, and the loss in nats per scored target.
 
-        `output_match` is the share of examples whose output is right, given the right tokens before it. For
-        written answers: the shares of examples with all references, and of the references.
+        `output_match` is the share of right outputs among the examples with an output, given the right tokens before
+        it. For written answers: the share of examples with all references found, and the share of references found.
         """
         if self.written:
             shares = {"exact_match": self["exact"] / self["examples"]}

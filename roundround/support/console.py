@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 WIDE = 10_000  # characters: the width used for a file or a pipe, which has none of its own
 UNBROKEN = 30  # a cell of at most this many characters stays on one line; a number with its interval has fewer
 NARROWEST = 20  # characters: the least width of a column of sentences
-# a verb and the words after it, up to the first word of prose: in small letters, or after a sign that ends a clause
+# a verb and the words after it, up to the first word of prose: one in small letters, or one after the end of a clause
 COMMAND = re.compile(r"roundround [a-z-]+((?<![.,;:]) (-\S+ |(?=\S*([^a-z\s.,;:]|\.\w)))('[^']*'|[^\s'])+)*")
 
 
@@ -75,7 +75,9 @@ def print_table(
     """Print tables on standard error or standard output. In a pipe or a file they have their full width.
 
     On a narrow terminal columns are left out, in the order of `first_to_leave`, until the others fit. A line below
-    names the missing columns, and `see`, a setting that shows all, such as format=markdown.
+    names the missing columns.
+
+    see: a setting that shows all columns, such as format=markdown, for that line; empty for none.
     """
     if quiet:
         return
@@ -107,7 +109,7 @@ def print_table(
 
 
 def least(table: Table) -> int:
-    """The width that a table needs."""
+    """The least width that a table needs."""
     from rich.console import Console
 
     return Console(width=WIDE).measure(table).minimum
@@ -190,10 +192,9 @@ class Stream(io.FileIO):
 
 
 def open_streams() -> None:
-    """Replace standard output and standard error by `Stream`s. If one of the standard streams is closed, it gets the
-    null device.
+    """Replace standard output and standard error by `Stream`s, and open the null device for closed standard streams.
 
-    Otherwise the next file to be opened would get its number, and libraries would print into this file.
+    Otherwise the next file to be opened would get the number of a closed stream, and libraries would print into it.
     """
     for number in range(3):
         try:

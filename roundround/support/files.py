@@ -56,7 +56,7 @@ def write_records(path: Path, records: list[dict[str, Any]]) -> None:
 
 
 def parse_json(text: str, **hooks: Any) -> Any:
-    """The value of a json text. Raises ValueError if Python cannot read it, also if it is nested too deeply.
+    """The value of a json text. Raises ValueError if the text is not json or is nested too deeply.
 
     hooks: keyword arguments of `json.loads`.
     """
@@ -67,7 +67,7 @@ def parse_json(text: str, **hooks: Any) -> Any:
 
 
 def home_expanded(path: str, option: str) -> Path:
-    """The path with `~` and `~user` replaced. Raises UserError, which names the option, for an address."""
+    """The path with `~` and `~user` replaced. Raises UserError, which names the option, if the path is an address."""
     if ADDRESS.match(path):
         raise UserError(f"{option} is an address; give a file or folder of this machine")
     return Path(path).expanduser()
@@ -102,7 +102,7 @@ def flush_folder(path: Path) -> None:
 
 
 def usual_mode(path: Path | str) -> None:
-    """Give a file the permissions of the umask; files of tempfile and safetensors are readable only by their owner."""
+    """Give a file the permissions that the umask leaves; tempfile and safetensors make files for their owner only."""
     mask = os.umask(0o022)  # the umask can only be read by setting it
     os.umask(mask)
     os.chmod(path, 0o666 & ~mask)

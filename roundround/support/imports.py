@@ -16,7 +16,7 @@ from pathlib import Path
 class ImportStatement:
     """`from origin import a, b`, or `import a.b`, whose origin is "".
 
-    at_import: whether it runs when its module is imported, so neither in a function nor only for type checkers.
+    at_import: whether the statement runs when its module is imported; False in functions and under TYPE_CHECKING.
     """
 
     node: ast.Import | ast.ImportFrom
@@ -30,7 +30,7 @@ class ImportStatement:
 
 
 def import_statements(source: str | bytes, package: str | None = None) -> Iterator[ImportStatement]:
-    """The import statements of a source, also those in functions.
+    """The import statements of a source, including those in functions.
 
     package: the package of the module, from which relative names are resolved; None leaves their dots. Raises
     SyntaxError or ValueError if the text is not Python.

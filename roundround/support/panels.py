@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-MOST = 1e100  # larger values, as of a run that diverged, are not drawn; tables show them
+MOST = 1e100  # larger values, such as those of a run that diverged, are not drawn; tables show them
 Ends = tuple[float | None, float | None]
 
 
@@ -25,11 +25,11 @@ def numbers(values: Iterable[float | None]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A line through points, or the points alone; an unknown number is NaN.
+    """A line through points, or with `points` the points alone; an unknown number is NaN.
 
     low, high: the ends of an interval at each x, drawn as a band; empty for no band. style: the number that selects
-    colour, dashes and marker; None to number the curves automatically. reference: whether it is a thin grey line for
-    comparison.
+    colour, dashes and marker; None to number the curves automatically. reference: whether the curve is a thin grey line
+    for comparison.
     """
 
     name: str
@@ -57,8 +57,8 @@ class Panel:
     """Curves in one pair of axes. An axis is logarithmic if its name is in `log`, such as "xy".
 
     possible: the least and the largest value that y can have; bands are cut there. whole: whether the y axis shows the
-    whole range `possible`. widened: whether the y axis spans at least a tenth of the values, because smaller
-    differences are noise. x_ticks: the x values to label, if they are few. note: what a reader of the bands must know.
+    whole range `possible`. widened: whether the y axis spans at least a tenth of its middle value, because smaller
+    differences are noise. x_ticks: the x values to label, if they are few. note: a text about curves and bands.
     """
 
     x_label: str
@@ -97,7 +97,7 @@ class Panel:
 
 
 def drawable(values: NDArray[np.float64], log: bool) -> NDArray[np.bool_]:
-    """Which values an axis can show: so bounded that their squares and ratios are finite, and positive if `log`."""
+    """True at the values that an axis can show: their squares and ratios are finite, and if `log` they are positive."""
     return (np.abs(values) <= MOST) & ((values >= 1 / MOST) if log else True)
 
 
@@ -105,7 +105,7 @@ def drawable(values: NDArray[np.float64], log: bool) -> NDArray[np.bool_]:
 class HeatMap:
     """A panel of coloured cells, with the first row at the top.
 
-    most: the value of the darkest colour; None for the largest value. label: what the colours mean, with the unit.
+    most: the value of the darkest colour; None for the largest value. label: the meaning of the colours, with the unit.
     x_names, y_names: the names of columns and rows. texts: the texts of the cells; values are then from 0 to 1.
     """
 
@@ -125,8 +125,8 @@ class HeatMap:
 class Drawing:
     """A figure: panels under one name, with one title above them.
 
-    section: the part of a page that shows it. note: the data that it was measured on. In all its panels, curves without
-    a style of their own get the same style if they have the same name, and different styles otherwise.
+    section: the section of a page that shows the drawing. note: a text about the data that is drawn. In all panels,
+    curves without a style get the same style if they have the same name, and different styles otherwise.
     """
 
     name: str
