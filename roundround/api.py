@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 
 
 class Loaded(NamedTuple):
-    """A decoder trained here, in evaluation mode on the CPU, and its tokenizer.
+    """The decoder of a training run, in evaluation mode on the CPU, and its tokenizer.
 
-    `model(tokens_BT)` gives logits [B, T, V]. `tokenizer.encode(text)` gives token ids, `tokenizer.decode(ids)` text.
+    `model(tokens_BT)` gives logits [B, T, V]. `tokenizer.encode(text)` gives token ids, and `tokenizer.decode(ids)`
+    gives text.
     """
 
     model: Decoder
@@ -54,10 +55,10 @@ def load(
 ) -> Loaded:
     """The model and tokenizer of a training run.
 
-    run: what `rr.train` or `rr.run` returns, a directory, or `last` for the latest finished training under `outputs`.
-    checkpoint: best, last or step-00000100. trust: allow classes from outside roundround that the run names; the folder
-    of their modules, or the copy that the run kept (`RUN/variants`), must be on `sys.path`. Raises UserError if there
-    is no such run.
+    run: the result of `rr.train` or `rr.run`, a directory, or `last` for the latest finished training under `outputs`.
+    checkpoint: best, last, or a step such as step-00000100. trust: whether the run may name classes from outside
+    roundround; the folder of their modules, or the run's copy of it (`RUN/variants`), must be on `sys.path`. Raises
+    UserError if there is no such run.
 
         model, tokenizer = rr.load("last")
     """
@@ -71,12 +72,13 @@ def load(
 def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
     """The attention weights of every head over one text.
 
-    model, tokenizer: what `load` returns, or a Hugging Face decoder (patched or not) and its tokenizer. A first token
-    such as <bos>, if the model has one, is put before the text. Returns `AttentionWeights`: `weights[layer][head]` is
-    [Q, K], on the CPU and in at least float32, 0 if the query does not see the key; `weights[layer]` is [H, Q, K];
-    `weights.words` has the tokens. Rows sum to 1, except for normalisers that leave weight out (sigmoid, sinks). Memory
-    is L x H x T x T numbers. Raises UserError for a text that the tokenizer cannot read, or weights that do not fit
-    into memory.
+    model, tokenizer: the model and tokenizer from `load`, or a Hugging Face decoder (patched or not) and its tokenizer.
+    If the model has a first token, such as <bos>, it is put before the text.
+
+    Returns `AttentionWeights`, on the CPU and in at least float32: `weights[layer]` is [H, Q, K], and
+    `weights[layer][head]` is [Q, K], with 0 where the query does not see the key. `weights.words` has the tokens as
+    text. Rows sum to 1, except for normalisers that leave weight out (sigmoid, sinks). Memory is L x H x T x T numbers.
+    Raises UserError for a text that the tokenizer cannot read, or weights that do not fit into memory.
 
         weights = rr.attention(model, tokenizer, "Once upon a time")
         weights[0][3]  # layer 0, head 3
@@ -111,9 +113,9 @@ def generate(
     """Let a model continue a prompt, as `roundround generate` does; returns the texts, each with the prompt.
 
     model, tokenizer: as in `attention`. length: the largest number of tokens to write; the model may end a text
-    earlier. temperature: the divisor of the logits; 0 always takes the likeliest token. top_k: draw only among the
-    `top_k` likeliest tokens; None for all. seed: the seed of the draws; the first text is the same for any `n`. n: the
-    number of texts.
+    earlier. temperature: the divisor of the logits; 0 always takes the likeliest token. top_k: the number of likeliest
+    tokens from which each token is drawn; None for all. seed: the seed of the draws; the first text is the same for
+    any `n`. n: the number of texts.
     Raises UserError for an empty prompt, a value out of range, or a model that cannot generate with a cache.
 
         print(rr.generate(model, tokenizer, "Once upon a time", temperature=0)[0])
@@ -142,17 +144,17 @@ def evaluate(
 
     model, tokenizer: as in `attention`. data: the name of a corpus (`roundround list data`, such as pydoc), a `Corpus`,
     or a list of texts, which are all scored. If a run was trained on a corpus of the package, the corpus's name is in
-    `rr.run(run).choices["data"]`; if it was trained on your own files, give a list of their texts. length: context
-    lengths in tokens; the targets are the same at each length. stride: tokens between the beginnings of windows that
-    overlap; None for windows that do not overlap. bos: whether a Hugging Face model's first token is put before every
-    window: auto (if that lowers the loss), True or False. max_tokens: the largest number of targets to score.
-    separate_documents: whether documents do not see each other; None for the corpus's setting; give True if the run was
-    trained with True. dispersion: also measure entropy (nats), largest weight and logit spread of every head.
-    batch_tokens: tokens in a batch.
+    `rr.run(run).choices["data"]`; if it was trained on your own files, give a list of their texts. length: the context
+    lengths in tokens; the targets are the same at each length. stride: the number of tokens between the beginnings of
+    windows that overlap; None for windows that do not overlap. bos: whether a Hugging Face model's first token is put
+    before every window: auto (if that lowers the loss), True or False. max_tokens: the largest number of targets to
+    score. separate_documents: whether documents are kept from seeing each other (give True if the run was trained so);
+    None for the corpus's setting. dispersion: whether entropy (nats), largest weight and logit spread of every head are
+    measured too. batch_tokens: the number of tokens in a batch.
 
-    Returns a row for each record of `results.json`: metric (perplexity, nats_per_token, nats_per_byte, ...), length,
-    value, and for the loss by position `first_position` and `last_position`. Raises UserError for a task, too little
-    text, or a length for which the encoding has no positions.
+    Returns a row for each number, with the fields of `results.json`: metric (perplexity, nats_per_token, ...), length
+    and value, and `first_position` and `last_position` for the loss by position. Raises UserError if `data` is a task,
+    if there is too little text, or if the encoding has too few positions for a length.
 
         rr.evaluate(model, tokenizer, "pydoc", length=[128, 512]).query("metric == 'perplexity'")
     """
@@ -189,9 +191,10 @@ def probe(
 ) -> Probe:
     """Measure how a decoder uses the frequencies of its RoPE, in one pass over `texts`.
 
-    model, tokenizer: as in `attention`. rows: also sample rows of attention, for labels, logits by frequency, largest
-    weight and logit spread. entropy: also measure the entropy of every row, which takes a second pass of attention.
-    Memory depends on `batch_tokens` and the longest text, not on the number of texts.
+    model, tokenizer: as in `attention`. rows: whether rows of attention are sampled too, for labels, logits by
+    frequency, largest weight and logit spread. entropy: whether the entropy of every row is measured too, which takes a
+    second pass of attention. batch_tokens: the number of tokens in a batch. Memory depends on `batch_tokens` and the
+    longest text, not on the number of texts.
 
     Returns a `Probe`: `probe.arrays()["query_norm"]` is [L, H, P], the mean norm of the queries in each channel pair,
     fastest pair first; `probe.labels()` gives every head its label. Raises UserError for a model that has no RoPE, has
@@ -219,12 +222,12 @@ def patch(
 ) -> Patch:
     """Put another normaliser or encoding into a loaded model, in place.
 
-    model: a model of `load`, which takes any normaliser and encoding, or a Hugging Face decoder, which takes any
+    model: a model from `load`, which takes any normaliser and encoding, or a Hugging Face decoder, which takes any
     normaliser and other kinds of RoPE. softmax, pe: the name of an option (`roundround list softmax`), or a function
-    from an AttentionShape to the module. The function may make another encoding for each layer; without `theta`, an
-    encoding keeps the base that the model has in its layer. numbers: changes to values of the named options, such as
-    `temperature=0.5, p=0.25`; each changes the option that has this key. Returns a `Patch`: call its `remove()`, or use
-    it in a `with` block, at whose end it is removed:
+    from an AttentionShape to the module. The function may return a different encoding for each layer. An encoding
+    without `theta` keeps the base that the model uses in the same layer. numbers: new values for keys of the named
+    options, such as `temperature=0.5, p=0.25`; each goes to the option that has this key. Returns a `Patch`: call its
+    `remove()`, or use it in a `with` block, at whose end it is removed:
 
         with rr.patch(model, softmax="adaptive_temperature"):
             model.generate(...)
@@ -257,9 +260,9 @@ def patch(
 class Run(PastRun):
     """A run directory, as `rr.train` and `rr.run` return it; functions that take a run's path accept it too.
 
-    directory: a Path. manifest: the content of run.json. `status` (done, running, interrupted, failed, died),
-    `settings` (every value of its config by its dotted name), `choices`, `seconds` and `tokens_per_second` come from
-    the manifest.
+    directory: the path of the run. manifest: the content of run.json, from which come `status` (done, running,
+    interrupted, failed, died), `settings` (every value of the run's config by its dotted name), `choices`, `seconds`
+    and `tokens_per_second`.
     """
 
     def __fspath__(self) -> str:
@@ -270,14 +273,14 @@ class Run(PastRun):
         return DataFrame(self.results())
 
     def curves(self) -> DataFrame:
-        """What training logged, by step: loss and held_out_nats_per_token in nats, lr, tokens_per_second, ..."""
+        """The numbers that training logged, a row for each step: loss and held_out_nats_per_token in nats, lr, ..."""
         return DataFrame(self.metrics() or {"step": []}).groupby("step").first()
 
 
 def run(path: str | os.PathLike[str] = "last", *, outputs: str = "outputs") -> Run:
-    """One past run of any verb. path: its directory, or `last`, or `last~3` for the third run before the last one.
+    """One past run of any verb. path: the run's directory, `last`, or `last~3` for the third run before the last one.
 
-    outputs: the folder in which `last` is searched for. Raises UserError if the path is no run, or has several runs.
+    outputs: the folder in which `last` is searched for. Raises UserError if the path is not a run, or holds several.
 
         rr.run("last").data_frame()
     """
@@ -365,9 +368,9 @@ def plot(result: object, what: str | None = None) -> Any:
     result: a `Probe`, a `Comparison`, `AttentionWeights`, or a run or its directory. what: the name of a picture; None
     for the first picture of the result. A `Probe` has `labels`, `logits_by_frequency`, `without_a_band`, `norms` and
     `heads`. A `Comparison` has the pictures that `roundround compare` writes, quality by context length first.
-    `AttentionWeights` have `all`, and a picture of each head with its tokens, such as `2.3` for layer 2, head 3. A run
-    has the sections of its page that contain curves, such as `curves`. Raises UserError for another name, or if nothing
-    can be drawn.
+    `AttentionWeights` have `all`, and a picture of each head with the tokens, such as `2.3` for layer 2, head 3. A run
+    has a picture for each section of its page that contains curves, such as `curves`. Raises UserError for another
+    name, or if nothing can be drawn.
 
         rr.plot(weights, "2.3").savefig("head.pdf")
     """

@@ -1,4 +1,4 @@
-"""`roundround VERB [KEY=VALUE ...] [FLAGS]`: every verb as a command. --help is instant: it loads no torch, no Hydra.
+"""`roundround VERB [KEY=VALUE ...] [FLAGS]`: every verb as a command. --help loads neither torch nor Hydra.
 
 Tested by tests/command_line/test_command_line.py and tests/command_line/test_printing.py.
 """
@@ -54,7 +54,8 @@ def call(verb: Verb, words: list[str], typed: str = "") -> int:
 def read(verb: Verb, words: list[str]) -> int:
     """Call a verb that only reads runs, without Hydra or a run directory; returns the exit code.
 
-    words: runs and key=value. A word that exists as a path is a run. Raises UserError for a key that is given twice.
+    words: runs, and key=value. A word is a run if it is an existing path, even if it contains =. Raises UserError for a
+    key that is given twice.
     """
     names: list[str] = []
     values: dict[str, str] = {}

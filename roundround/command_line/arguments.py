@@ -89,8 +89,8 @@ def flag_value(flags: list[str], name: str) -> str | None:
 def expand_words(words: list[str], verb: Verb, *, jobs: bool) -> list[str]:
     """Rewrite the words without a key to overrides: `DIR last~1` becomes `paths=['DIR','last~1']`.
 
-    If the verb has filters, `pe=rope` becomes `where=['pe=rope']`. jobs: whether the command is a sweep; if the verb
-    allows it, each combination of the filters' values is then a job.
+    If the verb has filters, `pe=rope` becomes `where=['pe=rope']`. jobs: whether the command is a sweep. In a sweep,
+    each combination of the filters' values becomes a job, if the verb allows it.
     """
     if not verb.words:
         return words
@@ -140,9 +140,9 @@ def expand_aliases(overrides: list[str], verb: str) -> list[str]:
 
 
 def add_below(overrides: list[str], groups: Collection[str]) -> list[str]:
-    """Add the + or ++ that Hydra needs for keys below these groups, because the verb's yaml does not contain the keys.
+    """Put + or ++ before keys below these groups; Hydra needs it, because the verb's yaml does not contain the keys.
 
-    A key needs no sign if the user chooses an option of its group (GROUP=OPTION).
+    A key needs neither if the user chooses an option of its group (GROUP=OPTION).
     """
     whole = {override.partition("=")[0] for override in overrides}
     added = []
@@ -180,8 +180,9 @@ def parse(override: str) -> Override:
 def read_commas(overrides: list[str], name: str, config_dir: str | None, *, jobs: bool = False) -> list[str]:
     """Rewrite `length=128,256` to the list `length=[128,256]` if the config has a list at this key; else it is a sweep.
 
-    jobs: whether the command is a sweep. Values below a swept group then become part of the jobs, because Hydra would
-    also apply them to the group's default. Raises the errors of Hydra's compose for the other overrides.
+    jobs: whether the command is a sweep. In a sweep, the value of a key below a swept group (pe.p if pe is swept)
+    becomes a sweep over one value; otherwise Hydra would also apply it to the group's default. Raises the errors of
+    Hydra's compose for the other overrides.
     """
     parsed = {override: parse(override) for override in overrides}
     sweeps = {override: read.value() for override, read in parsed.items() if read.is_sweep_override()}

@@ -54,8 +54,8 @@ def outcome(
 def complain(verb: str, message: str, code: int, *, speaks: bool = False) -> int:
     """Print the message in red on standard error; return the exit code. The verb is empty for roundround itself.
 
-    A signal reaches all processes of a run, but only the first process prints the line about it. speaks: print the line
-    in any case.
+    A signal reaches all processes of a run, but only the first process prints the line about it. speaks: whether this
+    process prints the line in any case.
     """
     if not speaks and code >= 128 and not launcher.speaks():
         return code

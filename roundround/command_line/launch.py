@@ -50,12 +50,12 @@ from roundround.verbs import VERBS
 
 log = logging.getLogger(__name__)
 
-LEVELS = 4  # of folders below outputs down to a job of a sweep: verb, day, sweep, job; run=FOLDER searches no deeper
+LEVELS = 4  # folders from outputs down to a job of a sweep: verb, day, sweep, job; run=FOLDER searches no deeper
 WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 
 
 class JobFailed(Exception):
-    """A job of a sweep failed: its exit code, and the line that it has printed. The other jobs still run."""
+    """A job of a sweep failed. Its arguments: the job's exit code and the line printed. The other jobs still run."""
 
 
 finished = collect_jobs(JobFailed)  # the jobs of this process's sweep, in the order in which they return
@@ -119,7 +119,7 @@ class Job:
         return leave(self.verb.name, peers, code, line), line
 
     def has_begun(self, directory: Path) -> bool:
-        """Whether a job of Slurm or of a sweep is restarted: its directory already contains its run."""
+        """Whether a job of Slurm or of a sweep has been started before, so that its directory contains its run."""
         again = started_again() or HydraConfig.get().mode == RunMode.MULTIRUN
         return again and (directory / MANIFEST).exists()
 
@@ -259,9 +259,9 @@ def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
 
 
 class NotClaimed(BaseException):
-    """The directory could not be made. It carries the error through Hydra, which only warns of a callback's Exception.
+    """The directory could not be made. It is not an Exception, because Hydra only warns of a callback's Exception.
 
-    error: the error itself.
+    error: the error that prevented it.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -318,7 +318,7 @@ def leave_nothing(directory: Path, file: str) -> None:
 
 
 def each_run(args: list[str], verb: Verb) -> list[str]:
-    """Rewrite `run=` with a sweep, a folder of runs or a pattern to a sweep over the finished runs in it.
+    """If `run=` names a sweep, a folder of runs or a pattern, rewrite it to a sweep over the finished runs there.
 
     Other words stay as typed. Raises UserError if there is no finished run, or if `to=` names one folder for all runs.
     """

@@ -1,8 +1,8 @@
 """The pages of help: all verbs, one verb with its keys, all groups, one group, one option of a group.
 
-Their text comes from the yamls, the comments in the yamls, and the docstrings of the classes that the yamls name; no
-page imports Hydra or torch. The yaml of a rotary encoding therefore states how many pairs rotate and how slow the
-slowest is, which only torch could compute. Lines fit the terminal, and no word is broken.
+Their text comes from the yamls, the comments in the yamls, and the docstrings of the classes that the yamls name. No
+page imports Hydra or torch. Only torch could compute how many pairs of a rotary encoding rotate and how slowly the
+slowest turns, so the encoding's yaml states both. Lines fit the terminal, and no word is broken.
 
 Tested by tests/command_line/test_pages.py and tests/command_line/test_arguments.py.
 """
@@ -93,10 +93,10 @@ class Key:
 class Option:
     """One option of a group, from its yaml and the docstring of the class that the yaml names.
 
-    command: a command that uses the option. idea: one sentence or more; lines that begin with spaces are shell
-    commands. docstring: the paragraphs of the class; the first is its idea. reference: the paragraph with the paper.
-    rotates: how many pairs a rotary encoding rotates, and how slowly. layers: the layers of a pattern, `LLLG ...`.
-    values: the values of the yaml.
+    command: a command that uses the option. idea: the description of the option; lines that begin with spaces are shell
+    commands. docstring: the paragraphs of the class's docstring; the first is the class's idea. reference: the
+    paragraph of the docstring with the paper. rotates: the number of pairs that a rotary encoding rotates, and the
+    wavelength of the slowest. layers: the layers of a pattern as letters, `LLLG ...`. values: the values of the yaml.
     """
 
     name: str
@@ -129,7 +129,7 @@ def group_names() -> list[str]:
 
 
 def options(group: str, config_dir: str | None) -> list[Option]:
-    """The options of a group, sorted by name, also from the user's conf folder. Raises UserError for a broken file."""
+    """The options of a group, the user's own included, sorted by name. Raises UserError for a broken file."""
     found = sorted(options_of(group, config_dir).items())
     return [option_of(name, path, config_dir) for name, path in found if not is_no_option(group, name)]
 
@@ -172,7 +172,7 @@ def read_yaml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def letters(pattern: dict[str, Any]) -> str:
-    """The layers of a pattern as letters, one for each layer's kind: `LLLLLG ... G`, with the last layer if fixed."""
+    """The first letter of each layer's kind: `LLLLLG ...`, or `LLLLLG ... G` if the pattern fixes the last layer."""
     row = "".join(str(name)[0].upper() for name in pattern["order"])
     return row + (f" ... {str(pattern['last'])[0].upper()}" if pattern.get("last") else " ...")
 
@@ -205,7 +205,7 @@ def docstring_of(target: str, config_dir: str | None) -> tuple[str, ...]:
 
 
 def groups_of(verb: Verb) -> dict[str, tuple[str, str]]:
-    """The groups in the defaults list of a verb's yaml: for each its option, and the comment on its line.
+    """{group: (its option, the comment on its line)} from the defaults list of a verb's yaml.
 
     If the option fills another node of the config, the group's name contains this node: `softmax@normalisers.ssmax`.
     """
@@ -234,7 +234,7 @@ def offered(verb: Verb, group: str, config_dir: str | None) -> list[str]:
 
 
 def takes(verb: Verb, group: str, name: str, found: dict[str, Path]) -> bool:
-    """Whether a verb takes an option: not a class of a module that the verb refuses, not another verb's experiment."""
+    """Whether a verb takes an option. A verb refuses the classes of some modules, and experiments of other verbs."""
     if is_no_option(group, name):
         return False
     if group == "experiment":
@@ -251,7 +251,7 @@ def takes(verb: Verb, group: str, name: str, found: dict[str, Path]) -> bool:
 def completions(verb: Verb, words: list[str], incomplete: str) -> list[str]:
     """The groups and options that complete the word under the cursor, given the words before it.
 
-    Bash breaks words at `=`: `pe=p_` arrives as `pe`, `=`, `p_`, and a lone `=` as nothing. The completions then begin
+    Bash breaks words at `=`: `pe=p_` arrives as `pe`, `=`, `p_`, and `pe=` as `pe` alone. The completions then begin
     after the `=`.
     """
     if not incomplete and os.environ.get("COMP_WORDS", "").endswith("="):
@@ -270,10 +270,11 @@ def completions(verb: Verb, words: list[str], incomplete: str) -> list[str]:
 
 
 def keys_of(folder: str, name: str, prefix: str, config_dir: str | None, *, verb: bool = False) -> dict[str, Key]:
-    """The keys of an option, each with a prefix such as `pe`; the keys of the yamls that it is made from come first.
+    """The keys of an option, each with a prefix such as `pe`, after the keys of the yamls in its defaults list.
 
-    The keys of options that it chooses in other groups (`chosen_by`) are left out. folder: the folder of its group,
-    `pe` or `pattern/kind`; empty for a verb's yaml. verb: whether it is a verb's yaml, whose groups are left out.
+    If the option chooses options of other groups (`chosen_by`), their keys are left out. folder: the folder of the
+    option's group, such as `pe` or `pattern/kind`; empty for a verb's yaml. verb: whether the yaml is a verb's, whose
+    groups are left out.
     Raises UserError if a defaults list names a yaml that does not exist.
     """
     options = options_of(folder, config_dir) if folder else {name: conf_dir() / f"{name}.yaml"}
@@ -302,7 +303,7 @@ def keys_of(folder: str, name: str, prefix: str, config_dir: str | None, *, verb
 
 
 def chosen_by(option: Option, group: str) -> dict[str, str]:
-    """The options that an option chooses in other groups, by the keys that change the choices: pe@pattern.local.pe."""
+    """{key: choice} for an option's choices in other groups. A key is the one to type, such as pe@pattern.local.pe."""
     typed = [
         (re.sub(r"^(override )?/", "", name), chosen) for name, chosen in defaults_of(option.values) if "/" in name
     ]
@@ -310,7 +311,7 @@ def chosen_by(option: Option, group: str) -> dict[str, str]:
 
 
 def keys_in(text: str, prefix: str) -> Iterator[Key]:
-    """The keys in the text of a yaml itself."""
+    """The keys in the text of a yaml, without those of the yamls in its defaults list."""
     lines = text.splitlines()
 
     def inside(node: yaml.MappingNode, prefix: str) -> Iterator[Key]:
@@ -436,7 +437,7 @@ def own_keys(verb: Verb) -> dict[str, Key]:
 def lines_of_groups(
     verb: Verb, chosen: dict[str, str], groups: dict[str, tuple[str, str]], config_dir: str | None
 ) -> Iterator[str]:
-    """Each group with its default, a sentence, and the options that the verb takes."""
+    """Lines about each group: its default, a sentence, and the options that the verb takes."""
     for group, option in chosen.items():
         yield from rows([(f"{group}={option}", groups[group][1] or GROUPS.get(group, ""))], widest=20)
         yield from wrapped(", ".join(offered(verb, group, config_dir)), 6)
@@ -464,7 +465,7 @@ def own_words(verb: Verb) -> Iterator[tuple[str, str]]:
 
 
 def word_of(verb: Verb) -> str:
-    """The name for a word without a key on a verb's page: PATH for paths=[...]."""
+    """The name that a verb's page gives to a word without a key, such as PATH for paths=[...]."""
     return verb.words.removesuffix("s").upper()
 
 
@@ -477,7 +478,7 @@ def print_groups() -> None:
 
 
 def print_group(group: str, config_dir: str | None) -> None:
-    """Print the options of a group: idea, paper, numbers; one line for each option if a pipe reads it, for grep."""
+    """Print the idea, paper and numbers of each option of a group; into a pipe, one line for each option, for grep."""
     found = options(group, config_dir)
     column = max(len(option.name) for option in found) + 2
     is_wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ

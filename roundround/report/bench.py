@@ -1,6 +1,6 @@
-"""The values of variants on the standard set: a terminal table, csv, Markdown, sentences and a page.
+"""The values of variants on the standard set, as a terminal table, csv, Markdown, sentences and a page.
 
-All are made from the records of `results.json` and the curves in `bench.json`.
+All of these are made from the records of `results.json` and the curves in `bench.json`.
 
 Tested by tests/verbs/test_bench.py.
 """
@@ -43,7 +43,10 @@ MARKS = {BETTER: "+", WORSE: "-"}
 
 @dataclass
 class Standings:
-    """The chosen variants and the baseline. found: all variants with values, which show how much differences vary."""
+    """The variants to show, compared with a baseline.
+
+    found: all variants that have values; they show how much differences vary. chosen: the variants to show.
+    """
 
     set: StandardSet
     found: Sequence[Standing]
@@ -52,7 +55,7 @@ class Standings:
 
     @cached_property
     def rows(self) -> list[tuple[Standing, list[Record]]]:
-        """The baseline first, then by name."""
+        """Each chosen variant with its records: the baseline first, the others by name."""
         order = sorted(self.chosen, key=lambda s: (s is not self.baseline, s.name))
         columns, known = self.set.columns, priors(self.baseline, self.found, self.set.columns)
         return [(s, compared(s, self.baseline, known, columns)) for s in order]
@@ -61,7 +64,7 @@ class Standings:
         return [record for _, some in self.rows for record in some]
 
     def leave(self, directory: Path) -> None:
-        """Write bench.json, from which the page is made together with the records, bench.csv and bench.md."""
+        """Write bench.json, bench.csv and bench.md. The page is made from bench.json and the records."""
         parts = [
             {
                 "name": part.name,
@@ -87,7 +90,7 @@ class Standings:
         write_atomically(directory / MARKDOWN, f"{self.overview().markdown()}\n{lines}")
 
     def curves(self, part: Part) -> dict[str, Any]:
-        """The first metric of a part by length: the values of all seeds, of at most MOST_CURVES variants."""
+        """The values of a part's first metric by length: all seeds of at most MOST_CURVES variants."""
         metric = part.columns[0].number.partition("@")[0]
         clear = [sum(r["part"] == part.name and r["verdict"] in MARKS for r in some) for _, some in self.rows]
         most = sorted(range(1, len(self.rows)), key=lambda n: -clear[n])[: MOST_CURVES - 1]  # most differences

@@ -6,19 +6,20 @@
     verb          the verb that measured it: train, eval, probe, max-retrieval; null if it was read from a csv file
     length, ...   the place: the fields that locate the measurement, such as context length, n, task, layer, head
     settings      {"pe": "rope", "softmax": "softmax"}: the values of the settings that vary; null for a missing one
-    mean, low, high, n_seeds    mean over the seeds and its 95 % t interval (null for one seed)
-    seeds, values               the seeds in order, and the number of each
-    baseline                    the settings that this record is compared with; null if there are none, or if they are
-                                its own
+    mean, low, high, n_seeds    the mean, the ends of its 95 % t interval (null for one seed), the number of seeds
+    seeds, values               the seeds in order, and the measured value of each seed
+    baseline                    the settings of the baseline; null if there is no baseline, or if this record has
+                                these settings itself
     n_pairs                     the number of seeds that both settings have; differences are paired by seed
     difference, difference_low, difference_high    mean of (this - baseline) over these seeds, and its 95 % t interval
-    p, p_holm                   p of the paired t-test; p after Holm's correction over all settings that are compared
-                                with a baseline at this metric and place, including those without a p (one seed)
-    p_is_bound                  true if both are upper bounds: if the difference is the same in every seed and not 0,
-                                p is that of a sign test, 2^(1 - n_pairs) (if it is 0 in every seed, p is 1)
+    p, p_holm                   p of the paired t-test, and p after Holm's correction over all settings that are
+                                compared with a baseline at this metric and place, even if they have no p (one seed)
+    p_is_bound                  true if both are upper bounds, because the difference is the same in every seed and not
+                                0; p is then that of a sign test, 2^(1 - n_pairs). If all differences are 0, p is 1
     value                       the mean again, because every record of a results.json has a value
     tokens_per_second           speed of training, the mean over the seeds; null if not known
-    peak_resident_bytes, peak_device_bytes    of the training runs, the largest over the seeds; null if not recorded
+    peak_resident_bytes, peak_device_bytes    the peak memory of training, the largest over the seeds; null if not
+                                recorded
 
 Every record has all of these fields; a number that does not exist is null. `comparison.json` holds the rest:
 
@@ -85,7 +86,7 @@ AXES = {
     "prefix": "tokens of text before the sentence",
 }  # fmt: skip
 CROWDED = 5  # lines; more are split into panels if there is a second setting
-LINES, PANELS, FEW_PANELS = 8, 6, 2  # most lines and panels in a file; if there are more panels, only FEW_PANELS
+LINES, PANELS, FEW_PANELS = 8, 6, 2  # most lines in a panel, most panels in a file; of more panels, FEW_PANELS stay
 ON_A_PAGE = 8  # panels of a section
 CELLS = 8  # most rows and columns of a matrix
 NARROW = 4  # if last tick / first tick is larger, the axis is logarithmic
@@ -119,7 +120,7 @@ def summary(found: Comparison, curves: Sequence[dict[str, Any]]) -> dict[str, An
 
 
 def by_metric(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """The records of each metric of each verb, by the title of their table."""
+    """{title of a table: the records of one metric of one verb}."""
     found: dict[str, list[Record]] = {}
     for record in records:
         verb, metric = record.get("verb"), record["metric"]
@@ -128,7 +129,7 @@ def by_metric(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def sheets(records: Sequence[Record], most_rows: int = MOST_ROWS) -> tuple[list[Table], list[str]]:
-    """The tables for people, with at most `most_rows` rows, and the names of metrics left out, wholly or partly.
+    """The tables for people, with at most `most_rows` rows; the names of metrics that are wholly or partly left out.
 
     If a verb measures quality, its other metrics are left out; so are metrics with the same value everywhere, and
     records by layer, head or position. A metric that has only such detailed records is shown as far as there is room.
@@ -260,7 +261,7 @@ def cut(panels: Sequence[Panel | HeatMap]) -> tuple[list[Panel | HeatMap], int]:
 
 
 def drawings(records: Sequence[Record], about: Mapping[str, Any]) -> list[Drawing]:
-    """Quality against context length and its differences to the baseline, two settings crossed, training curves."""
+    """Quality against context length, its differences from the baseline, two settings crossed, and training curves."""
     found: list[Drawing] = []
     for title, rows in (telling(records) or telling(records, judged=False)).items():
         name = re.sub(r"[^\w.-]+", "_", title.replace(": ", "_"))
@@ -273,10 +274,10 @@ def drawings(records: Sequence[Record], about: Mapping[str, Any]) -> list[Drawin
 
 
 def telling(records: Sequence[Record], *, judged: bool = True) -> dict[str, list[Record]]:
-    """The records of each verb's first metric of quality, by title; for a csv file, of every metric of quality.
+    """{title: records} for each verb's first metric of quality; for a csv file, for every metric of quality.
 
-    judged=False: of metrics that do not measure quality instead, such as a wavelength. If models were also evaluated,
-    training's metrics are left out, because its held-out loss is in the training curves.
+    judged: whether the metrics are those of quality; False for all other metrics, such as a wavelength. If models were
+    also evaluated, the metrics of training are left out, because the training curves show the held-out loss.
     """
     chosen: dict[str, list[Record]] = {}
     evaluated = any(record.get("verb") == "eval" for record in records)
@@ -297,9 +298,9 @@ def by_length(
     *,
     differences: bool,
 ) -> list[Drawing]:
-    """Drawings of a metric, or its differences to the baseline, against context length, distance or items.
+    """The drawing of a metric, or of its differences from the baseline, against context length, distance or items.
 
-    Empty unless it was measured at several of them.
+    Empty unless the metric was measured at several lengths, distances or numbers of items.
     """
     key = next((key for key in AXES if len({number(row.get(key)) for row in rows} - {None}) > 1), None)
     fields = ("difference", "difference_low", "difference_high") if differences else ("mean", "low", "high")
@@ -344,7 +345,7 @@ def by_length(
 def panels_of(
     curves: Sequence[tuple[dict[str, Any], Curve]], title: str, labels: tuple[str, str], **options: Any
 ) -> list[Panel]:
-    """One panel; if that would be crowded, a panel for each combination of all settings but the first, in order.
+    """One panel; if it would be crowded, a panel for each combination of values of all settings except the first.
 
     A curve that has a name is drawn in every panel. Curves with the same settings look the same in all panels.
     """
@@ -417,9 +418,9 @@ def star_of(row: Record) -> str:
 
 
 def darkness(cells: Sequence[Sequence[Record | None]], metric: str) -> NDArray[np.float64]:
-    """How dark each cell is, from 0 to 1: better is darker, NaN without a number.
+    """The darkness of each cell, from 0 to 1: a better number is darker; a cell without a number has NaN.
 
-    For a share it is the share itself (or 1 - share), so that panels can be compared.
+    A share is its own darkness (1 - share if less is better), so that panels can be compared.
     """
     means = np.array([numbers(None if row is None else number(row["mean"]) for row in line) for line in cells])
     if np.isnan(means).all():

@@ -45,8 +45,8 @@ class ResultKind:
     along: the record field that distinguishes the rows of the table and is the x axis of the curves, such as the
     length. headline: the metric that is copied into the manifest. logged: the metrics written to metrics.jsonl.
     first: the heading of the table's first column. columns: {metric: heading}. counts: {record field that holds a
-    count: heading}. figure: the name of the file. title: the title of the panels on a page. panels, scope: functions
-    that return the panels, and sentences that say on how much data the numbers were measured.
+    count: heading}. figure: the name of the drawing's files. title: the title of the panels on a page. panels: the
+    function that returns the panels. scope: the function that returns sentences about the amount of data.
     """
 
     along: str = "length"
@@ -61,11 +61,11 @@ class ResultKind:
     scope: Callable[[Sequence[Record], Lengths], list[str]]
 
     def drawing(self, records: Sequence[Record], trained: Lengths, title: str = "", note: str = "") -> Drawing:
-        """The panels, in which curves of one name look alike."""
+        """The panels as a drawing, in which curves with the same name look alike."""
         return Drawing(self.figure, title, self.panels(records, trained), note=note)
 
     def table(self, records: Sequence[Record], trained: Lengths, title: str) -> Table:
-        """A row for each value of `along`; lengths of training have a star."""
+        """A row for each value of `along`; lengths that occurred in training have a star."""
         rows = at_each(records, self.along)
         columns = {name: words for name, words in self.columns.items() if any(name in row for row in rows.values())}
 
@@ -83,7 +83,7 @@ def kind_of(records: Sequence[Record]) -> ResultKind:
 
 
 def at_each(records: Iterable[Record], along: str) -> dict[Any, dict[str, Record]]:
-    """{value of the field `along`: {metric: record}}, in ascending order; without records of a part of the data."""
+    """{value of the field `along`: {metric: record}} in ascending order, from the records of all the data."""
     found: dict[Any, dict[str, Record]] = {}
     for record in records:
         if number(record.get(along)) is not None and not OF_A_PART & record.keys():
@@ -149,7 +149,7 @@ def curve_of(records: Iterable[Record], metric: str, name: str, x: str = "length
 
 
 def by_length(records: Sequence[Record], trained: Lengths) -> Panel:
-    """Perplexity against the context length; a second curve includes the joints between documents if they change it."""
+    """Perplexity against the context length; a second curve includes the joints of documents if that changes it."""
     curves = [curve_of(records, "perplexity", "perplexity"), curve_of(records, "perplexity_with_joints", "with joints")]
     alike = np.array_equal(curves[0].y, curves[1].y)
     return Panel(
@@ -258,7 +258,7 @@ def chance(start: float, end: float) -> Curve:
 
 
 def dispersion(records: Sequence[Record], x_label: str) -> list[Panel]:
-    """Each measure of dispersion against the length, a line for each layer; at most MOST_LAYERS, evenly spaced."""
+    """Each measure of dispersion against the length, a line for each of at most MOST_LAYERS evenly spaced layers."""
     panels = []
     for metric, label in DISPERSION.items():
         layers = by_layer(records, metric, "length")

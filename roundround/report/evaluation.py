@@ -1,7 +1,8 @@
 """Turns the measurements of `eval` into records of `results.json`, and shows the dispersion of attention.
 
 Kinds of results: a text, the dispersion of attention, a task, minimal pairs, tasks of EleutherAI's harness;
-`eval_panels.py` shows the records. `contexts` maps a task's length, which may count something else, to tokens.
+`eval_panels.py` shows the records. `contexts` maps each length of a task, which may not count tokens, to the number of
+tokens.
 
 Shapes: N pairs of a phenomenon, P phenomena; L layers, H heads, N bins of rows by their number of visible keys.
 
@@ -73,7 +74,7 @@ def records_of_text(
 
 
 def first_words(reader: Reader, first_tokens: Mapping[int, int | None]) -> dict[int, str | None]:
-    """The token at the beginning of every window, as text, for each length; None if there is none."""
+    """{length: the text of the token at the beginning of every window; None if there is no such token}."""
     written = reader.data.tokenizer.id_to_token
     return {length: None if token is None else written(token) for length, token in first_tokens.items()}
 
@@ -113,9 +114,9 @@ def independent_examples(marks: AnswerScores) -> float:
 def token_interval(marks: AnswerScores) -> Interval:
     """Wilson's interval of the share of right targets, over the number of independent targets with the same variance.
 
-    The variance of a ratio over examples: Cochran 1977, Sampling Techniques, section 2.11. The correction for an
-    estimate of it from few examples: Korn and Graubard 1998, Survey Methodology 24:193. If all targets are right, or
-    none, the variance cannot be estimated, and each example counts as one target. No target counts more than once.
+    The variance of a ratio over examples: Cochran 1977, Sampling Techniques, section 2.11. The correction for few
+    examples: Korn and Graubard 1998, Survey Methodology 24:193. If all targets are right, or none, the variance cannot
+    be estimated, and each example counts as one target. No target counts more than once.
     """
     rate, n, n_distinct = marks["hits"] / marks["targets"], independent_examples(marks), marks.n_distinct
     squares = marks["hits_squared"] - 2 * rate * marks["hits_by_targets"] + rate**2 * marks["targets_squared"]
@@ -168,9 +169,9 @@ def of_mean(shares_P: NDArray[np.float64]) -> dict[str, float]:
 
 
 def records_of_pairs(by_prefix: Mapping[int, PairScores], common: Mapping[str, Any]) -> list[Record]:
-    """Records of each prefix: the accuracy over all phenomena, its change from the shortest prefix, and that of each.
+    """Records of each prefix: the accuracy over all phenomena and of each, and the change from the shortest prefix.
 
-    The 95 % intervals are Wilson's over the pairs of a phenomenon, and those of `of_mean` over all phenomena.
+    The 95 % interval of a phenomenon is Wilson's over its pairs; that over all phenomena comes from `of_mean`.
     """
     found: list[Record] = []
     shares = {n: np.array([right_of(own).mean() for own in scores.values()]) for n, scores in by_prefix.items()}
@@ -283,7 +284,7 @@ def leave_dispersion(
 
 
 def table_of_dispersion(by_length: Mapping[int, Dispersion], *, name: str) -> Table:
-    """A row for each length and layer: the smallest and the largest mean of a head. name: heading of the lengths."""
+    """A row for each length and layer: the least and the largest mean of a head. name: the heading of the lengths."""
     title, heads = "dispersion: the lowest and the highest head of each layer", ("entropy", "of ln n", "top weight")
     shown = Table(name, "layer", *heads, "logit spread", "active rows", title=title)
     for length, dispersion in by_length.items():

@@ -26,7 +26,7 @@ NAMED = 3  # at most so many settings or baselines are named
 
 
 def findings(telling: Mapping[str, Sequence[Record]]) -> list[str]:
-    """A sentence for each metric and baseline. telling: {title of a metric: its records}."""
+    """A sentence for each metric and baseline. telling: {title of a metric: records}."""
     found: list[str] = []
     for title, rows in telling.items():
         pairs: dict[str, list[Record]] = {}
@@ -43,8 +43,9 @@ def findings(telling: Mapping[str, Sequence[Record]]) -> list[str]:
 def sentence(title: str, baseline: str, rows: Sequence[Record], compared: Sequence[Record]) -> str:
     """`eval: perplexity against pe=rope at length=512, 3 seeds: worse: pe=nope +15 (+3 to +27, p 0.033).`
 
-    The sentence is about the last place with the fewest fields, such as the longest context over a whole task; it also
-    names other places with another verdict. compared: the rows of all baselines; the rows of a place are Holm's family.
+    The sentence is about the last place with the fewest fields, such as the longest context over a whole task. It also
+    names places where a verdict differs. compared: the rows with any baseline; those at one place are the family of
+    Holm's correction.
     """
     least = min(len(place_of(row)) for row in rows)
     where = [place for place in map(place_of, rows) if len(place) == least][-1]
@@ -75,7 +76,7 @@ def verdict(row: Record) -> str:
 
 
 def part_of(kind: str, rows: Sequence[Record], n_compared: int) -> str:
-    """The settings of one verdict, largest difference first; if they are not told apart, also the seeds needed.
+    """The text about the settings with one verdict, largest difference first; NOT_TOLD_APART also has the seeds needed.
 
     n_compared: the number of settings that are compared with a baseline at this place, with any verdict.
     """

@@ -12,7 +12,7 @@ TEXTS = "texts.json"
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
-    """A row for each text, then the numbers."""
+    """The view of the page: a table with a row for each text, then the numbers."""
     found = files.json(TEXTS) or {"texts": []}
     rows = [
         [number, text["text"], text["tokens"], "the model" if text["ended"] else "length"]

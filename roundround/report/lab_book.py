@@ -33,8 +33,8 @@ SHORT_HASH = 12  # characters
 def origin_of(run: PastRun) -> dict[str, Any]:
     """The origin of a run: `facts` (time, device, data, code, versions), `settings` and `commands`.
 
-    settings: those given on the command line. commands: `roundround rerun`, which repeats the run from its manifest,
-    and the command that was typed.
+    settings: the table of the settings given on the command line. commands: `roundround rerun`, which repeats the run
+    from its manifest, and the command that was typed, each with a description.
     """
     manifest, git = run.manifest, run.manifest.get("git") or {}
     looked_at, commit = manifest.get("run"), str(git.get("commit") or "")
@@ -92,7 +92,7 @@ def meant_by(verb: Verb, names: Sequence[str], values: Mapping[str, str]) -> lis
 
 
 def show_runs(runs: Sequence[PastRun], *, n_runs: int, all_seen: bool) -> None:
-    """Print the list, and how many more runs there are."""
+    """Print the list of runs and, unless all have been seen, how many of `n_runs` runs it shows."""
     columns = ("run", "verb", "overridden", "status", "took", "headline")
     table = rich.table.Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
     for run in runs:

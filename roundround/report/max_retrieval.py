@@ -42,7 +42,7 @@ EQUAL = 5e-4  # absolute and relative tolerance; accuracies are printed in tenth
 class Measured:
     """The measurements of each seed and size; `values[name][metric]` is [S, N], and accuracies lie between 0 and 1.
 
-    `of_heads[metric]` is [S]: measurements of a seed's head, which have no size.
+    `of_logits[metric]` is [S, N]. `of_heads[metric]` is [S], because measurements of a seed's head have no size.
     """
 
     seeds: list[int]
@@ -59,11 +59,11 @@ class Measured:
             values_SN[self.seeds.index(seed), self.sizes.index(n)] = value
 
     def accuracy(self, name: str, metric: str = "accuracy") -> Array:
-        """Per cent, [S, N]."""
+        """The accuracy in per cent, [S, N]."""
         return 100 * self.values[name][metric]
 
     def mean_accuracy(self, name: str, n: int) -> float:
-        """Per cent, over seeds."""
+        """The mean accuracy over seeds, in per cent."""
         return float(self.accuracy(name)[:, self.sizes.index(n)].mean())
 
     def distinct(self) -> dict[str, list[str]]:
@@ -213,7 +213,7 @@ def scope(measured: Measured, config: Mapping[str, Any]) -> list[str]:
 
 
 def drawings(measured: Measured) -> list[Drawing]:
-    """Accuracy beside the paper's, the heads, and the weights' dispersion beside Lemma 2.1's bounds (temperature 1)."""
+    """Drawings: accuracy beside the paper's, the heads, dispersion beside the bounds of Lemma 2.1 (temperature 1)."""
     found = [Drawing("accuracy", "Accuracy", [accuracy(measured)])]
     found += [Drawing("heads", "Heads", [heads(measured)])] if measured.of_heads else []
     spread, note = measured.of_logits.get("logit_spread"), ""
@@ -299,7 +299,7 @@ def heat_maps(arrays: Mapping[str, Array]) -> list[Drawing]:
 
 
 def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequence[int]) -> Drawing:
-    """The points, the polynomial fitted to them, the published polynomial, and the range in which that sharpens."""
+    """The points, the polynomial fitted to them, the published one, and the range in which the published sharpens."""
     import torch
 
     from roundround.softmax.adaptive_temperature import PUBLISHED, inverse_temperature

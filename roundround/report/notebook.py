@@ -102,7 +102,7 @@ def draw_head(weights: AttentionWeights, layer: int, head: int, sizes: Sizes) ->
 
 
 def drawn(pictures: Pictures, what: str | None) -> Any:
-    """The figure named `what`, or the first; a notebook displays it. Raises UserError if there is no such figure."""
+    """The picture named `what`, or the first, as a figure that a notebook displays. UserError if there is none."""
     what = next(iter(pictures), "") if what is None else what
     if what not in pictures:
         raise UserError(f"there is no picture '{what}'{nearest(what, pictures)}")

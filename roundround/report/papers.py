@@ -110,15 +110,15 @@ def show_statements(findings: Mapping[str, Finding]) -> None:
         numbers, margin = str(len(finding.comparisons)), f"{finding.closest.margin:.2f}"
         table.add_row(label, title(label), numbers, margin, finding.of_statement)
     margin = (
-        "1 in the middle of the allowed interval, 0 at an end, negative outside; if there is one end, the "
-        "distance from it, as a share of it"
+        "1 in the middle of the allowed interval, 0 at an end, negative outside; if the interval has only one end, "
+        "the distance from this end as a share of it"
     )
     table.caption = f"{counted(findings)}\nmargin: {margin}"
     print_table(table, first_to_leave=["numbers", "margin"])
 
 
 def write_statements(findings: Mapping[str, Finding], path: Path) -> None:
-    """A page with every statement, its formula, its source and all its numbers."""
+    """Write a page with every statement, its formula, its source and all its numbers."""
     parts = [f"# Theory\n\n{counted(findings)}.\n"]
     for label, finding in findings.items():
         words = checks_of(label.partition(" ")[0])[0].__doc__ or ""
@@ -134,7 +134,7 @@ def write_statements(findings: Mapping[str, Finding], path: Path) -> None:
 
 
 def draw_statement(label: str, finding: Finding, folder: Path, style: FigureStyle) -> None:
-    """The statement's figure, if it has one; legible without colour."""
+    """Draw the statement's figure, if it has one; legible without colour."""
     if finding.panels:
         name = "_".join(re.findall(r"[\w.-]+", label))
         save_drawing(Drawing(name, f"{label}: {title(label)}", list(finding.panels.values())), folder, style)
@@ -253,7 +253,7 @@ def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 
 
 def draw(entry: Entry, item: Figure, panels: Mapping[str, HeatMap | Panel], folder: Path, style: FigureStyle) -> None:
-    """All panels on a grid; legible without colour."""
+    """Draw all panels of an item on a grid; legible without colour."""
     if panels:
         note = "" if entry.is_the_papers else f"Of {entry.model}, in the place of the paper's model."
         named = [replace(panel, title=name) for name, panel in panels.items()]

@@ -1,4 +1,4 @@
-"""The panels of a probe and its page: an interactive map of heads, perplexity without frequencies, and maximum.
+"""The panels of a probe and its page: a map of heads, perplexity without frequencies, the question for the maximum.
 
 The files that `probe` writes and its page draw the same panels. Shapes: L layers, H heads, K key heads, P pairs,
 D distances, T tokens. If a part is too large for a page, the page has it only for the heads that stand out most.
@@ -48,7 +48,7 @@ DENSE = 16  # with more heads in a row, a cell has room for one letter
 def kept_panels(records: Sequence[Record]) -> list[Panel]:
     """Perplexity against the fraction of frequencies kept: a panel for each end from which they are set to zero.
 
-    Each line is a range of the number of tokens before a target.
+    Each line is for the targets whose number of tokens before them is in one range.
     """
     panels = []
     for end, other in (("lowest", "fastest"), ("highest", "slowest")):
@@ -70,7 +70,7 @@ def kept_panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def maximum_panels(records: Sequence[Record]) -> list[Panel]:
-    """Figure 3 of arXiv:2410.01104: entropy of the last row against the number of listed elements, a panel a layer."""
+    """Figure 3 of arXiv:2410.01104: for each layer, entropy of the last row against the number of listed elements."""
     layers = by_layer(records, "entropy", "n")
     sizes = sorted({n for by_n in layers.values() for n in by_n})
     uniform = Curve("uniform: ln n", sizes, [math.log(n) for n in sizes], style=1)
@@ -148,7 +148,7 @@ def explorer(heads: Sequence[ProbedHead], places: Sequence[str], first: ProbedHe
 def table_of(heads: Sequence[ProbedHead], measures: Sequence[str]) -> Table:
     columns = ["layer", "head", "label", "share", *measures]
     rows = [[h.layer, h.head, h.label, h.share, *(h.measures.get(m) for m in measures)] for h in heads]
-    note = "share: of the head's weight, at the label's place; entropy in nats"
+    note = "share: the share of the head's weight at the label's place; entropy in nats"
     note += "; change: share of the weight that moves to another place" if CHANGE in measures else ""
     return Table("heads", columns, rows, note=note, folded=True, short=True)
 
@@ -264,7 +264,11 @@ def overview(norms_LHP: NDArray[Any]) -> dict[str, Any]:
 
 @dataclass
 class ProbedHead:
-    """A head. share: the weight at its label's place. shares: {band set to zero: {place: share}}. measures: by name."""
+    """A head and its numbers.
+
+    share: the share of the head's weight at the place of its label. shares: {band set to zero: {place: share}}.
+    measures: {name: value}.
+    """
 
     layer: int
     head: int

@@ -58,7 +58,7 @@ LAYERS_NAMED = 4
 
 
 def shares(seen: Probe) -> dict[str, float]:
-    """Share of the squared norm in the slowest quarter of the pairs, over all layers; 0.25 is uniform."""
+    """The share of the squared norm in the slowest quarter of the pairs, a mean over layers; 0.25 is uniform."""
     return {f"{kind}_share_of_slowest_quarter": float(seen.norms.share_of_slowest(kind).mean()) for kind in KINDS}
 
 
@@ -95,7 +95,7 @@ def records(seen: Probe) -> list[dict[str, Any]]:
 
 
 def by_head(metric: str, numbers: Sequence[int], layers: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """A record of each head's value. numbers: the number of each layer. layers: its values, [H]."""
+    """A record of each head's value. numbers: the number of each layer. layers: the values of each layer, [H]."""
     return [
         {"metric": metric, "layer": layer, "head": head, "value": value}
         for layer, values_H in zip(numbers, layers, strict=True)
@@ -183,7 +183,7 @@ def head_table(seen: Probe) -> Table:
 
 
 def alignments(prompt: PromptRecord, seen: Probe) -> list[dict[str, Any]]:
-    """Tables 3 to 5 of arXiv:2410.06205, for the most pronounced diagonal and previous heads: `alignment.json`."""
+    """`alignment.json`: Tables 3 to 5 of arXiv:2410.06205, for the most pronounced diagonal and previous heads."""
     return [
         {"layer": layer, "head": head, "label": label, "tokens": prompt.words, **prompt.alignment(layer, head)}
         for layer, head, label, _ in standing_out(seen, HEADS_SHOWN)
@@ -218,7 +218,7 @@ def records_of_loss(loss: PositionLoss, **common: Any) -> list[dict[str, Any]]:
 
 
 def show_losses(losses: Mapping[str, PositionLoss]) -> None:
-    """Print perplexity by the number of tokens before the target. losses: by name; the first is the unchanged model."""
+    """Print perplexity by the number of tokens before the target. losses: {name: loss}, the unchanged model first."""
     before = next(iter(losses.values()))
     ranges: dict[str, tuple[int, int | None]] = {"all": (0, None)}
     ranges |= {f"{a:,}-{b - 1:,}": (a, b) for a, b in bins(before)}
@@ -263,7 +263,7 @@ def panels_for(n: int, sizes: Sizes, most: int = 3, **options: Any) -> tuple[Any
 def darkest(norms: Tensor) -> float:
     """The norm that gets the darkest colour, chosen so that a few far larger norms do not hide the others.
 
-    It is the largest norm, unless that is more than FAR times the (1 - BEYOND) quantile; then it is this quantile.
+    It is the largest norm or, if this exceeds FAR times the (1 - BEYOND) quantile, that quantile.
     """
     known = norms[~norms.isnan()]
     largest, most = float(known.max()), float(known.quantile(1 - BEYOND))
@@ -338,7 +338,7 @@ def draw_plane(seen: Probe, folder: Path, style: FigureStyle = SCREEN) -> list[P
 
 
 def draw_labels(seen: Probe, sizes: Sizes) -> Any:
-    """Every head's label as a colour and a letter; a stronger colour means a larger share of weight at that place."""
+    """Every head's label as a colour and a letter; the more weight at the label's place, the stronger the colour."""
     from matplotlib.colors import to_rgb
     from matplotlib.patches import Patch
 

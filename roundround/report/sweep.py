@@ -1,6 +1,6 @@
 """The outcome of a sweep: a table of its runs by swept settings, a page with curves and a comparison, next commands.
 
-If a run measures the model of another run, that run's settings count as its settings too.
+If a run measures the model of another run, the settings of that other run count as its own too.
 
 Tested by tests/report/test_sweep.py.
 """
@@ -142,7 +142,7 @@ def write_sweep_page(directory: Path, to: Path) -> None:
 
 
 def compared(directory: Path, remarks: list[str]) -> list[Section]:
-    """The sections of `compare` for the runs: tables and panels of means over seeds. Empty if it raises UserError."""
+    """`compare`'s sections for the runs: tables and panels of means over seeds. Empty if `compare` raises UserError."""
     try:
         found = compare(directory)
     except UserError:

@@ -28,7 +28,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
 
 
 def panels(lines: Sequence[Record]) -> list[Panel]:
-    """The curves of a training, from the lines of metrics.jsonl."""
+    """The panels of a training run, from the lines of metrics.jsonl."""
     of_batches, note = logged(lines, "loss", "training loss")
     held_out, _ = logged(lines, "held_out_nats_per_token", "held-out loss")
     right = [logged(lines, f"held_out_{name}", in_words(name))[0] for name in ("exact_match", "token_accuracy")]

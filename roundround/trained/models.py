@@ -91,13 +91,13 @@ def planned(make: Callable[[], M]) -> M:
 
 
 class TrainedRun:
-    """A training run: its directory, its manifest, and its config with the nodes given here in place of its own.
+    """A training run: its directory, its manifest, and its config, in which the given nodes replace the run's own.
 
     A given `pe` whose theta is null takes the base of the run. `pattern` replaces parts of the run's kinds of layers,
-    or, with `whole_pattern`, the whole pattern of the run.
+    or the whole pattern of the run if `whole_pattern` is true.
     If the source of a class from outside the package differs from the run's copy, a line on standard error names it.
     Raises UserError if the run is of another verb, if it stopped before its model was built, if no layer reads a given
-    part, or, without `trust`, if its config names a class from outside.
+    part, or, without `trust`, if its config names a class from outside the package.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class TrainedRun:
     def decoder(self, checkpoint: str) -> Decoder:
         """The decoder with a checkpoint's weights (best, last, step-00000100), in evaluation mode.
 
-        Raises UserError if the checkpoint does not fit the decoder, as when a replaced part needs other parameters.
+        Raises UserError if the checkpoint does not fit the decoder, such as when a replaced part has other parameters.
         """
         folder = checkpoints.find(self.directory, checkpoint)
         weights, own = checkpoints.load_weights(folder), self.config
@@ -174,7 +174,7 @@ class TrainedRun:
 
     @property
     def separate_documents(self) -> bool:
-        """Whether documents did not attend to each other in training; False if the run learnt a task."""
+        """True if documents did not attend to each other in training; False also for a run that learnt a task."""
         return bool(self.manifest["data"].get("separate_documents", False))
 
     def task(self) -> Task | None:
@@ -214,7 +214,7 @@ class TrainedRun:
 
 
 def first_of(vocabulary: Vocabulary) -> int | None:
-    """The token before a text that the model reads; None if separate documents were trained on, which had none."""
+    """The token put before a text that the model reads; None if it was trained on separate documents, without one."""
     return None if vocabulary.documents_apart else vocabulary.first_token
 
 

@@ -121,9 +121,10 @@ def maker_of(part: str, node: DictConfig | None) -> Callable[..., Any] | None:
 def unread_keys(
     pattern: DictConfig | None, pe: DictConfig | None, typed: Collection[str], chosen: str | None
 ) -> list[str]:
-    """The keys of a config that no layer reads: a part that every kind of the pattern sets for itself, and the `theta`
-    of a kind whose encoding has another.
+    """The keys of a config that no layer reads.
 
+    They are each part that every kind of the pattern sets for itself, and the `theta` of a kind whose encoding has
+    another `theta`.
     typed: the keys of the command line. chosen: the option of `pattern=`. Raises UserError if the command line gives a
     key that no layer reads.
     """

@@ -53,15 +53,15 @@ OF_TEXT = {  # keys that have no effect with a task, and what a task has instead
 }
 
 
-MakeDecoder = Callable[..., Decoder]  # of n_vocab, and of shard_layer, which is called on each new layer
+MakeDecoder = Callable[..., Decoder]  # takes n_vocab, and shard_layer, which is called on each new layer
 
 
 class Weights:
     """Weights that the seed draws; also the base class of weights from elsewhere, which override its methods.
 
-    facts: what the manifest records about the weights. message: a line about them for the terminal. sha256: the hash of
-    their files. n_rows: the number of rows of their embeddings. tokenizer: the tokenizer that they were trained with.
-    The last two are None if the config decides them.
+    facts: the manifest's entries about the weights. message: the line about the weights for the terminal. sha256: the
+    hash of the weights' files. n_rows: the number of rows of the embeddings; None if the config decides it. tokenizer:
+    the tokenizer that the weights were trained with; None if the config decides it.
     """
 
     def __init__(self, folder: Path | None = None, sha256: str | None = None, n_rows: int | None = None) -> None:
@@ -97,8 +97,8 @@ class LlamaWeights(Weights):
 class WeightsOfRun(Weights):
     """The weights of a finished run's best checkpoint.
 
-    The new run may have another encoding or normaliser, whose parameters then start afresh (DroPE, arXiv:2512.12167,
-    changes to NoPE).
+    The new run may have another encoding or normaliser, whose parameters then start afresh. DroPE (arXiv:2512.12167)
+    changes the encoding to NoPE in this way.
     """
 
     def __init__(self, directory: Path, *, trust: bool) -> None:
@@ -132,7 +132,7 @@ class WeightsOfRun(Weights):
 
 
 def same_part(name: str, decoder: Decoder, before: Decoder) -> str | None:
-    """The name of a parameter of an encoding or normaliser in the decoder `before`; None if the class differs there.
+    """The name that a parameter of an encoding or normaliser has in `before`; None if the class is another there.
 
     A new encoding for one kind of layer can change the numbers of all encodings, so an encoding is found by its layer.
     """
@@ -152,10 +152,10 @@ class Start:
     """What is decided about a training run beside its typed config, before its data are read.
 
     choices: the option of each config group, as the run reports it. config: the config that the run records. weights:
-    the weights that it begins with. make_decoder: builds the model that the config describes. task: the task that the
-    run learns; None for text and for a resumed run. tokenizer: the tokenizer of its text; None for a task with its own
-    vocabulary. resumed: the directory of a resumed run; None for a new run. before: what the manifest of a resumed run
-    records about its data; empty for a new run.
+    the weights that the run begins with. make_decoder: the function that builds the model of the config. task: the task
+    that the run learns; None for text and for a resumed run. tokenizer: the tokenizer of the text; None for a task with
+    its own vocabulary. resumed: the directory of a resumed run; None for a new run. before: the facts about the data in
+    the manifest of a resumed run; empty for a new run.
     """
 
     choices: dict[str, Any]
@@ -218,7 +218,7 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[TrainConfig
 
 
 def llama_weights(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]) -> tuple[Weights, dict[str, Any]]:
-    """The weights of a Llama-type checkpoint, whose nodes are put into `cfg`, and the choices with its names."""
+    """Put the nodes of a Llama-type checkpoint into `cfg`; returns its weights, and the choices with its names."""
     from roundround.hf.checkpoint import read_checkpoint, target  # transformers takes seconds to import
 
     checkpoint = read_checkpoint(cfg.init)
@@ -234,7 +234,7 @@ def llama_weights(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]
 
 
 def weights_of_run(cfg: DictConfig, invocation: Invocation, choices: dict[str, Any]) -> tuple[Weights, dict[str, Any]]:
-    """The weights of a finished run, whose nodes are put into `cfg`, and the choices with its names."""
+    """Put the nodes of a finished run into `cfg`; returns its weights, and the choices with its names."""
     overrides, name = invocation.overrides, str(cfg.init).removeprefix(RUN)
     directory = find_run(name, cfg.outputs, "train", done=True, sweep=invocation.sweep)
     weights = WeightsOfRun(directory, trust=cfg.trust)
@@ -315,7 +315,7 @@ def take_over(
 
 
 def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, dict[str, Any], Weights]:
-    """The config of a run that continues in its own directory, its manifest, and the weights that it began with.
+    """The config, the manifest and the initial weights of a run that continues in its own directory.
 
     The weights matter only if the run stopped before its first checkpoint.
     """
@@ -346,7 +346,7 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, dict[s
 def checked_data(data: Data, before: Mapping[str, Any], n_rows: int | None) -> Data:
     """The data with `n_vocab` set to `n_rows`, the number of rows of the embeddings; None leaves the data unchanged.
 
-    before: what the manifest of a resumed run records about its data. Raises UserError if the data have changed since,
+    before: the facts about the data in the manifest of a resumed run. Raises UserError if the data have changed since,
     or if the embeddings have fewer rows than the tokenizer has ids.
     """
     now: dict[str, Any] = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}

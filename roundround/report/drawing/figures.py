@@ -2,8 +2,8 @@
 
 Whatever differs in colour also differs in dashes, markers, hatches, letters or lightness.
 
-`save` writes files. `draw_panel` draws the curves and cells that `support/panels.py` describes; the files of a run
-(`save_drawing`, panels on a grid) and its page (`report/page/view.py`) both use it.
+`save` writes files. `draw_panel` draws the curves and cells that `support/panels.py` describes, both for the files of a
+run (`save_drawing`, panels on a grid) and for its page (`report/page/view.py`).
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ DASHES: tuple[tuple[float, ...], ...] = (
 class Sizes:
     """The sizes of a style, in inches and points.
 
-    widths: widths of a figure with one, two, three panels side by side. height: height of a panel with its axes.
-    text: font size of titles and axis labels. small: font size of all other text. titled: whether the figure contains
-    its title and note; in a paper the caption has them.
+    widths: the widths of figures with one, two and three panels side by side. height: the height of a panel with its
+    axes. text: the font size of titles and axis labels. small: the font size of all other text. titled: whether the
+    title and the note are drawn; in a paper the caption has them.
     """
 
     widths: tuple[float, float, float]
@@ -65,7 +65,7 @@ class Sizes:
     titled: bool
 
     def letters(self, width: float, points: float) -> int:
-        """How many letters of this size fit into so many inches."""
+        """The number of letters of the font size `points` that fit into `width` inches."""
         return max(12, int(width / (0.56 * points / 72)))
 
 
@@ -208,13 +208,13 @@ def save_drawing(
     kinds: Sequence[str] = KINDS,
     alike: bool = False,
 ) -> list[Path]:
-    """Write `figure_of` to files."""
+    """Write the figure of a drawing to files; returns their paths. alike: as in `figure_of`."""
     with styled(style) as sizes:
         return save(figure_of(drawing, sizes, alike=alike), folder, drawing.name, kinds)
 
 
 def figure_of(drawing: Drawing, sizes: Sizes, *, alike: bool = False) -> Any:
-    """The panels on a grid with one legend below. alike: all panels get the same vertical axis, scaled as the first."""
+    """The panels on a grid with one legend below. alike: whether all panels have the same vertical axis."""
     panels = drawing.panels
     n_columns, width, height = grid_of(panels, sizes)
     n_rows = -(-len(panels) // n_columns)
@@ -244,7 +244,7 @@ def figure_of(drawing: Drawing, sizes: Sizes, *, alike: bool = False) -> Any:
 
 
 def grid_of(panels: Sequence[Panel | HeatMap], sizes: Sizes) -> tuple[int, float, float]:
-    """How many panels stand side by side, the width of the figure and the height of a row of panels, in inches.
+    """The number of panels side by side; the width of the figure and the height of a row of panels, both in inches.
 
     A heat map with texts in its cells gets the room that the texts need.
     """

@@ -35,7 +35,7 @@ def shown_p(p: float | None, is_bound: bool = False) -> str:
 
 
 def decimals_of(values: Iterable[float], half_widths: Iterable[float]) -> int:
-    """The decimals of a column: two digits of the smallest interval; without one, four digits of the smallest value."""
+    """The number of decimals for two digits of the smallest half width; without any, for four of the smallest value."""
     halves, sizes = [half for half in half_widths if 0 < half < math.inf], [abs(value) for value in values if value]
     if not halves and all(float(size).is_integer() for size in sizes):
         return 0
@@ -44,12 +44,12 @@ def decimals_of(values: Iterable[float], half_widths: Iterable[float]) -> int:
 
 
 def fixed(value: float, decimals: int, sign: str = "") -> str:
-    """A number with this many decimals; a huge number, as of a diverged run, in scientific notation."""
+    """A number with this many decimals; a huge number, such as a diverged run's, is in scientific notation."""
     return f"{value:{sign}.{decimals}f}" if abs(value) < LARGE else f"{value:{sign}.3e}"
 
 
 def shown_bytes(n: float) -> str:
-    """1536 is 1.5 KiB."""
+    """A number of bytes as text: 1536 as 1.5 KiB."""
     power = min(len(UNITS) - 1, int(math.log(max(n, 1), 1024)))
     return f"{n / 1024**power:.{0 if power == 0 else 1}f} {UNITS[power]}"
 
@@ -105,9 +105,10 @@ class Cell(NamedTuple):
 class Table:
     """Columns by name, and rows of plain values or cells.
 
-    note: what all rows have in common. more: how many rows were left out. folded: whether a page folds the table.
-    short: whether a page stores numbers with few digits only, because there are thousands. names: how many columns at
-    the left identify the row; the other columns are numbers.
+    note: the text about what all rows have in common. more: the number of rows left out. folded: whether a page folds
+    the table. short: whether a page stores numbers with few digits, because there are thousands. names: the number of
+    columns at the left that identify the row; the other columns are numbers. numeric: whether each column has only
+    numbers.
     """
 
     title: str
@@ -193,7 +194,7 @@ def common_fields(records: list[Record]) -> dict[str, Any]:
 
 
 def tables_of(records: list[Record], *, folded: bool = False) -> list[Table]:
-    """A table for each set of fields, without the fields that all records share. folded: fold long ones."""
+    """A table for each set of fields, without fields that all records share. folded: whether long tables are folded."""
     common = common_fields(records)
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:

@@ -1,1 +1,1 @@
-"""One page for a run: a single HTML file that needs no network, read off what the run left. No torch here."""
+"""The page of a run: a single HTML file that needs no network, made from the run's files. Does not import torch."""

@@ -4,8 +4,8 @@ The page is one file, with the templates, styles and scripts of the package insi
 escaped by the template engine. The page's policy lets the browser run these scripts alone, by their hash, and fetch
 nothing; a run's SVG files are shown as images, in which nothing runs.
 
-A panel is an inline SVG drawn by matplotlib, with words as text and colours as the page's variables. The title above,
-the legend and the note below are the page's own; a marker says its numbers under the mouse.
+A panel is an inline SVG drawn by matplotlib, with words as text and colours as the page's variables. Its title, legend
+and note are HTML around the SVG. A marker shows its numbers under the mouse.
 
 Tested by tests/report/test_page.py and tests/report/test_pictures.py.
 """
@@ -81,7 +81,7 @@ NUMBER = re.compile(r"-?\d+\.\d{3,}")
 
 @dataclass
 class RunFiles:
-    """A run, and `remarks`: lines at the beginning of its page."""
+    """A run and its files. remarks: the lines at the beginning of the run's page."""
 
     run: PastRun
     remarks: list[str] = field(default_factory=list)
@@ -117,8 +117,8 @@ class Section:
     """A heading and the content below it.
 
     Panels without a point are left out. figures: for each image its name, its address (a data URI that contains the
-    whole image) and the text shown if it cannot be displayed. part: the section's own template, filled with `values`.
-    anchor: the id that links to the section use.
+    whole image) and the text shown if it cannot be displayed. part: the name of the section's own template, which is
+    filled with `values`. anchor: the id of the section, for links to it.
     """
 
     title: str
@@ -275,7 +275,7 @@ def short(value: float, digits: int = 3) -> float | int | None:
 
 
 def scaled(values: NDArray[Any]) -> dict[str, Any]:
-    """The largest absolute value, and the values as integer multiples of largest / STEPS; None if not finite."""
+    """The largest absolute value, and each value as an integer multiple of largest / STEPS; None if not finite."""
     flat = values.astype(np.float64).ravel()
     finite = np.isfinite(flat)
     largest = float(np.abs(flat[finite]).max()) if finite.any() else 0.0
@@ -290,10 +290,9 @@ def scaled(values: NDArray[Any]) -> dict[str, Any]:
 
 
 def picture_of(panel: Panel | HeatMap, number: int) -> dict[str, Any]:
-    """A panel as a template shows it: `svg` is generated here and safe; the template escapes everything else.
+    """The values with which a template shows a panel: `svg` is safe, and the template escapes all others.
 
-    number: the number of the picture on its page; it makes the ids inside the SVG unique. legend: the signs and their
-    meanings.
+    number: the number of the picture on its page; it makes the ids inside the SVG unique.
     """
     from matplotlib.figure import Figure
 
@@ -382,7 +381,7 @@ def titles_of(panel: Panel) -> dict[str, list[str]]:
 
 
 def legend_of(panel: Panel) -> list[tuple[Markup, str]]:
-    """A sign for each name; empty if there is only one."""
+    """Pairs of a sign and the name of its curves; empty if there is only one name."""
     found: dict[str, Markup] = {}
     for place, curve in enumerate(panel.curves):
         if curve in panel.drawn:

@@ -21,7 +21,11 @@ AS_IN_HTML = str.maketrans({"`": "&#96;", "|": "&#124;", "<": "&lt;", ">": "&gt;
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What the card needs besides the decoder: the run's run.json, and the checkpoint's name and state."""
+    """The facts that a model card needs besides the decoder.
+
+    name: the name of the exported folder. manifest: the content of the run's run.json. checkpoint: the name of the
+    checkpoint. state: the numbers that the checkpoint stores, such as its step.
+    """
 
     name: str
     manifest: dict[str, Any]
@@ -142,9 +146,12 @@ def facts(card: Card, decoder: Decoder) -> dict[str, str]:
 
 
 def with_arguments(choice: str | None, node: dict[str, Any] | None) -> str:
-    """An option and its numbers, such as `p_rope (p=0.75, theta=10000.0)`; None: each kind of layer has its own."""
+    """An option and its numbers, such as `p_rope (p=0.75, theta=10000.0)`.
+
+    node: the option's part of the config; None if each kind of layer has its own option.
+    """
     if node is None:
-        return "of each kind of layer its own"
+        return "each kind of layer has its own"
     numbers = ", ".join(f"{name}={value}" for name, value in node.items() if name != "_target_" and value is not None)
     return f"{choice} ({numbers})" if numbers else str(choice)
 

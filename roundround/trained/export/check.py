@@ -2,8 +2,8 @@
 
 python -I check.py FOLDER QUESTION.safetensors ANSWER.safetensors trust|stock
 
-The question holds `tokens` [B, T], `rows` [R] and a text. The answer gets `logits` [B, R, V] and, as json, facts: the
-ids of the text by the folder's tokenizer, and the tokenizer's first token and end of a document.
+The question holds `tokens` [B, T], `rows` [R] and a text. The answer gets `logits` [B, R, V] and, as json, `facts`: the
+ids of the text in the folder's tokenizer, the tokenizer's first token, and its token for the end of a document.
 
 Tested by tests/trained/test_export_command.py.
 """

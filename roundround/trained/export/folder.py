@@ -48,9 +48,10 @@ MODELING = "modeling_roundround"  # .py
 class ModelToExport:
     """A decoder, the arguments that it and its layers were built with, and its tokenizer.
 
-    kinds: the kinds of layers, each with its name, its sizes, and the classes and arguments of its parts. classes:
-    these classes by their names. first_token: the id with which a text begins; for a model of text this is
-    end_of_document. separate_documents: whether documents did not see each other in training.
+    sizes: the arguments of the decoder. kinds: the kinds of layers, each with its name, its sizes, and the classes and
+    arguments of its parts. classes: {name: class} for the classes of the parts. first_token: the id with which a text
+    begins; for a model of text this is end_of_document. separate_documents: True if documents did not see each other
+    in training.
     """
 
     decoder: Decoder
@@ -66,7 +67,7 @@ class ModelToExport:
 def exported_kinds(
     *, pattern: DictConfig | None = None, **parts: DictConfig | None
 ) -> tuple[list[dict[str, Any]], dict[str, type]]:
-    """The kinds of layers of a run, as `ModelToExport` has them, and their classes."""
+    """The `kinds` and `classes` of `ModelToExport`, from the parts of a run's config."""
     found, classes = [], {}
     for name, kind in (kinds_by_name(pattern) if pattern else {"layer": KindConfig()}).items():
         made = {}
@@ -98,7 +99,7 @@ def model_to_export(trained: TrainedRun, decoder: Decoder) -> ModelToExport:
 
 
 def card_of(trained: TrainedRun, name: str, checkpoint: str) -> Card:
-    """What the model card says of a run and a checkpoint of it."""
+    """The `Card` of a run and one of its checkpoints."""
     state = checkpoints.read_state(checkpoints.find(trained.directory, checkpoint))
     return Card(name=name, manifest=trained.manifest, checkpoint=checkpoint, state=state)
 
@@ -181,7 +182,7 @@ def own_config(trained: ModelToExport) -> RoundroundConfig:
 
 
 # largest difference allowed, as a share of the largest logit
-# transformers' code rounds in other ways, as does a definition that is compiled only here: by 4e-7, and by 1.2e-5 if
+# code of transformers, and a definition that is compiled only here, round differently: by 4e-7, or by 1.2e-5 if
 # attention is very sharp
 TOLERANCE = 5e-5
 LOGITS_COMPARED = 2**24  # at most: 64 MiB
@@ -193,7 +194,11 @@ class NotTheSame(Exception):
 
 @dataclass(frozen=True)
 class Agreement:
-    """An exported folder compared with its run: the number of logits, their largest difference and largest size."""
+    """An exported folder compared with its run.
+
+    n_logits: the number of logits compared. difference: the largest difference between two logits. largest: the largest
+    absolute logit of the run.
+    """
 
     n_logits: int
     difference: float
@@ -203,7 +208,7 @@ class Agreement:
 def agreement(trained: ModelToExport, folder: Path, tokens_BT: Tensor) -> Agreement:
     """Load the folder in a process that cannot import roundround, and compare logits on these tokens.
 
-    Raises NotTheSame if the folder does not load, or computes or tokenises something else.
+    Raises NotTheSame if the folder does not load, or if its logits or its tokens differ.
     """
     (n_windows, length), n_vocab = tokens_BT.shape, trained.decoder.embed_tokens.num_embeddings
     n_rows = max(1, min(length, LOGITS_COMPARED // (n_windows * n_vocab)))

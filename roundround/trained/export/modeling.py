@@ -142,11 +142,12 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         use_cache: bool = False,
         **options: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits [B, T, V], and with labels [B, T] the mean nats of the next tokens (-100 counts for nothing).
+        """Returns logits [B, T, V], and the mean loss of the next tokens in nats if `labels` [B, T] are given.
 
-        `attention_mask` [B, T] is 0 for padding; with a cache it may cover the tokens in the cache, too.
-        `logits_to_keep` is how many last rows are returned, or a tensor of row numbers. `use_cache` makes a cache if
-        `past_key_values` is None. Raises ValueError for options that the decoder does not support.
+        Labels of -100 are not scored. `attention_mask` [B, T] is 0 for padding; with a cache it may also cover the
+        tokens in the cache. `logits_to_keep` is the number of last rows to return, or a tensor of row numbers.
+        `use_cache` makes a cache if `past_key_values` is None. Raises ValueError for options that the decoder does not
+        support.
         """
         for name in ("output_hidden_states", "output_attentions", "inputs_embeds"):
             if options.get(name, False) is not False and options[name] is not None:
@@ -167,9 +168,10 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=past_key_values)
 
     def own_cache(self, given: DynamicCache, length: int | None = None) -> Cache:
-        """The decoder's cache inside a dynamic cache; if that is empty, a new one is put in.
+        """The decoder's cache inside the dynamic cache `given`, which gets a new decoder cache if it is empty.
 
-        length: of the whole text, if known. Raises ValueError for a cache of another kind or another model.
+        length: the number of tokens of the whole text, if known. Raises ValueError for a cache of another kind or
+        another model.
         """
         if not isinstance(given, DynamicCache) or given.offloading:
             raise ValueError(

@@ -1,8 +1,8 @@
-"""Export to the classes of transformers: which class computes exactly a decoder, its configuration and its weights.
+"""Export to the classes of transformers: the class that computes exactly a decoder, its configuration, its weights.
 
-The classes are Llama; with normalised queries and keys Qwen 3, OLMo 3 (norms after attention and MLP) and Gemma 3
-(norms before and after); SmolLM3 if some layers have no positions. Frequencies equal theirs to the last bit; tests
-compare them.
+The classes are Llama, SmolLM3 (if some layers have no positions), and three with normalised queries and keys: Qwen 3,
+OLMo 3 (norms after attention and MLP) and Gemma 3 (norms before and after). Frequencies equal theirs to the last bit;
+tests compare them.
 
 Tested by tests/trained/test_stock.py.
 """
@@ -51,7 +51,7 @@ def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConfig
 
 
 def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConfig:
-    """`stock_config`, but instead of None it raises NoStockClass, which names what no class has."""
+    """As `stock_config`, but raises NoStockClass instead of returning None. The error names what no class has."""
     attentions = cast("list[Attention]", [layer.self_attn for layer in decoder.layers])
     normalised = check_parts(decoder, attentions, sizes)
     ropes = [rope_of(decoder, layer) for layer in range(len(attentions))]
@@ -72,7 +72,7 @@ def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConf
         "num_key_value_heads": shape.n_key_heads,
         "head_dim": shape.head_dim,
         "max_position_embeddings": shape.train_length,
-        "initializer_range": min(sizes["initializer_range"], 1.0),  # its limit; it affects only fresh weights
+        "initializer_range": min(sizes["initializer_range"], 1.0),  # the limit of transformers; only for fresh weights
         "rms_norm_eps": sizes["norm_eps"],
         "tie_word_embeddings": decoder.lm_head is None and (decoder.embedding_scale is None or is_gemma),
         "attention_bias": sizes.get("attention_bias", False),
@@ -95,14 +95,18 @@ def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConf
 
 
 def refuse(of: str | None, *parts: tuple[bool, str]) -> None:
-    """Raises NoStockClass for the first part that the decoder has but the class lacks."""
+    """Raises NoStockClass for the first part that the decoder has.
+
+    of: the name of the class that lacks the parts; None if all classes lack them. parts: pairs of whether the decoder
+    has a part, and the part's name.
+    """
     for has, part in parts:
         if has:
             raise NoStockClass(f"no class has {part}" if of is None else f"{of} has no {part}")
 
 
 def check_parts(decoder: Decoder, attentions: Sequence[Attention], sizes: Mapping[str, Any]) -> str:
-    """What queries and keys are normalised over: none, heads or across heads.
+    """How queries and keys are normalised: none (not at all), heads (each by itself) or across heads.
 
     Raises NoStockClass for a part that none of the classes has.
     """

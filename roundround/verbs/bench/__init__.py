@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class BenchConfig:
-    """The config of `roundround bench`. where: key=value filters of variants. files: files with more stored values."""
+    """The config of `roundround bench`.
+
+    where: the key=value filters that choose variants. files: the files with further stored values.
+    """
 
     where: list[str]
     files: list[str]

@@ -217,7 +217,7 @@ class SetRunner:
         return found
 
     def measured(self, part: Part, trained: Mapping[str, Path], remarks: list[str]) -> Mapping[str, float]:
-        """The numbers of a measurement on another part's model. Appends what the reader must know to `remarks`."""
+        """The numbers of a measurement on another part's model. Appends to `remarks` what the reader must know."""
         if part.model_of not in trained:
             raise UserError(f"the part {part.model_of} made no model")
         from roundround.asking import bench_measures  # imports torch and transformers
@@ -242,7 +242,7 @@ class SetRunner:
 
 
 def origin(trained: Iterable[Path]) -> dict[str, str | None]:
-    """The commits and the machine with which the models were trained, perhaps before this run."""
+    """The commits and the machines with which the models were trained, which may have been before this run."""
     manifests = list(map(read_manifest, trained))
     codes = [manifest.get("git") or {"commit": f"version {manifest['roundround']}"} for manifest in manifests]
     commits = dict.fromkeys(f"{git['commit']}{' with changes' if git.get('dirty') else ''}" for git in codes)

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class CheckConfig:
-    """The config of `roundround check`: a run, a model, or an encoding with a file to write or to compare it with."""
+    """The config of `roundround check`. It names a run, a model or an encoding.
+
+    to, against: the file of vectors to write, and the file of vectors to compare; an encoding needs one of the two.
+    """
 
     run: str | None = key(WHERE)
     checkpoint: str
@@ -62,7 +65,7 @@ class CheckConfig:
 
     @property
     def given(self) -> list[str]:
-        """What is to be checked: run, model or pe."""
+        """The names of the keys among run, model and pe that have a value; there must be one."""
         return [name for name in ("run", "model", "pe") if getattr(self, name) is not None]
 
 

@@ -99,7 +99,7 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def row(report: LayerReport) -> tuple[str, ...]:
-    """What a layer was measured to do, a cell for each of ROWS."""
+    """The measurements of a layer, a cell for each of ROWS."""
     turning, seen = report.turning, report.seen
     rotates, least = bool(turning.n_rotated), "at least " if report.n_slow else ""
     remarks = ["bias on logits"] if seen.biased else []
@@ -158,7 +158,10 @@ def records(reports: Sequence[LayerReport], unread: Sequence[str]) -> list[dict[
 
 
 def show(reports: Sequence[LayerReport], unread: Sequence[str], name: str, where: str) -> None:
-    """Print a column for each group of equal layers, and the differences. where: the declaring file, as config.json."""
+    """Print a column for each group of equal layers, and the differences.
+
+    where: the name of the file that declares the layers, such as config.json.
+    """
     groups: dict[tuple[Any, ...], list[int]] = {}  # {column and remarks: numbers of the layers}
     for report in reports:
         remarks = [f"not compared: {report.not_compared}"] if report.not_compared else []
@@ -188,7 +191,7 @@ def show(reports: Sequence[LayerReport], unread: Sequence[str], name: str, where
 
 
 def encoding_of(config: CheckConfig, n_heads: int, n_key_heads: int, head_dim: int) -> PositionalEncoding:
-    """The encoding of `pe=` in these sizes. Raises UserError if its queries and keys do not show it."""
+    """The encoding of `pe=` with these sizes. Raises UserError if its queries and keys do not show what it does."""
     shape = AttentionShape(
         n_heads=n_heads,
         n_key_heads=n_key_heads,
@@ -204,7 +207,7 @@ def encoding_of(config: CheckConfig, n_heads: int, n_key_heads: int, head_dim: i
 
 
 def write_vectors(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> None:
-    """Write the file of `to=`: tensors, and as metadata what they were made with."""
+    """Write the file of `to=`: the tensors and, as metadata, the settings that made them."""
     assert config.to is not None
     path = Path(os.path.abspath(home_expanded(config.to, "to")))
     if path.exists() or not path.parent.is_dir():
@@ -232,7 +235,7 @@ def write_vectors(cfg: DictConfig, config: CheckConfig, invocation: Invocation) 
 
 
 def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> None:
-    """Compare the tensors of a file with ours.
+    """Compare the tensors of the file of `against=` with those that the encoding gives.
 
     Raises Refuted if one differs by more than rounding, and NoVerdict if rounding may hide a difference.
     """

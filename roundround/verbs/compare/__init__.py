@@ -20,7 +20,7 @@ COMPARISON_FORMATS = ("table", "csv", "latex", "markdown", "json")
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class CompareConfig:
-    """The config of `roundround compare`. where: key=value filters of the runs."""
+    """The config of `roundround compare`. where: the key=value filters that choose runs."""
 
     paths: list[str]
     baseline: list[str]

@@ -87,7 +87,8 @@ OF_OTHERS = ("by", "length", "stride", "max_tokens", "bos", "examples", "dispers
 class AskedModel:
     """The model that is evaluated. choices: the option of each config group, by the name that results use.
 
-    context: the context length in training, in tokens. trained: the run of a decoder; None for a pretrained model.
+    context: the context length in training, in tokens. trained: the run that trained a decoder; None for a pretrained
+    model.
     """
 
     model: Decoder | ProbedHuggingFaceModel
@@ -141,7 +142,7 @@ class AskedModel:
 
 
 def refuse(invocation: Invocation, keys: Iterable[str], why: str) -> None:
-    """Raises UserError if one of these keys was given, because this measurement does not use it. why: the message."""
+    """Raises UserError if a key was given that this measurement does not use. why: the message after the key."""
     given = {name.partition(".")[0] for name in overridden(invocation.overrides)}
     for key in keys:
         if key in given:
@@ -160,7 +161,7 @@ def finish(
 ) -> None:
     """Write the numbers; the process that writes also draws the figure and prints tables and lines.
 
-    more: tables that are printed before that of the kind.
+    more: the tables that are printed before the table of `kind`.
     """
     headline = {}
     for place, row in at_each(records, kind.along).items():
@@ -327,9 +328,9 @@ def measure_task(
 ) -> tuple[dict[int, dict[str, AnswerScores]], dict[int, Dispersion], int]:
     """Returns scores by length and part of the task, dispersions by length, and the number of shared examples.
 
-    A task without parts has one, named "". Dispersions are empty unless the config asks for them. Shared examples may
-    also be in training. Each process draws all examples and scores a share of them. contexts: the tokens of the longest
-    example of each length.
+    A task without parts has one part, named "". Dispersions are empty unless the config asks for them. Shared examples
+    are those that may also be in training. Each process draws all examples and scores a part of them. contexts: the
+    number of tokens of the longest example of each length.
     """
     by_part: dict[int, dict[str, AnswerScores]] = {}
     dispersions, n_shared, answer = {}, 0, answering(config, subject)
@@ -385,7 +386,7 @@ def evaluate_pairs(
 ) -> None:
     """Score all pairs after each prefix, and report in a run directory.
 
-    Raises UserError if the model learns a task, or if it cannot read such a prefix.
+    Raises UserError if the model was trained on a task, or if it cannot read such a prefix.
     """
     trained = subject.trained
     if trained is not None and trained.learns_a_task:

@@ -1,4 +1,4 @@
-"""`roundround eval`: loads the model, a run (`run=`) or a pretrained model (`model=`), and chooses the measurement.
+"""`roundround eval`: loads the model of a run (`run=`) or a pretrained one (`model=`), and chooses the measurement.
 
 Tested by tests/training/test_eval.py and tests/asking/test_eval_pretrained.py.
 """

@@ -75,7 +75,7 @@ def export(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def held_out_windows(trained: TrainedRun) -> Tensor:
-    """A few windows of the training context length from the run's own held-out text, or examples, [B, T], int64."""
+    """A few windows of the run's own held-out text, or examples, of the training context length: [B, T], int64."""
     task = trained.task()
     if task is not None:
         drawn = Examples(task, seed=trained.config.seed, split="test", length=task.train_lengths[1])
@@ -93,7 +93,7 @@ def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: 
     own = f"a model with its own {MODELING}.py (trust_remote_code=True)"
     kind = f"a stock {stock.architectures[0]}" if stock else own
     folder = destination.with_name(f".{destination.name}.{os.getpid()}")
-    with folder_in_one_step(destination, folder):  # in whose place an empty folder may be
+    with folder_in_one_step(destination, folder):  # the destination may be an empty folder
         print_status(f"{parts}: {kind}, {n_parameters(model.decoder):,} parameters, step {card.state['step']}")
         write_folder(model, folder, card)
         found = agreement(model, folder, windows)

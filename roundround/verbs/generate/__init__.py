@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class GenerateConfig:
-    """The config of `roundround generate`. model: None for a run. pe, softmax: None for those of the model."""
+    """The config of `roundround generate`. model: None for a run. pe, softmax: None for the model's own."""
 
     checkpoint: str
     prompt: str = key(MEASURED)

@@ -71,7 +71,7 @@ class Session:
         self.seconds_of_prompt = self.seconds = 0.0
 
     def write(self) -> None:
-        """All texts at once, the first streamed; with `interactive` it continues what is typed until input ends."""
+        """Generate all texts at once and stream the first; with `interactive`, continue each line that is typed."""
         self.writer.begin(None if self.config.interactive else self.n_prompt + self.config.length)
         print_text(self.writer.decode(self.texts[0]))
         try:

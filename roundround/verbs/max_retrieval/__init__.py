@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class MaxRetrievalConfig:
-    """What `roundround max-retrieval` reads."""
+    """The config of `roundround max-retrieval`."""
 
     model: Node[MaxRetrieval]
     optim: Node[OptimizerFactory]

@@ -141,7 +141,7 @@ def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConf
 
 
 def trained(directory: Path) -> Path:
-    """The run that trained the models: this run, or the run that it evaluated."""
+    """The run that trained the models: this run, or the run whose models it evaluated."""
     source = read_manifest(directory).get("run")
     return Path(source) if source else directory
 
@@ -227,7 +227,7 @@ def report_on(
     softmaxes: dict[str, AttentionSoftmax],
     peers: Peers,
 ) -> None:
-    """Fit a temperature if the config asks for one, evaluate, tabulate and draw. seeds: those of this process."""
+    """Fit a temperature if the config asks for one, evaluate, tabulate and draw. seeds: this process's seeds."""
     alone = {seed: model.only(place) for place, seed in enumerate(seeds)}
     models: Models = alone
     own = [torch.cat(slope_and_spread(one)) for one in alone.values()]  # of the heads as they were trained

@@ -1,4 +1,4 @@
-"""`roundround prepare`: a corpus tokenised once; its keys. Tested by tests/training/test_prepared_runs.py."""
+"""`roundround prepare`: a corpus tokenised once. Tested by tests/training/test_prepared_runs.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class PrepareConfig:
-    """What `roundround prepare` reads."""
+    """The config of `roundround prepare`."""
 
     data: Node[Source]
     tokenizer: Node[TokenizerRecipe]

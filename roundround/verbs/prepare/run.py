@@ -25,7 +25,7 @@ from roundround.verbs.prepare import PrepareConfig
 
 
 def prepare(cfg: DictConfig, invocation: Invocation) -> None:
-    """Tokenise the corpus, or each source of a mixture, unless that is done; print where it is and its counts."""
+    """Tokenise the corpus, or each source of a mixture, unless that is done; print its address and its counts."""
     config = checked(PrepareConfig, cfg)
     corpus = corpus_of(config)
     recipe = build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
@@ -70,7 +70,7 @@ def corpus_of(config: PrepareConfig) -> Corpus:
 
 
 def prepared(corpus: Corpus, recipe: TokenizerRecipe, to: Store | None, n_processes: int) -> list[Entry]:
-    """Prepare the corpus in `to`; each source of a mixture gets a folder of its name, unless it is prepared already."""
+    """Prepare the corpus in `to`; a source of a mixture gets a folder of its name, unless the source is prepared."""
     cache_dir = default_cache_dir()
     if not isinstance(corpus, Mixture):
         return [make(corpus, recipe, to, cache_dir, n_processes=n_processes)]

@@ -72,7 +72,7 @@ class SubjectConfig:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class ProbeConfig(SubjectConfig):
-    """What `roundround probe` reads."""
+    """The config of `roundround probe`."""
 
     prompt: str | None = key(MEASURED)
     ablate: list[str]

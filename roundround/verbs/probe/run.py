@@ -129,7 +129,7 @@ def ablate(
     windowed: Windowed | None,
     measure: Callable[[], PositionLoss],
 ) -> None:
-    """Measure perplexity with frequencies set to zero: those of all given bands together, or step by step (curve).
+    """Measure perplexity with the frequencies of all bands set to zero; without bands, step by step (`draw_curve`).
 
     measure: the function that returns the loss of the texts.
     """

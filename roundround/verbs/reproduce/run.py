@@ -38,7 +38,7 @@ from roundround.verbs.reproduce import ReproduceConfig
 
 
 def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
-    """List the figures, or make some; write the docs page on request. Raises Refuted if a figure differs."""
+    """List the figures, or make some; write the docs page on request. Raises Refuted if one differs from the paper."""
     config = checked(ReproduceConfig, cfg)
     differing = make(chosen(config.item), cfg, config, invocation) if config.item else []
     found = newest_entries(config.outputs)
@@ -51,7 +51,7 @@ def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def chosen(wanted: Sequence[str]) -> dict[str, Figure]:
-    """The figures of these names, all of them for `all`. UserError for a name that does not exist."""
+    """The figures with these names; `all` is all figures. UserError for a name that does not exist."""
     for name in wanted:
         if name not in item_names():
             raise UserError(f"no item '{name}'{nearest(name, item_names())}")
@@ -142,7 +142,7 @@ def given(invocation: Invocation, group: str) -> tuple[str, ...]:
 
 
 def why_not(figure: Figure, subject: Subject | None, for_all: bool) -> str | None:
-    """Why an item cannot be made here; None if it can. `all` downloads nothing."""
+    """The reason why an item cannot be made here; None if it can. for_all: whether all are made, without downloads."""
     if figure.needs:
         return f"needs {figure.needs}"
     if subject is None or not subject.is_the_papers:

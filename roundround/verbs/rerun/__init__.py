@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class RerunConfig:
-    """What `roundround rerun` reads."""
+    """The config of `roundround rerun`."""
 
     paths: list[str]
     verb: str | None

@@ -49,7 +49,7 @@ FOLDER = "again"  # the folder of the repetition in the run directory; it is not
 
 
 def rerun(cfg: DictConfig, invocation: Invocation) -> None:
-    """Print what has changed since, repeat the run and compare its numbers. Raises Refuted if one differs.
+    """Print what has changed since the run, repeat it and compare its numbers. Raises Refuted if one differs.
 
     Folders that the manifest names may contain code that libraries execute, so they are only used with `trust`.
     """
@@ -94,9 +94,9 @@ def rerun(cfg: DictConfig, invocation: Invocation) -> None:
 def changes_of_config(
     before: PastRun, overrides: Sequence[str], config_dir: str | None, config: RerunConfig
 ) -> list[str]:
-    """The keys whose composed config differs today, as far as known before the run.
+    """The config keys whose composed values differ today, as far as this is known before the run.
 
-    Raises UserError for a foreign class that is not trusted, and if the text or tokenizer is not the one that was read.
+    Raises UserError for a foreign class that is not trusted, and if the text or task is not the one that was read.
     """
     if config_dir is not None:
         sys.path.insert(0, config_dir)  # for this job

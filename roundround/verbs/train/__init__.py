@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class TrainConfig:
-    """What `roundround train` reads; the nodes are checked against the constructors they name by `build`."""
+    """The config of `roundround train`. `build` checks each node against the constructor that the node names."""
 
     model: Node[Decoder]
     data: Node[Source]

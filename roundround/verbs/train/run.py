@@ -76,7 +76,7 @@ def fit(
     start: Start,
     invocation: Invocation,
 ) -> None:
-    """Train the decoder from where the run starts to its last step."""
+    """Train the decoder from the step at which the run starts to its last step."""
     n_steps, sharded = config.trainer.max_steps, shards(config.trainer)
     past, newest = None, start.resumed and checkpoints.newest(start.resumed / "checkpoints")
     if newest is not None:
@@ -101,7 +101,7 @@ def fit(
         rank=trainer.global_rank,
         world_size=trainer.world_size,
         first_step=first_step,
-        n_steps=max(1, n_steps - first_step),  # for no step Lightning does not call a callback
+        n_steps=max(1, n_steps - first_step),  # with 0 steps Lightning calls no callback
     )
     batches = Timed(material.batches(shares))
     flops = training_flops(decoder, length=int(config.model.train_length), scored=material.scored_share)
