@@ -1,6 +1,6 @@
-"""The rotation that each attention layer of a loaded model applies, beside the one that its config declares.
+"""Compares the rotation that each attention layer of a loaded model applies with the one that the config declares.
 
-A Hugging Face model is compared with config.json, a run with the config in its run.json.
+The config of a Hugging Face model is config.json; the config of a run is part of its run.json.
 
 Tested by tests/asking/test_applied_rotations.py.
 """
@@ -62,9 +62,10 @@ AS_DECLARED, NOT_COMPARED = "as declared", "not compared"  # verdicts on a layer
 class Declared:
     """What a config says about a layer; a field is None if the config leaves it out or says it in an unknown form.
 
-    encoding: built from the config's numbers and the layer's sizes. words: what the config says if no encoding of this
-    project can express it. norm: whether queries and keys are normalised. odd: why texts of one token do not show what
-    the encoding does; empty if they do.
+    number: the number of the layer. encoding: the declared encoding, with the layer's sizes. words: the declaration in
+    words if no encoding of this project can express it. window, chunk: the length of each in tokens. pairing: one of
+    PAIRINGS. norm: whether queries and keys are normalised. odd: the reason why texts of one token do not show what the
+    encoding does; empty if they do.
     """
 
     number: int
@@ -104,7 +105,7 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerReport:
-    """One layer: what was measured, and what the config declares. window, chunk: as applied, not as declared."""
+    """What was measured in one layer, and what the config declares for it. window, chunk: measured, in tokens."""
 
     readings: Readings
     seen: LayerSeen
@@ -140,7 +141,7 @@ class LayerReport:
 
     @property
     def n_slow(self) -> int:
-        """Pairs that rotate as declared, but too slowly for the measurement to distinguish them from pairs at rest."""
+        """The number of pairs that rotate as declared, but too slowly to be distinguished from pairs at rest."""
         frequencies_P = self.declared.frequencies_P(self.turning.farthest)
         if frequencies_P is None or not self.declared.is_applied(self.turning):
             return 0
@@ -208,11 +209,11 @@ def reports_of(
 ) -> list[LayerReport]:
     """A report of each layer: its rotation in texts that end within the trained length, beyond it, and far beyond it.
 
-    All else in a report comes from the last pass, over the farthest positions. The scheme with the declared base is
-    tried first. longest: tokens of the longest text that the config allows. limit: how many positions the model has, if
-    it has a table of them.
+    The other measurements come from the pass over the farthest positions. Schemes with the declared base are tried
+    first. longest: the length in tokens of the longest text that the config allows. limit: the number of positions in
+    the model's table of positions; None if it has no table.
     """
-    # frequencies that depend on the length have changed at 4 times the trained one; by 2^18 slow pairs have turned too
+    # frequencies that depend on the length have changed at 4 times the trained length; by 2^18 slow pairs have turned
     last = [trained - 1, 4 * trained - 1, min(FARTHEST, max(2**18, 16 * longest))]
     passes = [
         see_layers(attentions, normalisers, forward, n_vocab=n_vocab, farthest=farthest if limit is None else limit - 1)
@@ -239,10 +240,10 @@ def reports_of(
 
 @dataclass(frozen=True, kw_only=True)
 class SeenKeys(ModelKeys):
-    """Keys with what the model's own mask allows: how many tokens a query sees, or the length of a chunk.
+    """Keys, with the window or the chunk to which the model's own mask limits a query.
 
-    reach: the length of the window, the query included. own_chunk: the length of a chunk, outside of which a query sees
-    nothing. Each is None if the mask has no such limit.
+    reach: the length of the window in tokens, the query included. own_chunk: the length of the chunk in tokens. Each is
+    None if the mask has no such limit.
     """
 
     reach: int | None
@@ -252,7 +253,7 @@ class SeenKeys(ModelKeys):
 def measured_mask(
     *, mask_function: Callable[..., Any], device: torch.device | str = "cpu", **options: Any
 ) -> ModelKeys:
-    """`mask`, with the window or the chunk that the mask function applies to queries far from a key."""
+    """The keys that `mask` returns, with the window or the chunk that calls of the mask function reveal."""
     keys = mask(mask_function=mask_function, device=device, **options)
 
     def sees(q: int, k: int) -> bool:
@@ -307,7 +308,7 @@ def rope_of(config: Any, layer: int) -> Mapping[str, Any] | None:
 
 
 def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declared:
-    """What config.json declares for a layer. longest: tokens of the longest text that the model is for."""
+    """What config.json declares for a layer. longest: the length in tokens of the longest text that it allows."""
     rope = rope_of(config, layer)
     kinds = getattr(config, "layer_types", None)
     kind = kinds[layer] if kinds else "sliding_attention"  # without named kinds a window holds for all layers
@@ -379,7 +380,7 @@ def unread_keys(said: Mapping[str, Any], model: PreTrainedModel) -> list[str]:
 
 
 def leaves(said: Mapping[str, Any], kind: str, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """Values of a config, each with the keys that lead to it, without parts of another model_type, such as images."""
+    """Values of a config, each with the keys that lead to it; parts with another model_type are left out."""
     return [
         leaf
         for name, value in said.items()

@@ -111,7 +111,7 @@ def padded(decoder: Decoder, tokens_BT: Tensor) -> Tensor:
 
 
 def exported(trained: TrainedRun, tokens_BT: Tensor) -> float:
-    """The largest distance between the run's logits and those of its export, as a share of the largest logit.
+    """The largest distance between logits of the run and of its export, as a share of the largest logit.
 
     The exported folder is loaded in a process without roundround.
     """
@@ -143,12 +143,12 @@ def places(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
 
 
 def costs(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
-    """Time and memory of a run's decoder, divided by those of the same decoder with RoPE and the plain softmax.
+    """Time and memory of a run's decoder, relative to the same decoder with RoPE and the plain softmax.
 
-    step_time@T: a training step with one text of T tokens. step_memory@T: the bytes that the step keeps for its
-    backward pass. token_time@T: reading one token after T others. token_memory@T: the bytes of the cache. The two
-    models are timed alternately, in one thread of a CPU. A time is NaN if other work on the machine prevents a steady
-    ratio; a remark says so.
+    step_time@T: the time of a training step with one text of T tokens. step_memory@T: the bytes that the step keeps for
+    its backward pass. token_time@T: the time to read one token after T others. token_memory@T: the bytes of the cache.
+    The two models are timed alternately, in one thread of a CPU. A time is NaN if other work on the machine prevents a
+    steady ratio; a remark says so.
     """
     config, n_vocab = trained.config, trained.manifest["data"]["n_vocab"]
     torch.manual_seed(0)
@@ -185,7 +185,7 @@ def step(decoder: Decoder, tokens_BT: Tensor) -> None:
 
 
 def kept_bytes(decoder: Decoder, tokens_BT: Tensor) -> int:
-    """Bytes that a training step keeps for its backward pass: each storage counts once, and parameters do not."""
+    """Bytes that a training step keeps for its backward pass; each storage counts once, and parameters do not count."""
     kept: dict[int, int] = {}
     own = {parameter.untyped_storage().data_ptr() for parameter in decoder.parameters()}
 

@@ -38,7 +38,8 @@ class DecoderWriter:
     """A decoder of this project with its tokenizer and a cache of what it has read; a text begins as in training.
 
     name: the model's name on a page. first: the token in front of every text; None if there is none. ends: the tokens
-    that end a text. most: how many tokens the decoder can read; None if there is no limit. normalisers: of its layers.
+    that end a text. most: the number of tokens that the decoder can read; None if there is no limit. normalisers: the
+    normaliser of each layer.
     """
 
     def __init__(self, name: str, decoder: Decoder, vocabulary: Vocabulary) -> None:
@@ -52,7 +53,7 @@ class DecoderWriter:
     def tokens(self, text: str, *, first: bool) -> list[int]:
         """Token ids of a text. Raises UserError if a task's vocabulary lacks a word of the text.
 
-        first: whether nothing was read before this text; then the token `self.first` stands in front of it.
+        first: whether this is the first text to read; if so, the token `self.first` is put in front of it.
         """
         if self.vocabulary.first is not None:  # the vocabulary of a task
             check_symbols(text, self.vocabulary)
@@ -68,7 +69,7 @@ class DecoderWriter:
         return [self.vocabulary.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
 
     def begin(self, length: int | None) -> None:
-        """Forget what was read. length: how many tokens the next text will have; None if that is unknown."""
+        """Forget what was read. length: the number of tokens of the next text; None if that is unknown."""
         self.cache = self.decoder.empty_cache(length=length)
 
     def read(self, tokens_BT: Tensor) -> Tensor:
@@ -81,10 +82,10 @@ class DecoderWriter:
         self.cache.select(torch.zeros(n, dtype=torch.int64))
 
     def log_probabilities(self, tokens_BT: Tensor, n: int) -> Tensor:
-        """ln p of the token after each of the last n tokens of whole texts, [B, n, V], at least float32; no cache."""
+        """ln p of every next token after each of the last n tokens of whole texts, [B, n, V], at least float32."""
         of_draws = [self.decoder.hidden(tokens_BT, step=draw)[:, -n:] for draw in self.decoder.draws(tokens_BT)]
         each = [at_least_float32(self.decoder.unembed(x_BnD)).log_softmax(-1) for x_BnD in of_draws]
-        return torch.stack(each).mean(0)  # of ln p, as in the loss of an evaluation
+        return torch.stack(each).mean(0)  # the mean of ln p, as in the loss of an evaluation
 
 
 @final
@@ -151,7 +152,7 @@ Writer = DecoderWriter | PretrainedWriter
 
 @contextmanager
 def opened_writer(config: GenerateConfig, device: torch.device) -> Iterator[tuple[Writer, TrainedRun | None]]:
-    """The model that the config names, and its run; None in place of a run for a pretrained model.
+    """The model that the config names, and the run that trained it; the run is None for a pretrained model.
 
     Raises UserError if the decoder of a run has no cache.
     """
@@ -297,7 +298,7 @@ class TextStream:
 
 @final
 class AnsweringPretrained:
-    """A Hugging Face model that answers; it computes logits from the first scored column on, a few at a time."""
+    """A Hugging Face model that answers. It computes logits from the first scored column on, a few columns at once."""
 
     def __init__(self, probed: ProbedHuggingFaceModel) -> None:
         self.probed = probed
@@ -314,7 +315,7 @@ class AnsweringPretrained:
 
 
 def check_is_written(task: Task, example: Example) -> None:
-    """Raises UserError if the answer is not at the end of an example: only then does the question come before it."""
+    """Raises UserError unless the answer is at the end of the example, after the whole question."""
     scored = example.scored
     if example.answers is not None or not scored[int(scored.argmax()) :].all():
         raise UserError(
@@ -328,8 +329,8 @@ def score_written(writer: Writer, task: Task, examples: Iterable[tuple[Example, 
     """Scores of what the model writes greedily after each question.
 
     The model reads a question in one pass, then takes one step for each token. The score of a length test counts the
-    references that the text contains, in any case and order (RULER's rule for its tests of these kinds); writing stops
-    when all are found, which changes no score. Any other task has one reference, the tokens of its answer.
+    references that the text contains, whatever their order, in upper or lower case (RULER's rule). Writing stops when
+    all are found; this changes no score. Any other task has one reference, the tokens of its answer.
     """
     scores = AnswerScores(written=True)
     for example, times in examples:

@@ -1,4 +1,4 @@
-"""The tasks of EleutherAI's lm-evaluation-harness, and its class for Hugging Face models around a run or a model.
+"""The tasks of EleutherAI's lm-evaluation-harness, and an adapter that lets the harness ask a run or a model.
 
 No code in a folder of tasks is executed unless the folder is trusted.
 
@@ -55,10 +55,11 @@ VERSION: str = lm_eval.__version__
 class HarnessModel(HFLM):
     """A model with the interface of the harness: how likely a text is after another, and how the model continues it.
 
-    writer: the model with its tokenizer. first: the token that is the context of a text without context; if None, the
-    first token of such a text is not scored. one_by_one: whether texts are read and written one by one, because the
-    encoding reads the whole batch. longest: tokens of context; the beginning of a longer text is cut off, and
-    `n_cut` counts such texts. batch_tokens: tokens read at once. peers: the processes that share the questions.
+    writer: the model with its tokenizer. first: the token in front of a text without context; if None, the first token
+    of such a text is not scored. one_by_one: whether texts are read and written one by one, because the encoding
+    depends on the whole batch. longest: the number of tokens of context; the beginning of a longer text is cut off, and
+    `n_cut` counts such texts. batch_tokens: the number of tokens read at once. peers: the processes that share the
+    questions.
 
     The harness computes likelihoods from the writer's log-probabilities. To write texts, transformers' `generate` uses
     `model` and `tokenizer`.
@@ -98,7 +99,7 @@ class HarnessModel(HFLM):
 
     @classmethod
     def of_pretrained(cls, probed: ProbedHuggingFaceModel, **options: Any) -> HarnessModel:
-        """A loaded model. As in the harness, the context of a text without context is BOS, or EOS without a BOS."""
+        """A loaded model. As in the harness, a text without context is read after BOS, or after EOS without a BOS."""
         tokenizer = probed.tokenizer
         first = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         options |= {"first": first, "one_by_one": probed.follows_length}
@@ -112,7 +113,7 @@ class HarnessModel(HFLM):
         return self.writer.tokens(string, first=add_special_tokens is not False)
 
     def tok_batch_encode(self, strings: Sequence[str], left_truncate_len: int, **options: Any) -> tuple[Tensor, Tensor]:
-        """Token ids of questions to answer in writing, padded on the left; and False for padding, [B, T] each."""
+        """Token ids of questions to answer in writing, padded on the left, and a mask that is 0 at padding: [B, T]."""
         whole: list[list[Any]] = [self.tok_encode(string) or [self.first] for string in strings]
         self.n_cut += sum(len(tokens) > left_truncate_len for tokens in whole)
         kept = [torch.tensor(tokens[-left_truncate_len:]) for tokens in whole]
@@ -134,7 +135,7 @@ class HarnessModel(HFLM):
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int | None], list[int]]], **options: Any
     ) -> list[tuple[float, bool]]:
-        """ln p of each continuation after its context, and whether each of its tokens is the likeliest."""
+        """ln p of each continuation after its context, and whether every token of the continuation is the likeliest."""
         self.n_cut += sum(len(context) + len(target) > self.max_length + 1 for _, context, target in requests)
         known = [
             (key, target[:1], target[1:]) if context == [None] else (key, context, target)
@@ -166,9 +167,10 @@ class HarnessModel(HFLM):
 
 
 def asked(model: HarnessModel, loaded: dict[str, Any], *, examples: int | None, trust: bool) -> dict[str, Any]:
-    """The harness' results, versions and numbers of examples and shots, on the first `examples` of each task.
+    """The harness' results, with the versions of tasks and the numbers of examples and shots.
 
-    examples: None for all. The processes share the questions, and all processes get the results.
+    examples: the number of examples of each task, from the first on; None for all. The processes share the questions,
+    and all processes get the results.
     """
     random.seed(DEFAULT_RANDOM_SEED)
     np.random.seed(DEFAULT_OTHER_SEED)
@@ -187,7 +189,7 @@ def asked(model: HarnessModel, loaded: dict[str, Any], *, examples: int | None, 
 
 
 def check_targets(loaded: dict[str, Any], examples: int | None) -> None:
-    """Raises UserError if no right answer of a task is among its choices: every answer would count as wrong."""
+    """Raises UserError if no example of a task has its right answer among its choices: all would count as wrong."""
     for name, task in loaded["tasks"].items():
         docs = list(islice(task.eval_docs, examples)) if task.OUTPUT_TYPE == "multiple_choice" else []
         n_lost = sum(not has_right_answer(task, doc) for doc in docs)
@@ -199,7 +201,7 @@ def check_targets(loaded: dict[str, Any], examples: int | None) -> None:
 
 
 def has_right_answer(task: Any, doc: dict[str, Any]) -> bool:
-    """Whether the right answer of an example, or each of several, is one of the choices, named by text or number."""
+    """Whether every right answer of an example, given as a text or a number, is one of the example's choices."""
     right, choices = (task.doc_to_text if task.multiple_input else task.doc_to_target)(doc), task.doc_to_choice(doc)
     each = right if isinstance(right, list) else [right]
     return all(one in choices if isinstance(one, str) else 0 <= one < len(choices) for one in each)

@@ -1,4 +1,4 @@
-"""A model and a tokenizer that a user loaded in Python: a decoder of this project, or Hugging Face's, patched or not.
+"""A model that a user loaded in Python, with its tokenizer: a decoder of this project or a Hugging Face model.
 
 Tested by tests/test_api.py.
 """
@@ -79,7 +79,7 @@ def hugging_face_model(model: nn.Module, tokenizer: Any) -> Iterator[ProbedHuggi
 
 
 def vocabulary_of_run(tokenizer: Any) -> Vocabulary:
-    """The tokenizer of a decoder of this project. Raises UserError if it is of another kind."""
+    """The tokenizer, checked. Raises UserError if it is not one for a decoder of this project."""
     if not isinstance(tokenizer, Vocabulary):
         raise UserError("a model of rr.load goes with its tokenizer: model, tokenizer = rr.load(run)")
     return tokenizer
@@ -111,8 +111,8 @@ def given_to_read(
 ) -> Iterator[Reader]:
     """A `Reader` of the model and the given text, by the rules of `roundround eval`.
 
-    data: a corpus, its name, or a list of texts. separate_documents: None for what the corpus says. reading: `stride`,
-    `max_tokens` and `batch_tokens`. Raises UserError in the same cases as `roundround eval`.
+    data: a corpus, the name of a corpus, or a list of texts. separate_documents: None for the corpus's own setting.
+    reading: `stride`, `max_tokens` and `batch_tokens`. Raises UserError in the same cases as `roundround eval`.
     """
     check_windows(lengths, **reading)
     corpus: Source | Sequence[str] = data
@@ -154,7 +154,7 @@ def given_to_read(
 
 
 def made(make: Any, family: type[nn.Module], shape: Any) -> nn.Module:
-    """What the user's function makes for a layer. Raises UserError if the result is no `family`."""
+    """The module that the user's function makes for a layer. Raises UserError if it is not of class `family`."""
     found = make(shape) if callable(make) else make
     if not isinstance(found, family):
         raise UserError(f"rr.patch takes a name, or a function that makes a {family.__name__}; this makes {found!r}")
@@ -166,7 +166,8 @@ def makers_of(
 ) -> tuple[MakeSoftmax | None, MakeEncoding | None]:
     """Functions that make the normaliser and the encoding of each layer, from names of options or the user's functions.
 
-    numbers: parameters of the named options. Raises UserError if a name is a parameter of no named option, or of both.
+    numbers: values for parameters of the named options. Raises UserError if a parameter belongs to no named option, or
+    to both.
     """
     families: dict[str, tuple[Any, type[nn.Module]]] = {
         "softmax": (softmax, AttentionSoftmax),

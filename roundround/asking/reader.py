@@ -1,4 +1,4 @@
-"""The model and the texts of a verb, how a model reads text in windows, and its loss there.
+"""The model and the texts of a verb, the way that a model reads text in windows, and the loss in these windows.
 
 docs/howto/evaluation.md explains how text is read. Shapes: L layers, H heads, N bins of rows.
 
@@ -50,10 +50,10 @@ class Reader:
     """A model and the text that it is scored on, in windows of any length.
 
     model: a decoder of this project, or a pretrained model wrapped for a probe. bos: whether the token that begins a
-    text stands in front of windows: auto, true or false; false for a decoder of this project, because it was trained on
-    windows that begin anywhere. stride: tokens between the beginnings of windows (None: the length of a window).
-    max_tokens: how many targets to score, from the first on (None: all). separate_documents: whether tokens attend only
-    within their document. peers: the processes that share the windows.
+    text stands in front of windows (auto, true or false). It is false for a decoder of this project, because the
+    decoder was trained on windows that begin anywhere. stride: the number of tokens from the beginning of one window to
+    the next (None: the length of a window). max_tokens: the number of targets to score, from the first on (None: all).
+    separate_documents: whether tokens attend only within their document. peers: the processes that share the windows.
     """
 
     model: Decoder | ProbedModel
@@ -73,7 +73,7 @@ class Reader:
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens of the stream are read."""
+        """The number of tokens of the stream that are read."""
         return min(len(self.data.held_out), (self.max_tokens or len(self.data.held_out)) + 1)
 
     def check(self, length: int) -> None:
@@ -97,7 +97,7 @@ class Reader:
         Models differ: a model whose first key is a sink needs the token before any window. To a model trained on
         windows that begin anywhere, the token means the beginning of a text, and most windows begin inside a text. The
         losses of the first targets are compared. If documents are read one by one, the token stands where the tokenizer
-        puts it, unless bos=false. Raises UserError as `check`.
+        puts it, unless bos=false. Raises UserError as `check` does.
         """
         self.check(length)
         if not isinstance(self.model, ProbedModel) or self.bos == "false":
@@ -124,7 +124,7 @@ class Reader:
     def loss(self, length: int, first_token: int | None, *, most: int | None = None) -> PositionLoss:
         """The losses of all targets, or of the first `most`; each process reads a share of the windows.
 
-        Raises UserError as `check`.
+        Raises UserError as `check` does.
         """
         windows = self.windows(length, first_token, most)
         joints = None if self.one_by_one else self.cut(self.is_joint.view(np.uint8), length, most)
@@ -160,7 +160,7 @@ class Reader:
 
     @functools.cached_property
     def is_joint(self) -> NDArray[np.bool_]:
-        """Which tokens of the stream join documents, [n_tokens]; the same token spelled in a text is no joint."""
+        """True at tokens of the stream that join documents, [n_tokens]; the same token inside a text is no joint."""
         ids, n_bytes = (x[: self.n_tokens] for x in (self.data.held_out, self.data.held_out_bytes))
         is_joint: NDArray[np.bool_] = (np.asarray(ids) == self.data.end_of_document) & (np.asarray(n_bytes) == 0)
         return is_joint
@@ -174,7 +174,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Windowed:
-    """A reader at one length, with the token in front of its windows, for a probe."""
+    """A reader for a probe, with one length of windows and the token in front of them."""
 
     reader: Reader
     length: int
@@ -229,7 +229,7 @@ def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> To
 
 
 def check_dispersion(dispersion: bool, *, separate: bool) -> None:
-    """Raises UserError if `dispersion` is asked for documents that do not see each other.
+    """Raises UserError if `dispersion` is True and documents do not see each other.
 
     Dispersion counts a row by its position in the window, not in its document.
     """
@@ -241,7 +241,7 @@ def check_dispersion(dispersion: bool, *, separate: bool) -> None:
 
 
 def check_lengths(decoder: Decoder, n_tokens: int, what: str, pe: str | None) -> None:
-    """Raises UserError if the encoding has fewer positions than the `n_tokens` that the option `what` asks for."""
+    """Raises UserError if the encoding has fewer positions than the `n_tokens` that the option `what` requires."""
     longest = decoder.longest()
     if longest is not None and n_tokens > longest:
         raise UserError(
@@ -251,7 +251,7 @@ def check_lengths(decoder: Decoder, n_tokens: int, what: str, pe: str | None) ->
 
 
 def first_tokens_of(reader: Reader, lengths: Sequence[int]) -> dict[int, int | None]:
-    """The token in front of the windows of each length. Raises UserError as `Reader.check` of the longest window."""
+    """The token in front of the windows of each length. Raises UserError as `Reader.check` does at the longest one."""
     reader.check(max(lengths))
     return {length: reader.first_token(length) for length in sorted(set(lengths))}
 
@@ -286,7 +286,7 @@ def of_all(own: Dispersion, peers: Peers) -> Dispersion:
 def subject_choices(cfg: DictConfig, invocation: Invocation, *, with_data: bool = False) -> dict[str, str]:
     """Remove the default model from the config if a run is given. Returns the options that the command then chooses.
 
-    with_data: if the command gives a pretrained model and no text, also choose the text that goes with the model.
+    with_data: whether to add the text that goes with a pretrained model, if the command names the model and no text.
     """
     choices = invocation.given
     if cfg.run is not None and not any(key.partition(".")[0] == "model" for key in overridden(invocation.overrides)):
@@ -317,7 +317,7 @@ def run_of(config: Any) -> TrainedRun:
 
 @contextmanager
 def probed_model_of(config: SubjectConfig, device: torch.device) -> Iterator[tuple[ProbedModel, TrainedRun | None]]:
-    """The model to probe, and its run; None in place of a run for a pretrained model."""
+    """The model to probe, and the run that trained it; the run is None for a pretrained model."""
     if config.model is not None:
         with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
             yield probed, None
@@ -359,7 +359,7 @@ def examples_of(task: Task, length: int | None) -> Iterator[list[int]]:
 
 
 def scored_of(trained: TrainedRun | None, length: int | None, n: int) -> list[list[bool]] | None:
-    """Which tokens of the first `n` examples of `examples_of` are scored; None if the run learned text.
+    """For each of the first `n` examples of `examples_of`, True at the scored tokens; None if the run learned text.
 
     Raises UserError if the task keeps its right answers outside the sequence of tokens.
     """
@@ -379,7 +379,8 @@ def windows_for(
 ) -> Windowed | None:
     """Running text in windows, read as `roundround eval` reads it: the run's own text, or another if `length` is given.
 
-    None if the run learned a task, or if another text is given without `length`: its documents are read one by one.
+    Returns None if the run learned a task. Also returns None if another text is given without `length`, because the
+    documents of that text are then read one by one.
     """
     own = config.data is None and config.texts is None and trained is not None
     if (trained is not None and trained.task() is not None) or (not own and config.length is None):
@@ -421,7 +422,7 @@ def windows_for(
 def texts_for(
     config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | None, windowed: Windowed | None
 ) -> list[list[int]]:
-    """Token ids of the texts to probe, no more than needed.
+    """Token ids of the texts to probe, within the limits of the config.
 
     The texts are the windows of `windowed`. If that is None, they are examples of the task that the run learned, or
     documents, each after the model's first token (if any). If documents did not see each other in the run, each text is

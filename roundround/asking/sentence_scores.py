@@ -34,7 +34,7 @@ def log_probabilities(
     batch_tokens: int,
     device: torch.device,
 ) -> Tensor:
-    """The sum of the log-probabilities of each sentence's tokens, in nats, [sentences], float64, on the CPU.
+    """The sum of the log-probabilities of each sentence's tokens, in nats: [sentences], float64, on the CPU.
 
     first: the token before every sentence; if it is None, a sentence's first token is not counted.
     prefix: the tokens of the shared text, in front of `first`. All sentences of a batch have one length, so there is no
@@ -78,8 +78,8 @@ def read_once(model: Model, prefix_1N: Tensor, n_tokens: int) -> SharedText:
 class ReadAgain:
     """The shared text, read again with each sentence; it may be empty.
 
-    n_read_again: how many tokens of the shared text are read with each sentence. of_one_length: whether the object
-    serves sentences of one length only, because frequencies depend on the length of the whole text.
+    n_read_again: the number of tokens of the shared text that are read with each sentence. of_one_length: whether the
+    object serves sentences of one length only, because frequencies depend on the length of the whole text.
     """
 
     of_one_length = False
@@ -89,7 +89,7 @@ class ReadAgain:
         self.n_read_again = prefix_1N.shape[1]
 
     def most_sentences(self, n_tokens: int) -> int:
-        """How many sentences of `n_tokens` tokens fit in memory at once."""
+        """The number of sentences of `n_tokens` tokens that fit in memory at once."""
         return LOGITS_AT_ONCE // n_tokens
 
     def loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class ReadAgain:
 class KeptByDecoder:
     """The shared text in a decoder's cache, with the interface of `ReadAgain`.
 
-    n_tokens: tokens of a sentence, which matter if frequencies depend on the length of the whole text.
+    n_tokens: the number of tokens of a sentence; it matters if frequencies depend on the length of the whole text.
     """
 
     n_read_again = 0

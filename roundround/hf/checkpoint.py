@@ -77,10 +77,11 @@ class StoredWeight:
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaCheckpoint:
-    """A checkpoint in `folder`. nodes: its configuration. sha256: the hash of its weight files, one after the other.
+    """A checkpoint in `folder`.
 
-    reference, tokenizer: the values of `init` and of the tokenizer's `name` that a run records. Those of a packaged
-    model are valid on every machine and in later versions of the package.
+    reference, tokenizer: the values that a run records for `init` and for the tokenizer's `name`; for a packaged model
+    they are valid on every machine and in later versions of the package. nodes: the configuration. weights: the stored
+    weights, by the decoder's names. sha256: the hash of the weight files, one after the other.
     """
 
     folder: Path
@@ -199,7 +200,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def causal_masks(files: Sequence[Path]) -> set[str]:
-    """The names of causal masks, and of the value of masked logits, that transformers once saved among the weights.
+    """The names of causal masks, and of the value of masked logits, that transformers once saved as weights.
 
     A mask is a square table and the value a scalar. A true bias of an attention layer, which could have the same name,
     is a vector.
@@ -237,10 +238,11 @@ def some_of(names: Sequence[str]) -> str:
 class Family:
     """Models of one config class of transformers, and what their layers have.
 
-    export: the class of transformers that a decoder may be exported to. norms: whether norms come before or after
-    attention and MLP, or both. normalised: what queries and keys are normalised over. one_less: whether norms store
-    their weights minus 1. windows: whether layers may have a window. by_kind: whether layers with a window may rotate
-    at other frequencies than the rest. even_heads: whether head_dim must be d_model / n_heads.
+    config: the config class. export: the class of transformers to which a decoder may be exported. norms: whether norms
+    come before or after attention and MLP, or both. normalised: whether queries and keys are normalised in each head
+    (`heads`), `across heads`, or not at all (`none`). one_less: whether norms store their weights minus 1. windows:
+    whether layers may have a window. by_kind: whether the kinds of layers, with a window and without, may rotate at
+    different frequencies. even_heads: whether head_dim must be d_model / n_heads.
     """
 
     config: type[PreTrainedConfig]
@@ -299,7 +301,11 @@ Node = dict[str, Any]  # a class and its arguments, as they stand in a config
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderNodes:
-    """The nodes of a configuration, and the size of its vocabulary. others: the nodes `pattern` and `qk_norm`."""
+    """The nodes of a configuration.
+
+    pe: the node of the encoding; None if `pattern` sets the encodings. n_vocab: the size of the vocabulary. others: the
+    nodes `pattern` and `qk_norm`, if there are any.
+    """
 
     model: Node
     pe: Node | None
@@ -376,7 +382,7 @@ def layer_kind(config: PreTrainedConfig, layer: int) -> tuple[str, Node]:
 
 
 def own_config(config: PreTrainedConfig, layer: int) -> Any:
-    """The configuration of a layer, whose sizes may differ from the model's in Gemma 4; else the model's."""
+    """The configuration of a layer: the layer's own in Gemma 4, where sizes may differ by layer, else the model's."""
     return config.per_layer_config[layer] if config.model_type == "gemma4_text" else config
 
 
@@ -386,9 +392,9 @@ def head_dim_of(config: PreTrainedConfig, layer: int) -> int:
 
 
 def encoding_node(rope: Mapping[str, Any], head_dim: int, longest: int) -> Node:
-    """The encoding of `rope_parameters`; `longest` is the model's max_position_embeddings.
+    """The node of the encoding that `rope_parameters` describe. longest: the model's max_position_embeddings.
 
-    Raises UserError if the decoder has no encoding for them.
+    Raises UserError if the decoder has no such encoding.
     """
     kind, theta = rope.get("rope_type", "default"), float(rope["rope_theta"])
     p = float(rope.get("partial_rotary_factor", 1.0))

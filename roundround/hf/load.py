@@ -48,12 +48,12 @@ class Pretrained:
 
     path: the folder, the name on the hub, or `package:NAME` for a model inside the package. revision: a branch, tag or
     commit; null for the newest. dtype: the type of the weights; `auto` is the checkpoint's type, but float32 instead of
-    float16 on a CPU, where float16 is slow and rounds. offload: leave the weights on disk and load them layer by layer,
-    for models larger than memory. trust_remote_code: run Python code that comes with the model. pickled: read weights
-    that are not safetensors; such files can run code too. default_data: the option of `data=` that a verb uses with
-    this model if none is given; null for the verb's own default. special_tokens: how to read text that spells a special
-    token such as `<unk>`: `read` makes it that token, as transformers' `tokenizer(text)` does; `plain` makes it
-    ordinary characters.
+    float16 on a CPU, where float16 is slow and rounds. offload: whether to leave the weights on disk and load them
+    layer by layer, for models larger than memory. trust_remote_code: whether to run Python code that comes with the
+    model. pickled: whether to read weights that are not safetensors; such files can run code too. default_data: the
+    option of `data=` that a verb uses with this model if none is given; null for the verb's own default.
+    special_tokens: the way to read text that spells a special token such as `<unk>`: `read` makes it that token, as
+    transformers' `tokenizer(text)` does; `plain` makes it ordinary characters.
     """
 
     def __init__(
@@ -177,7 +177,8 @@ class ProbedHuggingFaceModel(ProbedModel):
     """A model inside `attention.installed`, with its tokenizer.
 
     Every text begins with the beginning-of-sequence token if the tokenizer adds one by default. Text that spells a
-    special token is that token, as in transformers, unless `reads_special_tokens` is False or the tokenizer splits it.
+    special token is read as that token, as in transformers, unless `reads_special_tokens` is False or the tokenizer
+    splits special tokens.
     """
 
     def __init__(self, name: str, model: PreTrainedModel, tokenizer: Any, *, reads_special_tokens: bool = True) -> None:
@@ -256,7 +257,7 @@ class ProbedHuggingFaceModel(ProbedModel):
         return torch.cat([nats_of(logits, targets_BT[:, rows]) for rows, logits in self.logits(tokens_BT)], 1)
 
     def logits(self, tokens_BT: Tensor, first: int = 0) -> Iterator[tuple[slice, Tensor]]:
-        """Yields slices of columns, from column `first` on, with their logits [B, columns, V], as many as fit."""
+        """Yields slices of columns from `first` on, as wide as memory allows, each with its logits [B, columns, V]."""
         n_vocab = self.pretrained.get_input_embeddings().num_embeddings
         at_once = max(1, LOGITS_AT_ONCE // (n_vocab * len(tokens_BT)))
         decoded = self.decoded(tokens_BT, torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None])
@@ -265,7 +266,7 @@ class ProbedHuggingFaceModel(ProbedModel):
             yield columns, self.head(tokens_BT, decoded, columns)
 
     def head(self, tokens_BT: Tensor, decoded: Any, rows: slice) -> Tensor:
-        """Logits [B, rows, V] of some rows of the decoder's output, by the rest of the model: head, scales and caps.
+        """Logits [B, rows, V] that the rest of the model (head, scales and caps) computes from rows of `decoded`.
 
         The logits of all rows of a long text might not fit into memory. The decoder does not run again.
         """

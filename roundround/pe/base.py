@@ -26,7 +26,7 @@ class PositionalEncoding(FinalVariants, nn.Module):
     An evaluation takes the mean over `draws`. A forward pass calls `positions`, `embed` and `prepare` once, then in
     each layer `prepare_layer`, `rotate_queries`, `rotate_keys` and `bias`. `prepared` is the result of `prepare` or
     `prepare_layer`. With a cache of earlier tokens, the hooks get only the new tokens, except `bias`, which gets all
-    keys; `prepare_part` is called instead of `prepare`, and `continued` before `bias`.
+    keys. In that case `prepare_part` is called instead of `prepare`, and `continued` is called before `bias`.
 
     Embeddings, queries and keys keep their shape and dtype. Texts of a batch do not see each other. Logits depend only
     on distances unless `embed` is overridden. A variant initialises its parameters in `reset_parameters`; a checkpoint
@@ -93,9 +93,9 @@ class PositionalEncoding(FinalVariants, nn.Module):
     def continued(self, prepared: Any, carried: Tensor | None) -> tuple[Any, Tensor | None]:
         """With a cache: what `bias` needs about all tokens so far, and the tensor to keep for the next part.
 
-        `prepared` is about the new tokens; `carried`, [B, ...], is the tensor that the part before returned, None in
-        the first part. The default keeps nothing. An encoding that overrides `prepare_layer` but not this hook supports
-        no cache.
+        `prepared` is about the new tokens. `carried`, [B, ...], is the tensor that this hook returned for the part
+        before; None in the first part. The default keeps nothing. An encoding that overrides `prepare_layer` but not
+        this hook supports no cache.
         """
         return prepared, None
 
@@ -114,5 +114,5 @@ class PositionalEncoding(FinalVariants, nn.Module):
         return None
 
     def facts(self) -> dict[str, int]:
-        """What a run should report about this instance, such as its number of rotated pairs."""
+        """The numbers that a run reports about this instance, such as the number of rotated pairs."""
         return {}

@@ -20,8 +20,8 @@ class ClippedRoPE(RotaryEncoding):
 
     Li et al. 2026, arXiv:2602.05258, who name it CoPE; it is not Contextual Position Encoding, also named CoPE.
 
-    `n_clipped` is n; null is the number of pairs that do not turn once within the training context. `hard` sets their
-    frequencies to zero, which is p-RoPE.
+    `n_clipped` is n; null is the number of pairs that do not turn once within the training context. `hard` sets the
+    frequencies of the n pairs to zero, which is p-RoPE.
     """
 
     def __init__(self, shape: AttentionShape, *, theta: float | None, n_clipped: int | None, hard: bool) -> None:

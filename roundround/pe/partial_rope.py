@@ -21,8 +21,8 @@ class PartialRoPE(RotaryEncoding):
     Black et al. 2022, arXiv:2204.06745, section 2.1.1 (GPT-NeoX).
 
     Unlike p-RoPE, it keeps the slowest frequencies, down to about 1 / theta: its frequencies are further apart. Barbero
-    et al. 2024 (arXiv:2410.06205, table 2) compare the two as `0.75-RoPE_partial` and `0.75-RoPE`. Channel m of the
-    rotated channels pairs with channel m + rotary_dim / 2. p = 1 is RoPE, p = 0 is NoPE.
+    et al. 2024 (arXiv:2410.06205, table 2) compare the two as `0.75-RoPE_partial` and `0.75-RoPE`. p = 1 is RoPE,
+    p = 0 is NoPE.
     """
 
     def __init__(self, shape: AttentionShape, *, p: float, theta: float | None) -> None:

@@ -22,10 +22,10 @@ class RoPELadder(RotaryEncoding):
     Frequencies as in Su et al. 2021, arXiv:2104.09864, with two free numbers, p and the slowest wavelength: RoPE,
     p-RoPE and partial RoPE are special cases (docs/results/rope_plane.md).
 
-    `slowest_wavelength`: the tokens in which the slowest rotating pair turns once, at least 2 pi. `of_length`: the
-    trained length for which this number was chosen; null for the model's own. If the model has another trained length,
-    the number changes so that on a logarithmic scale its relative position between 2 pi and the trained length stays
-    the same. The share of rotating pairs that do not turn once within the trained length then also stays the same.
+    `slowest_wavelength`: the number of tokens in which the slowest rotating pair turns once, at least 2 pi.
+    `of_length`: the trained length for which this number was chosen; null for the model's own. If the model has another
+    trained length, the number changes: on a logarithmic scale, its relative position between 2 pi and the trained
+    length stays the same. So does the share of rotating pairs that do not turn once within the trained length.
     """
 
     def __init__(self, shape: AttentionShape, *, p: float, slowest_wavelength: float, of_length: int | None) -> None:

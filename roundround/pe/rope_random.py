@@ -27,8 +27,8 @@ class RoPERandom(RotaryEncoding):
 
     In training, all layers and, as in the paper, the whole batch share one draw. The draw depends only on (`seed`,
     step): ranks agree, a resumed run repeats the draw, and no global generator is used. `positions` sets the positions
-    of an evaluation. With `drawn`, as in the paper, the evaluation takes the mean of five draws, which depend only on
-    (`seed`, the example's tokens), not on batches or processes; an example that is shorter than in training gets the
+    of an evaluation. With `drawn`, as in the paper, the evaluation takes the mean of five draws. They depend only on
+    (`seed`, the example's tokens), not on batches or processes. An example that is shorter than in training gets the
     beginning of a draw of the training length, as in a training batch. With `consecutive`, positions are 0, 1, 2, ...,
     and the length has no limit. Other calls, such as `model(tokens)`, always use consecutive positions.
     """
@@ -89,11 +89,11 @@ def drawn_positions(seed: int, name: int | str, max_position: int, n_tokens: int
 
 @outside_compilation
 def names_of_draws(tokens_BT: Tensor) -> list[list[str]]:
-    """A name for each draw of each row in an evaluation, which depends on the row's tokens: [N_DRAWS][B]."""
+    """The name of each draw of each row in an evaluation, [N_DRAWS][B]; a name depends on the row's tokens."""
     rows = tokens_BT.tolist()
     return [[f"{draw} {row}" for row in rows] for draw in range(N_DRAWS)]
 
 
 def mixed(seed: int, name: int | str) -> int:
-    """A 32-bit seed from a seed and a name: the CPU generator ignores higher bits, and sums of both could be equal."""
+    """A 32-bit seed from a seed and a name, by a hash; the CPU generator ignores higher bits."""
     return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:4], "little")

@@ -76,7 +76,8 @@ class RotaryEncoding(PositionalEncoding):
     Frequencies are computed at each use and never stored, so that no cast of the module can round them: in bfloat16 the
     slowest pairs would be 10 radians off at position 8191.
 
-    `theta`: None is the base of the model, `shape.theta`, which is 10,000 if a loaded model does not set it.
+    `theta`: the base of the frequencies. None gives the model's base, `shape.theta`, which is 10,000 unless a loaded
+    model sets it.
     """
 
     attention_factor: float = 1.0  # multiplies cosines and sines, as in YaRN

@@ -21,7 +21,7 @@ class ScaledRoPE(RotaryEncoding):
     """Base of scaled RoPE. A variant defines `frequencies`, or `frequencies_at` if they follow the text's length.
 
     `factor`: the new context length as a multiple of `original_length`; null is `length` / `original_length`.
-    `original_length` null is the training context length. Raises ValueError if neither factor nor length is given.
+    `original_length`: null is the training context length. Raises ValueError if neither factor nor length is given.
     """
 
     def __init__(
@@ -79,7 +79,10 @@ class FollowsLength(ScaledRoPE):
         return rotation(pos_BT, table[which_BT], self.attention_factor)
 
     def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> tuple[Tensor, Tensor]:
-        """Rotates at the frequencies of `length`. Raises ValueError if the text is longer: its old keys are rotated."""
+        """Rotates at the frequencies of `length`.
+
+        Raises ValueError if the text is longer, because the cached keys were rotated at these frequencies.
+        """
         length = length or self.original_length
         n_tokens = int(pos_BT.max()) + 1 if pos_BT.numel() and not pos_BT.is_meta else length
         if n_tokens > max(length, self.original_length):

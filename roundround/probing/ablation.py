@@ -1,4 +1,4 @@
-"""Bands of frequencies set to zero at inference, which is p-RoPE without training, and the loss that this costs.
+"""Sets bands of frequencies to zero at inference (p-RoPE without training) and measures the loss that this costs.
 
 Losses are means over ranges of positions; a mean over fewer than FEWEST targets is marked with FEW.
 Shapes: B batch, T tokens, P pairs.
@@ -24,7 +24,7 @@ FEW = "*"  # marks a number from fewer than FEWEST targets
 
 
 def mark(loss: PositionLoss, first: int = 0, last: int | None = None) -> str:
-    """The mark to print after a number: FEW if its positions have fewer than FEWEST targets, else nothing."""
+    """The mark to print after a mean over positions: FEW if these have fewer than FEWEST targets, else nothing."""
     return "" if n_targets(loss, first, last) >= FEWEST else f" {FEW}"
 
 
@@ -43,7 +43,7 @@ class Band:
 
 
 def parse_band(text: str) -> Band:
-    """The band that a text such as `lowest:0.25` means. Raises UserError if the text has another form."""
+    """The band that a text such as `lowest:0.25` names. Raises UserError if the text has another form."""
     end, colon, number = str(text).partition(":")
     try:
         fraction = float(number)
@@ -78,7 +78,7 @@ def text_loss(
 ) -> PositionLoss:
     """The loss of texts (token ids), each read by itself; every token but the first is a target.
 
-    scored: for each text, which tokens are targets, as in the examples of a task; None for all.
+    scored: for each text, True at the tokens that are targets; None for all.
     """
     check_texts(texts)
     loss = PositionLoss(max(map(len, texts)) - 1)
@@ -100,6 +100,6 @@ def ablated_loss(probed: ProbedModel, bands: Sequence[Band], measure: Callable[[
 
 
 def curve(n_rotated: int, n_points: int = 8) -> list[Band]:
-    """Bands at each end, of at most `n_points` sizes up to the whole ladder, for a curve of perplexity by size."""
+    """Bands of at most `n_points` sizes at each end, up to the whole ladder, for a curve of perplexity by band size."""
     steps = sorted({round(i * n_rotated / min(n_points, n_rotated)) for i in range(1, min(n_points, n_rotated) + 1)})
     return [Band(end, n / n_rotated) for end in ENDS for n in steps]

@@ -1,4 +1,4 @@
-"""Vectors of conformance: the results of an encoding on known queries and keys, to compare other implementations with.
+"""Conformance vectors: the results of an encoding on known queries and keys, for comparing implementations.
 
 Shapes: N positions, H heads, G key heads, C head channels, P pairs.
 
@@ -28,10 +28,10 @@ AGREES, DIFFERS, HIDDEN = "agrees", "differs", "cannot be told"  # verdicts on a
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """The comparison of one tensor with ours.
+    """The comparison of one tensor of another implementation with the tensor that our encoding computes.
 
-    difference: the largest difference. share: the largest ratio of a difference to what rounding allows for that value.
-    n_hidden: the number of values that cannot be compared, see `allowances`.
+    difference: the largest absolute difference of two values. share: the largest quotient of an absolute difference and
+    the difference that rounding allows there. n_hidden: the number of values that cannot be compared, see `allowances`.
     """
 
     name: str
@@ -66,8 +66,9 @@ def drawn(shape: AttentionShape, positions: Sequence[int], seed: int) -> dict[st
 def made(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of MADE that the encoding computes from `given`, in float32; inv_freq, cos and sin only if rotary.
 
-    inv_freq: radians per token, [P]. cos, sin: of each pair, times the attention factor, [N, P]. q_rotated, k_rotated:
-    in the shapes of q and k. logits: scale q . k plus the bias, [H, N, N]; 0 if the key comes after the query.
+    inv_freq: the frequency of each pair in radians per token, [P]. cos, sin: the cosine and the sine of each pair's
+    angle, times the attention factor, [N, P]. q_rotated, k_rotated: the rotated queries and keys, in the shapes of q
+    and k. logits: scale q . k plus the bias, [H, N, N]; 0 if the key comes after the query.
     """
     pos_1N, q, k = given["positions"][None], given["q"][None], given["k"][None]
     prepared = encoding.prepare(pos_1N, torch.float32)
@@ -93,7 +94,7 @@ def made(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dict[str,
 
 
 def held_against(encoding: PositionalEncoding, theirs: Mapping[str, Tensor]) -> list[Held]:
-    """Compares each tensor of MADE in `theirs` with ours, which the encoding computes from their inputs (GIVEN)."""
+    """Compares each tensor of MADE in `theirs` with what our encoding computes from the inputs (GIVEN) in `theirs`."""
     ours, allowed = made(encoding, theirs), allowances(encoding, theirs)
     held = []
     for name in MADE:
@@ -108,9 +109,9 @@ def held_against(encoding: PositionalEncoding, theirs: Mapping[str, Tensor]) -> 
 def allowances(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The difference that rounding allows between two float32 implementations, for each value.
 
-    A frequency has an error of a few units in its last place; the angle of a pair has that error times the position;
-    vectors and logits have the error of the angle times the vectors that it rotates. The allowance is infinite if it
-    exceeds the largest size that the value can have: such a value cannot be compared.
+    A frequency has an error of a few units in its last place. The angle of a pair has that error times the position,
+    and a rotated vector has the error of the angle times its own length. A logit has the errors of its query and its
+    key. The allowance is infinite, and the value cannot be compared, if the error may exceed the value's largest size.
     """
     ours = made(encoding, given)
     pos_N1, n_channels = given["positions"].double()[:, None], given["q"].shape[-1]

@@ -1,7 +1,7 @@
 """How dispersed attention is: entropy, largest weight and logit spread of every layer and head, while the model runs.
 
-The sums are [layer, head, bin], whatever the number of tokens. The number n of visible keys decides the bin of a row;
-the largest n doubles from bin to bin: 1, 2, 3-4, 5-8, ...
+The number of visible keys decides the bin of a row: 1, 2, 3-4, 5-8, ... Only sums are kept, [layer, head, bin]; their
+size does not depend on the number of tokens.
 Shapes: L layers, H heads, N bins, B batch, Q queries, K keys.
 """
 
@@ -52,8 +52,8 @@ class Dispersion:
     """
 
     def __init__(self, beta_at: Callable[[Tensor], Tensor], layers: Sequence[int], n_heads: int, longest: int) -> None:
-        """beta_at: the inverse temperature at an entropy. layers: the numbers of the attention layers in the model, in
-        their order. longest: the largest number of keys of a row.
+        """beta_at: a function from an entropy to the inverse temperature. layers: the numbers of the attention layers
+        in the model, in ascending order. longest: the largest number of keys of a row.
         """
         self.beta_at, self.layers = beta_at, layers
         self.largest_n = [2**i for i in range((longest - 1).bit_length() + 1)]  # the largest n of each bin
@@ -90,7 +90,7 @@ class Dispersion:
         self.n_rows_LN[layer] += place_BQN.sum((0, 1)).cpu()
 
     def add_all(self, others: Iterable[tuple[dict[str, Tensor], Tensor]]) -> None:
-        """Add the sums and the numbers of rows of other instances, such as those of other processes."""
+        """Add the sums and the numbers of rows of other instances, such as the instances in other processes."""
         for sums_LHN, n_rows_LN in others:
             self.n_rows_LN += n_rows_LN
             for name, sum_LHN in sums_LHN.items():
@@ -114,10 +114,11 @@ class Dispersion:
 def fused_entropies(
     softmax: AttentionSoftmax, q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys, bias: Bias | None
 ) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]:
-    """What one or two fused passes compute for every row without storing its logits; None for what they cannot.
+    """Entropies of every row, from one or two fused passes that do not store logits.
 
-    Returns the entropy in nats of the plain softmax, [B, H, Q, 1]. For a row-scaled softmax it also returns the pair of
-    its own entropy and log-sum-exp, and the inverse temperature of each row.
+    Returns the entropy in nats of the plain softmax, the pair (entropy, log-sum-exp) of the model's own softmax, and
+    the inverse temperature of that softmax; all are [B, H, Q, 1]. The second and third are None unless the softmax is
+    row-scaled. All three are None if no fused pass can compute them.
     """
     if not gives_log_sum_exps(q_BHQC, bias):
         return None, None, None
@@ -146,8 +147,8 @@ def row_measures(
     """Measures of each row, every one [B, H, Q]: entropy, largest_weight, logit_spread, plain_entropy, spread_behind.
 
     plain_entropy: the entropy of the plain softmax. spread_behind: the spread of the logits that gave the weights.
-    The entropies of the plain softmax and of a row-scaled one come from a fused pass if there is one. Blocks of rows
-    give the extremes of the logits, and every measure of any other normaliser.
+    The entropies of the plain softmax and of a row-scaled softmax come from a fused pass if there is one. All other
+    measures come from logits, which are computed in blocks of rows.
     """
     plain, own, own_beta = fused_entropies(softmax, q_BHQC, k_BGKC, scale, keys, bias)
     blocks: dict[str, list[Tensor]] = {}
@@ -176,8 +177,8 @@ def row_measures(
 def watched(model: nn.Module, longest: int) -> Iterator[Dispersion]:
     """A context that gives a Dispersion and adds every call of every normaliser of the model to it.
 
-    longest: the largest number of keys that a row will see. The polynomial is taken from the model's adaptive
-    temperature if it has one; otherwise it is the published polynomial.
+    longest: the largest number of keys that a row will see. The inverse temperature comes from the polynomial of the
+    model's adaptive temperature; if the model has none, it comes from the published polynomial.
     """
     normalisers = [module for module in model.modules() if isinstance(module, AttentionSoftmax)]
     adaptive = [module for module in normalisers if isinstance(module, AdaptiveTemperature)]

@@ -25,20 +25,20 @@ from roundround.support.errors import UserError
 SHIFT = 16  # positions: enough to distinguish one base from another, and within every model's context
 PAIRINGS = ("half-split", "interleaved")
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}  # mean relative error of a pair
-MARGIN = 0.6  # half precision, where rounding adds up over layers: the best error is at most so much of the second best
+MARGIN = 0.6  # half precision, where rounding adds up over layers: the largest ratio of the best error to the second
 N_ROWS = 3
 N_TOKENS = 16
-LEAK = {torch.float64: 1e-9, torch.float32: 1e-3}  # of the output, relative to its size; half precision: 0.05
+LEAK = {torch.float64: 1e-9, torch.float32: 1e-3}  # change of a causal model's output, as a share; half precision: 0.05
 LENGTHS = 4  # times the training length: far enough to show an encoding that follows the length
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The channel pairs of one layer's heads: in the order of the model's table, fastest first, then all other pairs.
+    """The channel pairs of one layer's heads. Pairs in the model's table come first, the fastest at the front.
 
-    frequencies_P: radians per token, float64 on the CPU, 0 for a pair that does not rotate.
-    pairing: `half-split` (channel m with m + R/2 of the R rotated ones) or `interleaved` (2m with 2m + 1).
-    n_rotary: channels R that the model's table of frequencies covers; the others are paired in the same way.
+    frequencies_P: the frequency of each pair in radians per token, float64 on the CPU; 0 if the pair does not rotate.
+    pairing: `half-split` (channel m pairs with m + R/2) or `interleaved` (2m pairs with 2m + 1).
+    n_rotary: the number R of channels that the model's table covers; the other channels are paired in the same way.
     """
 
     frequencies_P: Tensor
@@ -51,11 +51,11 @@ class Layout:
 
     @property
     def n_rotated(self) -> int:
-        """Number of pairs with a frequency above 0."""
+        """The number of pairs with a frequency above 0."""
         return int((self.frequencies_P > 0).sum())
 
     def wavelength(self, pair: int) -> float:
-        """Tokens in which the pair turns once; inf if it does not rotate."""
+        """The number of tokens in which the pair turns once; inf if it does not rotate."""
         frequency = float(self.frequencies_P[pair])
         return 2 * math.pi / frequency if frequency > 0 else math.inf
 
@@ -140,7 +140,7 @@ class SelfTest:
     """
 
     def __init__(self, tokens: Sequence[int], tables: Sequence[Tensor], name: str) -> None:
-        """tokens: ids to take the rows from. tables: the `candidates` of `read_layout`."""
+        """tokens: token ids from which the rows are made. tables: the `candidates` of `read_layout`."""
         different = list(dict.fromkeys(tokens))
         own = [different[i % len(different)] for i in range(N_TOKENS)]
         self.changed_from = N_TOKENS // 2
@@ -173,10 +173,10 @@ class SelfTest:
 
 @torch.no_grad()
 def is_said_by_frequencies(encoding: RotaryEncoding) -> bool:
-    """Whether the encoding only rotates queries and keys at `frequencies()`, times its attention factor, at inference.
+    """Whether `frequencies()` and the attention factor say all that the encoding does at inference.
 
-    Tested on a few vectors, because a class may override any hook: `frequencies()` alone does not show the decay of
-    xPos, or frequencies that follow the length.
+    This is tested on a few vectors, because a class may override any hook. For example, `frequencies()` does not show
+    the decay of xPos, or frequencies that follow the length.
     """
     shape, generator = encoding.shape, torch.Generator().manual_seed(0)
     device = next((parameter.device for parameter in encoding.parameters()), torch.device("cpu"))
@@ -198,7 +198,7 @@ KINDS = ("query", "key", "value")
 
 
 class PairNorms:
-    """Mean norm and mean squared norm of every pair, over all tokens and over all but the first of each text.
+    """Mean norm and mean squared norm of every pair, over all tokens and without the first token of each text.
 
     Barbero et al. 2024, arXiv:2410.06205, section 4 (figures 3, 4, 10, 11, 13, 19).
     """
@@ -210,7 +210,7 @@ class PairNorms:
     def add(
         self, layer: int, layout: Layout, q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor, valid_BT: Tensor | None
     ) -> None:
-        """Add one call of attention; `valid_BT` is False where a row is filled up; None if no row is."""
+        """Add one call of attention. valid_BT: False where a row is filled up; None if no row is."""
         for kind, x in zip(KINDS, (q_BHTC, k_BGTC, v_BGTC), strict=True):
             other_size = x.shape[-1] != 2 * layout.n_pairs  # values may have other sizes than queries and keys
             own = Layout(torch.zeros(x.shape[-1] // 2), PAIRINGS[0], x.shape[-1]) if other_size else layout

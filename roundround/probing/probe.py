@@ -36,16 +36,15 @@ BATCH_TOKENS = 2048  # tokens of a batch: the memory of a probe depends on this 
 
 @dataclass(repr=False)
 class Probe:
-    """What a probe found; see docs/howto/probing.md.
+    """What a probe found; see docs/howto/probing.md. Fields that were not requested are None.
 
-    name: the name of the model. train_length: the context in tokens that the model was trained on. windows: the most
-    tokens that a query of each layer sees; None for all. n_texts, n_tokens: how much text the model read.
-    layouts: the channel pairs of each layer, as the model rotates them. norms: [layer, head, pair]. rows: where weight
-    goes, from sampled rows; None if not asked for.
-    entropies: nats, mean over all rows, [H] for every layer. None if not asked for or if no fused kernel computes them;
-    `rows` has the entropy of the sampled rows. prompt: the record of a prompt, token by token; None if not asked for.
-    kinds: the kind of each layer; empty if all are alike. layers: the numbers of the layers with attention, among all
-    layers of the model.
+    name: the name of the model. train_length: the model's training context in tokens. windows: for each layer, the most
+    tokens that a query sees; None for all. n_texts, n_tokens: the number of texts and of tokens that the model read.
+    layouts: the channel pairs of each layer, as the model rotates them. layers: the numbers of the attention layers
+    among all layers of the model. norms: the mean norms of channel pairs. rows: statistics of sampled attention rows.
+    entropies: for each layer, the mean entropy of all rows in nats, [H]; None also if no fused kernel computes it
+    (`rows` has the entropy of sampled rows). prompt: the record of a prompt, token by token. kinds: the kind of each
+    layer; empty if all layers are alike.
     """
 
     name: str
@@ -70,11 +69,11 @@ class Probe:
         return f"layer {layer}, {own[layer]}" if layer in own else f"layer {layer}"
 
     def contexts(self) -> list[int]:
-        """The most tokens of the training context that a query of each layer sees."""
+        """For each layer, the most tokens of the training context that a query sees."""
         return [min(self.train_length, window or self.train_length) for window in self.windows]
 
     def strongest_pairs(self, kind: str) -> list[tuple[int, float]]:
-        """For each layer, the pair with most of the squared norm of `query` or `key` over all heads, and its share."""
+        """For each layer, the pair with the largest share of the squared norm of `query` or `key`, and that share."""
         found = []
         for square_HP in self.norms.mean(kind, "square"):
             share_P = square_HP.sum(0) / square_HP.sum()
@@ -82,7 +81,7 @@ class Probe:
         return found
 
     def labels(self) -> list[list[tuple[str, float]]]:
-        """The label of every head and its score, the share of weight that gives the label: `[layer][head]`.
+        """The label of every head, and the share of weight that gives the head this label: `[layer][head]`.
 
         The list of a layer without attention is empty.
         """
@@ -93,9 +92,10 @@ class Probe:
     def arrays(self) -> dict[str, Tensor]:
         """Everything as float32 arrays; entries of layers without attention, and entries that a layer lacks, are NaN.
 
-        frequencies [L, P] in radians per token; {query,key,value}_{norm,square} [L, heads, P] over all tokens, and
-        under `..._without_first` over all but the first of each text; places [L, H, 7] and places_without_<band>;
-        logit_by_pair [L, H, P, D] at distances [D]; entropy, largest_weight, logit_spread, ln_n [L, H].
+        frequencies: radians per token, [L, P]. {query,key,value}_{norm,square}: means over all tokens, [L, heads, P];
+        with `_without_first` after the name, without the first token of each text. places, places_without_<band>:
+        shares of weight, [L, H, 7]. logit_by_pair: contributions to the logits, [L, H, P, D]. distances: the distances
+        of these contributions in tokens, [D]. entropy, largest_weight, logit_spread, ln_n: means over rows, [L, H].
         """
         found: dict[str, list[Tensor]] = {"frequencies": [layout.frequencies_P for layout in self.layouts]}
         for kind in KINDS:
@@ -128,10 +128,11 @@ def observe(
 ) -> Probe:
     """Put texts (token ids) through the model and measure every layer.
 
-    rows: also sample rows of attention. entropy: also the entropy of every row, which costs a second pass of attention.
-    prompt: token ids of one short text to record token by token. ablated: accept a model that rotates no pair. Memory
-    depends on `batch_tokens` and the longest text. Raises UserError if a text or the prompt has too few tokens, if the
-    prompt has too many, if the model is not causal, or if it rotates its channels in an unknown way.
+    rows: whether to sample rows of attention. entropy: whether to measure the entropy of every row, which costs a
+    second pass of attention. prompt: the token ids of one short text to record token by token. ablated: whether to
+    accept a model that rotates no pair. Memory depends on `batch_tokens` and the longest text. Raises UserError if a
+    text or the prompt has too few tokens, if the prompt has too many, if the model is not causal, or if it rotates its
+    channels in an unknown way.
     """
     check_texts(texts)
     longest = max(map(len, texts))
@@ -193,7 +194,7 @@ class Watch:
         self.records: dict[int, LayerRecord] = {}
 
     def begin(self, batch: Sequence[Sequence[int]], test: SelfTest | None, prompt: Sequence[int] | None) -> None:
-        """Prepare for the calls of one batch: rows of the self-test and the prompt (None: no such rows), then texts."""
+        """Prepare for the calls of one batch: rows of the self-test, then the prompt (each unless None), then texts."""
         self.batch, self.test, self.prompt, self.called = batch, test, prompt, set[int]()
         self.longest = max(map(len, batch), default=0)
         lengths_B1 = torch.tensor([[len(text)] for text in batch])
@@ -269,9 +270,10 @@ def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -
 def batches(
     texts: Sequence[Sequence[int]], batch_tokens: int, *, apart: int = 0, alike: bool = False
 ) -> Iterator[list[Sequence[int]]]:
-    """Texts in their order, in batches of at most `batch_tokens` tokens when filled up, but at least one text.
+    """Texts in their order, in batches of at most `batch_tokens` tokens, filling included.
 
-    apart: the number of empty batches to yield first. alike: put only texts of the same length into a batch.
+    A longer text is a batch by itself. apart: the number of empty batches to yield first. alike: whether all texts of a
+    batch must have the same length.
     """
     yield from ([] for _ in range(apart))
     batch: list[Sequence[int]] = []

@@ -31,9 +31,10 @@ class ProbedModel(ABC):
 
     name: the name in tables and figures. model: the module. normalisers: the normaliser of each attention layer.
     first_token: the token before every text (beginning of sequence); None if the model has none.
-    longest: the context in tokens that the model was trained on. layers: the numbers of the attention layers among all
-    layers; in a hybrid model other layers lie between them. follows_length: whether the frequencies change with the
-    length of the text. draws: whether the model draws the positions of each text; the draw depends on all its tokens.
+    longest: the longest context in tokens that the model was trained on. layers: the numbers of the attention layers
+    among all layers; in a hybrid model other layers lie between them. follows_length: whether the frequencies change
+    with the length of the text. draws: whether the model draws the positions of a text; the draw depends on all tokens
+    of the text.
     """
 
     follows_length = False
@@ -98,7 +99,7 @@ class ProbedModel(ABC):
         return torch.arange(len(tokens))
 
     def tokens(self, text: str) -> list[int]:
-        """Token ids of a text with `first_token` in front; not a second time if the text itself begins with it."""
+        """Token ids of a text with `first_token` in front, once even if the text itself begins with that token."""
         first = [] if self.first_token is None else [self.first_token]
         tokens = self.text_tokens(text)
         return tokens if tokens[:1] == first else first + tokens

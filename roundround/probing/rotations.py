@@ -2,8 +2,8 @@
 
 A text of one token gives every layer the same input at every position, so only the rotation makes its queries and keys
 differ between positions. The angles at the positions 1, 2, 4, ... give each frequency: the angle at one position
-predicts the angle at the next with an error below half a turn. The second half of the module finds the scheme of RoPE,
-with its numbers, that makes the measured frequencies.
+predicts the angle at the next with an error below half a turn. The second half of the module finds the scheme of RoPE
+that has the measured frequencies, and the scheme's numbers.
 
 Shapes: N positions, T tokens, H heads, G key heads, C head channels, P channel pairs, V vectors (T H).
 
@@ -28,10 +28,10 @@ from roundround.probing.layout import PAIRINGS
 from roundround.softmax.base import AttentionSoftmax
 
 N_TOKENS = 16  # different tokens measured at each position
-NOISE = {torch.float64: 1e-6, torch.float32: 1e-5}  # of an angle, in radians; cosines are float32 in any model
+NOISE = {torch.float64: 1e-6, torch.float32: 1e-5}  # error of an angle in radians; cosines are float32 in any model
 NOISE_OF_HALF = 2e-2  # the same for half precision: bfloat16 has eight bits
 RELATIVE = 1e-4  # tolerance of a frequency, as a fraction: float32 rounds far less, and two schemes differ by more
-AT_REST = 3  # a pair does not rotate if it turns by less than so many times the noise up to the farthest position
+AT_REST = 3  # a pair does not rotate if it turns by less than this many times the noise up to the farthest position
 BETWEEN = (3, 11, 100)  # positions that are no powers of two: they show an angle that does not grow evenly
 
 
@@ -39,10 +39,11 @@ BETWEEN = (3, 11, 100)  # positions that are no powers of two: they show an angl
 class Turning:
     """The rotation of one layer, measured at positions up to `farthest`.
 
-    pairing: `half-split`, `interleaved`, or None if no pair rotates. frequencies_P: radians per token of each pair in
-    the model's table, in the table's order; 0 for a pair that does not rotate, negative for one that turns clockwise.
-    channels_P2: the two channels of each pair. n_pairs: half the channels of a head. farthest: the largest position.
-    noise: of an angle, in radians. odd: why the layer does not rotate each pair at one frequency; empty if it does.
+    pairing: `half-split`, `interleaved`, or None if no pair rotates. frequencies_P: the frequency in radians per token
+    of each pair in the model's table, in the table's order; 0 if the pair does not rotate, negative if it turns
+    clockwise. channels_P2: the two channels of each pair. n_pairs: half the number of a head's channels. farthest: the
+    largest position. noise: the error of a measured angle in radians. odd: the reason why the layer does not rotate
+    each pair at one frequency; empty if it does.
     """
 
     pairing: str | None
@@ -78,10 +79,11 @@ class Turning:
 class LayerSeen:
     """What one attention layer did with single tokens.
 
-    factor: the factor of cosines and sines; None if no module gives the queries as they are before the rotation.
-    norm: the class name of the module that normalises queries; None if there is none. norm_after: whether that module
-    comes after the rotation. scale: the factor of q . k. growth: the length of queries at the farthest position,
-    divided by their length at 0. keys: the keys that the normaliser reads. biased: whether the logits have a bias.
+    turning: the measured rotation. factor: the attention factor, which multiplies cosines and sines; None if no module
+    outputs the queries before the rotation. norm: the class name of the module that normalises queries; None if there
+    is none. norm_after: whether that module comes after the rotation. scale: the factor of q . k. growth: the length of
+    queries at the farthest position, divided by their length at position 0. keys: the keys that the normaliser reads.
+    biased: whether the logits have a bias.
     """
 
     turning: Turning
@@ -105,8 +107,8 @@ def see_layers(
 ) -> list[LayerSeen]:
     """What each layer does with single tokens at positions up to `farthest`.
 
-    attentions, normalisers: one of each for every layer; the attention module calls the normaliser. forward: runs the
-    model on tokens and positions, both [B, 1].
+    attentions, normalisers: the attention module of each layer, and the normaliser that it calls. forward: a function
+    that runs the model on tokens and positions, both [B, 1].
     """
     powers = [2**i for i in range(max(0, farthest).bit_length())]
     positions = sorted({0, *(p for p in (*powers, *BETWEEN) if p <= farthest), max(0, farthest)})
@@ -149,7 +151,7 @@ def seen_in(
     before: Sequence[tuple[nn.Module, Tensor]],
     options: dict[str, Any],
 ) -> LayerSeen:
-    """What one layer did, from the inputs of its normaliser; batch rows hold one token each, sorted by position."""
+    """What one layer did, from the inputs of its normaliser. A batch row is one token; rows are sorted by position."""
     noise = NOISE.get(q_BHTC.dtype, NOISE_OF_HALF)
     q_NTHC, k_NTGC, x_NTD = (
         x.detach().double().cpu().reshape(len(positions), -1, *shape)
@@ -176,11 +178,11 @@ def seen_in(
 
 
 def turning_of(x_NVC: Tensor, positions: Sequence[int], noise: float) -> Turning:
-    """The rotation by which the vectors at each position differ from the same vectors at position 0, the first.
+    """The rotation that turns the vectors at position 0, the first of `positions`, into the vectors at each position.
 
     If channels i and j of vectors x rotate as a pair by an angle t and give y, then sum x_i y_i + x_j y_j = n cos t and
-    sum x_i y_j - x_j y_i = n sin t, where n is the product of the norms. If two channels are not a pair, the vector of
-    both sums is shorter than n.
+    sum x_i y_j - x_j y_i = n sin t, where n is the product of the norms. If two channels are not a pair, the vector
+    with these two sums as its components is shorter than n.
     """
     x_VC, n_channels = x_NVC[0], x_NVC.shape[-1]
     size_C = x_VC.norm(dim=0)
@@ -243,11 +245,11 @@ def wrapped(angle: Tensor) -> Tensor:
 def source_of(
     q_NTHC: Tensor, before: Sequence[tuple[nn.Module, Tensor]], turning: Turning
 ) -> tuple[float | None, str | None, bool]:
-    """The last module of the layer whose output is proportional to the queries at position 0.
+    """Finds the last module of the layer whose output is proportional to the queries at position 0.
 
-    Returns the factor, the class name of the module if it normalises, and whether it does so after the rotation; None,
-    None and False if there is no such module. Only the channels that rotate are compared, because no attention factor
-    multiplies the others; all channels if none rotates.
+    Returns the factor, the class name of the module (None if it does not normalise), and whether it normalises after
+    the rotation. Returns None, None and False if there is no such module. If channels rotate, only these are compared,
+    because the attention factor does not multiply the others.
     """
     n_positions, n_tokens, _, n_channels = q_NTHC.shape
     rotating_P = turning.frequencies_P != 0
@@ -266,7 +268,7 @@ def source_of(
 
 
 def multiple(q_THC: Tensor, given_TBC: Tensor, noise: float) -> float | None:
-    """The one factor by which each head of q is a multiple of some given block; None if there is no such factor."""
+    """The factor such that each head of q is this factor times some block of `given_TBC`; None if there is none."""
     dots_HB = torch.einsum("thc,tbc->hb", q_THC, given_TBC)
     squares_B = given_TBC.square().sum((0, 2)).clamp(min=1e-30)
     best_H = (dots_HB / squares_B.sqrt()).argmax(1)
@@ -282,10 +284,10 @@ UNKNOWN = "no known scheme"
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """A scheme of RoPE with its numbers; a number is None if the scheme has none or the frequencies do not give it.
+    """A scheme of RoPE; a number is None if the scheme does not have it or if the frequencies do not determine it.
 
     name: an option of `pe=` (none, rope, p_rope, p_rope_reversed, partial_rope, linear, ntk_dynamic, yarn, llama3,
-    longrope or clipped_rope), or UNKNOWN. base: theta. factor: how many times slower the scheme rotates. why: the
+    longrope or clipped_rope), or UNKNOWN. base: theta. factor: the scaling factor, as in `ScaledRoPE`. why: the
     reason if the scheme is UNKNOWN.
     """
 
@@ -299,9 +301,9 @@ class Scheme:
 class Readings:
     """The rotation of a layer in texts of three lengths, and what may help to name its scheme.
 
-    within: in texts up to the trained length. beyond: up to a few times that length. far: much farther. trained: the
-    trained length in tokens. attention_factor: the factor of cosines and sines. bases: bases of RoPE to try first, such
-    as the base in a config.
+    within: the rotation in texts up to the trained length. beyond: the rotation in texts a few times as long. far: the
+    rotation in much longer texts. trained: the trained length in tokens. attention_factor: the factor of cosines and
+    sines. bases: bases of RoPE to try first, such as the base in a config.
     """
 
     within: Turning
@@ -313,7 +315,7 @@ class Readings:
 
 
 def scheme_of(seen: Readings) -> Scheme:
-    """The scheme that makes these rotations, fixed or following the length.
+    """The scheme that gives these rotations; its frequencies are fixed or change with the length of the text.
 
     LongRoPE changes its frequencies once, beyond the trained length; dynamic NTK scaling changes them at every length.
     """
@@ -341,7 +343,7 @@ def scheme_of(seen: Readings) -> Scheme:
 
 
 def fixed(turning: Turning, attention_factor: float | None, bases: Iterable[float]) -> Scheme:
-    """The scheme that makes these frequencies, which do not depend on the length of the text."""
+    """The scheme that gives these frequencies, which do not depend on the length of the text."""
     f_P = turning.frequencies_P
     if not f_P.any():
         return Scheme(name="none")

@@ -1,7 +1,7 @@
 """Where the weight of attention rows goes, with all frequencies and with one band of frequencies taken away.
 
-A probe measures at most ROWS query rows of each text, spread evenly over the text; state is [layer, head, ...]. It
-measures all rows of a short prompt. Training measures at most BLOCKS * BLOCK_ROWS rows of one text. `entropy_by_length`
+A probe measures at most ROWS query rows of each text, spread evenly over the text, and all rows of a short prompt. It
+keeps sums, [layer, head, ...]. Training measures at most BLOCKS * BLOCK_ROWS rows of one text. `entropy_by_length`
 gives the model longer and longer lists and asks for the largest number of each, after Velickovic et al. 2024,
 arXiv:2410.01104, figure 3. The paper does not print its prompt; ours is in `texts`.
 Shapes: L layers, B batch, T tokens, Q queries, R sampled rows, K keys, H heads, G key heads, C head channels, P pairs,
@@ -36,11 +36,11 @@ PLACES = ("diagonal", "previous", "sink", "offset", "semantic", "local", "diffus
 FIRST_ROW = 4  # earlier rows have too few keys: their own token, the one before and the first may coincide
 FARTHEST = 32  # tokens: the longest fixed offset that a head is tested for
 NEAR = 8  # tokens: the neighbourhood of `local`, which is the row's own token and the 7 before it
-SINK_ROWS = 8  # a key can be a sink only if at least so many rows, and a quarter of all rows, could prefer it
+SINK_ROWS = 8  # a key can be a sink only if at least this many rows, and a quarter of all rows, could prefer it
 
 
 def votes(alpha_HRK: Tensor, rows_R: Tensor, visible_RK: Tensor) -> tuple[Tensor, Tensor]:
-    """How many rows prefer each key, [H, K], and how many could, [K].
+    """The number of rows that prefer each key, [H, K], and the number of rows that could prefer it, [K].
 
     A row prefers the key with the largest weight among the keys at least two tokens before the row. The first key is
     left out, because it always counts as a sink.
@@ -56,7 +56,10 @@ def votes(alpha_HRK: Tensor, rows_R: Tensor, visible_RK: Tensor) -> tuple[Tensor
 
 
 def sinks(votes_HK: Tensor, seen_K: Tensor, n_rows: int) -> Tensor:
-    """Which keys are sinks, [H, K]: the first key, and each key preferred by more than half of the rows that could."""
+    """True at the sinks, [H, K].
+
+    Sinks are the first key, and each key that enough rows could prefer and more than half of these rows do prefer.
+    """
     sink_HK = (votes_HK > seen_K / 2) & (seen_K >= max(SINK_ROWS, n_rows / 4))
     sink_HK[:, 0] = True
     return sink_HK
@@ -65,11 +68,12 @@ def sinks(votes_HK: Tensor, seen_K: Tensor, n_rows: int) -> Tensor:
 def where_weight_goes(alpha_HRK: Tensor, rows_R: Tensor, visible_RK: Tensor, sink_HK: Tensor) -> dict[str, Tensor]:
     """The weight of each row by place, [H, R], and by offset from 2 to FARTHEST, [H, R, offsets]; 0 if no key is there.
 
-    self, previous: weight on the row's own token and on the one before, 0 if that is the first token. sink: weight on
-    the first token and on other sinks at least two tokens before the row. other: the largest weight on a key at least
-    two tokens before the row that is no sink. other_near: `other` if its key is within NEAR, else 0. near: weight on
-    the keys within NEAR, from two tokens back, minus what they would have at the mean weight of the farther keys. all:
-    the sum of the row. apart: weight by offset.
+    self: the weight on the row's own token, 0 if that is a sink. previous: the weight on the token before, 0 if that is
+    the first token. sink: the weight on all sinks except the token before. all: the sum of the row.
+
+    The others leave out sinks, the row's own token and the token before. other: the largest weight on one key.
+    other_near: `other` if its key is within NEAR, else 0. near: the weight on the keys within NEAR, minus the weight
+    that they would have if each had the mean weight of the farther keys. apart: the weight at each offset.
     """
     n_heads, _, n_keys = alpha_HRK.shape
     distance_RK = rows_R[:, None] - torch.arange(n_keys, device=rows_R.device)
@@ -104,7 +108,7 @@ def where_weight_goes(alpha_HRK: Tensor, rows_R: Tensor, visible_RK: Tensor, sin
 def shares_of(mean: dict[str, Tensor], by_offset_HD: Tensor, place_H: Tensor) -> Tensor:
     """Shares of the weight by PLACES, [H, 7], from means over rows; they add up to the weight of a row.
 
-    place_H: the offset that counts as the head's, as an index: 0 is an offset of 2 tokens.
+    place_H: the index of each head's own offset; index 0 is an offset of 2 tokens.
     """
     offset_H = by_offset_HD.gather(-1, place_H[:, None])[:, 0]
     semantic_H = (mean["other"] - offset_H).clamp(min=0)
@@ -118,11 +122,12 @@ def shares_of(mean: dict[str, Tensor], by_offset_HD: Tensor, place_H: Tensor) ->
 def labels_of(
     mean: dict[str, Tensor], shares_H7: Tensor, neighbourhood_H: Tensor, place_H: Tensor
 ) -> list[tuple[str, float]]:
-    """The label of each head and its score, which is the weight at that place; for `local`, in its whole neighbourhood.
+    """The label of each head, which is one of PLACES, and its score, which is the weight at that place.
 
     The place with the largest share names the head, with one exception. A head is `local` if its neighbourhood has more
     weight than every place, and if no single place (diagonal, previous, or the part of offset or semantic within NEAR)
-    has half of the neighbourhood's weight. place_H: as in `shares_of`.
+    has half of the neighbourhood's weight. Its score is then the weight of the neighbourhood. place_H: as in
+    `shares_of`.
     """
     share_H = dict(zip(PLACES, shares_H7.unbind(-1), strict=True))
     offset_near_H = share_H["offset"] * (place_H + 2 < NEAR)
@@ -143,13 +148,13 @@ BANDS = ("none", "fastest", "fast", "slow", "slowest")  # the quarter of the pai
 
 
 class RowStatistics:
-    """Shares of attention by place, entropy, largest weight and logit spread of each head, and its logits by pair.
+    """For each head: shares of weight by place, entropy, largest weight, logit spread, and logits by channel pair.
 
     The weight of a row is divided among PLACES. diagonal: the row's own token. previous: the token before it. sink: the
     first token of the text, and any other token that most later rows prefer. offset: the one distance from 2 to
     FARTHEST with most weight on average. semantic: the largest weight on any other key, minus the weight of `offset`.
-    local: the weight within NEAR beyond all these and beyond an even spread. diffuse: the rest. `labels` says which
-    place names a head.
+    local: the weight within NEAR that no other place contains, minus an even spread. diffuse: the rest. `labels` says
+    which place names a head.
     """
 
     def __init__(self, n_layers: int, longest: int) -> None:
@@ -206,7 +211,7 @@ class RowStatistics:
         first_R: Tensor,
         sink_HK: Tensor,
     ) -> None:
-        """Add some rows to the sums: scaled queries, all keys, and `weights`, which turns logits into weights."""
+        """Add some rows to the sums. q_HRC: scaled queries. k_HKC: all keys. weights: turns logits into weights."""
         logits_HRK = q_HRC @ k_HKC.mT
         late_R = (rows_R >= FIRST_ROW).to(logits_HRK.dtype)
         add_to(sums, "n_rows", late_R.sum())
@@ -334,8 +339,8 @@ LONGEST = 256  # tokens of a prompt at most, because every logit and weight is k
 class LayerRecord:
     """What one layer does with a prompt.
 
-    query_norms, key_norms: of each pair, [H, T, P] and [G, T, P]. logits, weights: scaled logits, NaN for a key that
-    the row does not see, and weights, [H, T, T].
+    query_norms, key_norms: the norms of each channel pair, [H, T, P] and [G, T, P]. logits: the scaled logits,
+    [H, T, T], NaN for a key that the row does not see. weights: the weights of attention, [H, T, T].
     """
 
     query_norms: Tensor
@@ -347,17 +352,17 @@ class LayerRecord:
 
 @dataclass(frozen=True)
 class PromptRecord:
-    """The tokens of a prompt as words, and the record of each layer by its number."""
+    """The tokens of a prompt as words, and the record of each layer by the layer's number."""
 
     words: list[str]
     layers: dict[int, LayerRecord]
 
     def alignment(self, layer: int, head: int) -> dict[str, list[float | None]]:
-        """A head's logits on the diagonal and on the token before, with their bounds, token by token.
+        """A head's logits on each token itself and on the token before, with the bounds of these logits.
 
-        Barbero et al. 2024, arXiv:2410.06205, tables 3 to 5. diagonal: the logit of query t on key t. bound: its bound,
-        |scale| |q_t| |k_t|. previous, bound_previous: the logit of query t on key t - 1, and its bound. next: the logit
-        of query t + 1 on key t, which is another way to read the paper's column.
+        Barbero et al. 2024, arXiv:2410.06205, tables 3 to 5. diagonal: the logit of query t on key t. bound: the bound
+        of that logit, |scale| |q_t| |k_t|. previous, bound_previous: the logit of query t on key t - 1, and its bound.
+        next: the logit of query t + 1 on key t; the paper's column for `previous` may mean this.
         """
         record = self.layers[layer]
         logits, bound = record.logits[head], record.bound[head]
@@ -422,7 +427,7 @@ def entropy_by_length(
 
 
 def last_row(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> Tensor:
-    """Weights [B, H, K] of the last query in a call that `watching` shows, over the last K keys (it sees no others)."""
+    """Weights [B, H, K] of the last query in a call that `watching` reports, over the K keys that the query sees."""
     keys = options["keys"]
     a, b = keys.n_queries - 1, keys.n_queries
     logits, visible = logits_of_rows(qkv[0], qkv[1], options["scale"], keys, options["bias"], a, b)
@@ -450,7 +455,7 @@ BLOCKS, BLOCK_ROWS = 8, 32  # blocks spread evenly over the text, and rows in ea
 def attention_statistics(decoder: Decoder, tokens_1T: Tensor, *, step: Any) -> dict[str, float]:
     """Three numbers of each layer from one forward pass of a text, over all heads and at most BLOCKS * BLOCK_ROWS rows.
 
-    largest_logit: the largest scale q . k plus bias on a visible key, before any temperature.
+    largest_logit: the largest value of scale q . k plus bias on a visible key, before any temperature.
     attention_entropy: the mean entropy of the rows in nats; the weights of a row are first divided by their sum.
     first_token_share: the mean weight on the text's first token, over all rows but the first; 0 if a window hides it.
     Each name ends with the number of the layer. The model does not change. step: the optimizer step.

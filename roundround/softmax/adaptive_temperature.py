@@ -27,11 +27,12 @@ class AdaptiveTemperature(RowScale):
 
     Velickovic et al. 2024, arXiv:2410.01104, figure 4 and section 4.
 
-    `coefficients`: of the polynomial, highest power first; H is in nats. The published polynomial exceeds 1 only for
-    0.849 < H < 5.945, that is for up to 381 equally attended keys: it changes neither sharper nor more dispersed rows.
-    `entropy_range`: the entropies to which a polynomial was fitted; rows outside it get the beta of its nearer end.
-    `in_training`: false trains with the plain softmax, as in the paper's main experiment.
-    `gradient_through_beta`: whether beta is differentiated in training, or held constant.
+    `coefficients`: the coefficients of the polynomial, highest power first; H is in nats. The published polynomial
+    exceeds 1 only for 0.849 < H < 5.945, that is for up to 381 equally attended keys: it changes neither sharper nor
+    more dispersed rows. `entropy_range`: the range of entropies to which a polynomial was fitted; a row outside the
+    range gets the beta of the nearer end.
+    `in_training`: whether to use beta in training; false trains with the plain softmax, as in the paper's main
+    experiment. `gradient_through_beta`: whether beta is differentiated in training, or held constant.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from roundround.softmax.projection import Projection, checked_alpha, entmax_func
 
 @final
 class AlphaEntmax(Projection):
-    """Gives small logits a weight of zero, the more of them the larger alpha: 1 is softmax, 2 is sparsemax.
+    """Gives small logits a weight of zero, more of them at a larger alpha: 1 is softmax, 2 is sparsemax.
 
     alpha_j = max((alpha - 1) e_j - tau, 0)^(1 / (alpha - 1)), tau such that the weights sum to one
 

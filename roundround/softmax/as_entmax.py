@@ -38,8 +38,8 @@ class ASEntmax(Projection):
     authors do: the scales of tokens then begin between 1 and several units, about delta + 0.7 in the middle.
 
     `scaled_heads`: the share of the heads that are scaled, rounded up; the last heads are scaled, and the first are the
-    plain entmax. None scales all heads; the authors scale the heads that NAPE leaves without position. `count`: what
-    n counts, `visible` keys or, for `position`, all tokens up to the query's own.
+    plain entmax. None scales all heads; the authors scale the heads that NAPE leaves without position. `count`: with
+    `visible`, n counts the visible keys; with `position`, all tokens up to the query's own.
     """
 
     def __init__(

@@ -50,11 +50,11 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     normaliser reads.
 
     window: a query sees itself and at most the `window - 1` tokens before it; None for all keys that the model allows.
-    count: the meaning of `n_visible`, for a variant that reads it: `visible`, the number of visible keys, or
-    `position`, the number of keys that the query would see without windows and chunks.
+    count: the meaning of `n_visible`, for a variant that reads it. With `visible` it is the number of visible keys,
+    with `position` the number of keys that the query would see without windows and chunks.
     sums_to_one: whether the weights of a row with a visible key always sum to one.
-    cost_in_blocks: the time of a forward pass over blocks of rows at 4,096 tokens, as a multiple of the fused softmax's
-    (docs/inside/benchmarks_attention.md).
+    cost_in_blocks: the time of a forward pass over blocks of rows at 4,096 tokens, divided by the time of the fused
+    softmax (docs/inside/benchmarks_attention.md).
     """
 
     window: int | None = None
@@ -156,7 +156,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     def all_weights(
         self, q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: Bias | None, rows: Mapping[str, Tensor]
     ) -> Tensor:
-        """The weights of every query and key, [B, H, Q, K], for a user who asks for them: Q x K numbers a head."""
+        """The weights of every query and key, [B, H, Q, K]. Their memory is Q x K numbers for each head."""
         rows, keys, blocks = self.counted(rows, keys), self.narrowed(keys), []
         for a, b in query_blocks(q_BHQC, keys, bias):
             logits_BHQK, visible_B1QK = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
@@ -240,7 +240,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     def why_in_blocks(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> str | None:
         """Why this call has no fused form, if other calls have one; default None.
 
-        The text must not contain numbers that differ between calls, because every new text warns again.
+        The text must not contain numbers that differ between calls, because each new text causes another warning.
         """
         return None
 

@@ -19,7 +19,7 @@ from roundround.softmax.null_key import NullKey
 
 @final
 class InputSink(NullKey):
-    """Lets part of each head's attention go to nothing, as much as a logit computed from the query's token says.
+    """Lets part of each head's attention go to nothing; a logit computed from the query's token determines how much.
 
     alpha_j = exp(e_j) / (exp(s) + sum_l exp(e_l)), s = w_h . x_i + b_h
 

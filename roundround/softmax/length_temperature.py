@@ -25,7 +25,8 @@ class LengthTemperature(RowScale):
 
     `strength` is a, and `length` is L, in tokens. `growth` says what u is: `steps`, the formula above; `smooth`,
     1 + n / L; `beyond`, max(1, n / L). With `power`, beta is u^a. `first`: the n of the first token, 1 or 0. `count`:
-    what n counts, `visible` keys or, for `position`, all tokens up to the query's own, as in the released models.
+    with `visible`, n counts the visible keys; with `position`, all tokens up to the query's own, as in the released
+    models.
     """
 
     reads_entropy = False

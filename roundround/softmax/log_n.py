@@ -22,8 +22,8 @@ class LogN(RowScale):
     After Chiang and Cholak 2022, arXiv:2202.12172, section 5.3, who multiply by ln n. Division by ln n_train and the
     minimum of 1 are from Qwen's models: rows no longer than in training do not change.
 
-    `n_train`: null is the training length. `count`: what n counts, `visible` keys or, for `position`, all tokens up to
-    the query's own.
+    `n_train`: null is the training length. `count`: with `visible`, n counts the visible keys; with `position`, all
+    tokens up to the query's own.
     """
 
     reads_entropy = False

@@ -1,7 +1,7 @@
 """The projection family: sparse weights, by deep-spin's `entmax`, or on CUDA by `adasplash` if it is installed.
 
 `unmet` checks what `adasplash` 0.2 requires. `adasplash` has two kernels. The second computes only causal entmax-1.5
-and takes grouped queries; the first takes other alphas and calls without a mask, and needs as many key heads as query
+and takes grouped queries. The first takes other alphas and calls without a mask; it needs as many key heads as query
 heads. Both get ten iterations, as in their own tests, and the length of each sequence: without the length, they take
 only powers of two.
 
@@ -192,7 +192,7 @@ def n_largest(logits: Tensor, width: float) -> int | None:
     """How many of the largest logits `entmax` should sort to find the support of a row; None for all logits.
 
     A logit has no weight if it is more than 1 / (alpha - 1) below the largest, and few logits have weight beyond half
-    of this distance, the `width`. If the number is too small, `entmax` notices it and sorts twice as many. Measured: a
+    of this distance, the `width`. If the number is too small, `entmax` notices it and sorts twice as many. This takes a
     third of the time of sorting all logits if rows are sparse, and never more time.
     """
     n_near = (logits > logits.amax(-1, keepdim=True) - width).sum(-1)

@@ -26,8 +26,8 @@ class RowScale(AttentionSoftmax):
 
     A variant defines only `beta`. If there is a bias on the logits, beta multiplies it too.
 
-    reads_entropy: whether `beta` may ask for the entropy, for which a kernel must return log-sum-exps. On MPS, XPU and
-    ROCm no kernel is used for this; without `reads_entropy`, `F.scaled_dot_product_attention` runs there.
+    reads_entropy: whether `beta` may call `entropy()`, which needs a kernel that returns log-sum-exps. On MPS, XPU and
+    ROCm no such kernel is used; variants that do not read the entropy run `F.scaled_dot_product_attention` there.
     """
 
     cost_in_blocks: ClassVar[float] = 4
@@ -39,7 +39,7 @@ class RowScale(AttentionSoftmax):
 
     @property
     def differentiates_entropy(self) -> bool:
-        """Whether beta now depends only on the entropy, not on a parameter, and passes on a gradient; default no."""
+        """Whether beta depends only on the entropy, not on a parameter, and passes on a gradient; False by default."""
         return False
 
     def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor | float | None:

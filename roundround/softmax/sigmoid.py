@@ -25,7 +25,7 @@ class Sigmoid(AttentionSoftmax):
 
     Ramapuram et al. 2024, arXiv:2409.04431, section 3.
 
-    `count`: what n counts, `visible` keys or, for `position`, all tokens up to the query's own.
+    `count`: with `visible`, n counts the visible keys; with `position`, all tokens up to the query's own.
     """
 
     sums_to_one: ClassVar[bool] = False

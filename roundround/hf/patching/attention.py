@@ -3,7 +3,8 @@
 `installed(model)` gives every attention layer of the model a normaliser as a submodule, and lets the model call it in
 place of its own attention. Hooks on the normalisers then see the queries, keys and values of every layer, as in the
 decoder of this project.
-If no mask function had the same name, transformers would pass no mask and attention would silently not be causal.
+The two functions must be registered under one name. Otherwise transformers passes no mask, and attention silently is
+not causal.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels, D model width.
 
 Tested by tests/hf/test_hf_attention.py.
@@ -45,7 +46,7 @@ MakeSoftmax = Callable[[AttentionShape], AttentionSoftmax]
 def installed(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> Iterator[list[AttentionSoftmax]]:
     """Run the model's attention through normalisers of this project inside the block; yields them by layer.
 
-    `make_softmax` None keeps what the model has (softmax, soft cap or sinks). Raises UserError if the model's
+    make_softmax: None keeps the model's own normaliser (softmax, soft cap or sinks). Raises UserError if the model's
     attention cannot be replaced, or does something that the given normaliser would drop.
     """
     with ExitStack() as undo:
@@ -122,7 +123,7 @@ def follows_length_in(module: nn.Module) -> str | None:
 
 
 def rope_types(module: nn.Module) -> dict[str, str]:
-    """The kind of RoPE of each table of a rotary module, by the prefix of the table's name; empty if it has no kind."""
+    """The kind of RoPE of each table of a rotary module, by the prefix of the table's name; empty if unknown."""
     kinds = getattr(module, "rope_type", None) or {}
     return {f"{layer}_": kind for layer, kind in kinds.items()} if isinstance(kinds, dict) else {"": str(kinds)}
 
@@ -193,7 +194,7 @@ def replacement(layer: Any, *, make_softmax: MakeSoftmax) -> AttentionSoftmax:
 
 
 def remember_input(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Keep a layer's input for normalisers that read it (`row_parameters`), until its attention is called."""
+    """Keep a layer's input until the layer calls its attention, for normalisers that read it (`row_parameters`)."""
     layer.__dict__[INPUT] = args[0] if args else options["hidden_states"]
 
 
@@ -228,7 +229,7 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """The function that models call: queries [B, H, Q, C], keys and values [B, G, K, C] -> output [B, Q, H, C].
 
-    Also returns the weights [B, H, Q, K] if `output_attentions` asks for them, else None.
+    Also returns the weights [B, H, Q, K] if `output_attentions` is set, else None.
     """
     softmax, name = getattr(module, SLOT, None), type(module).__name__
     x_BTD = module.__dict__.pop(INPUT, None)
@@ -273,8 +274,9 @@ class ModelKeys(Keys):
     """Keys in place of a mask tensor, with the few operations that models apply to a mask.
 
     Some models slice the rows of the last queries. Generation with a static cache makes the mask before it calls the
-    model. n_given: number of keys that the model asked a mask for, those after the last visible key included.
-    of_no_layer: whether the window has 0 tokens, as in the unused mask of a Qwen2 MoE model without windows.
+    model. n_given: the number of keys in the mask that the model requested, including keys after the last visible one.
+    of_no_layer: whether the window has 0 tokens, so that no layer can use the mask (as in a Qwen2 MoE model without
+    windows).
     """
 
     ndim: ClassVar[int] = 4
@@ -341,8 +343,8 @@ def agrees(keys: Keys, mask_function: Callable[..., Tensor], q_offset: int, kv_o
 
     The sample has all keys of four queries and, for every query, the keys at distances 0, 1, 2, 4, 8, ... to either
     side, the keys at the edge of the window, and AT_RANDOM random keys. So it finds every difference next to the
-    diagonal or to the edge of the window. A difference elsewhere, over R queries and K of N keys, is missed with a
-    probability of about exp(-AT_RANDOM R K / N).
+    diagonal or to the edge of the window. A difference elsewhere that covers R queries and K of the N keys is missed
+    with a probability of about exp(-AT_RANDOM R K / N).
     """
     row_Q = torch.arange(keys.n_queries, device=keys.k_pos_BK.device)
     column_K = torch.arange(keys.n_keys, device=row_Q.device)

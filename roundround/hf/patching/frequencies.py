@@ -1,7 +1,7 @@
 """The frequencies and factors of a Hugging Face model's rotary modules: how they are found and replaced.
 
-A model computes cosines and sines once and hands the same to all its layers. If an encoding differs by layer, copies of
-the rotary module compute the other cosines and sines, and a hook on each layer hands them to it.
+A model computes cosines and sines once and hands them to all its layers. If an encoding differs by layer, copies of the
+rotary module compute the other cosines and sines, and hooks hand them to the layers that need them.
 
 Shapes: T tokens, P channel pairs, R rotated channels, N positions.
 
@@ -145,7 +145,10 @@ def replace_rotations(model: PreTrainedModel, rotations: Sequence[Rotation]) -> 
 
 
 def follows(table: RotaryTable, before: Rotation, rotation: Rotation) -> bool:
-    """Whether the module gives its layers this rotation: some modules ignore the table and recompute frequencies."""
+    """Whether the module gives its layers this new rotation: some modules ignore the table and recompute frequencies.
+
+    before: the rotation that the table had before.
+    """
     apart_P = (before.frequencies_P.double() - table.frequencies_P.double()).abs()
     radian_away = (1 / apart_P[apart_P > 1 / FARTHEST]).round().long()  # position where a changed pair is 1 radian off
     pos_N = torch.cat([torch.tensor([0, 1, 31, 1000], device=radian_away.device), radian_away])
@@ -236,7 +239,7 @@ def rotate_layers(
 
 
 def copy_of(module: nn.Module) -> nn.Module:
-    """Add a copy of a rotary module to it as a submodule, so that `rotary_tables` finds the copy; returns the copy."""
+    """Add a copy of a rotary module to that module, as a submodule that `rotary_tables` finds; returns the copy."""
     made = copy.deepcopy(module, {id(getattr(module, "config", None)): getattr(module, "config", None)})
     remove_copies(made)
     n = sum(name.startswith(COPY) for name, _ in module.named_children())

@@ -1,7 +1,7 @@
 """Another normaliser or encoding inside a loaded model.
 
-A decoder of this project takes any encoding; a Hugging Face model takes NoPE and encodings that differ from RoPE only
-in the frequencies or their factor.
+A decoder of this project takes any encoding. A Hugging Face model takes NoPE, and encodings that differ from RoPE only
+in the frequencies or in the attention factor.
 
 Shapes: P channel pairs.
 
@@ -42,7 +42,7 @@ class Patch:
     """Puts other parts into a model, from the construction of the patch until `remove` or the end of a `with` block.
 
     model: the model, which is changed in place. If it is saved while patched, the file contains the normalisers.
-    remark: what the user should know about the encoding; None if there is nothing.
+    remark: a line for the user about the encoding; None if there is nothing to say.
     Raises UserError if the model cannot take the new parts, or if they would drop something that the model does.
     """
 
@@ -137,7 +137,7 @@ def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encod
 def check_alike(
     make_encoding: MakeEncoding, shapes: Sequence[AttentionShape], of_layers: Sequence[PositionalEncoding]
 ) -> None:
-    """Raises UserError if `make_encoding` would give layers that share an encoding different ones."""
+    """Raises UserError if `make_encoding` gives different encodings to layers that must share one."""
     for shape, shared in zip(shapes, of_layers, strict=True):
         if shared.shape == shape:
             continue
@@ -162,7 +162,7 @@ def rotations_of(
 
     of_layers: the model's own rotation of each layer. The model's layout fixes the pairs, so an encoding can set only
     their frequencies and one factor; the factor of the model's own rotation (YaRN) is replaced too. Raises UserError if
-    the encoding pairs other channels, learns, draws positions, or does more than to rotate queries and keys.
+    the encoding pairs other channels, learns, draws positions, or does more than rotate queries and keys.
     """
     used = [table for table in of_layers if table is not None]
     if not used:
