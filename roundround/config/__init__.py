@@ -1,1 +1,1 @@
-"""From yaml to objects: the options, the typed config of each verb, a node checked against the constructor it names."""
+"""From yaml to objects: the options, the typed config of each verb, and nodes checked against their constructors."""

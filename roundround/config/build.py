@@ -1,7 +1,7 @@
-"""Builds an object from a config node, after checking the node against the constructor; checks a verb's whole config.
+"""Checks a config node against the constructor that it names, and builds the object; checks a verb's whole config.
 
-A node is `_target_` (a class) and the values of its keyword-only parameters. Hydra would pass a typo or a wrong type on
-to Python, and it accepts `+typo=1`; here each is a one-line error that names the key.
+A node has a `_target_` (a class) and the values of the keyword-only parameters of its constructor. Hydra would pass a
+typo or a wrong type on to Python, and it accepts `+typo=1`. Here each is an error of one line that names the key.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ NOT_PARAMETERS = {"_target_", "kind"}  # `kind` says which verbs may use a model
 
 
 def build(node: DictConfig, family: type[T], *args: Any, **runtime: Any) -> T:
-    """The object that `node` describes; `args` and `runtime` are arguments that only the caller knows.
+    """The object that `node` describes.
 
-    Raises UserError if the node is wrong, or if the constructor rejects a value.
+    family: the base class of the object. args, runtime: arguments that are not in the node, because only the caller
+    knows them. Raises UserError if the node is wrong, or if the constructor rejects a value.
     """
     return constructed(node, family, checked_values(node, family, runtime), *args, **runtime)
 
 
 def constructed(node: DictConfig, family: type[T], checked: Mapping[str, Any], *args: Any, **runtime: Any) -> T:
-    """The object that `node` describes, from the values that `checked_values` returned for it."""
+    """The object that `node` describes. checked: the values of the node, from `checked_values`."""
     target = target_class(node, family)
     parts: dict[str, Any] = {
         key: {str(name): build(node[key][name], part) for name in node[key]}
@@ -52,7 +53,7 @@ def constructed(node: DictConfig, family: type[T], checked: Mapping[str, Any], *
 
 
 def named_parts(target: type) -> dict[str, type]:
-    """The constructor's parameters that take named objects, such as `Mapping[str, Corpus]`, with the objects' class."""
+    """The parameters that map names to objects, such as `Mapping[str, Corpus]`, with the class of the objects."""
     hints = constructor_hints(target)
     parts = {key: typing.get_args(hint)[1] for key, hint in hints.items() if typing.get_origin(hint) is Mapping}
     named = {key: part for key, part in parts.items() if isinstance(part, type)}
@@ -60,15 +61,18 @@ def named_parts(target: type) -> dict[str, type]:
 
 
 def maker(node: DictConfig, family: type[T]) -> Callable[..., T]:
-    """A function that builds a new object from the node at every call, such as one a layer; values are checked once."""
+    """A function that builds a new object at every call, for example for each layer; values are checked only once."""
     checked = cache(lambda names: checked_values(node, family, names))
     return lambda *args, **runtime: constructed(node, family, deepcopy(checked(frozenset(runtime))), *args, **runtime)
 
 
 def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> dict[str, Any]:
-    """The node's values as plain Python, converted to the types that the constructor asks for."""
+    """The node's values as plain Python, converted to the types of the constructor's parameters.
+
+    runtime: the names of the parameters that the caller supplies.
+    """
     hints, required = constructor_options(target_class(node, family), frozenset(runtime))
-    given = [key for key in map(str, node) if key not in NOT_PARAMETERS]  # `key in node` is False if its value is ???
+    given = [key for key in map(str, node) if key not in NOT_PARAMETERS]  # `key in node` is False for the value ???
     for key in given:
         if key not in hints:
             raise UserError(f"{where(node)} has no parameter '{key}'{nearest(key, hints)}")
@@ -79,10 +83,10 @@ def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> di
 
 
 def typed_value(value: Any, hint: Any, name: str) -> Any:
-    """A value of a config as plain Python of the type `hint`; a string is not turned into a number, even if it is one.
+    """The value of a config key, as plain Python of the type `hint`.
 
-    If the hint asks for a list, a single value becomes a list of one (length=512). name: the key in the config. Raises
-    UserError for a wrong type, or if there is no value.
+    A string is never turned into a number. If the hint is a list, a single value, as in length=512, becomes a list of
+    one item. name: the key in the config. Raises UserError for a wrong type, or if there is no value.
     """
     if value == MISSING:
         raise UserError(f"{name} has no value; give {name}=...")
@@ -103,7 +107,7 @@ def plain(value: Any) -> Any:
 
 
 def literal(value: Any) -> Any:
-    """Plain Python, escaped so that a config does not resolve it: a "${...}" in a string stays text."""
+    """Plain Python, with its strings escaped, so that a config does not resolve a "${...}" in them."""
     if isinstance(value, dict):
         return {key: literal(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -112,12 +116,12 @@ def literal(value: Any) -> Any:
 
 
 def without_place(error: Exception) -> str:
-    """OmegaConf's message in one line, without the key that it appends."""
+    """OmegaConf's message in one line, without the key that OmegaConf appends."""
     return one_line(error).split(" full_key:")[0]
 
 
 def target_class(node: DictConfig, family: type) -> type:
-    """The class that the node names. Raises UserError if there is none, or if it is no subclass of `family`."""
+    """The class that the node names. Raises UserError if it does not exist or is no subclass of `family`."""
     name = node.get("_target_")
     if not isinstance(name, str):
         raise UserError(f"{where(node)} has no _target_; give one that names a subclass of {family.__name__}")
@@ -136,9 +140,9 @@ def target_class(node: DictConfig, family: type) -> type:
 
 @cache
 def constructor_options(target: type, runtime: frozenset[str]) -> tuple[dict[str, Any], list[str]]:
-    """(types, required) of the constructor's keyword-only parameters that the caller does not supply.
+    """(types, required) of the constructor's keyword-only parameters, without the parameters in `runtime`.
 
-    types: the type of each. required: the names of those without a default.
+    types: the type of each parameter, by name. required: the names of the parameters without a default.
     """
     hints = constructor_hints(target)
     signature = inspect.signature(target).parameters.values()
@@ -147,7 +151,7 @@ def constructor_options(target: type, runtime: frozenset[str]) -> tuple[dict[str
 
 
 def constructor_hints(target: type) -> dict[str, Any]:
-    """The types of the constructor's parameters; empty if its annotations are not reliable or cannot be evaluated."""
+    """The types of the constructor's parameters; empty if its annotations are too narrow or cannot be evaluated."""
     constructor: Any = target.__init__  # type: ignore[misc]
     if target.__module__.startswith("lightning"):  # a library's annotations may be narrower than what a yaml may give
         return {}
@@ -158,7 +162,7 @@ def constructor_hints(target: type) -> dict[str, Any]:
 
 
 def config_type(hint: Any) -> Any:
-    """The hint if OmegaConf can check it (numbers, strings, lists of them, optional ones), otherwise Any."""
+    """The hint if OmegaConf can check it (numbers, strings, lists of these, each perhaps optional), otherwise Any."""
     if typing.get_origin(hint) is Sequence:  # OmegaConf knows only list
         hint = list[typing.get_args(hint)]  # type: ignore[misc]
     try:
@@ -169,7 +173,7 @@ def config_type(hint: Any) -> Any:
 
 
 def schema_of(hint: Any) -> Any:
-    """A config with one `value` of this type."""
+    """A config with one key, `value`, of this type."""
     return OmegaConf.structured(dataclasses.make_dataclass("Values", [("value", hint, MISSING)]))
 
 
@@ -177,10 +181,10 @@ def schema_of(hint: Any) -> Any:
 
 
 def checked(schema: type[T], cfg: DictConfig, below: str = "") -> T:
-    """The composed config as the verb's dataclass. Its nodes stay DictConfig until `build` makes objects of them.
+    """The composed config as an object of the verb's dataclass, `schema`.
 
-    A field that is itself a dataclass is converted too. below: the prefix of the keys, for messages. Raises UserError
-    for an unknown key, a wrong type or a value out of range.
+    Nodes stay DictConfig until `build` makes objects from them. A field whose type is a dataclass is converted too.
+    below: the prefix of keys in messages. Raises UserError for an unknown key, a wrong type or a value out of range.
     """
     declared = {field.name: field for field in fields(schema)}  # type: ignore[arg-type]
     names = dict(item for base in reversed(schema.__mro__) for item in vars(sys.modules[base.__module__]).items())

@@ -1,4 +1,4 @@
-"""The yamls of conf/: finding their folder, the options of a group, an option as a node, and Hydra's composition.
+"""The yamls of conf/: their folder, the options of a group, an option as a node, and configs composed by Hydra.
 
 Tested by tests/command_line/test_arguments.py, tests/test_own_contract.py and tests/report/test_page_command.py.
 """
@@ -30,21 +30,21 @@ def config_name(verb: str) -> str:
 
 
 def options_in(folder: Path) -> dict[str, Path]:
-    """The yamls below a group's folder, by the name of the option, such as rope or rope/table2."""
+    """The yamls below a group's folder, by the names of their options, such as rope or rope/table2."""
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}
 
 
 def options_of(group: str, config_dir: str | None = None) -> dict[str, Path]:
-    """The options of a group, those of the user's own conf folder included."""
+    """The yamls of a group by the names of their options, with the yamls of the user's own conf folder."""
     own = {} if config_dir is None else options_in(Path(config_dir) / group)
     return own | options_in(conf_dir() / group)
 
 
 def checked_config_dir(given: str | None) -> str | None:
-    """The absolute path of the user's own conf folder, which jobs and other ranks can find from any directory.
+    """The absolute path of the user's own conf folder, for jobs and ranks that run in other directories.
 
-    Raises UserError if the folder does not exist, or if one of its yamls has the name of a packaged yaml, because Hydra
-    would ignore it.
+    Raises UserError if the folder does not exist, or if a yaml in it has the name of a different packaged yaml, because
+    Hydra would ignore the user's.
     """
     if given is None:
         return None
@@ -59,7 +59,7 @@ def checked_config_dir(given: str | None) -> str | None:
 
 
 def load_option(group: str, name: str, **numbers: Any) -> DictConfig:
-    """The node of an option, such as softmax=ssmax, with these numbers set. Raises UserError for a wrong name."""
+    """The node of an option, such as softmax=ssmax, with `numbers` set. Raises UserError if there is no such option."""
     found = options_of(group)
     if name not in found:
         raise UserError(f"no {group}={name}{nearest(name, found)}")
@@ -69,14 +69,14 @@ def load_option(group: str, name: str, **numbers: Any) -> DictConfig:
 
 
 def in_quotes(value: str) -> str:
-    """The text quoted so that Hydra's grammar reads it back unchanged, whatever characters it contains."""
+    """The text in quotes, so that Hydra's grammar reads it back unchanged, whatever characters it contains."""
     quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)
     trailing = len(quoted) - len(quoted.rstrip("\\"))
     return f"'{quoted}{chr(92) * trailing}'"
 
 
 def as_value(path: object) -> str:
-    """A path as the value of an override, in quotes if it has a character that means something in Hydra's grammar."""
+    """A path as the value of an override; in quotes if a character could have a meaning in Hydra's grammar."""
     return str(path) if re.fullmatch(r"[\w./~+-]+", str(path)) else in_quotes(str(path))
 
 
@@ -84,7 +84,7 @@ BY_PATH = {"model": ("model=hf model.path",) * 2, "data": ("data=hub data.name",
 
 
 def as_path(group: str, name: str) -> str:
-    """The end of a message about an unknown option that is a path or a name on the Hugging Face hub: how to give it."""
+    """The end of a message about an unknown option: how to give a path or hub name; empty if `name` is neither."""
     is_there = os.path.lexists(name)
     if group not in BY_PATH or not (is_there or re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name)):
         return ""
@@ -103,7 +103,7 @@ def compose(name: str, overrides: list[str], config_dir: str | None) -> DictConf
     running = GlobalHydra.get_state()  # the state of the job that calls this, if any
     GlobalHydra.instance().clear()
     first, second = str(conf_dir()), config_dir
-    if config_dir is not None and (Path(config_dir) / f"{name}.yaml").is_file():  # Hydra reads it from the first one
+    if config_dir is not None and (Path(config_dir) / f"{name}.yaml").is_file():  # Hydra reads it from the first folder
         first, second = config_dir, first
     path = [] if second is None else [f"hydra.searchpath=[{in_quotes(f'file://{second}')}]"]
     try:
@@ -114,9 +114,9 @@ def compose(name: str, overrides: list[str], config_dir: str | None) -> DictConf
 
 
 def usual_config(verb: str, choices: Mapping[str, str]) -> dict[str, Any] | None:
-    """The config that a verb would record with these options of its groups and no other override.
+    """The config that a verb would record with these options and no other override. choices: the option of each group.
 
-    None if this version has no such verb or option, or if the config needs a further value.
+    None if this version has no such verb or option, or if the config needs another value.
     """
     from hydra.errors import HydraException
 

@@ -27,8 +27,8 @@ def result_of(job: JobReturn) -> Any:
 def collect_jobs(passed_over: type[Exception]) -> list[JobReturn]:
     """A list to which each job of a sweep is appended when Hydra asks for its result.
 
-    If a job raised an exception of class `passed_over`, it is not raised again, so that Hydra continues with the next
-    job. Any other exception is raised again, without Hydra's line about it: the job has printed a better one.
+    If a job raised an exception of the class `passed_over`, Hydra continues with the next job. Any other exception is
+    raised again, without Hydra's line about it, because the job has printed a better one.
     """
     from hydra.core.utils import JobReturn, JobStatus
 

@@ -1,5 +1,6 @@
-"""The config that an earlier run recorded. It is read as data, and checked before any class that it names is built; a
-resumed run takes over its settings.
+"""The config that an earlier run recorded. It is checked before any class that it names is built.
+
+A resumed run takes over the settings in it.
 
 Tested by tests/config/test_recorded.py and tests/config/test_starting.py.
 """
@@ -17,9 +18,9 @@ from roundround.config.verb import HOW, WHERE, is_below
 from roundround.support.errors import UserError
 from roundround.verbs import verb_named
 
-RUN = "run:"  # in init=, the prefix of the directory of a run whose weights to start from
+RUN = "run:"  # in init=, the prefix of the directory of the run whose weights are the start
 ITS_OWN = "its own"  # recorded for the encoding or normaliser of a pretrained model; it is no option of a group
-THETA = 10_000.0  # the base of RoPE in a model without one, as in `AttentionShape`
+THETA = 10_000.0  # the base of RoPE if the model gives none, as in `AttentionShape`
 
 
 def as_dict(cfg: DictConfig) -> dict[str, Any]:
@@ -30,10 +31,11 @@ def as_dict(cfg: DictConfig) -> dict[str, Any]:
 
 
 def own_config(manifest: dict[str, Any], directory: Path, *, trust: bool, **replaced: DictConfig | None) -> DictConfig:
-    """The config of the run in `directory`, with the nodes of `replaced` in place of its own; None keeps the run's.
+    """The config of the run in `directory`.
 
-    The recorded config was resolved when the run began, so a "${...}" in it is text and is not resolved again.
-    Raises UserError if it names a class from outside roundround, unless `trust`.
+    The config was resolved when the run started, so a "${...}" in it is text. trust: whether the config may name
+    classes from outside roundround; otherwise such a class raises UserError. replaced: nodes that replace the run's own
+    nodes; None keeps a node.
     """
     own = OmegaConf.create(literal(manifest["config"]))
     assert isinstance(own, DictConfig)
@@ -46,7 +48,7 @@ def own_config(manifest: dict[str, Any], directory: Path, *, trust: bool, **repl
 
 
 def refuse_foreign(manifest: dict[str, Any], directory: Path) -> None:
-    """Raises UserError if a run's config names a class from outside roundround: to build it would run foreign code."""
+    """Raises UserError if a run's config names a class from outside roundround; building it would run foreign code."""
     for name, target in foreign_targets(manifest["config"]).items():
         kept = f" ({directory / 'variants'} has the copy that the run kept)" if manifest.get("variants") else ""
         raise UserError(
@@ -56,7 +58,7 @@ def refuse_foreign(manifest: dict[str, Any], directory: Path) -> None:
 
 
 def foreign_targets(config: dict[str, Any]) -> dict[str, str]:
-    """The classes from outside roundround that a config names, by their nodes."""
+    """The classes from outside roundround that a config names, by the dotted names of their nodes."""
     targets = {name: str(node["_target_"]) for name, node in nodes_in(config) if "_target_" in node}
     return {
         key: name for key, name in targets.items() if not name.startswith("roundround.") and name != "lightning.Trainer"
@@ -64,7 +66,7 @@ def foreign_targets(config: dict[str, Any]) -> dict[str, str]:
 
 
 def nodes_in(value: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """(dotted name, dict) of every dict inside a config, also of those in lists."""
+    """(dotted name, dict) of every dict inside a config, including dicts in lists."""
     if isinstance(value, dict) and name:
         yield name, value
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -73,10 +75,11 @@ def nodes_in(value: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def give_theta(config: DictConfig, theta: Any = None) -> None:
-    """Replace a null `theta` of an encoding by the base of RoPE, so that a run's config describes its model completely.
+    """Replace each null `theta` of an encoding by the base of RoPE, so that a run's config describes its model fully.
 
-    theta: the base of the model, one number or one for each kind of layer; None if the model has none: then a kind
-    of layer gets its own `theta`, else THETA. `pe.theta` stays null if kinds of layers that use `pe` have their own.
+    The encoding of a kind of layer gets the `theta` of that kind if it has one, or else the argument, or else THETA.
+    `pe.theta` stays null if the argument is None and a kind of layer that uses `pe` has its own. theta: the base of the
+    model, one number or one for each kind of layer; None if the model has none.
     """
     pattern = config.get("pattern")
     found = {str(name): node for name, node in pattern.items()} if isinstance(pattern, DictConfig) else {}
@@ -93,14 +96,14 @@ def give_theta(config: DictConfig, theta: Any = None) -> None:
 
 
 def overridden(overrides: list[str]) -> set[str]:
-    """The dotted keys that the overrides name, those of groups included."""
+    """The dotted keys and the groups that the overrides name."""
     return {override.split("=", 1)[0].lstrip("+~").split("@")[-1].replace("/", ".") for override in overrides}
 
 
 def own_options(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """The options in a run's config that describe the run itself.
+    """The options in a run's config that describe this run, by group.
 
-    If the run measures another run, choices that were not typed describe that run, and are left out.
+    If the run measures another run, options that were not typed describe the other run, and are left out.
     """
     typed = overridden(manifest["overrides"])
     looks_at_another = bool(manifest.get("run"))
@@ -121,7 +124,7 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 # -- a run that resumes
 
-ABSENT = object()  # in no yaml
+ABSENT = object()  # the value of a key that is in no yaml
 OF_THE_COMMAND = {"run", "resume", "outputs", "trust"}  # never taken from another run's config
 
 
@@ -134,10 +137,10 @@ def config_of_run(
     verb: str,
     also_free: Collection[str] = (),
 ) -> DictConfig:
-    """The config of the run in `directory`, with those values of the command line that change no result.
+    """The config of the run in `directory`, with the values of the command line that change no result.
 
     also_free: further keys that the command line may change. Raises UserError if the run is of another verb, or if the
-    command line changes any other key; the message names these keys.
+    command line changes any other key, which the message names.
     """
     if manifest["verb"] != verb:
         raise UserError(f"{directory} is a run of {manifest['verb']}; give the directory of a run of {verb}")
@@ -173,6 +176,6 @@ def config_of_run(
         whole = everything or name in OF_THE_COMMAND
         for key in [name] if whole else [k for k in keys if k == name or k.startswith(name + ".")]:
             value = OmegaConf.select(cfg, key, default=ABSENT)
-            if value is not ABSENT:  # no yaml has, for example, trainer.num_nodes
+            if value is not ABSENT:  # trainer.num_nodes, for example, is in no yaml
                 OmegaConf.update(own, key, literal(plain(value)), merge=False)
     return own

@@ -1,4 +1,4 @@
-"""Packages and modules that were renamed: runs, yamls and users' classes with an old dotted name still work.
+"""Packages and modules that were renamed. Runs, yamls and users' classes that use an old dotted name still work.
 
 Tested by tests/config/test_renamed.py.
 """
@@ -9,7 +9,7 @@ import importlib
 import pkgutil
 import sys
 
-RENAMED = {  # old name: new name; if several old names are prefixes of a name, the longest applies
+RENAMED = {  # old name: new name; if several old names are prefixes of a dotted name, the longest applies
     "roundround.attention": "roundround.kernels",
     "roundround.attention.checks": "roundround.kernels.variants",
     "roundround.attention.compilation": "roundround.kernels.torch_internals",
@@ -49,7 +49,7 @@ RENAMED = {  # old name: new name; if several old names are prefixes of a name, 
 
 
 def today(name: str) -> str:
-    """The present form of a dotted name that may be an old one."""
+    """The present dotted name of a class or module whose name may be old."""
     for old in sorted(RENAMED, key=len, reverse=True):
         if name == old or name.startswith(f"{old}."):
             return today(RENAMED[old] + name[len(old) :])
@@ -57,9 +57,9 @@ def today(name: str) -> str:
 
 
 def let_old_names_import() -> None:
-    """Make each renamed module importable under its old name too, for the import lines of users' classes.
+    """Make each renamed module importable under its old name too, because users' modules may import it.
 
-    Both names give the same module object, so that each class exists once.
+    Both names give the same module object, so that each class exists only once.
     """
     for old, new in RENAMED.items():
         room = importlib.import_module(new)

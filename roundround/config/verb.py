@@ -1,8 +1,8 @@
 """The entry of a verb, the roles of the keys of its config, and checks of values that several verbs share.
 
-The entries are in `verbs/<name>/__init__.py`, each with its typed config. They import only the standard library and
-this file, so that every package may import them. --help imports them all; config dataclasses have neither repr nor eq,
-which halves the time for that.
+Each entry is in `verbs/<name>/__init__.py`, with its typed config. Entries import only the standard library and this
+file, so that every package may import them. --help imports all entries; their config dataclasses have neither repr nor
+eq, which halves the time of this import.
 
 Tested by tests/config/test_verbs.py; each verb as a whole by tests/test_every_verb.py.
 """
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
         """
 
 
-# the roles of keys of a config; a key without a written role is a setting: the result depends on it
+# the roles of keys of a config; a key without an explicit role is a setting: the result depends on it
 SETTING = "setting"
 REPLICATE = "replicate"  # the seed: another draw of the same setting
-MEASURED = "measured"  # which numbers are asked for: lengths, rows; asking for more changes none of them
+MEASURED = "measured"  # which numbers are measured: lengths, rows; measuring more numbers changes none of the others
 HOW = "how"  # how the result is computed; it changes the result by no more than rounding
 WHERE = "where"  # where inputs come from and outputs go, and what is trusted; it does not change the result
 
 
 def key(role: str, default: Any = MISSING, **below: str) -> Any:
-    """A key of a config with its role; `below` gives the roles of keys of a node, such as the devices of `trainer`."""
+    """A key of a config with its role. below: the roles of keys inside a node, such as the devices of `trainer`."""
     return field(default=default, metadata={"role": role, "below": below})
 
 
@@ -57,7 +57,7 @@ TASKS = ("roundround.data.tasks.",)
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class FigureStyle:
-    """The values of `figures` in the config of every verb that draws figures; conf/figures.yaml explains them."""
+    """The values of `figures` in the config of every verb that draws figures. conf/figures.yaml explains them."""
 
     style: str = "screen"
     font: str = "sans"
@@ -70,10 +70,10 @@ class FigureStyle:
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """A flag of a verb, which is rewritten to an override.
+    """A flag of a verb that stands for an override.
 
-    override: the override that the flag stands for, with {} for the names that the flag takes, as in `--temp A,B`.
-    short: abbreviations of such names, with the full names.
+    override: the override, with {} for the names that follow the flag, as in `--temp A,B`. short: the full name of each
+    abbreviation.
     """
 
     override: str
@@ -82,26 +82,25 @@ class Flag:
 
 @dataclass(frozen=True, kw_only=True)
 class Verb:
-    """A verb of the command line. A function given as "module:function" is imported when it is called.
+    """A verb of the command line. A function is given as "module:function", and imported only when it is called.
 
-    name: the word that is typed. run: its function, which takes config and invocation; if the verb only reads runs, it
-    takes names and values. purpose: the heading under which --help lists it. order: its number in that list. help: one
-    sentence about it. more: further text for its own help page. config: its typed config; None if the verb only reads
-    runs, and so needs neither Hydra nor a run directory. reads: the keys of such a verb, each with its default (empty
-    if the default cannot be typed) and a sentence.
+    name: the word that is typed. run: the function of the verb, which takes config and invocation; if the verb only
+    reads runs, it takes names and values. order: the position of the verb in --help. help: one sentence about the verb.
+    purpose: the heading under which --help lists the verb. more: further text for the verb's own help page. aliases:
+    other words for the verb. config: the dataclass of the verb's config; None if the verb only reads runs, and so needs
+    neither Hydra nor a run directory. reads: the keys of a verb without a config, each with its default (empty if the
+    default cannot be typed) and a sentence.
 
-    refuses: by group, prefixes of the names of classes that the verb does not take; neither --help nor TAB offers their
-    options.
+    refuses: for each group, prefixes of the names of classes that the verb refuses; neither --help nor TAB offers their
+    options. partly: the groups in which single keys may be given even if the verb's yaml does not contain them.
 
-    partly: groups of a run's config that may be changed in part: keys below them are added to those of the verb's yaml.
+    words: the key whose list takes words without `=`. names: whether these words are names instead of paths. filters:
+    the key whose list takes every key=value that is no key of the verb. sweeps_filters: whether --multirun makes a job
+    of each combination of filter values. pairs: the keys whose value is itself key=value. flags: the flags of the verb.
 
-    words: the key whose list takes words without `=`. names: whether these words are names and not paths. filters: the
-    key whose list takes every key=value that is no key of the verb. sweeps_filters: whether --multirun makes a job of
-    each combination of filter values. pairs: keys whose value is itself key=value. flags: the flags of this verb.
-
-    parallel: whether the processes of a launcher share its work. measures: whether its records are numbers of a model,
-    which `compare` can put side by side. repeats: whether `rerun` can repeat it and compare. title: the title of its
-    page. page: the "module:function" that makes its page; empty if its runs get no page by default.
+    parallel: whether the processes of a launcher share the verb's work. measures: whether the verb's records are
+    numbers of a model, which `compare` can show side by side. repeats: whether `rerun` can repeat a run of the verb.
+    title: the title of the verb's page. page: the function that makes the page; empty if there is no page by default.
     """
 
     name: str
@@ -129,11 +128,11 @@ class Verb:
 
     @property
     def keys(self) -> set[str]:
-        """The keys of its config."""
+        """The keys of the verb's config."""
         return set() if self.config is None else {key.name for key in fields(self.config)}
 
     def keys_of(self, *roles: str) -> set[str]:
-        """The keys of its config that have one of these roles; a key below a node has its dotted name."""
+        """The keys of the verb's config that have one of these roles. A key inside a node has its dotted name."""
         found = {}
         for node in () if self.config is None else fields(self.config):
             found[node.name] = node.metadata.get("role", SETTING)
@@ -147,7 +146,7 @@ class Verb:
 
 
 def is_below(key: str, keys: Collection[str]) -> bool:
-    """Whether a dotted key, or its first part, is among `keys`."""
+    """Whether a dotted key, or the part before its first dot, is among `keys`."""
     return key in keys or key.partition(".")[0] in keys
 
 
@@ -155,13 +154,13 @@ def is_below(key: str, keys: Collection[str]) -> bool:
 
 
 def check_checkpoint(name: str) -> None:
-    """Raises UserError if the name cannot be that of a checkpoint."""
+    """Raises UserError if no checkpoint can have this name."""
     if not re.fullmatch(r"best|last|step-\d+", name):
         raise UserError(f"no checkpoint={name}{nearest(name, ['best', 'last', 'step-00000100'])}")
 
 
 def at_least_one(**values: int | None) -> None:
-    """Raises UserError for the first value that is below 1 or no whole number; None is allowed."""
+    """Raises UserError for the first value that is not a whole number of at least 1; None is allowed."""
     for name, value in values.items():
         if value is not None and not isinstance(value, int):
             raise UserError(f"{name}={value} must be a whole number")

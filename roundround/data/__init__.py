@@ -1,1 +1,1 @@
-"""Corpora, tokenisers and token files: from text to batches that are a pure function of seed and step."""
+"""Corpora, tokenizers, token files and batches. A training batch is a pure function of the seed and the step."""

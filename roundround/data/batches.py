@@ -1,7 +1,6 @@
-"""Batches: for training, a pure function of (seed, step); for evaluation, the windows of the held-out text in order.
+"""Batches of windows. In training they are a pure function of (seed, step); evaluation reads held-out text in order.
 
-Which windows a training run reads depends only on the seed and the number of the window in the run.
-B batch, T tokens. A window holds length + 1 tokens: T inputs and, one token later, their T targets.
+A window has length + 1 tokens: `length` inputs, and as many targets, which are the inputs shifted by one token.
 """
 
 from __future__ import annotations
@@ -25,7 +24,11 @@ Items = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Group:
-    """Shards that are shuffled together. first: the number of its first window in the training run."""
+    """Shards that are shuffled together.
+
+    number: the number of the group in its epoch. first: the number, in the training run, of the group's first window.
+    n_offsets: the number of offsets at which the first window may begin.
+    """
 
     epoch: int
     number: int
@@ -36,15 +39,15 @@ class Group:
 
 
 class WindowSampler:
-    """Where the windows of a training run begin: one permutation of disjoint windows after another.
+    """Where the windows of a training run begin: in each epoch, disjoint windows in a random order.
 
-    In epoch e the stream is cut, from an offset drawn below `length`, into n_windows windows with disjoint inputs. They
-    are visited in the order of a permutation; offset and permutation are drawn from `default_rng([seed, e])`. Item i of
-    the training run is window i % n_windows of epoch i // n_windows, so (seed, i) alone determines it.
+    For epoch e, `default_rng([seed, e])` draws an offset below `length` and a permutation. From the offset on, the
+    stream is cut into n_windows windows with disjoint inputs, which are visited in the order of the permutation. Item i
+    of the training run is in epoch i // n_windows, at position i % n_windows; so (seed, i) alone determines it.
 
-    A corpus of more than `GROUP` shards is visited in groups. The order of the shards is drawn for the epoch. The
-    shards of a group g are one stream, cut and permuted by `default_rng([seed, e, g])`; for g = 0 this equals
-    `default_rng([seed, e])`. So a run needs the memory and the files of one group. The last two permutations are kept.
+    A corpus of more than `GROUP` shards is visited in groups, so a run needs the memory and the files of only one
+    group. The order of the shards is drawn for each epoch. The shards of group g are one stream, cut and permuted by
+    `default_rng([seed, e, g])`; for g = 0 this equals `default_rng([seed, e])`.
     """
 
     def __init__(self, n_tokens: int | Sequence[int], *, seed: int, length: int) -> None:
@@ -60,7 +63,7 @@ class WindowSampler:
         self._permutations: dict[tuple[int, int], tuple[int, NDArray[np.uint32]]] = {}
 
     def locate(self, items: Items) -> Iterator[tuple[NDArray[np.int64], Group, NDArray[np.int64]]]:
-        """For each group: which of the items lie in it, and the first token of each in the stream of the group."""
+        """For each group: (the indices of the items in it, the group, where their windows begin in its stream)."""
         groups = [self.group_of(int(item)) for item in items]
         for group in dict.fromkeys(groups):
             rows = np.asarray([row for row, other in enumerate(groups) if other == group])
@@ -89,7 +92,7 @@ class WindowSampler:
         return self._groups[bisect_right(self._groups, item, key=lambda group: group.first) - 1]
 
     def n_windows(self) -> int:
-        """Windows of the first epoch; other epochs have about as many."""
+        """The number of windows in the first epoch; other epochs have about as many."""
         first = self.group_of(0)
         return sum(group.n_windows for group in self._groups[: self.n_groups] or [first])
 
@@ -100,13 +103,13 @@ class WindowSampler:
 
 
 class Mixer:
-    """The source of an item of the training run, and the number of the item within its source.
+    """Assigns each item of the training run to a source, and numbers the items of each source.
 
-    In every aligned 1,000 items a source has its share, rounded down or up by systematic sampling (Madow 1949): the
-    fractional parts of the shares of 1,000 are laid end to end, and a source gets one more item for each of the numbers
-    u, u + 1, ... that falls into its part. u is Weyl's sequence of the golden ratio over the thousands, which covers
-    [0, 1) evenly, so that the mean over many thousands is the share. The order within a thousand is drawn from (seed,
-    thousand).
+    Items are assigned in blocks of 1,000. In a block each source gets 1,000 times its share, rounded down or up by
+    systematic sampling (Madow 1949): the fractional parts of these numbers are laid end to end, and a source gets one
+    more item for each of the points u, u + 1, ... in its part. From block to block, u follows Weyl's sequence of the
+    golden ratio, which covers [0, 1) evenly; so a source's mean over many blocks is its share. The order within a block
+    is drawn from (seed, number of the block).
     """
 
     BLOCK = 1000
@@ -120,7 +123,7 @@ class Mixer:
         self._ends = np.concatenate([[0], ends])
 
     def items(self, items: Items) -> tuple[NDArray[np.int64], Items]:
-        """(the source, the number within the source) of each item."""
+        """(the source of each item, the number of the item among those of its source)."""
         sources, numbers = np.empty_like(items), np.empty_like(items)
         for block in np.unique(items // self.BLOCK).tolist():
             rows = np.flatnonzero(items // self.BLOCK == block)
@@ -136,7 +139,7 @@ class Mixer:
         return sources, numbers
 
     def _counts(self, first: int, end: int) -> NDArray[np.int64]:
-        """Items of each source in these blocks together."""
+        """The number of items of each source in all blocks from `first` to `end` - 1."""
         u = (self.GOLDEN * np.arange(first, end)) % 1.0
         met = np.floor(self._ends[:, None] + u).sum(1).astype(np.int64)
         total: NDArray[np.int64] = self.whole * (end - first) + np.diff(met)
@@ -147,7 +150,7 @@ Tokens = NDArray[np.unsignedinteger[Any]] | TokenStream
 
 
 class Windows:
-    """The windows of a corpus or a mixture by the number of the item: a pure function of (seed, item)."""
+    """The windows of a corpus or a mixture; each is a pure function of the seed and the number of the item."""
 
     def __init__(self, tokens: Tokens | Mix, *, seed: int, length: int) -> None:
         self.length = length
@@ -159,7 +162,7 @@ class Windows:
         ]
 
     def read(self, items: Items) -> Tensor:
-        """[len(items), length + 1], int64."""
+        """The windows of these items: [len(items), length + 1], int64."""
         windows = torch.empty(len(items), self.length + 1, dtype=torch.int64)
         sources, numbers = (np.zeros_like(items), items) if self.mixer is None else self.mixer.items(items)
         for source in np.unique(sources).tolist():
@@ -173,7 +176,7 @@ class Windows:
 
 
 def gather(tokens: Tokens, starts: NDArray[np.int64], n: int) -> Tensor:
-    """A copy of the n tokens from each start on: [len(starts), n], int64."""
+    """Copies n tokens from each start: [len(starts), n], int64."""
     if isinstance(tokens, TokenStream):
         rows = [tokens.read(int(start), int(start) + n).astype(np.int64) for start in starts]
         return torch.from_numpy(np.stack(rows) if rows else np.empty((0, n), np.int64))
@@ -182,10 +185,10 @@ def gather(tokens: Tokens, starts: NDArray[np.int64], n: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """The rows of each global batch that one process reads, for some steps in a row.
+    """The rows that one process reads of each global batch, for `n_steps` steps from `first_step` on.
 
-    The global batch is rank 0's micro-batches in order, then rank 1's, and so on, so results do not depend on how a
-    batch is divided among ranks and micro-batches. Raises UserError if it cannot be divided evenly.
+    The global batch holds the micro-batches of rank 0 in order, then those of rank 1, and so on. So results do not
+    depend on how a batch is divided. Raises UserError if the batch cannot be divided evenly.
     """
 
     batch_size: int
@@ -220,7 +223,7 @@ class Shares:
 
 
 class TrainingWindows(Dataset[Tensor]):
-    """One rank's micro-batches, in order, [rows, length + 1]: this rank's share of the windows of each step (`Shares`).
+    """The micro-batches of one rank, in order: [rows, length + 1] each. `shares` says which rows this rank reads.
 
     Use a DataLoader with batch_size=None, which keeps the order with any number of workers.
     """
@@ -239,12 +242,12 @@ class TrainingWindows(Dataset[Tensor]):
 
 
 class EvaluationWindows(Dataset[Tensor]):
-    """Windows [length + 1] over a stream in which every token after the first is a target once.
+    """Windows [length + 1] of a stream, in which every token after the first counts once as a target.
 
-    Each window begins `stride` tokens after the window before it. Its targets count from position `first_scored` on;
-    earlier windows counted the targets before that, which serve as context here. With stride = length each window
-    begins with the token that was the last target of the window before. The last window is moved back so that it ends
-    with the stream. A slice gives [n, length + 1], int64; tokens are copied only when a slice is taken.
+    Each window begins `stride` tokens after the window before it; with stride = length it begins with the last target
+    of that window. The last window is moved back so that it ends with the stream. The targets of a window count from
+    position `first_scored` on; earlier targets were counted in the windows before and are only context. A slice gives
+    [n, length + 1], int64; tokens are copied only when a slice is taken.
 
     A stride below the length is the sliding window of the Hugging Face documentation on perplexity: every target but
     the first `length` has at least length - stride + 1 tokens of context, and the text is read length / stride times.
@@ -263,29 +266,29 @@ class EvaluationWindows(Dataset[Tensor]):
         return rows if isinstance(index, slice) else rows[0]
 
     def starts(self, windows_N: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The first token of each of these windows."""
+        """The positions in the stream at which these windows begin."""
         return np.minimum(windows_N * self.stride, self.last_start)
 
     def first_scored(self, windows: slice) -> Tensor:
-        """For each of these windows the first position whose target counts: [n], int64."""
+        """The first position of each window whose target counts: [n], int64."""
         windows_N = np.asarray(range(len(self))[windows])
         counted_N = np.where(windows_N == 0, 0, self.starts(windows_N - 1) + self.length - self.starts(windows_N))
         return torch.from_numpy(counted_N)
 
     def scored(self, windows: slice) -> Tensor:
-        """For each of these windows, which of its targets count: [n, length], bool."""
+        """True at the targets of these windows that count: [n, length], bool."""
         return torch.arange(self.length) >= self.first_scored(windows)[:, None]
 
 
 class DocumentWindows:
     """Windows that each hold tokens of one document only, the longest window first.
 
-    is_joint: [len(tokens)], bool, the tokens between documents, which are in no window. first: the token that begins
-    each window. It precedes the first token of a document; in a later window of a long document it replaces the last
-    target of the window before. If None, no token is added, so the first token of a document is not a target.
+    is_joint: [len(tokens)], bool, True at the tokens between documents; no window contains them. first: the token that
+    begins each window. It precedes the first token of a document; in a later window of a long document it replaces the
+    last target of the window before. If it is None, no token is added, and the first token of a document is no target.
 
-    A document of more than `length` targets is cut as `EvaluationWindows` cuts a stream. A slice gives [n, longest of
-    these + 1], int64; shorter windows are padded with their last token.
+    A document of more than `length` targets is cut as `EvaluationWindows` cuts a stream. A slice gives [n, tokens of
+    its longest window], int64; shorter windows are padded with their last token.
     """
 
     def __init__(
@@ -323,7 +326,7 @@ class DocumentWindows:
         return head + text
 
     def scored(self, windows: slice) -> Tensor:
-        """For each of these windows, which of its targets count: [n, longest], bool; False for padding."""
+        """True at the targets of these windows that count: [n, targets of the longest], bool; False at padding."""
         rows = torch.from_numpy(self.rows[windows])
         n_targets = rows[:, 1] - rows[:, 0] - 1
         position_T = torch.arange(int(n_targets.max()) if len(rows) else 0)
@@ -333,10 +336,10 @@ class DocumentWindows:
 def evaluation_windows(
     tokens: Tokens, *, length: int, longest: int, stride: int | None = None, max_tokens: int | None = None
 ) -> EvaluationWindows:
-    """The held-out stream in windows of `length` inputs, `stride` tokens apart (None: length).
+    """The held-out stream in windows of `length` inputs that begin `stride` tokens apart (None: `length`).
 
-    All targets are scored, or the first `max_tokens`: the same targets at every length up to `longest`. Raises
-    UserError if these targets do not fill one window of `longest`.
+    The first `max_tokens` targets are scored (None: all), whatever the length. longest: the longest length that will be
+    evaluated. Raises UserError if the targets do not fill one window of that length.
     """
     check_one_window(tokens, longest, max_tokens)
     n_targets = len(tokens) - 1 if max_tokens is None else min(max_tokens, len(tokens) - 1)
@@ -344,9 +347,10 @@ def evaluation_windows(
 
 
 def validation_windows(tokens: Tokens, *, length: int, max_tokens: int) -> Tensor:
-    """The held-out stream in whole windows, `length` apart, [n, length + 1], with at most max_tokens targets.
+    """The held-out stream in whole windows that begin `length` tokens apart: [n, length + 1].
 
-    The tokens after the last whole window are left out. Raises UserError if there is no whole window.
+    They have at most `max_tokens` targets. Tokens after the last whole window are left out. Raises UserError if there
+    is no whole window.
     """
     check_one_window(tokens, length, max_tokens)
     n_targets = min(max_tokens, len(tokens) - 1) // length * length
@@ -354,7 +358,7 @@ def validation_windows(tokens: Tokens, *, length: int, max_tokens: int) -> Tenso
 
 
 def check_one_window(tokens: Tokens, length: int, max_tokens: int | None) -> None:
-    """Raises UserError if the tokens to score are fewer than one window of `length`."""
+    """Raises UserError if the tokens to score do not fill one window of `length`."""
     n_targets = len(tokens) - 1 if max_tokens is None else min(max_tokens, len(tokens) - 1)
     if n_targets < length:
         raise UserError(

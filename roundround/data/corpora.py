@@ -1,4 +1,4 @@
-"""What a corpus is: a fingerprint and a stream of documents, some of them held out."""
+"""The base class of corpora. A corpus has an identity and a stream of documents, some of which are held out."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ MORE_SPACE = "free space there, or choose another folder (to=DIR; for the cache:
 
 
 class Source(FinalVariants, ABC):
-    """What the config node `data` describes: a corpus or a task, with the sequences that a decoder learns from."""
+    """Base of what the config node `data` describes: a corpus, a task or pairs of sentences."""
 
     @abstractmethod
     def identity(self) -> str:
-        """sha256 (hex) of everything that determines the sequences: equal identities mean equal sequences."""
+        """sha256 (hex) of everything that determines the texts or examples; equal identities mean equal ones."""
 
 
 class Corpus(Source):
-    """A fixed sequence of documents, a fraction of which, or all, is held out for evaluation.
+    """A fixed sequence of documents, some or all of which are held out for evaluation.
 
     A document is held out if the sha256 of its text, read as a number in [0, 1), is below `held_out`. So copies of a
-    text are always in the same split, and one pass over a corpus larger than memory is enough.
+    text are always in the same split, and one pass is enough to split a corpus larger than memory.
 
-    separate_documents: whether tokens attend only within their document; the option does not change the tokens.
+    separate_documents: whether tokens attend only to tokens of their own document. It does not change the tokens.
     """
 
     def __init__(self, *, held_out: float | None, separate_documents: bool = False) -> None:
-        """held_out: the fraction of documents to hold out; None if the class splits them in another way."""
+        """held_out: the fraction of documents to hold out; None if the subclass splits documents in another way."""
         if not 0 <= (held_out or 0) <= 1:
             raise ValueError(
                 f"held_out is {held_out}; give a fraction of the documents, from 0 to 1 (1 holds out all, to evaluate "
@@ -49,8 +49,7 @@ class Corpus(Source):
     def documents(self) -> Iterator[tuple[bool, str]]:
         """(is held out, text) of every document that has a visible character, in a fixed order.
 
-        Raises UserError if a file cannot be read. As this is not an OSError, callers do not mistake it for an error of
-        the disk to which they write tokens.
+        Raises UserError if a file cannot be read: callers take an OSError for an error in writing tokens.
         """
         with reading("the corpus"):
             for raw in self.texts():
@@ -69,7 +68,7 @@ def is_held_out(text: str, fraction: float) -> bool:
 
 
 def well_formed(text: str) -> str:
-    """The text with lone surrogates, which json can hold and UTF-8 cannot, replaced by U+FFFD."""
+    """The text with U+FFFD in place of lone surrogates, which JSON can contain and UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -78,13 +77,16 @@ def well_formed(text: str) -> str:
 
 
 def fingerprint(**fields: object) -> str:
-    """sha256 (hex) of named values that json can write; their order does not matter."""
+    """sha256 (hex) of named values that JSON can represent; the order of the names does not matter."""
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager
 def reading(what: object, remedy: str = "repair it, or choose another text", *, done: str = "read") -> Iterator[None]:
-    """Turns an OSError into a UserError that names the file or folder and gives a remedy."""
+    """Inside, an OSError becomes a UserError that names the file or folder and says what to do.
+
+    what: the name to use if the error has none. remedy: the advice in the message.
+    """
     try:
         yield
     except OSError as error:
@@ -99,7 +101,7 @@ def first_line(error: Exception) -> str:
 
 
 def compiled(name: str, pattern: str | None) -> re.Pattern[str] | None:
-    """The regular expression in `data.<name>`, or None if it is null. Raises UserError if it is not valid."""
+    """The regular expression in the option `data.<name>`; None if the option is null. Raises UserError if invalid."""
     try:
         return None if pattern is None else re.compile(pattern)
     except re.error as error:

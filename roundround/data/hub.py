@@ -1,7 +1,7 @@
-"""The Hugging Face hub: whether it answers, its data sets or their cached copies, and a data set as a corpus.
+"""Data sets of the Hugging Face hub, also as corpora, from the network or from the local cache.
 
-Without a network its libraries retry for 23 s (a data set) or 49 s (a tokenizer), as measured with huggingface_hub 2.4.
-So this module first checks whether the hub answers at all, which takes at most a few seconds.
+Without a network the hub's libraries retry for 23 s (a data set) or 49 s (a tokenizer), as measured with
+huggingface_hub 2.4. So this module first checks, in a few seconds at most, whether the hub answers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROWS_AT_ONCE = 256
 
 
 def hub_is_reachable() -> bool:
-    """Whether the hub answers, with the proxies, HF_ENDPOINT and HF_HUB_OFFLINE of the environment."""
+    """Whether the hub answers. The environment's proxies, HF_ENDPOINT and HF_HUB_OFFLINE apply."""
     from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:
@@ -39,7 +39,7 @@ def hub_is_reachable() -> bool:
 
 
 def is_cached(name: str) -> bool:
-    """Whether the local cache has the weights of a model on the hub, in safetensors."""
+    """Whether the local cache has safetensors weights of the model with this name on the hub."""
     from huggingface_hub import constants
 
     folder = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
@@ -48,7 +48,7 @@ def is_cached(name: str) -> bool:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Inside, data sets come from the local cache at once, as under HF_HUB_OFFLINE=1."""
+    """Inside, data sets are read from the local cache without trying the network, as with HF_HUB_OFFLINE=1."""
     from datasets import config
     from huggingface_hub import constants
 
@@ -62,10 +62,11 @@ def offline() -> Iterator[None]:
 
 @dataclass(kw_only=True)
 class HubRows:
-    """One split of a data set of the hub. streaming: read it without keeping a copy.
+    """One split of a data set on the hub.
 
-    key: the prefix of `name` and `revision` in the config, for messages. without_network: what a message proposes
-    instead if there is no network.
+    without_network: the alternative that an error message proposes if there is no network. config: the name of the data
+    set's configuration. streaming: whether to read the data set without keeping a copy. key: the prefix of the options
+    `name` and `revision` in error messages.
     """
 
     name: str
@@ -78,9 +79,9 @@ class HubRows:
 
     @cached_property
     def commit(self) -> str:
-        """The commit of `revision`, from the hub; without a network, the newest commit in the local cache.
+        """The commit that `revision` names on the hub; without a network, the newest commit in the local cache.
 
-        Raises UserError if the hub has no such data set, or if it cannot be reached and no copy can be used.
+        Raises UserError if the hub has no such data set, or if it cannot be reached and no cached copy can be used.
         """
         from huggingface_hub import HfApi, constants, errors
 
@@ -101,9 +102,10 @@ class HubRows:
             ) from None
 
     def open(self, columns: Sequence[str]) -> Any:
-        """The `Dataset`, or `IterableDataset` when streaming. Raises UserError if config, split or a column is wrong.
+        """The split as a `Dataset`, or as an `IterableDataset` if `streaming`.
 
-        Without a network it opens the cached copy, but not when streaming, because a stream is shuffled differently.
+        Without a network, the cached copy is opened, except if `streaming`: a stream is shuffled differently. Raises
+        UserError if the data set cannot be read, or if one of the columns is missing.
         """
         import datasets
 
@@ -141,13 +143,13 @@ class HubRows:
 
 @final
 class Hub(Corpus):
-    """Any data set of the hub: the texts of `column`, joined by a newline, row by row.
+    """A data set of the hub. The text of a row is made of the texts in the columns `column`, joined by newlines.
 
-    `revision` (null: the newest) is resolved to a commit, which is part of the identity; a full commit id needs no
-    network for that. `streaming` reads without keeping a copy. `document_start` (null: a row is a document) is a
-    regular expression: a row that it matches begins a document, which ends before the next such row. `shuffle_seed`
-    (null: as stored) shuffles all rows; when streaming, it shuffles the files and then rows within a small buffer.
-    `max_documents` (null: all) is the most documents read.
+    revision: the branch, tag or commit (null: the newest commit). It is resolved to a commit, which is part of the
+    identity; a full commit id needs no network. streaming: whether to read the data set without keeping a copy.
+    document_start: a regular expression; each row that it matches begins a document (null: each row is a document).
+    shuffle_seed: the seed of a shuffle of all rows, or, if streaming, of the files and of rows within a small buffer
+    (null: no shuffle). max_documents: the most documents to read (null: all).
     """
 
     def __init__(
@@ -204,7 +206,7 @@ class Hub(Corpus):
 
 
 def join_rows(rows: Iterable[str], start: re.Pattern[str]) -> Iterator[str]:
-    """Joins rows into documents, with a line end between rows; a row that matches `start` begins a document."""
+    """Joins rows into documents, with a newline between rows. Each row that `start` matches begins a document."""
     document: list[str] = []
     for row in rows:
         if document and start.search(row):

@@ -1,4 +1,4 @@
-"""Texts that are on every machine: Python's own English, and two texts of the package.
+"""Corpora that need no download: the documentation of Python itself, and two texts in the package.
 
 Tested by tests/data/test_pydoc.py and test_stories.py.
 """
@@ -31,9 +31,9 @@ KING_JAMES = Path(__file__).with_name("king_james.txt.bz2")
 class PyDoc(Corpus):
     """About 2 MB of technical English on every machine, without a network: the default corpus.
 
-    Documents: each of `pydoc_data.topics` by name, then for each module of the standard library, by path, its
-    docstrings in source order. Source is parsed, never imported. Text and identity differ a little between Python
-    versions. The identity hashes the source files (0.1 s); parsing takes seconds and happens when texts are read.
+    First each topic of `pydoc_data.topics` is a document, sorted by name; then all docstrings of each module of the
+    standard library, sorted by path. Source is parsed, never imported. Text and identity differ a little between Python
+    versions. The identity is a hash of the source files (0.1 s); they are parsed (seconds) only when texts are read.
     """
 
     def __init__(self, *, held_out: float, separate_documents: bool = False) -> None:
@@ -65,7 +65,7 @@ def _docstrings() -> Iterator[str]:
 
 
 def _definitions(node: ast.AST) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The classes and functions below a node, in source order. Expressions are skipped: they contain none."""
+    """The classes and functions below a node, in source order. Expressions contain none, so they are skipped."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield child
@@ -74,7 +74,7 @@ def _definitions(node: ast.AST) -> Iterator[ast.ClassDef | ast.FunctionDef | ast
 
 
 def _sources() -> list[tuple[str, Path]]:
-    """(posix path below the standard library, file) of every source file, by path."""
+    """(path relative to the standard library, file) of every source file, sorted by path."""
     root = sysconfig.get_path("stdlib")
     found = []
     for folder, below, names in os.walk(root):
@@ -90,7 +90,7 @@ def _sources() -> list[tuple[str, Path]]:
 
 @final
 class Stories(Corpus):
-    """18 kB of stories that model=stories260k wrote: its perplexity on them is its own entropy, not its quality."""
+    """18 kB of stories that model=stories260k wrote. Its perplexity on them measures its entropy, not its quality."""
 
     def identity(self) -> str:
         return fingerprint(corpus="stories", held_out=self.held_out, contents=sha256(STORIES))
@@ -101,9 +101,9 @@ class Stories(Corpus):
 
 @final
 class KingJames(Corpus):
-    """The King James Bible of 1611, 4.1 MB of English in the public domain: a chapter is a document, a verse a line.
+    """The King James Bible of 1611: 4.1 MB of English in the public domain.
 
-    The text is from Debian's package bible-kjv-text, without the numbers of the verses.
+    Each chapter is a document, each verse a line. From Debian's package bible-kjv-text, without verse numbers.
     """
 
     def identity(self) -> str:

@@ -1,4 +1,4 @@
-"""Minimal pairs: two sentences that differ in one detail of grammar; a model should find the right one likelier.
+"""Minimal pairs: two sentences that differ in one detail of grammar. A model should find the right one more likely.
 
 Tested by tests/data/test_minimal_pairs.py.
 """
@@ -27,13 +27,14 @@ class Pair(NamedTuple):
 
 @final
 class MinimalPairs(Source):
-    """Pairs of sentences by phenomenon, from files, from the hub, or the sample in the package.
+    """Pairs of sentences, grouped by phenomenon: from files, from a data set of the hub, or from a sample.
 
     path: files and folders. Rows of jsonl, json, csv, tsv and parquet have the columns `UID` (the phenomenon),
-    `sentence_good` and `sentence_bad`, as in BLiMP. A txt file is named after its phenomenon, and every two lines are a
-    wrong sentence and then the right one, as in Zorro. name, revision: a data set of the hub with a configuration for
-    each phenomenon of the sample. If path and name are null, the `sample` is read. phenomena: the phenomena to read
-    (null: all). pairs: how many of each phenomenon, evenly spaced (null: all). before: text before every sentence.
+    `sentence_good` and `sentence_bad`, as in BLiMP. A txt file is named after its phenomenon and alternates, line by
+    line, between a wrong sentence and the right one, as in Zorro. name, revision: a data set of the hub that has a
+    configuration for each phenomenon of the sample. sample: the packaged sample to read if `path` and `name` are null.
+    phenomena: the phenomena to read (null: all). pairs: the number of pairs of each phenomenon, evenly spaced (null:
+    all). before: the text before every sentence.
 
     Warstadt et al. 2020, arXiv:1912.00582.
     """
@@ -62,7 +63,7 @@ class MinimalPairs(Source):
         return self.path is None and self.name is None
 
     def files(self) -> list[Path]:
-        """The files of the pairs, if they are not from the hub. Raises UserError if there is nothing to read."""
+        """The files that contain the pairs. Raises UserError if there is nothing to read."""
         paths = [str(SAMPLES / self.sample)] if self.path is None else self.path
         return TextFiles(path=paths, column=list(COLUMNS), split_regex=None, max_chars=None, held_out=1).files()
 
@@ -75,7 +76,7 @@ class MinimalPairs(Source):
         return fingerprint(corpus="pairs", origin=origin, options=[self.phenomena, self.n_pairs, self.before])
 
     def by_phenomenon(self) -> dict[str, list[Pair]]:
-        """The pairs asked for, by phenomenon. Raises UserError, with file and line, if a row is not a pair."""
+        """The requested pairs, by phenomenon. Raises UserError, with file and line, if a row is not a pair."""
         found: dict[str, list[Pair]] = {}
         with reading("the pairs"):
             for pair in self.of_files() if self.name is None else self.of_hub():
@@ -127,7 +128,7 @@ class MinimalPairs(Source):
 
 
 def pair_of(row: Mapping[str, Any], where: str) -> Pair:
-    """The pair of a row. Raises UserError if one of the texts is missing."""
+    """The pair in a row. where: the file and line for the message. Raises UserError if a text is missing."""
     texts = [row[name] for name in COLUMNS]
     if not all(isinstance(text, str) and text.strip() for text in texts):
         raise UserError(f"{where}: a text is missing; each row needs one in each of the columns {', '.join(COLUMNS)}")

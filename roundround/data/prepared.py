@@ -1,4 +1,4 @@
-"""A corpus in tokens, as training and evaluation read it: prepared earlier, tokenised now, or mixed from several.
+"""A tokenised corpus, as training and evaluation read it: prepared earlier, tokenised now, or mixed from several.
 
 Tested by tests/data/test_tokens.py, test_shards.py, test_data_yaml.py and tests/training/test_prepared_runs.py.
 """
@@ -43,18 +43,18 @@ from roundround.support.errors import UserError
 
 __all__ = ["TokenData", "default_cache_dir", "make", "opened", "prepare"]
 
-CYCLE = 1 << 16  # held-out tokens of a mixture in which every source has its share
+CYCLE = 1 << 16  # tokens; in each piece of this size of a mixture's held-out text, every source has its share
 MOST_HELD_OUT = 1 << 24  # tokens
-SAMPLE = 2**20  # tokens from the beginning of a split, among which unknown tokens are counted
-MUCH_SHORTER = 0.25  # of the context: at this mean length of documents, three quarters of a window are unrelated text
+SAMPLE = 2**20  # the number of tokens, from the beginning of a split, among which unknown tokens are counted
+MUCH_SHORTER = 0.25  # a share of the context; if documents have this mean length, 3/4 of a window is unrelated text
 
 
 @final
 class Prepared(Corpus):
-    """Tokens in shards, in a folder or at an address that fsspec can read, with their tokenizer and held-out text.
+    """A corpus that was tokenised earlier, in a folder or at an address that fsspec can read.
 
-    cache_gb: the most GB of local copies of shards from addresses. The identity is that of the corpus before it was
-    prepared, because both give the same tokens in the same order.
+    The identity is that of the original corpus, because both give the same tokens in the same order. cache_gb: the most
+    GB that local copies of shards from addresses may take.
     """
 
     def __init__(self, *, path: str, cache_gb: float, separate_documents: bool = False) -> None:
@@ -70,7 +70,7 @@ class Prepared(Corpus):
         return str(self.entry.meta["corpus_hash"])
 
     def check_tokenizer(self, recipe: TokenizerRecipe) -> None:
-        """Raises UserError if the recipe gives another tokenizer than that with which the corpus was prepared."""
+        """Raises UserError if the recipe does not give the tokenizer with which the corpus was prepared."""
         known = self.entry.meta["tokenizer"], self.entry.meta["tokenizer_content"]
         if not isinstance(recipe, OfCorpus) and recipe.identity() not in known:
             raise UserError(
@@ -97,11 +97,11 @@ class Prepared(Corpus):
 
 @final
 class Mixture(Corpus):
-    """Windows of several corpora: in every aligned 1,000 windows each corpus has its share, to within one window.
+    """Windows of several corpora, the sources: in each block of 1,000 windows each has its share, to within one window.
 
-    The share of a corpus is its weight divided by all weights. Each window comes from one source. All sources share one
-    tokenizer; if it is learnt, it learns from all sources in their shares. Held-out text has the same shares in every
-    `CYCLE` tokens; it ends before a source would run out, or at `MOST_HELD_OUT` tokens.
+    The share of a source is its weight divided by the sum of all weights. Each window comes from one source. All
+    sources share one tokenizer; if it is learnt, it is learnt from all sources in their shares. Held-out text has the
+    same shares in every `CYCLE` tokens; it ends before a source would run out, or at `MOST_HELD_OUT` tokens.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Mixture(Corpus):
         return (text for _, text in self.documents())
 
     def documents(self) -> Iterator[tuple[bool, str]]:
-        """Each document comes from the source with the fewest bytes so far per share; ends when a source runs out."""
+        """Each document comes from the source with the fewest bytes relative to its share, until a source runs out."""
         iterators = [source.documents() for source in self.sources.values()]
         given = [0.0] * len(iterators)
         while True:
@@ -145,9 +145,10 @@ class Mixture(Corpus):
     def held_out_streams(
         self, parts: Sequence[tuple[TokenStream, TokenStream]], end: int
     ) -> tuple[TokenStream, TokenStream]:
-        """The held-out tokens and bytes of all sources in their shares. parts: (tokens, bytes) of each source.
+        """The held-out tokens of all sources in their shares, and the bytes of each token, as in `TokenData`.
 
-        end: the token that ends a document. If documents are separate, each piece is cut after its last such token.
+        parts: (tokens, bytes) of each source. end: the token that ends a document. If `separate_documents`, each piece
+        of a source is cut after its last `end`.
         """
         ends = [round(sum(self.shares[: n + 1]) * CYCLE) for n in range(len(parts))]
         sizes = [last - first for first, last in zip([0, *ends], ends, strict=False)]
@@ -173,14 +174,15 @@ class Mixture(Corpus):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TokenData:
-    """A tokenised corpus, read from its shards; for a mixture, the streams of its sources.
+    """A tokenised corpus or mixture, read from shards.
 
-    train, held_out: [n_tokens], uint16 if the vocabulary fits, else uint32.
-    held_out_bytes: [n_tokens], uint32, the UTF-8 bytes of text that each held-out token stands for, 0 for the end of a
-    document, so that the bytes of any stretch of tokens are a sum.
+    train, held_out: the tokens, [n_tokens], uint16 if the vocabulary fits, else uint32. In a mixture, `train` holds a
+    stream for each source.
+    held_out_bytes: [n_tokens], uint32, the number of UTF-8 bytes of text that each held-out token stands for; 0 for the
+    end of a document.
     n_vocab: one more than the largest id. corpus_hash: `Corpus.identity`. tokenizer_hash: sha256 of tokenizer.json.
-    n_groups: the number of groups of shards that are shuffled together, on which the order of training depends; a list,
-    by source, for a mixture.
+    n_groups: the number of groups of shards (`WindowSampler`), on which the order of training depends; for a mixture, a
+    list with one number for each source.
     """
 
     train: TokenStream | Mix
@@ -202,11 +204,11 @@ class TokenData:
         return str(self.tokenizer.id_to_token(self.end_of_document))
 
     def bytes_of_targets(self, n: int) -> int:
-        """The UTF-8 bytes of the text that the first n held-out targets (tokens 1..n) represent."""
+        """The number of UTF-8 bytes that the first n held-out targets (tokens 1..n) stand for."""
         return int(self.held_out_bytes[1 : n + 1].sum())
 
     def about_documents(self, split: str, length: int) -> str | None:
-        """A warning, in one line, if documents of the split are much shorter than a window of `length` tokens."""
+        """A warning of one line if the documents of the split are much shorter than a window of `length` tokens."""
         n_tokens, n_documents = {
             "train": (len(self.train), self.n_train_documents),
             "held_out": (len(self.held_out), self.n_held_out_documents),
@@ -222,9 +224,9 @@ class TokenData:
 
 
 def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, needs: Sequence[str] = SPLITS) -> TokenData:
-    """The corpus in tokens: prepared earlier, from the cache, or tokenised now.
+    """The tokenised corpus: prepared earlier, read from the cache, or tokenised now.
 
-    needs: the splits that must not be empty. Raises UserError if one has no document, and as `make` does.
+    needs: the splits that must not be empty. Raises UserError if one of them has no document, or as `make` does.
     """
     if isinstance(corpus, Mixture):
         return _mixed(corpus, tokenizer, cache_dir, needs)
@@ -271,7 +273,7 @@ def opened(entry: Entry, cache_dir: Path, most_bytes: int = CACHE_BYTES) -> Toke
 
 
 def shared_tokenizer(mixture: Mixture, recipe: TokenizerRecipe) -> TokenizerRecipe:
-    """One tokenizer for all sources: that of the prepared sources, else built from all sources in their shares."""
+    """One tokenizer for all sources: from a prepared source if there is one, or else built from all sources."""
     for corpus in mixture.sources.values():
         if isinstance(corpus, Prepared):
             corpus.check_tokenizer(recipe)
@@ -280,7 +282,7 @@ def shared_tokenizer(mixture: Mixture, recipe: TokenizerRecipe) -> TokenizerReci
 
 
 def _mixed(mixture: Mixture, recipe: TokenizerRecipe, cache_dir: Path, needs: Sequence[str]) -> TokenData:
-    """The sources of a mixture, tokenised with one tokenizer."""
+    """A mixture, with all sources tokenised by one tokenizer."""
     tokenizer = shared_tokenizer(mixture, recipe)
     parts = [prepare(corpus, tokenizer, cache_dir, needs=needs) for corpus in mixture.sources.values()]
     first, streams = parts[0], [(part.held_out, part.held_out_bytes) for part in parts]

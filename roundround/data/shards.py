@@ -1,7 +1,7 @@
-"""Tokens in shards: the folder or address that holds them, and their files read as one array.
+"""Tokens in shards: the folder or address that contains their files, and the files read as one array.
 
 Addresses are in fsspec's form (s3://, gs://, hf://, memory://). Credentials come from the usual variables and files of
-each service; an address that contains a credential is refused, because addresses are recorded.
+each service. An address that contains a credential is refused, because addresses are recorded.
 
 Tested by tests/data/test_shards.py.
 """
@@ -29,8 +29,8 @@ from roundround.support.errors import UserError, check_no_credentials
 from roundround.support.files import ADDRESS, home_expanded, sha256, write_atomically
 
 Array = NDArray[np.unsignedinteger[Any]]
-GROUP = 16  # shards whose windows are shuffled together: up to 700 MiB of text; a GiB in corpora of more shards
-CACHE_BYTES = 20 * 10**9  # of copies of shards from addresses, if the corpus gives no limit
+GROUP = 16  # the number of shards whose windows are shuffled together: up to 1 GiB of text
+CACHE_BYTES = 20 * 10**9  # the limit of all copies of shards from addresses, if the corpus gives none
 MOST_OPEN = 64  # files
 AGAIN = "to make it again, give roundround prepare the same data= and to="
 BLOCK = 1 << 20  # values
@@ -46,10 +46,10 @@ def default_cache_dir() -> Path:
 
 @final
 class Store:
-    """A folder of files with plain names, on this machine or at an address. A file appears only when it is complete.
+    """A folder of files, on this machine or at an address. A file appears only when it is complete.
 
-    path: None for an address. Raises UserError, with the reason, if the address cannot be reached, and
-    FileNotFoundError if a file does not exist.
+    path: the folder; None for an address. The methods raise UserError, with the reason, if the address cannot be
+    reached, and FileNotFoundError if a file does not exist.
     """
 
     def __init__(self, address: str | Path) -> None:
@@ -78,19 +78,19 @@ class Store:
             self._fs.pipe_file(f"{self._root}/{name}", text.encode())
 
     def put(self, file: Path, name: str) -> None:
-        """Move a finished file of `scratch` into the store, under this name."""
+        """Move a finished file from `scratch` into the store, as `name`."""
         if self.path is not None:
             return os.replace(file, self.path / name)
         with self._reaching():
             self._fs.put_file(str(file), f"{self._root}/{name}")
 
     def fetch(self, name: str, to: Path) -> None:
-        """Copy a file from the address to this machine."""
+        """Copy a file from the address to the local path `to`."""
         with self._reaching():
             self._fs.get_file(f"{self._root}/{name}", str(to))
 
     def sizes(self) -> dict[str, int]:
-        """The sizes of the files in the store, in bytes, by name; empty if the folder does not exist yet."""
+        """The size of each file in the store, in bytes, by name; empty if the folder does not exist yet."""
         try:
             if self.path is not None:
                 return {path.name: path.stat().st_size if path.exists() else 0 for path in self.path.iterdir()}
@@ -102,7 +102,7 @@ class Store:
 
     @contextmanager
     def scratch(self, cache_dir: Path) -> Iterator[Path]:
-        """A folder on this machine in which to write the files that `put` takes."""
+        """A folder on this machine for files that are written before `put` moves them."""
         if self.path is not None:
             self.path.mkdir(parents=True, exist_ok=True)
             yield self.path
@@ -113,7 +113,7 @@ class Store:
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
-        """Turns any error of a service's library into a UserError of one line; each library has its own errors."""
+        """Inside, any error of a service's library becomes a UserError of one line; each library has its own errors."""
         try:
             yield
         except FileNotFoundError:
@@ -126,9 +126,9 @@ class Store:
 
 
 def open_store(address: str, option: str) -> Store:
-    """The folder or address that an option names. Raises UserError for an address with credentials or a query.
+    """The store at `address`, the value of `option`. Raises UserError for an address with credentials or a query.
 
-    An @ in a key of s3:// or in a local path is no credential.
+    An @ in a key of s3:// or in a local path does not count as a credential.
     """
     if not address.strip():
         raise UserError(f"{option} is empty; give a folder or an address such as s3://BUCKET/FOLDER")
@@ -144,7 +144,7 @@ def open_store(address: str, option: str) -> Store:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardFile:
-    """The file of one array of a shard: its store and name, and the length, type and hash that it must have."""
+    """The file of one array of a shard: where it is, and the length, type and hash that it must have."""
 
     store: Store
     name: str
@@ -158,9 +158,7 @@ class ShardFile:
 
 
 class OpenFile:
-    """A file that stays readable after it was deleted. It is not memory-mapped, because the mapped pages would count as
-    memory of the process.
-    """
+    """An open file, readable even after it is deleted. It is not memory-mapped: pages would count as used memory."""
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_RDONLY)
@@ -171,11 +169,11 @@ class OpenFile:
 
 
 class Shards:
-    """Opens the files of shards: directly if they are in a local folder, else from copies on the local disk.
+    """Reads the files of shards: directly if they are in a local folder, otherwise from local copies.
 
-    All jobs and ranks of a machine share the copies. A copy is named by its sha256, which is checked after the
-    download. The least recently used copies are removed until the rest has at most `most_bytes`; a process that has a
-    removed copy open can still read it.
+    All jobs and ranks of a machine share the copies, which are in `folder`. A copy is named by its sha256, which is
+    checked after the download. The least recently used copies are removed until the others have at most `most_bytes`; a
+    process that has a removed copy open can still read it.
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
@@ -183,7 +181,7 @@ class Shards:
         self._opened = lru_cache(MOST_OPEN)(self._open)
 
     def read(self, file: ShardFile, begin: int, end: int) -> Array:
-        """Values begin..end of a shard's array: [end - begin]. Raises UserError if the file is gone or damaged."""
+        """Values `begin` to `end` - 1 of a file: [end - begin]. Raises UserError if the file is missing or damaged."""
         size = file.dtype.itemsize
         return np.frombuffer(self._opened(file).read((end - begin) * size, begin * size), file.dtype)
 
@@ -217,7 +215,7 @@ class Shards:
 
 @dataclass(frozen=True)
 class Segment:
-    """Values begin..end of a shard's file."""
+    """Values `begin` to `end` - 1 of a shard's file."""
 
     file: ShardFile
     begin: int
@@ -228,7 +226,7 @@ class Segment:
 
 
 class TokenStream:
-    """Segments concatenated, as a one-dimensional array. A slice is a stream without a copy; `read` and numpy copy."""
+    """Concatenated segments, as a one-dimensional array. A slice is a stream and copies nothing; `read` copies."""
 
     def __init__(self, segments: Sequence[Segment], dtype: np.dtype[Any], shards: Shards) -> None:
         self.segments, self.dtype, self._shards = list(segments), dtype, shards
@@ -246,7 +244,7 @@ class TokenStream:
         return np.asarray(self.read(0, len(self)), dtype)
 
     def read(self, begin: int, end: int) -> Array:
-        """Values begin..end: [end - begin]."""
+        """Values `begin` to `end` - 1: [end - begin]."""
         parts = [self._shards.read(piece.file, piece.begin, piece.end) for piece in self._pieces(begin, end)]
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, self.dtype), *parts])
 
@@ -263,7 +261,7 @@ class TokenStream:
         return [len(segment) for segment in self.segments]
 
     def only(self, segments: Sequence[int]) -> TokenStream:
-        """The stream of these segments, given by number, in this order."""
+        """The stream of the segments with these numbers, in this order."""
         return TokenStream([self.segments[n] for n in segments], self.dtype, self._shards)
 
     def _pieces(self, begin: int, end: int) -> Iterator[Segment]:
@@ -283,7 +281,7 @@ def joined(streams: Sequence[TokenStream]) -> TokenStream:
 
 @dataclass(frozen=True)
 class Mix:
-    """Streams, each with its share of the windows. shares: positive, with sum 1. names: the names of the sources."""
+    """The streams of a mixture's sources. shares: the share of each source in the windows; positive, with sum 1."""
 
     streams: tuple[TokenStream, ...]
     shares: tuple[float, ...]

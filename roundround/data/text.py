@@ -1,8 +1,8 @@
-"""Local files as a corpus, and their formats, read as streams: plain text of any size, rows of tables.
+"""Local files as a corpus: plain text of any size, and tables. All are read as streams.
 
-json and csv are read with the standard library, because the streaming builders of `datasets` infer the type of every
-column from the first block and then fail on a later block, even in a column that is not used; they also read "NA" as
-missing and do not name the line of an error. Parquet is read with pyarrow, as in `datasets`.
+json and csv are read with the standard library. The streaming builders of `datasets` infer the type of every column
+from the first block, and fail if a later block differs, even in a column that is not used. They also read "NA" as
+missing, and do not name the line of an error. Parquet is read with pyarrow, as in `datasets`.
 
 Tested by tests/data/test_text_files.py and test_formats.py.
 """
@@ -29,9 +29,9 @@ from roundround.support.files import check_is_file, home_expanded, sha256
 
 BLOCK = 1 << 22  # characters
 MARGIN = 1 << 16  # characters
-ROWS_AT_ONCE = 256  # of parquet
+ROWS_AT_ONCE = 256  # the number of rows of a parquet file in memory at a time
 LONGEST_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
-SHOWN = 40  # characters of a column's name in an error: without a header the "names" are the first row
+SHOWN = 40  # characters of a column's name in an error; in a file without a header, the first row is taken for names
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 ENDINGS = (".txt", ".text", ".md", *TABLES)
 Row = tuple[str, Mapping[str, Any]]  # the file and line, for errors; the values by column
@@ -39,7 +39,7 @@ Row = tuple[str, Mapping[str, Any]]  # the file and line, for errors; the values
 
 @contextmanager
 def text_file(path: Path) -> Iterator[TextIO]:
-    """A UTF-8 file, with line ends as `\\n` and without a byte order mark. Raises UserError if it is not UTF-8."""
+    """An open UTF-8 file. Line ends are read as `\\n`, a byte order mark is skipped. Raises UserError if not UTF-8."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             yield file
@@ -49,11 +49,11 @@ def text_file(path: Path) -> Iterator[TextIO]:
 
 
 def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: int) -> Iterator[str]:
-    """The texts between separators, as `re.split` cuts the joined chunks; captured groups are not among them.
+    """The texts between separators, as `re.split` would cut the joined chunks, but without captured groups.
 
     A separator is accepted only when `margin` characters after it have been read, so that unread text cannot change it.
-    The result is exact if no look-ahead, look-behind or repetition of the pattern reaches further than `margin`.
-    Memory: the longest document, a chunk and the margin.
+    The result is exact if no look-ahead, look-behind or repetition of the pattern reaches further than `margin`. The
+    memory is that of the longest document, a chunk and the margin.
     """
     text, begin = "", 0  # begin: of the document
     for chunk in itertools.chain(chunks, [None]):
@@ -70,7 +70,7 @@ def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: i
 
 
 def join_columns(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """The texts of the columns joined by a newline, without null values."""
+    """The texts of a row's columns, joined by newlines; null values are skipped. where: the row, for a message."""
     for name in columns:
         if not isinstance(row[name], str | None):
             found = type(row[name]).__name__
@@ -81,7 +81,7 @@ def join_columns(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> 
 
 
 def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) -> None:
-    """Raises UserError, with the columns that exist, if a column is missing or exists twice."""
+    """Raises UserError, with the names in `present`, if one of `columns` is not there or is there twice."""
     for name in columns:
         if present.count(name) != 1:
             names = ", ".join(column[:SHOWN] for column in present)
@@ -92,14 +92,14 @@ def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) ->
 
 
 def rows_of(path: Path, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Iterator[Row]:
-    """The rows of a table, with at least these columns, and with the optional ones if the table has them."""
+    """The rows of a table. Each has at least these columns, and those of `optional` that the table has."""
     if path.suffix.lower() == ".parquet":
         return _parquet_rows(path, columns, optional)
     return _json_rows(path, columns) if path.suffix.lower() in (".json", ".jsonl") else _table(path, columns)
 
 
 def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Rows of a file with one object a line, or with one object or array over several lines, which is read whole."""
+    """The rows of a file that has an object on each line, or one object or array in all, which is read at once."""
     with text_file(path) as file:
         numbered = ((f"{path}, line {n}", line) for n, line in enumerate(file, 1) if not line.isspace())
         where, first = next(numbered, ("", "[]"))
@@ -122,9 +122,10 @@ def _json(where: str, text: str) -> Any:
 
 
 def _table(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Rows with the names of the header as keys; if all columns asked for are whole numbers, with numbers from 0.
+    """The rows of a csv or tsv file, by the names in the header.
 
-    csv is read as in RFC 4180: quoted fields may contain line ends and commas. In tsv a quote is an ordinary character.
+    If all `columns` are whole numbers, there is no header, and the names are the numbers of the columns from 0. csv is
+    read as in RFC 4180: quoted fields may contain line ends and commas. In tsv a quote is an ordinary character.
     """
     is_csv = path.suffix.lower() == ".csv"
     csv.field_size_limit(LONGEST_FIELD)
@@ -146,7 +147,7 @@ def _table(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
-    """Rows with only the columns asked for; `ROWS_AT_ONCE` are in memory at a time."""
+    """The rows, with only the requested columns; at most `ROWS_AT_ONCE` rows are in memory at a time."""
     import pyarrow.parquet
 
     try:
@@ -163,17 +164,18 @@ def _parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str]) -
 
 @final
 class TextFiles(Corpus):
-    """Files, folders (with all below them) and globs, in the order given; within each, files by path.
+    """The documents in local files: plain text (txt, text, md) and tables (jsonl, json, csv, tsv, parquet).
 
-    Nothing is left out silently: a printed line counts the files whose ending is not supported. A file or folder that
-    cannot be read is an error, and so is a pipe or device with a supported ending. Links are followed; a folder that
-    several links reach is read once.
+    path: files, folders (with everything below them) and globs. They are read in this order; the files of a folder or
+    glob are sorted by path. A printed line counts files whose endings are not supported. A file or folder that cannot
+    be read is an error, and so is a pipe or device with a supported ending. Links are followed; a folder that several
+    links reach is read once.
 
-    Plain text (txt, text, md) is cut into documents at `split_regex` (null: one document a file, which has to fit in
-    memory). A row of jsonl, json, csv, tsv or parquet is a document: the texts of its columns, joined by a newline;
-    `split_regex` does not cut rows. For a csv or tsv file without a header line, give the columns as whole numbers,
-    counted from 0. `keep_chars` keeps only documents of [fewest, most] characters (null: all); `max_chars` then keeps
-    the first characters of each (null: all). The identity hashes the files' contents, not their names.
+    split_regex: the separator of documents in plain text (null: each file is a document and must fit in memory). It
+    does not cut rows of tables: a row is a document. column: the columns whose texts, joined by newlines, make up that
+    document; in a csv or tsv file without a header, their numbers, counted from 0. keep_chars: [fewest, most]
+    characters of the documents to keep (null: all documents). max_chars: the number of characters to keep of each
+    document, from its beginning (null: all). The identity is a hash of the files' contents, not of their names.
     """
 
     def __init__(
@@ -217,7 +219,7 @@ class TextFiles(Corpus):
                 yield from split_stream(iter(lambda: file.read(BLOCK), ""), self._separator, margin=MARGIN)
 
     def files(self, *, says: bool = False) -> list[Path]:
-        """Every file, once. Raises UserError if there is nothing to read, or if something cannot be read.
+        """All files, each once. Raises UserError if there is nothing to read, or if something cannot be read.
 
         says: whether to print which endings are left out.
         """
@@ -229,7 +231,7 @@ class TextFiles(Corpus):
 
 
 def _expand(entry: str, *, says: bool) -> list[Path]:
-    """The files of one entry of `path`. Raises OSError if one cannot be read, and UserError if there is none."""
+    """The files of one entry of `TextFiles.path`. Raises OSError if one cannot be read, UserError if there is none."""
     path = home_expanded(entry, "data.path")
     globbed = (Path(match) for match in sorted(glob.glob(str(path), recursive=True)))
     matches = [path] if os.path.lexists(path) else list(globbed)
@@ -251,9 +253,9 @@ def _expand(entry: str, *, says: bool) -> list[Path]:
 
 
 def _below(folder: Path) -> list[Path]:
-    """The files below a folder, sorted by path, without hidden files and folders. Raises OSError if one is unreadable.
+    """The files below a folder, sorted by path, without hidden files and folders.
 
-    A folder that several links reach is read once, under the first of its names.
+    A folder that several links reach is read once, under its first name. Raises OSError if a folder cannot be read.
     """
     found, entered = list[Path](), set()
     for parent, below, names in os.walk(folder, onerror=_raise, followlinks=True):

@@ -1,12 +1,12 @@
-"""Tokenises a corpus into shards: once, in one process or several, in memory that does not grow with the corpus.
+"""Tokenises a corpus into shards. One process or several can do it; the memory does not grow with the corpus.
 
     begun.json  tokenizer.json  train-00000.bin  held_out-00000.bin  held_out_bytes-00000.bin  shard-00000.json  ...
     meta.json
 
-A shard is a stretch of the corpus: the tokens of its training documents, the tokens of its held-out documents, and the
-bytes of text of each held-out token. An empty array has no file. shard-NNNNN.json is written after the arrays of a
-shard, and meta.json last of all. Only the corpus determines where shards begin and end. So a preparation that was
-stopped resumes after its complete shards, and any number of processes writes the same bytes.
+A shard is a stretch of the corpus, in three arrays: the tokens of its training documents, the tokens of its held-out
+documents, and the number of bytes of text of each held-out token. An empty array has no file. shard-NNNNN.json is
+written after the arrays of a shard, and meta.json last of all. Only the corpus determines where shards begin and end.
+So a stopped preparation resumes after its complete shards, and the files do not depend on the number of processes.
 
 Tested by tests/data/test_tokens.py, test_shards.py and test_tokenizers.py.
 """
@@ -51,25 +51,25 @@ from roundround.support.files import leftovers
 log = logging.getLogger(__name__)
 
 Document = tuple[bool, str]  # is held out, text
-Numbered = tuple[int, list[Document]]  # the number of a shard, and a batch of its documents
+Numbered = tuple[int, list[Document]]  # (the number of a shard, a batch of its documents)
 Ids = NDArray[np.unsignedinteger[Any]]
-Encoded = tuple[dict[str, NDArray[Any]], dict[str, dict[str, int]]]  # arrays by the names of FILES; counts by split
+Encoded = tuple[dict[str, NDArray[Any]], dict[str, dict[str, int]]]  # (arrays by names in FILES, COUNTS by split)
 
 FORMAT = 4  # of the files; raised with any change, so that older entries are not read as new ones
 BATCH_CHARACTERS = 1 << 18
 SHARD_BYTES = 1 << 26  # UTF-8 bytes of text, in whole batches: a file of tokens is read in a fraction of a second
-FIRST_SHARD_BYTES = 1 << 20  # each next shard has twice as much, so that a kill loses little of a small corpus too
+FIRST_SHARD_BYTES = 1 << 20  # each next shard has twice as much; so a kill loses little, even of a small corpus
 SPLITS = ("train", "held_out")
 FILES = (*SPLITS, "held_out_bytes")
 COUNTS = ("documents", "tokens", "bytes")
-BYTES = np.dtype("uint32")  # of the text of a token; the token of an unknown word can stand for many bytes
+BYTES = np.dtype("uint32")  # for the bytes of a token's text, which can be many for an unknown word
 BEGUN, META, TOKENIZER = "begun.json", "meta.json", "tokenizer.json"
-RECORD = "shard-{:05d}.json"  # the file that says that a shard is whole
+RECORD = "shard-{:05d}.json"  # its presence means that the shard is complete
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A whole prepared corpus. meta: the counts and hashes of meta.json."""
+    """A complete prepared corpus. store: the folder or address. meta: the content of meta.json."""
 
     store: Store
     meta: dict[str, Any]
@@ -84,7 +84,7 @@ def dtype_of_ids(n_vocab: int) -> np.dtype[Any]:
 def shard_files(
     store: Store, about: dict[str, Any], number: int, record: dict[str, Any], arrays: Sequence[str] = FILES
 ) -> list[ShardFile]:
-    """The files of a shard, as its record and `about` (the content of begun.json or meta.json) describe them."""
+    """The files of a shard. about: the content of begun.json or meta.json. record: the content of shard-NNNNN.json."""
     return [
         ShardFile(
             store=store,
@@ -118,7 +118,7 @@ def read_entry(store: Store) -> Entry:
 
 
 def _read_vocabulary(store: Store, about: dict[str, Any]) -> Vocabulary:
-    """The tokenizer in the store, as `about` (the content of begun.json or meta.json) describes it."""
+    """The vocabulary of the tokenizer in the store. about: the content of begun.json or meta.json."""
     tokenizer, reads = Tokenizer.from_str(store.read_text(TOKENIZER)), about.get("reads_special_tokens", False)
     return open_vocabulary(tokenizer, about["end_of_document"], reads_special_tokens=reads)
 
@@ -128,8 +128,8 @@ def make(
 ) -> Entry:
     """Prepares the corpus in `to` (None: an entry of the cache), unless it is there already.
 
-    Many processes may call this at once: one works, the others wait. n_processes: as for `encoding`. Raises UserError
-    if the corpus cannot be read or has no text, if the disk is full, or if `to` holds something else.
+    Many processes may call this at once: one does the work, the others wait. n_processes: as for `encoding`. Raises
+    UserError if the corpus cannot be read or has no text, if the disk is full, or if `to` has other content.
     """
     with reading("the corpus"):
         wanted = {"format": FORMAT, "corpus_hash": corpus.identity(), "tokenizer": recipe.identity()}
@@ -165,7 +165,7 @@ def _build(
     cache_dir: Path,
     n_processes: int | None,
 ) -> Entry:
-    """Tokenises the shards that are missing or incomplete. If it is stopped, the complete shards are kept."""
+    """Tokenises the shards that are missing or incomplete. Complete shards stay if the process is stopped."""
     for path in leftovers(store.path, ["*.json"]) if store.path is not None else []:
         path.unlink()
     sizes = store.sizes()
@@ -175,7 +175,7 @@ def _build(
         about, vocabulary = _begin(corpus, wanted, recipe, store)
 
         def missing() -> Iterator[Numbered]:
-            """The batches of incomplete shards; puts the records of complete shards into `whole`."""
+            """The batches of incomplete shards. The records of complete shards are put into `whole`."""
             for number, batches in groupby(_batches(corpus.documents()), key=itemgetter(0)):
                 if RECORD.format(number) in sizes:
                     record = json.loads(store.read_text(RECORD.format(number)))
@@ -201,7 +201,7 @@ def _build(
 def _begin(
     corpus: Corpus, wanted: dict[str, Any], recipe: TokenizerRecipe, store: Store
 ) -> tuple[dict[str, Any], Vocabulary]:
-    """The content of begun.json, and the vocabulary: both from a preparation that was stopped, or both made now."""
+    """(the content of begun.json, the vocabulary): both are read from a stopped preparation, or both are made now."""
     with suppress(Exception):  # not there, or damaged
         about = json.loads(store.read_text(BEGUN))
         if wanted.items() <= about.items():
@@ -220,7 +220,7 @@ def _begin(
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[Numbered]:
-    """(number of the shard, documents) of each batch. All documents of a batch belong to one shard."""
+    """(number of the shard, documents) of each batch of documents. A batch belongs to one shard."""
     batch: list[Document] = []
     number = n_characters = n_bytes = 0
     for document in documents:
@@ -237,12 +237,12 @@ def _batches(documents: Iterable[Document]) -> Iterator[Numbered]:
 
 
 def _summed(shards: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """The counts of each split over all shards."""
+    """The counts of each split, summed over all shards."""
     return {split: {count: sum(shard[split][count] for shard in shards) for count in COUNTS} for split in SPLITS}
 
 
 def _write_shard(parts: Iterable[Encoded], number: int, store: Store, scratch: Path) -> dict[str, Any]:
-    """Writes the arrays of a shard and then its record, which it returns."""
+    """Writes the arrays of a shard, then its record. Returns the record."""
     digests, counts = {name: hashlib.sha256() for name in FILES}, []
     paths = {name: scratch / f"{name}-{number:05d}.bin.tmp" for name in FILES}
     with ExitStack() as stack:
@@ -267,7 +267,7 @@ def _write_shard(parts: Iterable[Encoded], number: int, store: Store, scratch: P
 
 
 class Encoder:
-    """Turns documents into arrays: each document's ids, then the id that ends it."""
+    """Turns documents into arrays of ids. The ids of each document are followed by the id that ends a document."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokenizer, self.end = vocabulary.tokenizer, vocabulary.end_of_document
@@ -309,11 +309,11 @@ class Encoder:
 
 
 def bytes_of_tokens(text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.uint32]:
-    """The UTF-8 bytes of the text of each token, and 0 for the end of the document: [n_tokens + 1].
+    """The number of UTF-8 bytes of each token's text, then 0 for the end of the document: [n_tokens + 1].
 
     offsets: (first, last + 1) character of each token, as `tokenizers` gives them. Characters without a token, such as
-    a dropped space, count for the next token, or for the last token at the end of the text. If tokens share a
-    character, all its bytes count for the first of them.
+    a dropped space, count for the next token, or, at the end of the text, for the last one. If tokens share a
+    character, all its bytes count for the first of these tokens.
     """
     codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     up_to = np.concatenate([[0], np.cumsum(1 + (codes > 0x7F) + (codes > 0x7FF) + (codes > 0xFFFF))])
@@ -323,7 +323,7 @@ def bytes_of_tokens(text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np
 
 
 def _bytes_of_bytes(values: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """`bytes_of_tokens` if every byte is a token: all bytes of a character count for its first byte."""
+    """`bytes_of_tokens` for tokens that are single bytes: all bytes of a character count for its first byte."""
     begins = np.flatnonzero((values & 0xC0) != 0x80)
     found = np.zeros(len(values) + 1, BYTES)
     found[begins] = np.diff(begins, append=len(values))
@@ -336,8 +336,8 @@ def encoding(
 ) -> Iterator[Callable[[Iterable[Numbered]], Iterator[tuple[int, Encoded]]]]:
     """A function that encodes numbered batches and keeps their order.
 
-    n_processes: 1 uses this process with one thread; a larger number starts that many processes of one thread each;
-    None uses this process and the tokenizer's threads, and then disables them, because later forks would warn.
+    n_processes: the number of processes to start, with one thread each; 1 uses this process. None uses this process and
+    the tokenizer's own threads, which are disabled afterwards, because later forks would warn.
     """
     if n_processes is not None:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -357,7 +357,7 @@ def encoding(
 
 
 def _in_order(pool: ProcessPoolExecutor, batches: Iterable[Numbered], most: int) -> Iterator[tuple[int, Encoded]]:
-    """The encoded batches, in order. At most `most` batches wait at once, so memory does not grow with the corpus."""
+    """The encoded batches, in order. At most `most` batches wait at a time, so memory does not grow with the corpus."""
     waiting: deque[tuple[int, Future[Encoded]]] = deque()
     for number, batch in batches:
         waiting.append((number, pool.submit(_encode, batch)))
@@ -368,11 +368,11 @@ def _in_order(pool: ProcessPoolExecutor, batches: Iterable[Numbered], most: int)
         yield number, found.result()
 
 
-_encoder: list[Encoder] = []  # of a process that `encoding` started
+_encoder: list[Encoder] = []  # has one item in a process that `encoding` started
 
 
 def _start(tokenizer_json: str, end_of_document: int, reads_special_tokens: bool) -> None:
-    """Sets up a process that `encoding` started. It exits as soon as the process that started it has ended."""
+    """Sets up a worker process of `encoding`. The worker exits as soon as the process that started it has ended."""
     threading.Thread(target=_end_with_the_first, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer = Tokenizer.from_str(tokenizer_json)

@@ -1,6 +1,6 @@
-"""Tokenizers: raw bytes, byte-level BPE learnt from the corpus, or one from the Hugging Face hub.
+"""Tokenizers: raw bytes, byte-level BPE learnt from the corpus, or the tokenizer of a model on the Hugging Face hub.
 
-A recipe builds a `Vocabulary`; two vocabularies are the same if their `content_identity` is equal.
+A `TokenizerRecipe` builds a `Vocabulary`. Two vocabularies are the same if their `content_identity` is equal.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ MANY_UNKNOWN = 0.01  # share of tokens
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer with the id of the token that closes every document.
+    """A tokenizer with the id of the token that ends every document.
 
-    first: the id of the token before a text; None if it is the token that closes the previous document.
-    documents_apart: whether the model was trained on separate documents, so that no token precedes a text.
-
-    The name of a special token in a text is read as ordinary characters: "<|endoftext|>" is thirteen characters. With
-    `reads_special_tokens` it becomes the special token, as in transformers' `tokenizer(text)`.
+    first: the id of the token that precedes a text; None if that is `end_of_document`. reads_special_tokens: whether
+    the name of a special token in a text, such as "<|endoftext|>", becomes that token, as in transformers'
+    `tokenizer(text)`; otherwise it is ordinary characters. documents_apart: whether the model was trained on separate
+    documents, in which no token precedes a text.
     """
 
     tokenizer: Tokenizer = field(repr=False)  # its repr prints the whole vocabulary
@@ -56,20 +55,20 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """One more than the largest id, because not every id below it need be used."""
+        """One more than the largest id. Some smaller ids may be unused."""
         return 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text, without any special token."""
+        """The token ids of a text, without added special tokens."""
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, without special tokens."""
+        """The text that the ids stand for, without special tokens."""
         return self.tokenizer.decode(list(ids))
 
 
 class TokenizerRecipe(FinalVariants, ABC):
-    """How to get a tokenizer for a corpus."""
+    """Base of the ways to get a tokenizer for a corpus."""
 
     @abstractmethod
     def identity(self) -> str:
@@ -77,12 +76,12 @@ class TokenizerRecipe(FinalVariants, ABC):
 
     @abstractmethod
     def build(self, texts: Iterable[str]) -> Vocabulary:
-        """The tokenizer. texts: the training documents, which are read only if the tokenizer is learnt from them."""
+        """The vocabulary. texts: the training documents, read only if the tokenizer is learnt from them."""
 
 
 @final
 class Bytes(TokenizerRecipe):
-    """Every UTF-8 byte is a token, with its value as id; 256 ends a document. Lossless; nothing is learnt."""
+    """Every UTF-8 byte is a token, and its value is the id; 256 ends a document. Lossless; nothing is learnt."""
 
     def identity(self) -> str:
         return fingerprint(tokenizer="bytes")
@@ -96,10 +95,10 @@ class Bytes(TokenizerRecipe):
 
 @final
 class BPE(TokenizerRecipe):
-    """Byte-level byte-pair encoding learnt from the first `max_train_bytes` of the training documents. Lossless.
+    """Byte-level byte-pair encoding, learnt from the first `max_train_bytes` of the training documents. Lossless.
 
-    These documents are held in memory while it learns.
-    Sennrich et al. 2016, arXiv:1508.07909; on bytes: Radford et al. 2019 (GPT-2), whose splitting pattern it uses.
+    These documents are in memory during learning. Sennrich et al. 2016, arXiv:1508.07909; on bytes, with the pattern
+    that splits words: Radford et al. 2019 (GPT-2).
     """
 
     def __init__(self, *, vocab_size: int, max_train_bytes: int) -> None:
@@ -129,9 +128,8 @@ class BPE(TokenizerRecipe):
 class HuggingFace(TokenizerRecipe):
     """The tokenizer of a model on the hub, in a folder or in the package (`package:NAME`).
 
-    Its end-of-sequence token ends a document.
-
-    Files in the local cache are taken as they are; code from a repository is never run.
+    The tokenizer's end-of-sequence token ends a document. Files in the local cache are used without a check for newer
+    ones. Code from a repository is never run.
     """
 
     def __init__(self, *, name: str) -> None:
@@ -169,7 +167,7 @@ class HuggingFace(TokenizerRecipe):
 
 @final
 class OfCorpus(TokenizerRecipe):
-    """The tokenizer with which a corpus was prepared. It is stored with the tokens."""
+    """The tokenizer that is stored with a prepared corpus."""
 
     def identity(self) -> str:
         return fingerprint(tokenizer="of the corpus")
@@ -180,14 +178,14 @@ class OfCorpus(TokenizerRecipe):
 
 @final
 class AlreadyOpen(TokenizerRecipe):
-    """A vocabulary that exists already: of a loaded model, a run, or the other sources of a mixture."""
+    """A vocabulary that exists already, such as that of a loaded model, of a run or of a mixture."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
 
     @classmethod
     def from_file(cls, path: Path, end_of_document: int) -> AlreadyOpen:
-        """The tokenizer.json of a run, with the id of its end-of-document token. Raises UserError if it is broken."""
+        """The recipe for a run's tokenizer. path: the run's tokenizer.json. Raises UserError if it cannot be read."""
         try:
             return cls(open_vocabulary(Tokenizer.from_str(read_text(path)), end_of_document))
         except Exception as error:  # OSError, ValueError, or the library's plain Exception where it is no tokenizer
@@ -201,7 +199,7 @@ class AlreadyOpen(TokenizerRecipe):
 
 
 def byte_characters() -> list[str]:
-    """The printable character that byte-level models use for each byte, in the order of the bytes (GPT-2's table)."""
+    """The printable characters that stand for the bytes 0 to 255 in byte-level models (GPT-2's table)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = itertools.count(N_BYTES)
     return [chr(value) if value in printable else chr(next(others)) for value in range(N_BYTES)]
@@ -216,7 +214,7 @@ def _byte_level(model: Any, *, words: bool) -> Tokenizer:
 
 
 def _first_bytes(texts: Iterable[str], n_bytes: int) -> Iterator[str]:
-    """The first texts, until together they have at least `n_bytes` UTF-8 bytes."""
+    """The first texts, until they have at least `n_bytes` UTF-8 bytes together."""
     for text in texts:
         yield text
         n_bytes -= len(text.encode())
@@ -246,7 +244,7 @@ def vocabulary_of(
 
 
 def open_vocabulary(tokenizer: Tokenizer, end_of_document: int, *, reads_special_tokens: bool = False) -> Vocabulary:
-    """The vocabulary of a tokenizer, without truncation and padding. `reads_special_tokens`: as for `Vocabulary`."""
+    """The vocabulary of a tokenizer, whose truncation and padding are turned off. Arguments: as for `Vocabulary`."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = not reads_special_tokens  # tokenizer.json does not store it
@@ -254,7 +252,7 @@ def open_vocabulary(tokenizer: Tokenizer, end_of_document: int, *, reads_special
 
 
 def unknown_token(tokenizer: Tokenizer, *others: int | None) -> int | None:
-    """The id of the unknown token; None if there is none, or if it is also one of `others`."""
+    """The id of the token for unknown words; None if there is none, or if the id is among `others`."""
     model = json.loads(tokenizer.to_str())["model"]
     name = model.get("unk_token")  # Unigram has the id
     unknown: int | None = model.get("unk_id") if name is None else tokenizer.token_to_id(name)
@@ -262,7 +260,7 @@ def unknown_token(tokenizer: Tokenizer, *others: int | None) -> int | None:
 
 
 def check_known(ids: Sequence[int] | NDArray[Any], unknown: int | None, what: str) -> None:
-    """Prints the share of unknown tokens if it is above MANY_UNKNOWN, and raises UserError if it is above one half.
+    """Prints the share of unknown tokens if it is above MANY_UNKNOWN; raises UserError if it is above one half.
 
     unknown: the id of the unknown token; None if there is none.
     """
@@ -275,11 +273,11 @@ def check_known(ids: Sequence[int] | NDArray[Any], unknown: int | None, what: st
 
 
 def content_hash(tokenizer: Tokenizer) -> str:
-    """sha256 (hex) of the tokenizer's json."""
+    """sha256 (hex) of the tokenizer's JSON."""
     return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
 
 
 def content_identity(vocabulary: Vocabulary) -> str:
-    """The identity of a tokenizer by its content, whatever its source."""
+    """The identity of a vocabulary. It depends on the content alone, not on the source."""
     reading = {"special_tokens": "read"} if vocabulary.reads_special_tokens else {}
     return fingerprint(json=content_hash(vocabulary.tokenizer), end_of_document=vocabulary.end_of_document, **reading)

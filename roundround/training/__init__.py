@@ -1,1 +1,1 @@
-"""Training on Lightning: the module, optimizers, schedules, the callback and the live display."""
+"""Training with Lightning: the module, optimizers, schedules, the callback and the live display."""

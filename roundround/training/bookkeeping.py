@@ -1,4 +1,4 @@
-"""What a training loop does between two steps: show, save, stop when asked, and measure how well the machine is used.
+"""Parts of a training loop apart from its steps: display, checkpoints, stop signal, and how well the machine is used.
 
 Tested by tests/training/test_train.py, test_stopping_together.py and test_meter.py.
 """
@@ -49,11 +49,11 @@ TERAFLOPS = {
     "RTX 4090": 165,
     "RTX 3090": 71,
 }
-SIDE, N_PRODUCTS = 512, 5  # matrices whose products measure a CPU's peak: 4 ms a product on one core
+SIDE, N_PRODUCTS = 512, 5  # side of the matrices and number of products that measure a CPU's peak: 4 ms each on a core
 
 
 class Bookkeeping:
-    """From the first step of a process to its last: the display, the clock, the stop signal and the checkpoints."""
+    """The display, the clock, the stop signal and the checkpoints of a process that trains."""
 
     saver: ShardedSaver | None = None
 
@@ -63,7 +63,7 @@ class Bookkeeping:
         self.stop_signal = StopSignal()
 
     def start(self, *, sharded: bool = False) -> None:
-        """Start training; all processes call this together. sharded: whether each has only a share of the weights."""
+        """Start training; all processes must call this. sharded: whether the weights are divided among them."""
         self.run.forget_after(self.first_step)
         self.folder = self.run.directory / "checkpoints"
         if sharded:
@@ -83,7 +83,7 @@ class Bookkeeping:
         return seconds
 
     def skip(self) -> None:
-        """Leave the time since the last lap out of the count, because it was not spent on training."""
+        """Set the clock again, because the time since the last lap was not spent on training."""
         self.clock = time.monotonic()
 
     def save(
@@ -94,7 +94,7 @@ class Bookkeeping:
         optimizer: dict[str, Any],
         state: dict[str, Any],
     ) -> None:
-        """Write the checkpoint of a step, and delete checkpoints that are neither among the newest nor the best.
+        """Write the checkpoint of a step, and delete checkpoints that are neither the best nor among the newest.
 
         If the weights are sharded, all processes must call this, and a thread writes the checkpoint.
         """
@@ -109,7 +109,7 @@ class Bookkeeping:
             self.saver.wait()
 
     def not_finite(self, what: str, step: int) -> NotFinite:
-        """The error for a step with numbers that are not finite; it names the newest checkpoint."""
+        """The error for numbers at a step that are not finite; its message names the newest checkpoint."""
         self.wait_until_saved()
         newest = checkpoints.newest(self.folder)
         left = f"the last good checkpoint is {newest}" if newest else "there is no checkpoint yet"
@@ -122,7 +122,7 @@ class Bookkeeping:
 
 
 class Display:
-    """Shows the step, some numbers and the time left. `shown` is False on every rank but the first."""
+    """Shows the step, some numbers and the remaining time. shown: False on every rank but the first."""
 
     def __init__(self, n_steps: int, first_step: int, *, shown: bool, unit: str = "step") -> None:
         self.n_steps = n_steps
@@ -152,7 +152,7 @@ class Display:
             self.live.update(self.task, completed=step)
 
     def metrics(self, step: int, numbers: str) -> None:
-        """Show the numbers of a logging step; without a terminal, print a line at most every few seconds."""
+        """Show the numbers of a logging step. Without a terminal this prints a line, at most one every few seconds."""
         if self.live is not None:
             self.live.update(self.task, numbers=numbers)
         elif time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES or step == self.n_steps:
@@ -179,7 +179,7 @@ class Display:
 
 
 class Timed(Dataset[Any]):
-    """Batches, and the seconds that have been spent waiting for them."""
+    """Batches. seconds: the time that has been spent so far on waiting for them."""
 
     def __init__(self, batches: Dataset[Any]) -> None:
         self.batches, self.seconds = batches, 0.0
@@ -195,9 +195,10 @@ class Timed(Dataset[Any]):
 
 
 class Meter:
-    """The numbers of the steps since the last record.
+    """Measures how well the machine was used since the last call of `numbers`.
 
-    flops_per_step: operations of the model in a step, over all devices. peak: FLOP/s of one device; None if unknown.
+    flops_per_step: the operations of the model in a step, over all devices. peak: the most FLOP/s of one device; None
+    if unknown.
     """
 
     def __init__(self, batches: Timed, *, flops_per_step: float, peak: float | None, n_devices: int = 1) -> None:
@@ -205,9 +206,11 @@ class Meter:
         self.waited = 0.0
 
     def numbers(self, n_steps: int, seconds: float) -> dict[str, float]:
-        """mfu: the model's operations as a share of the peak; left out above 1, because the assumed peak is then wrong.
-        peak_memory_gb: the peak since the start, in 10^9 bytes, of this process's GPU, or of the process without a GPU.
-        waiting_share: the share of the seconds that were spent waiting for a batch.
+        """Numbers about the last `n_steps` steps, which took `seconds`.
+
+        mfu: the model's operations as a share of the peak; left out above 1, because the assumed peak is then wrong.
+        peak_memory_gb: the most memory used since the start, in 10^9 bytes, of this process's GPU, or of the process if
+        it has no GPU. waiting_share: the share of the time that was spent waiting for a batch.
         """
         waiting, self.waited = self.batches.seconds - self.waited, self.batches.seconds
         memory = max((cuda.max_memory_allocated(n) for cuda, n in gpus()), default=0) or resident_peak()
@@ -221,10 +224,12 @@ class Meter:
 def training_flops(decoder: Decoder, *, length: int, scored: float = 1.0) -> float:
     """Floating-point operations for each token in a forward and a backward pass, attention included.
 
-    3 * 2 * (M + scored V D + 2 L H C T): M weights of the layers' matrices, V D of the output matrix, L layers of H
-    heads of C channels that attend to all T tokens of a window, or to a part of them. Chowdhery et al. 2022,
-    arXiv:2204.02311, appendix B: the backward pass counts twice the forward pass, a causal mask halves nothing, and
-    recomputation is not counted. Encodings and normalisers are left out. scored: share of tokens with a target.
+    3 * 2 * (M + scored V D + 2 L H C T), for M weights in the matrices of the layers, V D weights in the output matrix,
+    and L layers of H heads of C channels that attend to T tokens: all tokens of a window, or a part of them. Chowdhery
+    et al. 2022, arXiv:2204.02311, appendix B: the backward pass counts as two forward passes, a causal mask halves
+    nothing, and recomputation is not counted. Encodings and normalisers are left out.
+
+    length: the tokens of a window. scored: the share of tokens that have a target.
     """
     matrices = sum(
         module.weight.numel()
@@ -240,7 +245,7 @@ def training_flops(decoder: Decoder, *, length: int, scored: float = 1.0) -> flo
 
 
 def peak_flops(device: torch.device, precision: str, *, n_devices: int = 1) -> float | None:
-    """The peak of a device in FLOP/s: for a GPU its 16-bit peak, known by name; for a CPU a measurement.
+    """The peak of a device in FLOP/s: for a GPU, its 16-bit peak in TERAFLOPS; for a CPU, a measurement.
 
     None if the GPU's name is unknown, or if several processes share the cores of a CPU.
     """
@@ -260,5 +265,5 @@ def flops_by_name(name: str) -> float | None:
 def measured_flops(dtype: torch.dtype) -> float:
     """FLOP/s of the fastest of a few matrix products on this process's threads."""
     a, b = (torch.ones(SIDE, SIDE, dtype=dtype) for _ in range(2))
-    seconds = timeit.repeat(lambda: a @ b, number=1, repeat=1 + N_PRODUCTS)  # the first sets the library up
+    seconds = timeit.repeat(lambda: a @ b, number=1, repeat=1 + N_PRODUCTS)  # in the first the library sets itself up
     return float(2 * SIDE**3 / min(seconds[1:]))

@@ -1,4 +1,4 @@
-"""What happens around the optimizer steps, in order: record, validate, save, stop when asked.
+"""The callback that runs between optimizer steps: it records, validates, saves, and stops on a signal.
 
 Tested by tests/training/test_train.py.
 """
@@ -26,17 +26,17 @@ from roundround.training.material import Material
 from roundround.training.module import LanguageModel, gathered, loss_scaler
 from roundround.verbs.train import TrainConfig
 
-STEPS_BETWEEN_AGREEMENTS = 10  # several processes agree at least this often on whether to stop
+STEPS_BETWEEN_AGREEMENTS = 10  # several processes agree on whether to stop at least once in so many steps
 SMALLEST_LOSS_SCALE = 1.0  # below it the gradients themselves overflow float16
 
 
 class TrainingCallback(lightning.Callback):
-    """Everything between two optimizer steps, read top to bottom in `on_train_batch_end`.
+    """Everything between two optimizer steps, in the order of `on_train_batch_end`.
 
     Intervals are in optimizer steps counted from the start of the run, so a resumed run does the same at the same
-    steps. SIGINT and SIGTERM only set a flag. The run then saves its state and stops between steps, on all ranks at
-    once: a single process after its step, several processes at most STEPS_BETWEEN_AGREEMENTS steps later. If a
-    validation is due at that step, the resumed run does it. A single process also stops in the middle of a validation.
+    steps. SIGINT and SIGTERM only set a flag. The run then saves its state and stops between two steps, on all ranks at
+    the same step: at once if there is one process, otherwise at most STEPS_BETWEEN_AGREEMENTS steps later. If a
+    validation is due at that step, the resumed run does it. A single process also stops during a validation.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class TrainingCallback(lightning.Callback):
         self.best: dict[str, Any] = state.get("best", {"step": None, "nats_per_token": math.inf})
         self.validated: dict[str, Any] = state.get("validated", {"step": None, "nats_per_token": math.inf})
         due = first_step % config.validate_every == 0 or first_step == config.trainer.max_steps
-        # a checkpoint that was saved before its validation
+        # the checkpoint, if it was saved before the validation that was due
         self.owed = past if due and self.validated["step"] != first_step else None
         self.skipped_steps: int = state.get("skipped_steps", 0)
-        self.micro_losses: list[Tensor] = []  # of the step that is not complete
+        self.micro_losses: list[Tensor] = []  # in the current step
         self.losses: list[Tensor] = []
-        self.n_averaged = 0  # how many of the losses are averaged over the ranks
+        self.n_averaged = 0  # the number of losses that are already averaged over the ranks
         self.norms: list[Tensor] = []
         self.training_seconds = 0.0
 
@@ -139,9 +139,9 @@ class TrainingCallback(lightning.Callback):
             raise Interrupted(stop)
 
     def averaged_over_ranks(self, trainer: lightning.Trainer) -> int | None:
-        """Average the new losses over the ranks; returns the stop signal, the same on all ranks, or None.
+        """Average the new losses over the ranks. Returns the stop signal that any rank received, or None.
 
-        One reduction does both. If one rank stopped alone, the others would wait for it.
+        All ranks return the same: if one rank stopped alone, the others would wait for it. One reduction does both.
         """
         asked = self.bookkeeping.stop_signal.asked
         if trainer.world_size == 1:
@@ -155,7 +155,7 @@ class TrainingCallback(lightning.Callback):
         return next((signum for signum, share in zip(STOP_SIGNALS, asking, strict=True) if share > 0), None)
 
     def record(self, trainer: lightning.Trainer, step: int) -> None:
-        """Log the steps since the last record, averaged over the ranks. Raises NotFinite as `skipped` does."""
+        """Log the numbers of the steps since the last record. Raises NotFinite as `skipped` does."""
         numbers_2S = torch.stack([torch.stack(self.losses), torch.stack(self.norms)]).cpu()
         seconds = self.bookkeeping.lap()
         self.training_seconds += seconds
@@ -182,10 +182,10 @@ class TrainingCallback(lightning.Callback):
         self.bookkeeping.display.metrics(step, f"loss {loss:.3f}  {speed:,.0f} tokens/s{share}")
 
     def skipped(self, trainer: lightning.Trainer, numbers_2S: Tensor, step: int) -> dict[str, float]:
-        """How many steps the loss scaler of 16-mixed has skipped so far, if there is one.
+        """The number of steps that the loss scaler of 16-mixed has skipped so far; empty without a scaler.
 
-        numbers_2S: loss and gradient norm of each step up to this one. Raises NotFinite if one of them is not finite
-        and no scaler skips the step, or if the loss scale has fallen below SMALLEST_LOSS_SCALE.
+        numbers_2S: loss and gradient norm of each step since the last record. Raises NotFinite if one is not finite and
+        there is no scaler to skip the step, or if the loss scale has fallen below SMALLEST_LOSS_SCALE.
         """
         wrong = (~numbers_2S.isfinite().all(dim=0)).nonzero().flatten().tolist()
         scaler = loss_scaler(trainer)
@@ -208,14 +208,14 @@ class TrainingCallback(lightning.Callback):
         return {"skipped_steps": self.skipped_steps}
 
     def log_attention(self, trainer: lightning.Trainer, module: LanguageModel, batch: Any, step: int) -> None:
-        """Log attention statistics of a text of the step. All processes call it: each may hold a share of the model."""
+        """Log attention statistics of a text of the step. All processes must call this, as they may share the model."""
         compiled = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()  # for hooks
         with compiled, trainer.precision_plugin.val_step_context(), gathered(module.decoder):
             text_1T = self.material.text(batch)
             self.run.log(step, **attention_statistics(module.decoder, text_1T, step=step))
 
     def validate(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> bool:
-        """Measure the held-out data, a share on each rank; returns whether this checkpoint is the best so far."""
+        """Measure the held-out data, a share on each rank. Returns whether this checkpoint is the best so far."""
         shares = {"rank": trainer.global_rank, "world_size": trainer.world_size}
         handlers = on_signals(interrupt) if trainer.world_size == 1 else {}  # several processes measure to the end
         try:
@@ -233,7 +233,7 @@ class TrainingCallback(lightning.Callback):
         return False
 
     def save(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> None:
-        """Write the checkpoint; its state has the best loss so far and the state of the loss scaler."""
+        """Write the checkpoint, with the best and the newest measurement and the state of the loss scaler."""
         state: dict[str, Any] = {"best": self.best, "validated": self.validated}
         if (scaler := loss_scaler(trainer)) is not None:
             state |= {"skipped_steps": self.skipped_steps, "loss_scaler": scaler.state_dict()}

@@ -1,4 +1,4 @@
-"""What a decoder learns, text or a task, and how it is measured in training.
+"""What a decoder learns, text or a task, and how the decoder is measured in training.
 
 Tested by tests/training/test_task_runs.py and tests/data/tasks/test_guessing.py.
 """
@@ -31,14 +31,15 @@ from roundround.trained.start import Start, checked_data
 from roundround.verbs.train import TrainConfig
 
 VALIDATION_TOKENS = 8192  # tokens in a batch of validation
-PLATEAU = 0.5  # share of the loss of an answer that ignores the question, or that is guessed from the example
+PLATEAU = 0.5  # a share of the loss of a model that only guesses (`unread_loss`, `guessing_loss`)
 Measured = dict[str, Any]  # "step", "nats_per_token" and other measurements by name
 
 
 class Material(ABC):
-    """A training run's data as the run uses it.
+    """The data of a training run, with its loss and its measurements.
 
-    tokens_per_step: positions in a batch, over all devices. scored_share: the share of positions with a target.
+    tokens_per_step: the number of positions in a batch, over all devices. scored_share: the share of positions that
+    have a target.
     """
 
     n_vocab: int
@@ -52,41 +53,41 @@ class Material(ABC):
 
     @abstractmethod
     def about(self) -> list[str]:
-        """A line that describes the data, and lines about possible mistakes."""
+        """A line that describes the data, then lines about possible mistakes."""
 
     @abstractmethod
     def batches(self, shares: Shares) -> Dataset[Any]:
-        """One process's micro-batches."""
+        """The micro-batches of one process."""
 
     @abstractmethod
     def loss(self, decoder: Decoder, batch: Any, step: int) -> Tensor:
-        """The loss of a micro-batch to minimise; its mean over micro-batches and processes is the loss of the batch."""
+        """The loss of a micro-batch. Its mean over micro-batches and processes is the loss of the batch."""
 
     @abstractmethod
     def text(self, batch: Any) -> Tensor:
-        """A text of a micro-batch in which every token attends to all before it, [1, T]."""
+        """A text from a micro-batch, [1, T], in which every token attends to all tokens before it."""
 
     @abstractmethod
     def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
-        """Sums over one process's share of the held-out data; the sums of all processes are added up.
+        """Sums over this process's share of the held-out data. The caller adds up the sums of all processes.
 
-        All processes must call the decoder equally often: a call may wait for the parameters of other processes.
+        All processes must call the decoder equally often: a call may wait for parameters that other processes hold.
         """
 
     @abstractmethod
     def measured(self, sums: Tensor) -> Measured:
-        """The measurement from the sums: "nats_per_token", and others by name."""
+        """The measurements that follow from the sums: "nats_per_token" and others, by name."""
 
     @abstractmethod
     def is_better(self, new: Measured, best: Measured) -> bool:
-        """Whether the checkpoint of `new` becomes the best so far."""
+        """Whether `new` is a better measurement than `best`, so that its checkpoint becomes the best."""
 
     @abstractmethod
     def describe(self, measured: Measured) -> str:
         """A measurement in a few words."""
 
     def conclusion(self, best: Measured) -> str:
-        """The best checkpoint in a few words, when training has ended."""
+        """The best measurement in a few words, for the end of training."""
         return self.describe(best)
 
     def remarks(self, curve: Sequence[Measured]) -> list[str]:
@@ -95,14 +96,14 @@ class Material(ABC):
 
     @abstractmethod
     def results(self, best: Measured, curve: Sequence[Measured]) -> tuple[list[dict[str, Any]], dict[str, float]]:
-        """The records of a finished run, and the few numbers that its manifest shows.
+        """(the records of a finished run, the few numbers that its manifest shows).
 
-        best: the measurement of its best checkpoint. curve: all its measurements.
+        best: the measurement of the best checkpoint. curve: all measurements of the run.
         """
 
 
 def material_of(config: TrainConfig, start: Start) -> Material:
-    """The material with its vocabulary: a task, or a corpus, tokenised now or read from the cache."""
+    """The material that the config describes: a task, or a corpus, which is tokenised now or read from the cache."""
     source, recipe = start.task or build(config.data, Source), start.tokenizer  # type: ignore[type-abstract]
     if isinstance(source, Corpus | TextTask) and recipe is None:
         raise UserError(
@@ -122,9 +123,9 @@ def material_of(config: TrainConfig, start: Start) -> Material:
 class TextMaterial(Material):
     """Windows of training text and of held-out text; every next token is a target of the loss.
 
-    separate_documents: whether tokens attend only within their document. The first token of a document stays a target:
-    the model predicts it at the last token of the document before, and sees only that earlier document. So the same
-    targets count with and without `separate_documents`, and each mean divides by the same number of targets.
+    separate_documents: whether tokens attend only to tokens of their own document. The first token of a document is
+    still a target: the model predicts it at the last token of the document before, from that document. So the same
+    targets count with and without `separate_documents`.
     """
 
     def __init__(self, data: TokenData, config: TrainConfig, *, separate_documents: bool) -> None:
@@ -137,7 +138,7 @@ class TextMaterial(Material):
 
         n_windows = int(config.trainer.max_steps) * config.batch_size
         train = data.train if isinstance(data.train, Mix) else Mix((), ())
-        self.passes = {  # how often the run goes through each source of a mixture
+        self.passes = {  # the number of times that the run reads each source of a mixture
             name: share * n_windows / WindowSampler(own.sizes(), seed=config.seed, length=self.length).n_windows()
             for name, own, share in zip(train.names, train.streams, train.shares, strict=True)
         }
@@ -218,7 +219,7 @@ class TextMaterial(Material):
         }
 
     def results(self, best: Measured, curve: Sequence[Measured]) -> tuple[list[dict[str, Any]], dict[str, float]]:
-        """The best held-out loss. It includes the tokens that join documents; `eval` leaves them out."""
+        """The best held-out loss. Its targets include the tokens that join documents; `eval` leaves them out."""
         values = self.in_three_units(best)
         scored = {"length": self.length, "joints": "targets", "step": best["step"]}
         return [{"metric": name, **scored, "value": value} for name, value in values.items()], values
@@ -226,7 +227,7 @@ class TextMaterial(Material):
 
 @final
 class TaskMaterial(Material):
-    """Training examples, whose scored targets give the loss, and validation examples, whose right answers count."""
+    """Examples of a task. The scored targets of training examples give the loss; validation counts right answers."""
 
     def __init__(self, data: TaskData, config: TrainConfig) -> None:
         self.data, self.config, self.task = data, config, data.task
@@ -290,7 +291,7 @@ class TaskMaterial(Material):
         return AnswerScores(sums).values()
 
     def is_better(self, new: Measured, best: Measured) -> bool:
-        """Whether more examples are fully right, or as many with a lower loss; a loss must be finite."""
+        """Whether `new` has more fully right examples, or as many and a lower loss. Its loss must be finite."""
         if not math.isfinite(new["nats_per_token"]):
             return False
         new_rank, best_rank = ((m.get("exact_match", -math.inf), -m["nats_per_token"]) for m in (new, best))
@@ -306,7 +307,7 @@ class TaskMaterial(Material):
         return [f"training left the loss plateau at step {left} ({bound})"]
 
     def results(self, best: Measured, curve: Sequence[Measured]) -> tuple[list[dict[str, Any]], dict[str, float]]:
-        """The records. `plateau` is the first measured step with a loss below `plateau_bound`; inf if there is none."""
+        """As for `Material`. The value of `plateau` is the first measured step with a loss below the bound, or inf."""
         values = {name: value for name, value in best.items() if name != "step"}
         scored = {
             "split": "validation",
@@ -322,14 +323,14 @@ class TaskMaterial(Material):
 
 
 def unread_loss(examples: Sequence[Example]) -> float:
-    """The loss of a guess by the frequencies of the scored targets alone: their entropy, in nats per target."""
+    """The loss of guessing by the frequencies of the scored targets, in nats per target: the targets' entropy."""
     _, counts = np.unique(np.concatenate([example.targets[example.scored] for example in examples]), return_counts=True)
     shares = counts / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 
 
 def guessing_loss(task: Task, examples: Sequence[Example]) -> float:
-    """The loss of a guess among the answers that an example allows, in nats per target; inf if it is always right."""
+    """The loss of guessing by `Task.guessing_nats`, in nats per target; inf if the guesses are always right."""
     nats = sum(task.guessing_nats(example) for example in examples)
     return nats / sum(int(example.scored.sum()) for example in examples) or math.inf
 

@@ -1,7 +1,7 @@
-"""The LightningModule and the decoder that it trains, whole in every process or sharded.
+"""The LightningModule, and the decoder that it trains: whole in every process, or sharded.
 
-The module has one loss, one optimizer and one schedule. It counts optimizer steps from the start of the run. With FSDP2
-(`fully_shard` of torch.distributed.fsdp), applied here, each process holds a share of every layer's parameters.
+The module has one loss, one optimizer and one schedule. It counts optimizer steps from the start of the run. Decoders
+are sharded with FSDP2 (`fully_shard` of torch.distributed.fsdp): each process holds a share of every parameter.
 
 Tested by tests/training/test_train.py, test_half_precision.py and test_sharding.py.
 """
@@ -31,15 +31,15 @@ from roundround.trained.start import MakeDecoder, Weights
 from roundround.training.material import Material
 from roundround.training.optim import OptimizerFactory, Schedule
 
-MakeShare = Callable[[DeviceMesh], Decoder]  # makes one process's share, once all processes are connected
+MakeShare = Callable[[DeviceMesh], Decoder]  # makes this process's share, once all processes are connected
 
 
 def decoder_of(
     make: MakeDecoder, weights: Weights, past: Checkpoint | None, *, seed: int, compiled: bool, sharded: bool
 ) -> tuple[Decoder, MakeShare | None]:
-    """The decoder with its weights. If sharded: the decoder on the meta device, and a function that makes a share.
+    """(decoder with its weights, None); if `sharded`, (decoder on the meta device, function that makes a share).
 
-    past: the checkpoint of a resumed run, whose weights are loaded instead of `weights`.
+    past: the checkpoint of a resumed run; its weights are loaded instead of `weights`.
     """
 
     def share(mesh: DeviceMesh) -> Decoder:
@@ -64,11 +64,11 @@ def decoder_of(
 
 
 def sharded_decoder(make: MakeDecoder, mesh: DeviceMesh, *, seed: int, compiled: bool) -> Decoder:
-    """The decoder with this process's share of its parameters: no process ever holds more than one whole layer.
+    """The decoder with this process's share of its parameters. No process ever holds more than one whole layer.
 
-    Layers are made and initialised one after the other, as in one process, so all weights are equal to the last bit.
+    Layers are made and initialised one after the other, so all weights are bit-equal to the weights without sharding.
     The embeddings, the last norm and the parameters of encodings form one more FSDP unit. This unit stays gathered
-    until the end of the backward pass, because both the input and the output use the embeddings.
+    until the end of the backward pass, because input and output both use the embeddings.
     """
 
     def shard_layer(layer: Block) -> None:
@@ -84,7 +84,7 @@ def sharded_decoder(make: MakeDecoder, mesh: DeviceMesh, *, seed: int, compiled:
 
 @contextmanager
 def gathered(decoder: Decoder) -> Iterator[None]:
-    """Inside, the parameters outside the layers are not sharded, so `hidden` and `unembed` may be called directly."""
+    """Inside, parameters that are not in a layer are gathered, so `hidden` and `unembed` may be called directly."""
     module: nn.Module = decoder
     if not isinstance(module, FSDPModule):
         yield
@@ -97,10 +97,11 @@ def gathered(decoder: Decoder) -> Iterator[None]:
 
 
 class LanguageModel(lightning.LightningModule):
-    """A decoder and the loss of the material that it learns. `first_step`: the step from which a resumed run continues.
+    """A decoder, with the loss, the optimizer and the schedule of its training.
 
-    If parameters are sharded, `decoder` is on the meta device until all processes are connected; `share` then makes the
-    share of this process.
+    first_step: the step from which a resumed run continues, otherwise 0. n_steps: the last step of the run. share: the
+    function that makes this process's share of the decoder; None if parameters are not sharded. If they are, `decoder`
+    is on the meta device until all processes are connected.
     """
 
     def __init__(
@@ -122,12 +123,12 @@ class LanguageModel(lightning.LightningModule):
         self.schedule = schedule
         self.first_step = first_step
         self.n_steps = n_steps
-        self.grad_norm = torch.zeros(())  # of the last update, before clipping
-        self.rate = 0.0  # of the last update
+        self.grad_norm = torch.zeros(())  # in the last update, before clipping
+        self.rate = 0.0  # the learning rate of the last update
 
     @property
     def step(self) -> int:
-        """Optimizer steps since the run began, those before a resume included."""
+        """The number of optimizer steps since the start of the run, including steps before a resume."""
         return self.first_step + int(self.trainer.global_step)
 
     def configure_model(self) -> None:
@@ -136,7 +137,7 @@ class LanguageModel(lightning.LightningModule):
             self.decoder = self.share(self.device_mesh["data_parallel"])
 
     def on_fit_start(self) -> None:
-        """Try kernels before the first step: the compiler cannot try one while it traces a model."""
+        """Run the decoder once, which tries kernels: the compiler cannot try one while it traces a model."""
         with uncompiled(self.decoder) as is_compiled, self.trainer.precision_plugin.forward_context():
             if is_compiled and self.device.type == "cuda":
                 n_tokens = min(256, self.decoder.longest() or 256)
@@ -144,7 +145,7 @@ class LanguageModel(lightning.LightningModule):
                 self.decoder(tokens_1T, targets_BT=tokens_1T, step=0)
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """The loss of a micro-batch, twice: Lightning divides the first, and the callback needs it whole."""
+        """The loss of a micro-batch, twice: Lightning divides "loss", and the callback needs the undivided value."""
         loss = self.material.loss(self.decoder, batch, self.step)
         return {"loss": loss, "micro_loss": loss.detach()}
 
@@ -173,9 +174,10 @@ class LanguageModel(lightning.LightningModule):
 
 
 def clip(module: nn.Module, limit: float | None, *, by_value: bool) -> Tensor:
-    """Clip gradients by their total norm, or each number by value; returns the total norm before clipping.
+    """Clip the gradients. Returns their total norm before clipping.
 
-    `limit` None clips nothing. Each process clips its rows of a sharded module, by the norm of all rows.
+    limit: the largest norm, or, if `by_value`, the largest absolute value of each number; None clips nothing. In a
+    sharded module each process clips its own rows, by the norm of all rows.
     """
     parameters = [p for p in module.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
@@ -191,16 +193,16 @@ def clip(module: nn.Module, limit: float | None, *, by_value: bool) -> Tensor:
 
 
 def loss_scaler(trainer: lightning.Trainer) -> torch.amp.GradScaler | None:
-    """The scaler of the loss in `16-mixed`, which skips steps whose gradients overflow; None in other precisions."""
+    """The loss scaler of `16-mixed`, which skips steps whose gradients overflow; None in other precisions."""
     plugin = trainer.precision_plugin
     return plugin.scaler if isinstance(plugin, MixedPrecision) else None
 
 
-# -- whether the normaliser acts in training
+# -- whether the normaliser differs from the softmax in training
 
 
 def about_softmax(run: Run, decoder: Decoder) -> list[str]:
-    """A line if a normaliser other than `Softmax` acts as the plain softmax in training; the manifest records this."""
+    """A line if a normaliser other than `Softmax` equals the softmax in training, which the manifest also records."""
     as_softmax = trains_as_softmax(decoder)
     run.note(trains_as_softmax=as_softmax)
     if not as_softmax or isinstance(decoder.layers[0].self_attn.softmax, Softmax):
@@ -211,13 +213,13 @@ def about_softmax(run: Run, decoder: Decoder) -> list[str]:
 
 @torch.no_grad()
 def trains_as_softmax(decoder: Decoder) -> bool:
-    """Whether this decoder trains as with the plain softmax, checked with rows up to the training length."""
+    """Whether every normaliser of this decoder equals the plain softmax in training."""
     normalisers = [module for module in decoder.modules() if isinstance(module, AttentionSoftmax)]
     return all(map(is_softmax_in_training, normalisers))
 
 
 def is_softmax_in_training(softmax: AttentionSoftmax, n_rows: int = 16) -> bool:
-    """Whether a normaliser without parameters gives the weights of the softmax, from even rows to sharp ones."""
+    """Whether a normaliser has no parameters and gives the softmax's weights, on random rows from even to sharp."""
     narrows = softmax.window is not None and softmax.window < softmax.shape.train_length
     if narrows or any(True for _ in softmax.parameters()):
         return False

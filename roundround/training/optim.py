@@ -1,7 +1,7 @@
-"""Optimizers, which a config can describe before there are parameters, and schedules of the learning rate.
+"""Optimizers, whose settings exist before the parameters do, and schedules of the learning rate.
 
-Here a rate is a function of the step alone. Torch's `SequentialLR` of `LinearLR` and `CosineAnnealingLR` multiplies the
-last rate by a ratio: a resumed run would have to compute all earlier rates, and only 60 of 600 would be bit-equal.
+Here the rate is a function of the step alone. Torch's `SequentialLR` of `LinearLR` and `CosineAnnealingLR` multiplies
+the last rate by a ratio: a resumed run would have to compute all earlier rates, and only 60 of 600 would be bit-equal.
 
 Tested by tests/training/test_recipe.py and tests/training/test_muon.py.
 """
@@ -20,7 +20,7 @@ from roundround.support.errors import UserError
 
 
 class OptimizerFactory:
-    """Base: holds the settings of an Adam-like optimizer, and makes the torch optimizer when the module exists."""
+    """Base: holds the settings of an Adam-like optimizer, and makes the torch optimizer once the module exists."""
 
     def __init__(
         self, *, lr: float, betas: list[float], eps: float, weight_decay: float, decay_biases: bool = False
@@ -30,9 +30,9 @@ class OptimizerFactory:
         self.decay_biases = decay_biases
 
     def check(self, module: nn.Module, *, sharded: bool) -> None:
-        """Raises UserError if the optimizer cannot train this module, or not if it is sharded; the default accepts all.
+        """Raises UserError if the optimizer cannot train this module. By default every module is accepted.
 
-        The module may be on the meta device.
+        The module may be on the meta device. sharded: whether its parameters are divided among processes.
         """
 
     def create(self, module: nn.Module) -> torch.optim.Optimizer:
@@ -40,7 +40,7 @@ class OptimizerFactory:
         raise NotImplementedError
 
     def groups(self, module: nn.Module) -> list[dict[str, Any]]:
-        """Parameters that decay and parameters that do not: gains, biases, other vectors, unless `decay_biases`."""
+        """Parameters with weight decay, and (unless `decay_biases`) gains, biases and other vectors without it."""
         parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         without_decay = [] if self.decay_biases else parameters
         vectors = {name for name, p in without_decay if p.ndim < 2 or name.endswith("bias")}
@@ -66,7 +66,7 @@ class AdamW(OptimizerFactory):
 
 @final
 class Adam(OptimizerFactory):
-    """Adam on the loss with an L2 penalty: its gradient is scaled like the loss's, which decoupled decay is not.
+    """Adam on the loss with an L2 penalty, whose gradient Adam scales like that of the loss, unlike decoupled decay.
 
     loss + weight_decay / 2 sum w^2
 
@@ -79,18 +79,21 @@ class Adam(OptimizerFactory):
 
 @final
 class Muon(OptimizerFactory):
-    """Takes steps along the nearest orthogonal matrix of the momentum: all directions of a matrix move equally far.
+    """Steps along the orthogonal matrix nearest to the momentum, so that all directions of a matrix move equally far.
 
     m <- mu m + (1 - mu) g; W <- (1 - lr weight_decay) W - lr f U V^T, where U S V^T = (1 - mu) g + mu m
 
-    Jordan et al. 2024, kellerjordan.github.io/posts/muon; f = 0.2 sqrt(max(rows, columns)) (`match_rms_adamw`, with
-    which AdamW's rates serve): Liu et al. 2025, arXiv:2502.16982, section 2.2.
+    Jordan et al. 2024, kellerjordan.github.io/posts/muon; the f of `match_rms_adamw`: Liu et al. 2025,
+    arXiv:2502.16982, section 2.2.
 
     torch.optim.Muon takes the weights of the layers' `nn.Linear`. AdamW, with `betas` and `eps`, takes the embeddings,
-    the output matrix, vectors (which do not decay, unless `decay_biases`) and what encodings and normalisers learn.
-    `adjust_lr_fn` is `match_rms_adamw` or `original` (f = sqrt(max(1, rows / columns))). `nesterov` false: U S V^T = m.
-    `ns_steps`, `ns_coefficients`: of the Newton-Schulz iteration that finds U V^T about. `embedding_lr`, `head_lr`,
-    `vector_lr`, `adamw_weight_decay`: those of AdamW's parameters; null is `lr` and `weight_decay`.
+    the output matrix, vectors (without decay, unless `decay_biases`) and the parameters of encodings and normalisers.
+
+    adjust_lr_fn: `match_rms_adamw` (f = 0.2 sqrt(max(rows, columns)), for which rates of AdamW are suitable) or
+    `original` (f = sqrt(max(1, rows / columns))). nesterov: whether U S V^T is as above; otherwise it is m. ns_steps,
+    ns_coefficients: the number of steps and the coefficients of the Newton-Schulz iteration that approximates U V^T.
+    embedding_lr, head_lr, vector_lr: the rates of AdamW for the embeddings, the output matrix and vectors (null: `lr`).
+    adamw_weight_decay: the decay of AdamW (null: `weight_decay`).
     """
 
     def __init__(
@@ -151,7 +154,7 @@ class Muon(OptimizerFactory):
         return Together([muon, torch.optim.AdamW(groups, betas=self.betas, eps=self.eps, fused=True)])
 
     def sorted_parameters(self, module: nn.Module) -> dict[str, list[Tensor]]:
-        """The trainable parameters: Muon's matrices, and AdamW's parameters by kind; a kind may have its own rate."""
+        """The trainable parameters by kind. Muon takes the kind "matrices"; AdamW takes the other kinds."""
         matrices = {
             f"{name}.weight"
             for name, part in module.named_modules()
@@ -174,7 +177,7 @@ class Muon(OptimizerFactory):
 
 
 class Together(torch.optim.Optimizer):
-    """Several optimizers of different parameters as one, with one list of groups and one dict of states."""
+    """Several optimizers of different parameters as one, with a common list of groups and a common dict of states."""
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
         super().__init__([group for part in parts for group in part.param_groups], {})
@@ -182,7 +185,7 @@ class Together(torch.optim.Optimizer):
         self.share()
 
     def share(self) -> None:
-        """Give each part its own groups of the list, and the one table, which loading makes anew."""
+        """Give each part its groups from the common list, and the common states; loading replaces both."""
         groups = iter(self.param_groups)
         for part in self.parts:
             part.param_groups = [next(groups) for _ in part.param_groups]
@@ -193,7 +196,7 @@ class Together(torch.optim.Optimizer):
         self.share()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of each part; the closure, which computes gradients, is called once before them."""
+        """One step of each part, after one call of the closure, which computes gradients."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -207,20 +210,20 @@ class Together(torch.optim.Optimizer):
 
 
 class Schedule:
-    """Base: a linear warm-up, then `after_warmup` of the variant."""
+    """Base: a linear warm-up, then `after_warmup` of the subclass. final_fraction: the last rate / the peak rate."""
 
     def __init__(self, *, warmup_steps: int, final_fraction: float) -> None:
         self.warmup_steps, self.final_fraction = warmup_steps, final_fraction
 
     def factor(self, step: int, n_steps: int) -> float:
-        """Factor on the peak rate for the update after `step` updates, of `n_steps` in all."""
+        """The factor on the peak rate for update number `step` (from 0) of `n_steps` updates."""
         if step < self.warmup_steps:
             return (step + 1) / (self.warmup_steps + 1)
         rest = max(1, n_steps - self.warmup_steps)
         return self.after_warmup(min(1.0, (step - self.warmup_steps) / rest))
 
     def after_warmup(self, progress: float) -> float:
-        """The factor at `progress` in 0..1 of the steps that follow the warm-up."""
+        """The factor after the warm-up. progress: the share, from 0 to 1, of the remaining steps that are done."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""Lightning's Trainer: the arguments that a run accepts, how it is made, its processes, what it prints.
+"""Lightning's Trainer: the arguments that a run accepts, how the Trainer is made, its processes, its messages.
 
 Only this module uses private parts of Lightning: `_data_parallel_size` and `_launch_process_observer`.
 Tested by tests/training/test_trainer.py.
@@ -47,7 +47,7 @@ HONOURED = (
     *("accelerator", "devices", "num_nodes", "strategy", "precision", "deterministic", "benchmark", "detect_anomaly"),
     *("gradient_clip_val", "gradient_clip_algorithm"),
     "profiler",  # the report goes to the log of the run
-    "peak_flops",  # for `bookkeeping.py`; it is no argument of Lightning's Trainer
+    "peak_flops",  # for `bookkeeping.py`; not an argument of Lightning's Trainer
 )
 SHARDS = "fsdp2"
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true", SHARDS)
@@ -56,7 +56,7 @@ WEIGHTS_IN_16_BITS = ("16-true", "bf16-true", "transformer-engine", "transformer
 
 
 def check_trainer(settings: Mapping[str, Any]) -> None:
-    """Raises UserError for the first argument that a run does not accept. Lightning checks the other values."""
+    """Raises UserError for the first argument that a run does not accept. Lightning checks the remaining values."""
     for name in settings:
         if name not in (*HONOURED, "_target_"):
             raise UserError(f"roundround accepts no trainer.{name}{nearest(name, HONOURED)}")
@@ -79,12 +79,12 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
 
 
 def shards(settings: Mapping[str, Any]) -> bool:
-    """Whether each process holds a share of the parameters."""
+    """Whether the parameters are divided among the processes."""
     return bool(settings.get("strategy") == SHARDS)
 
 
 class FullyShardedStrategy(ModelParallelStrategy):
-    """Lightning's strategy with all processes in one mesh; each gets a share of the batches and of the parameters."""
+    """Lightning's strategy with all processes in one mesh. Each gets a share of the batches and of the parameters."""
 
     def setup_environment(self) -> None:
         self._data_parallel_size = self.num_nodes * self.num_processes  # Lightning's "auto" is the number of nodes
@@ -92,9 +92,9 @@ class FullyShardedStrategy(ModelParallelStrategy):
 
 
 def check_model_fits(decoder: nn.Module, trainer: Mapping[str, Any]) -> None:
-    """Raises UserError if memory is too small for weights, gradients and Adam's moments, or a process's share of them.
+    """Raises UserError if memory is too small for weights, gradients and Adam's moments, or for a process's share.
 
-    decoder: the decoder on the meta device.
+    decoder: the decoder on the meta device. trainer: the Trainer's settings.
     """
     n_parameters = sum(parameter.numel() for parameter in decoder.parameters())
     n_shares = memories(trainer) if shards(trainer) else 1
@@ -114,7 +114,7 @@ def device_of(trainer: Mapping[str, Any]) -> torch.device:
 
 
 def memories(trainer: Mapping[str, Any]) -> int:
-    """The number of memories that the processes use: one for each GPU, or for each machine."""
+    """The number of separate memories that the processes use: one for each GPU, or without GPUs for each machine."""
     n_nodes, devices = int(trainer.get("num_nodes", 1)), trainer["devices"]
     launched = launched_from_outside()
     if launched is not None:
@@ -123,18 +123,18 @@ def memories(trainer: Mapping[str, Any]) -> int:
         return n_nodes
     if devices in ("auto", -1, "-1"):
         devices = torch.cuda.device_count()
-    if isinstance(devices, str):  # "0,2": which ones
+    if isinstance(devices, str):  # "0,2" lists devices; "2" is their number
         devices = [name for name in devices.split(",") if name] if "," in devices else int(devices)
     return n_nodes * (devices if isinstance(devices, int) else len(devices))
 
 
 def make_trainer(node: Node[lightning.Trainer], run: Run, n_steps: int) -> lightning.Trainer:
-    """Lightning's Trainer for the remaining steps. Raises UserError if Lightning refuses an argument."""
+    """Lightning's Trainer for `n_steps` more steps. Raises UserError if Lightning refuses an argument."""
     settings = plain(node)
     gpu = settings["accelerator"] in ("gpu", "cuda") or (
         settings["accelerator"] == "auto" and torch.cuda.is_available()
     )
-    earlier = (run.manifest.get("processes") or [{}])[-1].get("precision")  # of a run resumed on another device
+    earlier = (run.manifest.get("processes") or [{}])[-1].get("precision")  # if the run resumes on another device
     half = "bf16-mixed" if gpu and has_bfloat16(torch.device("cuda")) else "16-mixed"  # weights in float32
     settings["precision"] = settings["precision"] or earlier or (half if gpu else "32-true")
     if settings["precision"] in (16, "16", "16-mixed") and not gpu:  # on a CPU Lightning would take bf16-mixed
@@ -162,20 +162,20 @@ def make_trainer(node: Node[lightning.Trainer], run: Run, n_steps: int) -> light
             enable_model_summary=False,
         )
     except (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError) as error:
-        raise UserError(f"trainer: {one_line(error)}") from error  # the last: torch_xla of a TPU
+        raise UserError(f"trainer: {one_line(error)}") from error  # ImportError: a TPU without torch_xla
     check_processes(trainer.global_rank, trainer.num_devices * trainer.num_nodes)
     return trainer
 
 
-# -- its processes: who starts them, Lightning's arguments for them, what it does when one dies
+# -- the Trainer's processes: who starts them, the arguments for them, what happens if one dies
 
 
 def who_starts_processes() -> dict[str, Any]:
-    """The Trainer's arguments for its processes.
+    """The arguments that tell the Trainer who starts its processes; empty if Lightning starts them.
 
-    Raises UserError in an sbatch script for several tasks without srun, because only one process would start.
-    Processes of srun get the variables of torchrun. Lightning's own class for Slurm is not used: it refuses `srun -n2`,
-    which does not set the number of tasks on a machine, and it requeues Slurm jobs by itself.
+    Processes of srun get the environment variables of torchrun. Lightning's own class for Slurm is not used: it refuses
+    `srun -n2`, which does not set the number of tasks on a machine, and it requeues Slurm jobs by itself. Raises
+    UserError in an sbatch script for several tasks without srun, because only one process would start.
     """
     launched = launched_from_outside()
     if launched is not None:
@@ -194,12 +194,15 @@ def who_starts_processes() -> dict[str, Any]:
     if launched is not None and without_srun(launched) and launched.n_processes > 1:
         raise UserError(f"this Slurm job has {launched.n_processes} tasks; put srun in front of the command")
     if in_shell_of_salloc() and (launched is None or launched.launcher == "Lightning"):
-        return {"plugins": [LightningEnvironment()]}  # Lightning would read the rank of a Slurm task
+        return {"plugins": [LightningEnvironment()]}  # otherwise Lightning would read the rank of a Slurm task
     return {}
 
 
 def check_processes(global_rank: int, n_devices: int) -> None:
-    """Raises UserError if the Trainer expects another number of processes: ranks would wait, or repeat work."""
+    """Raises UserError if the launcher started another number of processes than the Trainer expects.
+
+    Otherwise ranks would wait for others, or repeat their work.
+    """
     launched = launch()
     if launched is not None and (launched.rank, launched.n_processes) != (global_rank, n_devices):
         raise UserError(
@@ -210,10 +213,10 @@ def check_processes(global_rank: int, n_devices: int) -> None:
 
 @contextmanager
 def processes_of_lightning(peers: Peers) -> Iterator[None]:
-    """Inside, processes that Lightning starts join this one, which is the first, and are watched.
+    """Inside, this process, which is the first, watches the processes that Lightning starts.
 
-    If a process fails, Lightning kills the others at once with SIGKILL. Here the kill waits some seconds, so the others
-    can report which process is missing and end by themselves; it only ends processes that hang.
+    If one of them fails, Lightning alone would kill the others at once with SIGKILL. Here they get some seconds to
+    report which process is missing and to end by themselves, so that only processes that hang are killed.
     """
     theirs = subprocess_script._launch_process_observer
 
@@ -222,7 +225,7 @@ def processes_of_lightning(peers: Peers) -> Iterator[None]:
         try:
             peers.join()
         except UserError:
-            for child in children:  # they would report that this process was killed
+            for child in children:  # otherwise they would report that this process was killed
                 child.kill()
             raise
 
@@ -236,7 +239,7 @@ def processes_of_lightning(peers: Peers) -> Iterator[None]:
 
 
 def end_with(children: list[subprocess.Popen[bytes]], peers: Peers) -> None:
-    """Wait until all children have ended. If one has failed, give all of them time to leave, then kill them."""
+    """Wait until all children have ended. If one has failed, give the others time to end, then kill them."""
     while None in (codes := [child.poll() for child in children]) and not any(codes):
         time.sleep(SECONDS_BETWEEN_CHECKS)
     if not any(codes):

@@ -1,7 +1,7 @@
 """A task: sequences whose right continuation is known, drawn when they are needed.
 
-Example i of a split is a pure function of (seed, split, i) and of the length asked for. No example is in two splits:
-the hash of its tokens determines its split, and if that is another split, a new example is drawn.
+Example i of a split is a pure function of (seed, split, i) and of the requested length. No example is in two splits:
+the hash of its tokens determines its split, and an example of another split is replaced by a new draw.
 
 Shapes: L tokens of an example.
 
@@ -29,8 +29,8 @@ BOS, SEP, EOS = range(3)
 LONGEST = 2**20  # the largest length, and the longest in the papers
 FIRST = len(SPECIAL)  # the id of a task's first symbol
 SPLITS = ("train", "validation", "test")
-OF_EIGHT = {"train": range(6), "validation": range(6, 7), "test": range(7, 8)}  # eighths of all examples
-MOST_DRAWS = 128  # for one example; the probability that all of them miss a split of one eighth is 1 in 3e7
+OF_EIGHT = {"train": range(6), "validation": range(6, 7), "test": range(7, 8)}  # the eighths of all examples
+MOST_DRAWS = 128  # for one example; the probability that all draws miss a split of one eighth is 1 in 3e7
 IDENTIFYING = 8  # the number of examples of each split and length that enter the hash of a task
 
 Ids = NDArray[np.int64]
@@ -39,10 +39,11 @@ Item = TypeVar("Item")
 
 
 class Example(NamedTuple):
-    """A sequence [L], and which of its tokens are scored targets [L]; the tokens before a scored target determine it.
+    """A sequence and its scored targets. The tokens before a scored target determine it.
 
-    answers: the targets [L], if they are not the tokens of the sequence itself. output_at: the position of the first
-    token of the output, if the answer contains intermediate steps before it.
+    tokens: the sequence, [L]. scored: True at scored targets, [L]. answers: the targets, [L]; None if they are the
+    tokens themselves. output_at: the position of the first token of the output, if intermediate steps of the answer
+    precede the output.
     """
 
     tokens: Ids
@@ -57,7 +58,7 @@ class Example(NamedTuple):
 
 
 class FixedSet(NamedTuple, Generic[Item]):
-    """`n` items. `at(i)` returns item i; after the last item it begins again with the first."""
+    """`n` items. `at(i)` returns item i; beyond the last item the set is read again."""
 
     n: int
     at: Callable[[int], Item]
@@ -66,11 +67,11 @@ class FixedSet(NamedTuple, Generic[Item]):
 class Task(Source):
     """A family of sequences, of any length from `shortest` on, over a vocabulary of its own.
 
-    symbols: the words of the tokens from FIRST on, without spaces. train_lengths: the shortest and the longest length
-    in training; all lengths from one to the other are equally likely. train_examples: how many examples training
-    repeats; None: every example is new. validation_examples: how many examples are scored during training.
+    A length counts what the task's paper counts, such as the symbols to copy; `context` turns it into tokens.
 
-    A length counts what the task's paper counts, such as the symbols to copy; `context` gives its number of tokens.
+    symbols: the words, without spaces, of the token ids from FIRST on. train_lengths: the shortest and the longest
+    length in training; all lengths between them are equally likely. train_examples: the number of training examples,
+    which repeat; None if every example is new. validation_examples: the number of examples scored during training.
     """
 
     shortest = 1
@@ -103,7 +104,7 @@ class Task(Source):
         return int(rng.integers(shortest, longest + 1))
 
     def stored(self, *, seed: int, split: str, length: int | None) -> FixedSet[Example] | None:
-        """The examples of a split in an order drawn by seed, if the task has a fixed set; None if examples are drawn.
+        """The examples of a split, in an order that the seed determines; None if the task has no fixed set.
 
         length: as for `Examples`. Raises UserError if the set has no example of that length.
         """
@@ -114,26 +115,27 @@ class Task(Source):
         return None
 
     def guessing_nats(self, example: Example) -> float:
-        """The loss, in nats over all answers of an example, of a guesser that knows the candidates but not the answer.
+        """The loss, in nats summed over an example's answers, of a guesser that knows only the candidates.
 
-        The guesser names each candidate with its frequency in the sequence; if each is asked for once, candidates
-        already named no longer count. A model with this loss has found the candidates, but not which of them is asked
-        for. inf if the answers are not in the sequence, so that the guesser knows no candidates.
+        The guesser names each candidate with a probability equal to its frequency in the sequence; if each is an answer
+        only once, candidates already named are excluded. A model with this loss has found the candidates, but not which
+        of them is the answer. inf if the answers are not in the sequence, so that there are no candidates.
         """
         return math.inf
 
     def shared_with_test(self) -> str | None:
-        """A line about test examples that are also in the training set; None if there are none."""
+        """A line that says how many test examples are also in the training set; None if there are none."""
         return None
 
     def groups(self) -> dict[str, Task]:
-        """The parts of this task that are scored separately, by name; empty if it has none."""
+        """The parts of this task that are scored separately, by name; empty if the task has no parts."""
         return {}
 
     def part(self) -> str:
-        """What the names of `groups` stand for. With `task`, the default, each part gets all test examples asked for.
+        """The kind of the names in `groups`: "task" (the default), or a quantity such as "depth".
 
-        With any other word, such as `depth`, the names are numbers, and the test examples are divided among the parts.
+        With "task", each part is tested with the full number of examples. With a quantity, the names are its values,
+        and the examples are divided among the parts.
         """
         return "task"
 
@@ -142,7 +144,7 @@ class Task(Source):
         """One example of this length; all its randomness comes from `rng`."""
 
     def context(self, length: int) -> int:
-        """The number of tokens of the longest example of this length. By default all have equally many."""
+        """The number of tokens in the longest example of this length. By default all examples have the same number."""
         return len(self.example(np.random.default_rng(0), length).tokens)
 
     def identity(self) -> str:
@@ -156,7 +158,7 @@ class Task(Source):
         return fingerprint(task=type(self).__name__, examples=drawn, **numbers)
 
     def vocabulary(self) -> Vocabulary:
-        """A tokenizer of the special tokens and the symbols that splits at spaces; unknown words become <unk>."""
+        """The special tokens and the symbols, with a tokenizer that splits at spaces; unknown words become <unk>."""
         ids = {name: number for number, name in enumerate((*SPECIAL, *self.symbols))}
         tokenizer: Any = Tokenizer(models.WordLevel(vocab=ids, unk_token="<unk>"))
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -170,10 +172,11 @@ class Task(Source):
 
 
 class Examples:
-    """The examples of a split by number: all of one length, or (length=None) with lengths drawn as in training.
+    """The examples of a split, by number.
 
-    n: the size of the task's fixed set, after which examples repeat; None if examples are drawn without end.
-    n_shared: how many of the examples read so far may also be in another split, because the task has too few examples.
+    length: the length of all examples; None for lengths drawn as in training. n: the size of the task's fixed set,
+    after which examples repeat; None if there is no such set. n_shared: the number of examples read so far that may
+    also be in another split, because the task has too few examples.
     """
 
     def __init__(self, task: Task, *, seed: int, split: str, length: int | None = None) -> None:
@@ -194,7 +197,7 @@ class Examples:
         self._state["buffer_pos"], self._state["has_uint32"] = 4, 0  # discards buffered numbers of another example
         self._bits.state = self._state
         length = self.task.train_length(self._rng) if self.length is None else self.length
-        for _ in range(MOST_DRAWS):  # with the length kept: else lengths with few examples in this split become rarer
+        for _ in range(MOST_DRAWS):  # a new length each time would make lengths with few examples of this split rarer
             example = self.task.example(self._rng, length)
             digest = hashlib.blake2b(example.tokens.astype(np.int64).tobytes(), digest_size=1).digest()
             if digest[0] % 8 in self.split:  # the eighth of all examples that it belongs to
@@ -204,7 +207,7 @@ class Examples:
 
 
 def distinct(examples: Iterable[Example]) -> list[tuple[Example, int]]:
-    """Each different example once, in the order of first occurrence, with the number of its occurrences."""
+    """(example, number of its occurrences) for each different example, in the order of first occurrence."""
     found: dict[bytes, tuple[Example, int]] = {}
     for example in examples:
         name = example.tokens.tobytes()
@@ -225,15 +228,18 @@ def check_range(name: str, value: float, least: float, most: float, *, because: 
 
 
 def nats_of_order(answers: Ids) -> float:
-    """Nats of guessing these n tokens in order, each from the tokens left: ln(n! / product of m!), m of each kind."""
+    """The loss, in nats, of guessing these tokens in turn, each from the tokens that are left.
+
+    ln(n! / product of m!), for n tokens and m tokens of each kind.
+    """
     _, counts = np.unique(answers, return_counts=True)
     return math.lgamma(len(answers) + 1) - sum(math.lgamma(m + 1) for m in counts.tolist())
 
 
 def asked(prompt: Ids, answer: Ids, *, end: bool = True) -> Example:
-    """<bos> prompt <sep> answer <eos>; the answer and its end are scored. Prompt and answer are token ids.
+    """The example <bos> prompt <sep> answer <eos>, in token ids; the answer and <eos> are scored.
 
-    end: False leaves out <eos>, which would be half of the scored tokens if every answer is one token.
+    end: whether <eos> is there. If every answer is one token, <eos> would be half of the scored tokens.
     """
     tokens = np.concatenate([[BOS], prompt, [SEP], answer, [EOS]])[: None if end else -1]
     return Example(tokens, np.arange(len(tokens)) > len(prompt) + 1)

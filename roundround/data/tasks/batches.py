@@ -1,7 +1,7 @@
-"""Batches of a task: for training, a pure function of (seed, step), whatever the number of processes.
+"""Batches of a task. In training they are a pure function of (seed, step), whatever the number of processes.
 
-B batch, T inputs. A batch is as wide as its longest example; the padding is at the end, where causal attention from
-scored tokens does not reach it.
+B batch, T inputs. A batch is as wide as its longest example. Shorter examples are padded at the end, which causal
+attention from scored tokens does not reach.
 
 Tested by tests/training/test_task_runs.py.
 """
@@ -27,7 +27,7 @@ from roundround.data.tokenizers import content_hash
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TaskData:
-    """A task with its vocabulary; fields with the names of `TokenData` have the same meaning."""
+    """A task with its vocabulary. Fields that are also in `TokenData` have the same meaning."""
 
     task: Task
     tokenizer: Tokenizer
@@ -50,10 +50,10 @@ def task_data(task: Task) -> TaskData:
 
 
 class TaskBatch(NamedTuple):
-    """tokens, targets: [B, T], int64; scored: [B, T], which of the targets count.
+    """A batch of examples, or one part of a global batch.
 
-    share: the factor for the mean loss of this part of a batch. With it the mean over all parts equals the mean over
-    all scored targets of the batch.
+    tokens, targets: [B, T], int64. scored: True at the targets that count, [B, T]. share: the factor for the mean loss
+    of this part; with it, the mean over all parts equals the mean over all scored targets of the global batch.
     """
 
     tokens: Tensor
@@ -63,10 +63,11 @@ class TaskBatch(NamedTuple):
 
 
 class AskedBatch(NamedTuple):
-    """Different examples of one length, as `model/scoring.py` scores them: tokens, targets, scored as in `TaskBatch`.
+    """Different examples of one length, for `model/scoring.py`.
 
-    output: [B, T], which scored targets are the output; all False for an example whose whole answer is the output.
-    times: [B], how often each example was drawn.
+    `tokens`, `targets` and `scored` are as in `TaskBatch`. output: True at the scored targets that belong to the final
+    output, [B, T]; False everywhere for an example without intermediate steps. times: the number of times that each
+    example was drawn, [B].
     """
 
     tokens: Tensor
@@ -77,7 +78,7 @@ class AskedBatch(NamedTuple):
 
 
 def padded(examples: Sequence[Example], *, width: int = 0, share: float = 1.0) -> TaskBatch:
-    """Examples as a padded batch. T is one less than the longest example, and at least `width` - 1."""
+    """Examples as a padded batch. T is one less than the tokens of the longest example, and at least `width` - 1."""
     longest = max(width, *(len(example.tokens) for example in examples))
     ids_2BL = np.full((2, len(examples), longest), EOS, dtype=np.int64)  # tokens, and targets
     counts_BL = np.zeros((len(examples), longest), dtype=np.bool_)
@@ -90,7 +91,7 @@ def padded(examples: Sequence[Example], *, width: int = 0, share: float = 1.0) -
 
 
 def same_length_batches(examples: Iterable[tuple[Example, int]], batch_tokens: int) -> Iterator[AskedBatch]:
-    """Batches of examples of equal length (no padding), the shortest first. examples: each with how often it came."""
+    """Batches of examples of equal length, without padding, the shortest first. examples: as `distinct` gives them."""
     by_length: dict[int, list[tuple[Example, int]]] = {}
     for example, times in examples:
         by_length.setdefault(len(example.tokens), []).append((example, times))
@@ -105,10 +106,10 @@ def same_length_batches(examples: Iterable[tuple[Example, int]], batch_tokens: i
 
 
 class ExampleSampler:
-    """The numbers of the examples in a global batch: always new ones, or one permutation of `n` after another.
+    """The numbers of the examples in each global batch.
 
-    Item i of the training run is example i if n is None, else item i % n of the permutation that
-    `default_rng([seed, i // n])` draws.
+    Item i of the training run is example i if n is None, so that all are new. Otherwise there are n examples, and item
+    i is at position i % n of the permutation that `default_rng([seed, i // n])` draws.
     """
 
     def __init__(self, n: int | None, *, seed: int) -> None:
@@ -130,9 +131,9 @@ class ExampleSampler:
 
 
 class TrainingExamples(Dataset[TaskBatch]):
-    """One rank's micro-batches, in order; the global batch is divided as in `TrainingWindows`.
+    """The micro-batches of one rank, in order; `shares` says which rows this rank reads.
 
-    While a micro-batch is computed, a thread draws the next one.
+    While the model computes a micro-batch, a thread draws the next one.
     """
 
     def __init__(self, task: Task, shares: Shares, *, seed: int) -> None:
@@ -163,7 +164,7 @@ class TrainingExamples(Dataset[TaskBatch]):
         return padded(batch[rows], share=self.shares.n_parts * n_scored_here / n_scored)
 
     def global_batch(self, step: int) -> list[Example]:
-        """The examples of a step, over all ranks."""
+        """The examples that all ranks together read in a step."""
         if step != self._step:
             numbers = self.sampler.numbers(step, self.shares.batch_size)
             self._step, self._batch = step, [self.example(i) for i in numbers.tolist()]

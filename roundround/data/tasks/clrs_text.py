@@ -1,6 +1,6 @@
-"""CLRS-Text: a model writes the steps and results of thirty textbook algorithms; examples are from files or the hub.
+"""CLRS-Text: a model writes the steps and results of thirty textbook algorithms. Examples are from files or the hub.
 
-Markeeva et al. 2024, arXiv:2406.04229; the lengths are from its script generate_clrs_text.py.
+Markeeva et al. 2024, arXiv:2406.04229; the lengths are from the authors' script generate_clrs_text.py.
 
 Shapes: N rows.
 
@@ -29,7 +29,7 @@ from roundround.support.errors import UserError, nearest
 from roundround.support.files import sha256
 
 QUESTION, ANSWER, ALGORITHM = COLUMNS = ("question", "answer", "algo_name")  # of the authors' data sets
-LENGTH = "length"  # a column that the authors' training set lacks
+LENGTH = "length"  # a column that is missing in the authors' training set
 UNKNOWN = -1
 TRAINED = (4, 5, 10, 11, 12, 15, 19, 23, 28, 31)  # the paper's lengths in training, up to the algorithm's longest
 LONGEST_TRAINED = {
@@ -65,17 +65,21 @@ LONGEST_TRAINED = {
     "topological_sort": 23,
 }
 BESIDE = 4  # extra tokens of an example: beginning, end, and the space that SentencePiece puts before each part
-MEASURED = 64  # only so many rows, those with the most bytes, are tokenised to find the longest in tokens
+MEASURED = 64  # the number of rows, those with the most bytes, that are tokenised to find the most tokens of a row
 SHARES = 64  # parts into which the rows are divided, by the hash of the text
 OF_ONE_SET = {"validation": range(8), "test": range(8, 16), "train": range(16, SHARES)}
-OF_TRAINING_SET = {"validation": range(1), "train": range(1, SHARES)}  # if the test has a set of its own
+OF_TRAINING_SET = {"validation": range(1), "train": range(1, SHARES)}  # if there is a separate test set
 
 Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Texts, by number with `at`, and [N]: the index of the algorithm in LONGEST_TRAINED, the length, hash, bytes."""
+    """The rows of a data set: texts, and columns of numbers, [N] each.
+
+    where: the name of the data set, for messages. at: the function from a row's number to its text. algorithm: the
+    index of the algorithm in LONGEST_TRAINED. length: the length, or UNKNOWN. hash: the hash of the text.
+    """
 
     where: str
     at: Callable[[int], Text]
@@ -85,7 +89,7 @@ class Rows:
     n_bytes: Numbers
 
     def of(self, algorithms: Sequence[str]) -> NDArray[np.bool_]:
-        """Which rows are of one of these algorithms, [N]."""
+        """True at the rows of these algorithms, [N]."""
         return np.isin(self.algorithm, [list(LONGEST_TRAINED).index(name) for name in algorithms])
 
 
@@ -96,13 +100,13 @@ class ClrsText(TextTask):
 
     Markeeva et al. 2024, arXiv:2406.04229; Velickovic et al. 2025, arXiv:2410.01104, section 5.
 
-    algorithms: which of the thirty; None: all. lengths: the lengths in training, for every algorithm; None: all rows.
-    The whole answer is scored, the trace included; `output_match` scores only the text after the last " | ", given the
-    right trace. Each row comes once in an epoch, in an order drawn by the seed.
+    algorithms: the names of the algorithms; None for all thirty. lengths: the lengths in training, for every algorithm;
+    None for all rows. The whole answer is scored, with the trace; `output_match` scores only the text after the last
+    " | ", given the right trace. Each row comes once in an epoch, in an order that the seed determines.
 
-    If one set serves for everything, the hash of a text determines its split: an eighth is for validation and an eighth
-    for the test. If the test has a set of its own, validation gets 1/64 of the training set. Few
-    different examples of small lengths exist, so the two sets of the authors share some; they are not removed.
+    The hash of a text determines its split. Without a separate test set, an eighth of the rows is for validation and an
+    eighth for the test. With a separate test set, 1/64 of the training set is for validation. Few different examples of
+    small lengths exist, so the authors' training and test sets share some, which are not removed.
     """
 
     def __init__(
@@ -130,7 +134,7 @@ class ClrsText(TextTask):
 
     @abstractmethod
     def read(self, which: str) -> Rows | None:
-        """The rows of the set "train" or "test"; None if the test has no own set. Raises UserError if unreadable."""
+        """The rows of "train" or "test"; None if there is no test set. Raises UserError if they cannot be read."""
 
     def set_of(self, which: str) -> Rows:
         if which not in self._sets:
@@ -140,7 +144,7 @@ class ClrsText(TextTask):
 
     @property
     def train_lengths(self) -> tuple[int, int]:
-        """The shortest and longest of the lengths asked for, else of the rows' lengths, else of the paper's lengths."""
+        """The shortest and longest length: of `lengths`, or else of the rows, or else of the paper."""
         lengths = [length for _, length in self.pairs()]
         if self.lengths is None:
             rows = self.set_of("train")
@@ -148,7 +152,7 @@ class ClrsText(TextTask):
         return min(lengths), max(lengths)
 
     def pairs(self) -> list[tuple[str, int]]:
-        """The pairs (algorithm, length) in training, with the lengths asked for, else with those of the paper."""
+        """The pairs (algorithm, length) in training, with the lengths of `lengths`, or else of the paper."""
         pairs = [(name, n) for name in self.algorithms for n in self.lengths or TRAINED]
         return [(name, n) for name, n in pairs if self.lengths or n <= LONGEST_TRAINED[name]]
 
@@ -189,7 +193,7 @@ class ClrsText(TextTask):
         return FixedSet(len(numbers), lambda i: rows.at(int(numbers[order.numbers(i, 1)[0]])))
 
     def missing(self, rows: Rows, purpose: str, lengths: Sequence[int] | None) -> UserError:
-        """The error for missing rows; it names the lengths that exist."""
+        """The error for missing rows, which names the lengths that exist. purpose: the use of the rows."""
         there = np.unique(rows.length[rows.of(self.algorithms)]).tolist()
         found = f"no column '{LENGTH}'; data.lengths=null takes all rows" if UNKNOWN in there else f"lengths: {there}"
         wanted = f"{', '.join(self.algorithms)} of {'any length' if lengths is None else f'length {lengths}'}"
@@ -208,7 +212,7 @@ class ClrsText(TextTask):
             raise self.missing(self.set_of("test"), f"{what}={length}", [length])
 
     def context(self, length: int) -> int:
-        """The most tokens of an example up to this length; without a vocabulary an upper bound, the number of bytes."""
+        """The most tokens of an example up to this length; without a vocabulary, a bound from the number of bytes."""
         train, found = self.set_of("train"), list[Text]()
         for rows in [train] if self.set_of("test") is train else [train, self.set_of("test")]:
             numbers = (rows.of(self.algorithms) & (rows.length <= length)).nonzero()[0]
@@ -222,7 +226,7 @@ class ClrsText(TextTask):
 
 
 def table(where: str, rows: Iterable[Mapping[str, Any]], at: Callable[[int], Text]) -> Rows:
-    """The `Rows` of a set, from one pass over it. Raises UserError for an algorithm that is not in CLRS-Text."""
+    """The `Rows` of a data set, made in one pass. Raises UserError for an algorithm that is not in CLRS-Text."""
     numbers = {name: number for number, name in enumerate(LONGEST_TRAINED)}
     columns: list[tuple[int, int, int, int]] = []
     for row in rows:
@@ -245,9 +249,9 @@ def text_of(row: Mapping[str, Any]) -> Text:
 
 @final
 class ClrsTextFiles(ClrsText):
-    """Rows of jsonl, json, csv, tsv and parquet files with the columns of the authors' data sets, held in memory.
+    """CLRS-Text from local files: jsonl, json, csv, tsv or parquet with the columns of the authors' data sets.
 
-    path: files, folders and globs. test_path: the same for the test; None if the test has no files of its own.
+    path: files, folders and globs, whose rows are kept in memory. test_path: the files of a separate test set, or None.
 
     Markeeva et al. 2024, arXiv:2406.04229.
     """
@@ -292,10 +296,11 @@ class ClrsTextFiles(ClrsText):
 
 @final
 class ClrsTextHub(ClrsText):
-    """The data sets that the authors used for training and for the test, or others with the same columns.
+    """CLRS-Text from data sets of the hub: the authors' data sets, or others with the same columns.
 
-    split, test_split: in the notation of `datasets`, such as train or test_1+test_2. revision, test_revision (null: the
-    newest) are resolved to commits, which are part of the identity.
+    split, test_split: the splits of the training set and of the test set, in the notation of `datasets`, such as train
+    or test_1+test_2. revision, test_revision: branches, tags or commits (null: the newest). They are resolved to
+    commits, which are part of the identity.
 
     Markeeva et al. 2024, arXiv:2406.04229.
     """

@@ -1,4 +1,4 @@
-"""Tasks whose answers are the symbols of the prompt.
+"""Tasks whose answers consist of the symbols of the prompt.
 
 Tested by tests/data/tasks/test_copying.py.
 """
@@ -15,7 +15,7 @@ from roundround.data.tasks.base import FIRST, Example, Ids, Lengths, Task, asked
 
 
 class OfSymbols(Task):
-    """Base of tasks whose symbols, `n_symbols` of them, all have the same role."""
+    """Base of tasks with `n_symbols` symbols that all have the same role."""
 
     def __init__(
         self, *, n_symbols: int, train_lengths: Lengths, train_examples: int | None, validation_examples: int
@@ -29,7 +29,7 @@ class OfSymbols(Task):
 
 
 class Rearrangement(OfSymbols):
-    """<bos> x_1 .. x_n <sep> answer(x_1 .. x_n) <eos>, every x drawn evenly; length is n."""
+    """Base of tasks <bos> x_1 .. x_n <sep> answer(x_1 .. x_n) <eos>, every x drawn evenly; length is n."""
 
     @abstractmethod
     def answer(self, x: Ids) -> Ids:
@@ -42,7 +42,7 @@ class Rearrangement(OfSymbols):
 
     @final
     def guessing_nats(self, example: Example) -> float:
-        """At each target the guesser names one of the symbols not yet named; it knows where the answer ends."""
+        """At each target the guesser names a symbol that it has not yet named. It knows where the answer ends."""
         return nats_of_order(example.tokens[example.scored][:-1])
 
 
@@ -89,7 +89,7 @@ class Sort(Rearrangement):
 class Repeat(OfSymbols):
     """Repeats one symbol as often as the prompt has it: copying where only the count matters.
 
-    <bos> x x .. x <sep> x x .. x <eos>, x drawn evenly; length is how often x stands on each side
+    <bos> x x .. x <sep> x x .. x <eos>, x drawn evenly; length is the number of x on each side
 
     Kazemnejad et al. 2023, arXiv:2305.19466 (their copy with a single repeated character).
     """
@@ -99,6 +99,6 @@ class Repeat(OfSymbols):
         return asked(x, x)
 
     def guessing_nats(self, example: Example) -> float:
-        """The guesser knows the symbol, and ends after each with the probability of that length in training."""
+        """The guesser knows the symbol, and draws the length of the answer from the lengths in training."""
         shortest, longest = self.train_lengths
         return math.log(longest - shortest + 1)

@@ -1,4 +1,4 @@
-"""Tasks that carry a number or a bit along the sequence: sums, counts, what was written last.
+"""Tasks that carry a number or a bit along the sequence: sums, counts, the bit that was last written.
 
 Tested by tests/data/tasks/test_counting.py.
 """
@@ -20,12 +20,12 @@ ZERO = FIRST + 3
 class Addition(Task):
     """Adds two numbers, digit by digit.
 
-    <bos> a + b <sep> (a + b) <eos>, a token each digit; length is the digits of the longer number
+    <bos> a + b <sep> (a + b) <eos>, each digit a token; length is the number of digits of the longer number
 
-    Kazemnejad et al. 2023, arXiv:2305.19466, without the paper's words around the numbers. The number of digits of the
-    shorter number is drawn evenly from one to that of the longer; the order of the two numbers is drawn too, and only 0
-    itself begins with 0. reverse_answer: the sum begins with its last digit (Lee et al. 2023, arXiv:2307.03381).
-    reverse_operands: the two numbers begin with their last digits (Zhou et al. 2024, arXiv:2402.09371, reverse both).
+    Kazemnejad et al. 2023, arXiv:2305.19466, without the paper's words around the numbers. The shorter number has 1 to
+    `length` digits, drawn evenly. The order of the two numbers is drawn too. Only 0 itself begins with 0.
+    reverse_answer: whether the sum begins with its last digit (Lee et al. 2023, arXiv:2307.03381). reverse_operands:
+    whether both numbers begin with their last digits (Zhou et al. 2024, arXiv:2402.09371, reverse the sum too).
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Addition(Task):
 
 
 def drawn(rng: np.random.Generator, n_digits: int) -> Ids:
-    """The digits of a random number, the last digit first; a number of several digits does not begin with 0."""
+    """The digits of a random number, last digit first. A number of several digits does not begin with 0."""
     digits = rng.integers(10, size=n_digits)
     if n_digits > 1:
         digits[-1] = rng.integers(1, 10)
@@ -66,10 +66,10 @@ def drawn(rng: np.random.Generator, n_digits: int) -> Ids:
 
 
 def added(longer: Ids, shorter: Ids) -> Ids:
-    """The digits of the sum of two numbers, all with the last digit first.
+    """The digits of the sum of two numbers; the last digit comes first in all three.
 
-    A digit sum of 9 passes a carry on. So a digit carries if, from this digit downwards, the first digit sum other than
-    9 is at least 10.
+    A digit sum of 9 passes a carry on. So there is a carry at a digit if the first digit sum other than 9, from this
+    digit towards the last one, is at least 10.
     """
     sums = longer.copy()
     sums[: len(shorter)] += shorter
@@ -87,9 +87,8 @@ class Parity(Task):
 
     <bos> b_1 .. b_n <sep> even|odd, every b drawn evenly; length is n
 
-    Kazemnejad et al. 2023, arXiv:2305.19466, without the paper's words around the bits. There are 2^n examples: for 1
-    to 4 bits a split may have no example of its own; it then uses examples of another split, and their number is
-    reported.
+    Kazemnejad et al. 2023, arXiv:2305.19466, without the paper's words around the bits. There are only 2^n examples. So
+    for 1 to 4 bits a split may have no example of its own, and uses examples of another; their number is reported.
     """
 
     def __init__(self, *, train_lengths: Lengths, train_examples: int | None, validation_examples: int) -> None:
@@ -112,9 +111,9 @@ class LocalCount(Task):
     <bos> x_1 .. x_1 <sep> r_1 x_2 .. x_2 <sep> r_2 .., r_i times x_i, x_i not x_(i-1); length is the sum of all r_i
 
     Vasylenko et al. 2025, arXiv:2506.16640. In the paper the model predicts the count so far at every symbol, and the
-    counts are not in the sequence. Here they are, and each count would reveal the next; so only the count at the end of
-    a run is asked for. r_i is drawn evenly from 2 to `longest_run`, x_i from `n_symbols`; the last run is cut so that
-    the length is exact.
+    sequence has no counts. Here it has them, and each count would reveal the next; so the model gives the count only at
+    the end of a run. r_i is drawn evenly from 2 to `longest_run`, and x_i from `n_symbols` symbols. The last run is cut
+    so that the length is exact.
     """
 
     shortest = 2
@@ -194,9 +193,9 @@ class NBack(Task):
         return Example(tokens, scored)
 
     def guessing_nats(self, example: Example) -> float:
-        """At each target the guesser names one of the last steps + 1 symbols, those that it has not yet named."""
+        """At each target the guesser names one of the last steps + 1 symbols."""
         recent = np.lib.stride_tricks.sliding_window_view(example.tokens[1::2], self.steps + 1)
-        alike = (recent == recent[:, :1]).sum(1)  # the first of them is the answer
+        alike = (recent == recent[:, :1]).sum(1)  # the first of the recent symbols is the answer
         return float(-np.log(alike / (self.steps + 1)).sum())
 
 
@@ -206,11 +205,11 @@ class FlipFlop(Task):
 
     <bos> w b_1 c_2 b_2 .. r b_n, c = w, r or i, b drawn evenly except after r; length is 2n, odd ones are rounded down
 
-    Liu et al. 2023, arXiv:2306.00946, definition 1: the first instruction writes and the last one reads; every other
-    instruction writes with probability `p_write`, reads with `p_read`, and otherwise ignores its bit. FFL(p) has
-    p_write = p_read = (1 - p) / 2: p is 0.8 in training, 0.98 in the sparse test, 0.1 in the dense test. The bits after
-    r are scored, and their error rate is that of the paper. Vasylenko et al. 2025, arXiv:2506.16640, read only at the
-    end: p_read = 0.
+    Liu et al. 2023, arXiv:2306.00946, definition 1. The first instruction writes (w) and the last one reads (r). Every
+    other instruction writes with probability `p_write`, reads with probability `p_read`, and otherwise ignores its bit
+    (i). The paper's FFL(p) has p_write = p_read = (1 - p) / 2, where p is 0.8 in training, 0.98 in the sparse test and
+    0.1 in the dense test. As in the paper, the error rate is that of the bits after r, which are scored. Vasylenko et
+    al. 2025, arXiv:2506.16640, read only at the end: p_read = 0.
     """
 
     shortest = 4

@@ -1,7 +1,7 @@
 """Tests of long contexts: numbers hidden in filler, chains of names, the most common words of a list.
 
-Lengths are in tokens of the model's own tokenizer. The text that a model writes is scored as in RULER (Hsieh et al.
-2024, arXiv:2404.06654): by the share of the references that it contains. The wording of the sentences is our own.
+Lengths are in tokens of the model's own tokenizer. As in RULER (Hsieh et al. 2024, arXiv:2404.06654), the score of the
+text that a model writes is the share of the references that the text contains.
 
 Tested by tests/data/tasks/test_length_tests.py.
 """
@@ -32,20 +32,18 @@ FEWEST_WORDS = 64  # if a vocabulary has fewer words that are single tokens, all
 WORD = re.compile("[\u0120\u2581]([a-z]{3,})")  # a token that is a word, after the mark of a space
 BETWEEN = ", "  # separates the references in an answer
 DRAWS = 200  # the most draws until an example fits into the length
-Filled = tuple[Callable[[int], Text], Callable[[int], int]]  # n -> text with n units of filler; i -> tokens of unit i
+Filled = tuple[Callable[[int], Text], Callable[[int], int]]  # n -> text with n units of filler, i -> tokens of unit i
 
 
 class LengthTest(TextTask):
-    """Base of tests whose length counts all tokens of an example: beginning, question, answer and end.
+    """Base of tests whose length is the number of all tokens of an example, from its beginning to its end.
 
-    An example is shorter than the length by less than a unit of filler. Words are drawn from those that are a single
-    token of the vocabulary; if it has few of them, words are made up of syllables.
+    Filler is added as long as another unit fits into the length. Words are drawn from the vocabulary's words that are a
+    single token; if there are few of these, words are made up of syllables.
 
-    haystack: the kind of filler around hidden sentences: "sentences" repeats five plain sentences, "words" makes
-    sentences of drawn words, and "needles" makes sentences like the hidden ones.
-
-    written: the most tokens that a model may write for its answer. sentences: the fixed sentences of an example; their
-    words are never drawn.
+    haystack: the kind of filler around the hidden sentences: "sentences" repeats five plain sentences, "words" makes
+    sentences of drawn words, and "needles" makes sentences like the hidden ones. written: the most tokens that a model
+    may write as its answer. sentences: the fixed sentences of an example, whose words are never drawn.
     """
 
     written: ClassVar[int]
@@ -68,11 +66,11 @@ class LengthTest(TextTask):
 
     @abstractmethod
     def filled(self, rng: np.random.Generator, length: int) -> Filled:
-        """Functions that give an example with any amount of filler; all its randomness comes from `rng`."""
+        """The two functions of an example, as `Filled` describes them. All randomness comes from `rng`."""
 
     @final
     def text(self, rng: np.random.Generator, length: int) -> Text:
-        """The first drawn text that fits into the length; draws differ in size, as made-up words differ in tokens."""
+        """The first drawn text that fits into the length; texts differ in size, as made-up words differ in tokens."""
         for _ in range(DRAWS):
             with_filler, cost = self.filled(rng, length)
             if (room := length - self.n_tokens(with_filler(0))) >= 0:
@@ -91,12 +89,12 @@ class LengthTest(TextTask):
 
     @final
     def n_tokens(self, text: Text) -> int:
-        """The number of tokens of an example; of words if there is no vocabulary yet, before a tokenizer is learnt."""
+        """The number of tokens of an example; before a tokenizer is learnt, the number of words."""
         return len("".join(text).split()) if self._vocabulary is None else len(self.tokenised(text).tokens)
 
     @final
     def n_behind(self, text: str) -> int:
-        """The number of tokens of a text that follows another text; of words as in `n_tokens`."""
+        """The number of tokens of a text that follows another text; before a tokenizer is learnt, of words."""
         return len(text.split()) if self._vocabulary is None else n_tokens_behind(self._vocabulary, text)
 
     @final
@@ -120,7 +118,7 @@ class LengthTest(TextTask):
 
     @final
     def words(self, rng: np.random.Generator, n: int, but: Collection[str] = ()) -> list[str]:
-        """n different words, none of them in `but`: first words of the vocabulary, then made-up words."""
+        """n different words that are not in `but`: first words of the vocabulary, then made-up words."""
         most = min(n + len(but), len(self._words))
         own = [self._words[i] for i in rng.choice(len(self._words), most, replace=False)] if most else []
         found = dict.fromkeys([word for word in own if word not in but][:n])
@@ -139,9 +137,10 @@ class LengthTest(TextTask):
         around: tuple[str, str, str],
         another: Callable[[], str],
     ) -> Filled:
-        """Hides the needles at `places`, positions from 0 (before all filler) to 1 (after it).
+        """Hides the sentences `needles` in filler.
 
-        around: opening, question and answer. another: draws a sentence like the needles, but with other names.
+        places: the position of each needle, from 0 (before all filler) to 1 (after all filler). around: (opening,
+        question, answer). another: draws a sentence like the needles, with other names.
         """
         filler: list[str] = []
         opening, question, answer = around
@@ -166,7 +165,7 @@ class LengthTest(TextTask):
 
 
 def n_tokens_behind(vocabulary: Vocabulary, text: str) -> int:
-    """The number of tokens of a text after a space; "a " comes first because some tokenizers add an initial space."""
+    """The number of tokens that a text adds after "a". At the very beginning, some tokenizers would add a space."""
     return len(vocabulary.encode(f"a {text}")) - len(vocabulary.encode("a"))
 
 
@@ -176,9 +175,10 @@ class Needles(LengthTest):
 
     filler "The secret number of K is V." filler "What is the secret number of K? .." V, V; length is all tokens
 
-    Hsieh et al. 2024, arXiv:2404.06654; the paper's tests of this kind differ in `n_keys`, `n_values` of each key,
-    `n_queries` and haystack. If one number is asked for, the test divides its examples among `depths`; otherwise, and
-    in training, positions are drawn evenly. The opening and the words differ from the paper's; a key is one word.
+    Hsieh et al. 2024, arXiv:2404.06654, whose tests of this kind differ in the number of keys, the number of values of
+    each key, the number of queries, and the haystack. If the answer is one number, the test divides its examples among
+    `depths` (positions of the sentence); otherwise, and in training, positions are drawn evenly. The opening and the
+    words differ from the paper's; a key is one word.
     """
 
     written = 128
@@ -218,7 +218,7 @@ class Needles(LengthTest):
         self._depth: float | None = None
 
     def groups(self) -> dict[str, Task]:
-        """If one number is asked for, a task for each depth (the position of the sentence, from 0 to 1); else none."""
+        """One task for each depth (the sentence's position, from 0 to 1); none if the answer has several numbers."""
         found: dict[str, Task] = {}
         for depth in self.depths if self.n_queries * self.n_values == 1 else []:
             found[f"{depth:g}"] = one = copy.copy(self)
@@ -264,8 +264,9 @@ class VariableTracking(LengthTest):
 
     filler "Let A be V." filler "Let B be A." filler "Which names stand for V? .." A, B; length is all tokens
 
-    Hsieh et al. 2024, arXiv:2404.06654: the sentences of a chain are in its order; `n_hops` follow the first. With one
-    chain, the text has no other number. Names are words, and no solved example precedes the text.
+    Hsieh et al. 2024, arXiv:2404.06654. The sentences of a chain are in order: one gives the value, and `n_hops` follow
+    it. With one chain, the text has no other number. Unlike in the paper, names are words, and no solved example
+    precedes the text.
     """
 
     written = 30
@@ -316,9 +317,9 @@ class CommonWords(LengthTest):
 
     w, w, w, .. "The 10 most common words of this list are" c, c, c; length is all tokens
 
-    Hsieh et al. 2024, arXiv:2404.06654: `n_common` words are in the list `times[0]` times each and all others
-    `times[1]` times; below 4,096 tokens `short_times` replaces `times`. The answer has the common words in the order of
-    their first occurrence. Here the words of the list are not numbered, and no solved example precedes the list.
+    Hsieh et al. 2024, arXiv:2404.06654. Each of `n_common` words is in the list `times[0]` times, each other word
+    `times[1]` times; below 4,096 tokens, `short_times` replaces `times`. The answer has the common words in the order
+    of their first occurrence. Unlike in the paper, words are not numbered, and no solved example precedes the list.
     """
 
     written = 120
@@ -349,7 +350,7 @@ class CommonWords(LengthTest):
     def filled(self, rng: np.random.Generator, length: int) -> Filled:
         often, seldom = self.short_times if length < self.SHORT else self.times
         words, seed = self.words(rng, self.n_common + length // seldom), int(rng.integers(2**32))
-        order = np.random.default_rng(seed).permutation(len(words))  # `words` gives those of the vocabulary first
+        order = np.random.default_rng(seed).permutation(len(words))  # words of the vocabulary come first in `words`
         common, others = [words[i] for i in order[: self.n_common]], [words[i] for i in order[self.n_common :]]
 
         def with_filler(n: int) -> Text:

@@ -40,13 +40,13 @@ DIGIT = FIRST + len(WORDS)
 class MQAR(Task):
     """Recalls the values of several keys from pairs at the beginning (multi-query associative recall).
 
-    k_1 v_1 .. k_p v_p _ _ k_i _ .., v_i is the target at k_i, at place j by j^(power_a - 1); length is all tokens
+    k_1 v_1 .. k_p v_p _ _ k_i _ .., v_i is the target at k_i; length is the number of all tokens
 
-    Arora et al. 2023, arXiv:2312.04927, as in the authors' code: the first half of the symbols is for keys, the second
-    half for values; an example repeats neither. Each key is asked for once; its value is the target but does not
-    follow the key there. answers_in_sequence: each value replaces the filler after its key. A guesser that ignores the
-    keys can then exclude the values already given: with 4 pairs it is right for 52 %. random_filler: the filler is any
-    symbol instead of _; the paper's Figure 2 has no such filler.
+    Arora et al. 2023, arXiv:2312.04927, as in the authors' code: half of the symbols are keys, the other half values,
+    and no two pairs share one. After the pairs each key occurs once more, as a query, at the j-th of the possible
+    positions with weight j^(power_a - 1). Filler follows it; the target is its value. answers_in_sequence: whether the
+    value replaces that filler. A guesser that ignores the keys can then exclude values already given: with 4 pairs it
+    is right for 52 %. random_filler: whether the filler is any symbol instead of _; in the paper's Figure 2 it is not.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class MQAR(Task):
         return Example(answers, scored) if self.answers_in_sequence else Example(tokens, scored, answers)
 
     def guessing_nats(self, example: Example) -> float:
-        """The guesser names one of the values; if answers are in the sequence, one of the values not yet given."""
+        """The guesser names one of the values; with `answers_in_sequence`, one of the values not yet given."""
         p = self.n_pairs
         return math.lgamma(p + 1) if self.answers_in_sequence else p * math.log(p)
 
@@ -102,10 +102,10 @@ class MQMTAR(Task):
 
     <bos> _ K_1 : V_1 _ _ K_2 : V_2 _ .. ? K_i ? K_j .. <sep> ? V_i ? V_j .. <eos>; length is all before the first query
 
-    Vasylenko et al. 2025, arXiv:2506.16640. As in the authors' code, pairs take a share of the length, the length is
-    cut into equal parts with one pair each, and queries may repeat. The authors take the words, K and V, from a list of
-    10,000 drawn for each split; here any sequence of letters is a word, and the position of a pair in its part is drawn
-    evenly.
+    Vasylenko et al. 2025, arXiv:2506.16640. As in the authors' code, pairs take the share `pairs_share` of the length,
+    the length is cut into equal parts with one pair each, and queries may repeat. The authors take keys and values from
+    a list of 10,000 words drawn for each split. Here any sequence of letters is a word, and the position of a pair in
+    its part is drawn evenly.
     """
 
     def __init__(
@@ -135,14 +135,14 @@ class MQMTAR(Task):
         )
 
     def guessing_nats(self, example: Example) -> float:
-        """At each query the guesser names one of the values; its other tokens, the marks and the end cost nothing."""
+        """At each query the guesser names one of the values, by its first token. All other tokens cost nothing."""
         return self.n_queries * math.log((example.tokens == COLON).sum())
 
     def n_pairs(self, length: int) -> int:
         return min(int(length * self.pairs_share // self.pair_tokens), self.n_words)
 
     def words(self, rng: np.random.Generator, n: int, size: int) -> Ids:
-        """Different words, [n, size]."""
+        """n different words of `size` tokens: [n, size]."""
         numbers = rng.choice(self.n_letters**size, n, replace=False)
         return LETTER + numbers[:, None] // self.n_letters ** np.arange(size) % self.n_letters
 
@@ -171,10 +171,10 @@ class Recall(Task):
     <bos> _ kv _ _ kv .. k_1 k_2 .. k_q _, v_i is the target at k_i, q is n_queries; length is all tokens
 
     Associative recall as in Arora et al. 2023, arXiv:2312.04927, reduced to a search by content: an item is a single
-    token with a key and a value. So one head can find it by its key, without a second head that attends to the previous
-    token, and a model without positions can solve the task. Keys differ, values may repeat, the positions of items are
-    drawn evenly, and no answer is in the sequence. The test divides its examples among `distances`, in tokens from the
-    first query back to its item; in the test only the first query is scored.
+    token that stands for a key and a value. So one head can find it by its key, without a second head that attends to
+    the previous token, and a model without positions can solve the task. Keys differ, values may repeat, the positions
+    of items are drawn evenly, and no answer is in the sequence. The test divides its examples among `distances`, the
+    numbers of tokens from the first query back to its item, and scores only the first query.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class Recall(Task):
         )
 
     def groups(self) -> dict[str, Task]:
-        """For each distance, the task in which the first query's item has this distance; only that query is scored."""
+        """One task for each distance of the first query from its item. Only the first query is scored."""
         found: dict[str, Task] = {}
         for distance in self.distances:
             found[str(distance)] = one = copy.copy(self)
@@ -215,7 +215,7 @@ class Recall(Task):
         return "distance"
 
     def test_lengths(self) -> Lengths | None:
-        """For a task at one distance, the lengths that have room for it; otherwise None."""
+        """The lengths that have room for the distance; None if the task has no fixed distance."""
         if self._distance is None:
             return None
         return range(max(self.shortest, self._distance + self.n_queries + 2), LONGEST + 1)
@@ -234,7 +234,7 @@ class Recall(Task):
         values = rng.integers(self.n_values, size=self.n_items)
         places = 1 + rng.choice(first - 1, self.n_items, replace=False)
         asked_at = first + np.arange(self.n_queries)
-        if self._distance is not None:  # the first item changes places with whatever was there
+        if self._distance is not None:  # the first item swaps positions with an item that may be there
             places[places == first - self._distance] = places[0]
             places[0] = first - self._distance
             asked_at = asked_at[:1]
@@ -265,9 +265,10 @@ class Passkey(Task):
 
     <bos> filler "the pass key is" D ". remember it ." D "is the pass key ." filler question D; length is all tokens
 
-    The words of Mohtashami and Jaggi 2023, arXiv:2305.16300, one token each, without the paper's instruction to a
-    pretrained model; the question is "what is the pass key ? the pass key is". D has `n_digits` digits, drawn evenly;
-    only the D after the question is scored. The filler begins anew after the sentence, as in the authors' code.
+    The words are from Mohtashami and Jaggi 2023, arXiv:2305.16300, without the paper's instruction to a pretrained
+    model; each is one token. The question is "what is the pass key ? the pass key is". The number D has `n_digits`
+    digits, drawn evenly; only the D after the question is scored. The filler begins anew after the sentence, as in the
+    authors' code.
     """
 
     def __init__(
@@ -294,7 +295,7 @@ class Passkey(Task):
         return Example(tokens, np.arange(length) >= length - self.n_digits)
 
     def guessing_nats(self, example: Example) -> float:
-        """At each target the guesser names one of the digits of D that it has not yet named."""
+        """At each target the guesser names a digit of D that it has not yet named."""
         return nats_of_order(example.tokens[example.scored])
 
 
@@ -302,10 +303,10 @@ class Passkey(Task):
 class Induction(Task):
     """Completes a pattern: the token that followed the trigger the first time follows it again.
 
-    <bos> x_1 .. x_n => x_j, where x_(j-1) is => at a place drawn evenly, and every other x drawn evenly; length is n
+    <bos> x_1 .. x_n => x_j, where x_(j-1) is the trigger =>, j and every other x are drawn evenly; length is n
 
-    Olsson et al. 2022, arXiv:2209.11895 (induction heads); the task with one trigger is that of Fu et al. 2022,
-    arXiv:2212.14052, and of Gu and Dao 2023, arXiv:2312.00752. At least one token lies between x_j and the second =>.
+    Olsson et al. 2022, arXiv:2209.11895 (induction heads); the task with one trigger is from Fu et al. 2022,
+    arXiv:2212.14052, and Gu and Dao 2023, arXiv:2312.00752. At least one token lies between x_j and the second =>.
     """
 
     shortest = 3
@@ -339,11 +340,11 @@ class Max(Task):
 
     <bos> p_1 c_1 .. p_n c_n <sep> c_m, m = argmax p, every c drawn evenly; length is n
 
-    Velickovic et al. 2024, arXiv:2410.01104. Their items are vectors with priorities drawn from [0, 1] (as in the verb
-    max-retrieval). Here priorities are tokens, and if all were drawn alike the largest would often be tied, more so in
-    longer sequences. So p_m is drawn evenly from 1 on, m evenly, and every other priority evenly below p_m. The gap to
-    the next priority is at least one step, while the paper's gap shrinks as 1 / n: so this task does not test whether
-    close priorities are confused, one of the errors in that paper.
+    Velickovic et al. 2024, arXiv:2410.01104. In the paper items are vectors with priorities drawn from [0, 1], as in
+    the verb max-retrieval. Here priorities are tokens. If all were drawn alike, the largest would often be tied, more
+    often in longer sequences. So m and the largest priority, p_m, are drawn evenly, and every other priority evenly
+    below p_m. The gap below p_m is at least one step, while the paper's gap shrinks as 1 / n. So this task does not
+    test whether close priorities are confused, which is one of the errors in the paper.
     """
 
     def __init__(

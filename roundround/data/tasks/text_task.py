@@ -1,4 +1,4 @@
-"""A task of text: prompts and their answers, which the run's tokenizer turns into tokens.
+"""A text task: prompts and answers, which the run's tokenizer turns into tokens.
 
 Shapes: L tokens of an example.
 """
@@ -17,7 +17,7 @@ from roundround.data.corpora import fingerprint
 from roundround.data.tasks.base import Example, FixedSet, Task
 from roundround.data.tokenizers import Vocabulary, check_known, unknown_token
 
-TEXTS_TO_LEARN_FROM = 4096  # for a tokenizer that is learnt
+TEXTS_TO_LEARN_FROM = 4096  # the most texts from which a tokenizer is learnt
 
 
 class Text(NamedTuple):
@@ -28,12 +28,12 @@ class Text(NamedTuple):
 
 
 class TextTask(Task):
-    """A task without symbols of its own: <beginning> prompt answer <end>; the answer and its end are scored.
+    """A task without symbols of its own. An example is <beginning> prompt answer <end>; answer and <end> are scored.
 
-    Examples can be drawn after `with_vocabulary`. The prompt is tokenised alone, as in greedy decoding. The answer gets
-    the tokens that follow those of the prompt when both are tokenised together; if the prompt's tokens then differ, the
-    answer is tokenised alone, to which SentencePiece adds a space. <end> is the token that ends a document. <beginning>
-    is what the tokenizer puts before a text, or <end> if it puts nothing, because texts follow <end> in training.
+    Examples can be drawn after `with_vocabulary`. The prompt is tokenised alone, as in greedy decoding. Then prompt and
+    answer are tokenised together. If the result begins with the tokens of the prompt, the rest are the tokens of the
+    answer; otherwise the answer is tokenised alone, and SentencePiece adds a space to it. <end> is the token that ends
+    a document. <beginning> is what the tokenizer puts before a text, or else <end> (see `beginning`).
     """
 
     def __init__(self, *, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int) -> None:
@@ -45,7 +45,7 @@ class TextTask(Task):
         )
         self._vocabulary: Vocabulary | None = None
         self._beginning: list[int] = []
-        self._last: tuple[Text, Example] | None = None  # cached: a text that is measured first is tokenised once
+        self._last: tuple[Text, Example] | None = None  # so that a text is not tokenised again after it was measured
 
     @abstractmethod
     def text(self, rng: np.random.Generator, length: int) -> Text:
@@ -53,18 +53,18 @@ class TextTask(Task):
 
     @abstractmethod
     def origin(self) -> object:
-        """Everything that determines the texts, apart from the parameters of `Task`, in a form that json can write."""
+        """Everything that determines the texts, apart from the parameters of `Task`, as values that JSON can write."""
 
     def output_at(self, answer: str) -> int | None:
-        """The index of the character of an answer at which its output begins; None if the whole answer is output."""
+        """The index of the character at which the output begins in an answer; None if the whole answer is output."""
         return None
 
     def stored_texts(self, *, seed: int, split: str, length: int | None) -> FixedSet[Text] | None:
-        """The texts of a split if the task has a fixed set, else None; the arguments are those of `stored`."""
+        """The texts of a split if the task has a fixed set, otherwise None. The arguments are as for `stored`."""
         return None
 
     def with_vocabulary(self, vocabulary: Vocabulary) -> Self:
-        """A copy of the task with the tokenizer of a run; the copy can draw examples."""
+        """A copy of the task that has this vocabulary, and so can draw examples."""
         drawable = copy.copy(self)
         drawable._vocabulary, drawable._beginning, drawable._last = vocabulary, beginning(vocabulary), None
         return drawable
@@ -101,19 +101,19 @@ class TextTask(Task):
         return self._last[1]
 
     def _behind(self, prompt: str, answer: str, own: list[int]) -> list[int]:
-        """The tokens of an answer after a prompt. own: the tokens of the prompt."""
+        """The tokens of an answer that follows a prompt. own: the tokens of the prompt alone."""
         encode = self.vocabulary().encode
         whole = encode(prompt + answer)
         return whole[len(own) :] if whole[: len(own)] == own else encode(answer)
 
     def check_is_read(self) -> None:
-        """Raises UserError if the tokenizer cannot read most of a training example."""
+        """Raises UserError if most tokens of a training example are unknown to the tokenizer."""
         vocabulary, example = self.vocabulary(), self.example(np.random.default_rng(0), self.train_lengths[0])
         check_known(example.tokens, unknown_token(vocabulary.tokenizer, vocabulary.end_of_document), "the task")
 
     @final
     def training_texts(self) -> Iterator[str]:
-        """Whole texts as in training, from which a tokenizer can be learnt."""
+        """Prompts with their answers, as in training, from which a tokenizer can be learnt."""
         stored = self.stored_texts(seed=0, split="train", length=None)
         if stored is not None:
             return ("".join(stored.at(i)) for i in range(min(stored.n, TEXTS_TO_LEARN_FROM)))
@@ -131,7 +131,7 @@ class TextTask(Task):
 
 
 def beginning(vocabulary: Vocabulary) -> list[int]:
-    """The special tokens that a tokenizer puts before a text, or the token that ends a document if it puts none.
+    """The special tokens that a tokenizer puts before a text; if none, the token that ends the document before it.
 
     Empty for a model that was trained on separate documents, in which no token precedes a text.
     """
