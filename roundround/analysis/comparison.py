@@ -1,7 +1,6 @@
 """`rr.compare`: tables of means over seeds and of differences to a baseline, with remarks for the reader.
 
-The numbers of the runs come as one long table (load.py). They are grouped by the settings that vary; differences are
-paired by seed.
+The numbers come as one long table (load.py), and are grouped by the settings that vary.
 
 Tested by tests/analysis/test_compare.py.
 """
@@ -26,13 +25,13 @@ from roundround.analysis.past_run import PastRun, direction, is_same, rank
 from roundround.records.directories import METRICS
 from roundround.support.errors import UserError, nearest
 
-MEMORY = {"peak_resident_bytes": "resident_bytes", "peak_device_bytes": "device_bytes"}  # by the name in a manifest
+MEMORY = {"peak_resident_bytes": "resident_bytes", "peak_device_bytes": "device_bytes"}  # values: keys of a manifest
 HELD_OUT = "held_out_nats_per_token"
-POINTS = 200  # a curve has at most so many
+POINTS = 200  # the largest number of points of a curve
 PLAIN = {"pe": "rope", "softmax": "softmax"}  # the baseline if the user gives none
 RATE = "optim.lr"
-NAMED = 3  # a message lists so many names, then "and N more"
-FIELDS = {  # of a record; every other field is a coordinate: it says where the number was measured
+NAMED = 3  # the number of names that a message lists before "and N more"
+FIELDS = {  # the fields of a record that are not coordinates; a coordinate says where the number was measured
     "metric", "verb", "settings", "mean", "low", "high", "n_seeds", "seeds", "values", "baseline", "n_pairs",
     "difference", "difference_low", "difference_high", "p", "p_holm", "p_is_bound", "tokens_per_second",
     "peak_resident_bytes", "peak_device_bytes", "value", "run",
@@ -53,7 +52,7 @@ def order(value: Any) -> tuple[Any, ...]:
 
 
 def counted(n: int, what: str) -> str:
-    """A number of things, such as `1 run` or `2 runs`."""
+    """A count and what it counts, such as `1 run` or `2 runs`."""
     return f"{n:,} {what}{'s' * (n != 1)}"
 
 
@@ -80,7 +79,7 @@ def as_typed(where: Mapping[str, object] | None) -> dict[str, str]:
 
 @dataclass(eq=False)
 class Group:
-    """The models with the same settings. settings: only those that vary among the models of the verb."""
+    """The models with the same settings. settings: the values of the settings that vary among the verb's models."""
 
     verb: str | None
     settings: dict[str, Any]
@@ -96,7 +95,7 @@ class Group:
 
     @property
     def sources(self) -> list[PastRun]:
-        """The runs that made the models, each once: for each seed the run that started last."""
+        """The runs that made the models, each once. If several used the same seed, only the last to start counts."""
         runs = {model.seed: model.source for model in sorted(self.models, key=start_of)}.values()
         return list({run.directory: run for run in runs if run is not None}.values())
 
@@ -114,9 +113,9 @@ def start_of(model: Model) -> tuple[Any, ...]:
 
 
 def varying(models: Iterable[Model]) -> tuple[list[str], dict[str, list[str]]]:
-    """The settings that distinguish models; and each further setting that varies, with those that determine it.
+    """The settings that distinguish models, and the other settings that vary, each with those that determine it.
 
-    For example, pe.theta is determined by pe.
+    For example, pe determines pe.theta.
     """
     all_settings = [model.settings for model in models]
 
@@ -153,9 +152,9 @@ def choices(groups: Iterable[Group]) -> str:
 class Comparison:
     """The result of `compare`. settings: the settings that vary, each with its values.
 
-    table: a record, as in `results.json`, for each metric, coordinates and group. groups: the models by their settings.
-    baseline: its settings, such as ["pe=rope"], given or chosen by default; empty without a baseline. remarks: what a
-    reader has to know. skipped: (run directory, reason) of each run that was left out.
+    groups: the models, grouped by their settings. table: a record for each metric, coordinates and group. baseline: the
+    baseline's settings, such as ["pe=rope"], given or chosen by default; empty without a baseline. remarks: sentences
+    that a reader of the table has to know. skipped: (run directory, reason) of each run that was left out.
     """
 
     settings: dict[str, list[Any]]
@@ -166,7 +165,7 @@ class Comparison:
     skipped: Sequence[tuple[str, str]]
 
     def _repr_html_(self) -> str:
-        """The table as a notebook shows it."""
+        """The table as HTML, for a notebook."""
         return str(self.data_frame().to_html(index=False, max_rows=20, float_format="{:.4g}".format, na_rep=""))
 
     def data_frame(self) -> DataFrame:
@@ -192,15 +191,15 @@ def compare(
 ) -> Comparison:
     """Compare runs: means over seeds with 95 % t intervals, and differences to a baseline, paired by seed.
 
-    paths: run directories, sweeps, folders of runs, patterns, `last`, `last~3` (under `outputs`), and csv
-    files with columns for settings, seed, metric, length, value. baseline: `pe=rope` pairs each run with the run that
-    differs only in pe; `["pe=rope", "softmax=softmax"]` compares all runs with the same one; `none` computes no
-    differences; by default it is plain attention, if that is among the runs. metric: the metrics to compare; by default
-    all. where: filters on the runs, as `roundround runs` takes them, and on coordinates, such as
+    paths: run directories, sweeps, folders of runs, patterns, `last` or `last~3` (under `outputs`), and csv files with
+    columns for settings, seed, metric, length and value. baseline: the settings to compare with. `pe=rope` pairs each
+    run with the run that differs only in pe; `["pe=rope", "softmax=softmax"]` compares all runs with the same one;
+    `none` computes no differences. The default is plain attention, if it is among the runs. metric: the metrics to
+    compare; by default all. where: filters on runs, as `roundround runs` takes them, and on coordinates, such as
     {"verb": "eval", "pe": "rope,nope", "length": 512}.
 
-    `.table` has a row for each metric, context length (task, ...) and setting, `.data_frame()` the same as a pandas
-    DataFrame, `.remarks` what a reader has to know. Raises UserError if nothing can be compared.
+    The result has a row in `.table` for each metric, context length (task, ...) and setting; `.data_frame()` is the
+    same as a pandas DataFrame. Raises UserError if nothing can be compared.
 
         rr.compare("outputs", where={"verb": "eval"}, metric="perplexity", baseline="pe=rope").data_frame()
     """
@@ -212,8 +211,8 @@ def compare(
 def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Sequence[str] = ()) -> Comparison:
     """Compare the numbers of a long table. Raises UserError if one of `metrics` was not measured.
 
-    baseline: as on the command line, such as ["pe=rope"]; if empty, `baselines_of` chooses it; ["none"]: no baseline.
-    metrics: the metrics to compare; if empty, all.
+    baseline: the settings to compare with, as typed, such as ["pe=rope"]; ["none"] for no baseline; if empty,
+    `baselines_of` chooses. metrics: the metrics to compare; if empty, all.
     """
     groups, found, remarks = grouped(table)
     numbers, odd = found[~found["is_odd"]], found[found["is_odd"]]
@@ -243,8 +242,8 @@ def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Seque
 def grouped(table: LongTable) -> tuple[list[Group], DataFrame, list[str]]:
     """The groups of all verbs; the numbers to compare, sorted by cell, group and seed; and remarks.
 
-    A cell is a verb, a metric and its coordinates. If several models have the same settings and seed, only the one that
-    started last is used. Raises UserError if their numbers differ and all are from files, which have no start.
+    A cell is a verb, a metric and coordinates. If several models have the same settings and seed, only the one that
+    started last is used. Raises UserError if their numbers differ and all are from files, which have no start time.
     """
     models = table.models
     verbs = list(dict.fromkeys(model.verb for model in models))
@@ -298,11 +297,11 @@ def groups_of(models: Sequence[Model]) -> list[Group]:
 
 # -- baseline
 
-Wanted = Mapping[str | None, Mapping[str, str]]  # by verb: the settings of its baseline, as they are typed
+Wanted = Mapping[str | None, Mapping[str, str]]  # by verb: the settings of the verb's baseline, as they are typed
 
 
 def baselines_of(given: Sequence[str], groups: Sequence[Group]) -> Wanted:
-    """The baseline of each verb: the given settings; without any, plain attention if the verb's groups have it.
+    """The baseline of each verb: the given settings or, if none are given, plain attention, if a group has it.
 
     ["none"] means no baseline. Raises UserError if no group has the given settings.
     """
@@ -325,7 +324,7 @@ def is_met(wanted: Mapping[str, str], group: Group) -> bool:
 
 
 def partners(baselines: Wanted, groups: Sequence[Group]) -> dict[int, int]:
-    """For each group the group with the baseline's settings whose other settings are equal, if there is one.
+    """For each group, the group that has the baseline's settings and is otherwise equal, if there is one; by index.
 
     Settings below a baseline setting may differ, such as pe.theta below pe. Raises UserError if several groups fit.
     """
@@ -397,9 +396,9 @@ def rows_of(numbers: DataFrame, groups: Sequence[Group], partner: Mapping[int, i
 
 
 def by_n_seeds(numbers: DataFrame, *columns: str) -> Iterator[tuple[DataFrame, list[Any]]]:
-    """For each number of seeds S, the R pairs of cell and group with S seeds.
+    """Yield, for each number of seeds S, the R pairs of cell and group that have S seeds.
 
-    Yields the first row of each pair, and the given columns, each [S, R].
+    Each pair is represented by its first row. The given columns come as arrays [S, R].
     """
     n_seeds = numbers.groupby(["cell", "group"])["value"].transform("size")
     for n, some in numbers.groupby(n_seeds):
@@ -418,8 +417,8 @@ def interval_of(values_SR: Array) -> list[tuple[Any, Any, Any]]:
 def correct(rows: Rows, partner: Mapping[int, int], odd: DataFrame) -> None:
     """Fill in `p_holm`. A family is all settings that are compared with a baseline at one metric and coordinates.
 
-    A setting with too few seeds for a p is a member too. So is a setting that has no row because none of its numbers is
-    finite (odd: the numbers that are not finite): the results must not make a family smaller.
+    The results must not make a family smaller. So a setting with too few seeds for a p is a member too, and so is a
+    setting that has no row because none of its numbers is finite. odd: the numbers that are not finite.
     """
     for cell, keys in groupby((key for key, row in rows.items() if row["baseline"] is not None), key=itemgetter(0)):
         family = [rows[key] for key in keys]
@@ -451,7 +450,7 @@ def about_baseline(rows: Rows, groups: Sequence[Group], wanted: Wanted, partner:
 
 
 def remarks_of(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
-    """What a reader has to know about the numbers of each verb."""
+    """The remarks on the numbers of each verb."""
     lost = [str(run.directory) for group in groups for run in group.sources if run.manifest.get("run") is not None]
     if lost:
         yield (
@@ -467,7 +466,7 @@ def remarks_of(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
 
 
 def about_seeds(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
-    """Settings with few seeds, and numbers that only some seeds or settings have."""
+    """Remarks on settings with few seeds, and on numbers that only some seeds or settings have."""
     n_seeds = numbers.groupby(["group", "cell"]).size()
     most = n_seeds.groupby("group").max()
     for n, what in (
@@ -496,7 +495,7 @@ def about_seeds(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
 
 
 def about_facts(models: Sequence[Model]) -> Iterator[str]:
-    """The facts that differ among the runs and must be equal for a fair comparison."""
+    """A remark on the facts that differ among the runs, but must be equal for a fair comparison."""
     facts = DataFrame({model.origin: model.facts for model in models}, dtype=object).T.fillna("unknown")
     found = []
     for name in facts.columns[facts.nunique() > 1]:
@@ -507,7 +506,7 @@ def about_facts(models: Sequence[Model]) -> Iterator[str]:
 
 
 def about_confounded(models: Sequence[Model]) -> Iterator[str]:
-    """Settings that change together, so that nobody can tell which of them made a difference."""
+    """A remark on settings that change together, so that nobody can tell which of them made a difference."""
     kept, following = varying(models)
     names = {key: leaders for key, leaders in following.items() if key.partition(".")[0] not in kept}
     if names:
@@ -516,9 +515,9 @@ def about_confounded(models: Sequence[Model]) -> Iterator[str]:
 
 
 def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
-    """Settings whose best learning rate is the smallest or the largest that was tried.
+    """A remark on settings whose best learning rate is the smallest or the largest that was tried.
 
-    The first cell of a metric that measures quality decides which rate is best.
+    The first cell whose metric measures quality decides which rate is best.
     """
     judged = numbers[numbers["metric"].map(direction) != 0]
     first = judged[judged["cell"] == judged["cell"].min()]
@@ -547,8 +546,8 @@ def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
 def training_curves(groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list[str]]:
     """The training curves of the settings, and a message for each run whose metrics cannot be read.
 
-    A curve is a record as in comparison.json: held-out loss by training tokens, the mean over the seeds with its
-    95 % interval. If several settings share their training runs, only the first has a curve.
+    A curve is a record as in comparison.json: the mean over seeds of the held-out loss by training tokens, and its 95 %
+    interval. If several settings share their training runs, only the first has a curve.
     """
     curves: list[dict[str, Any]] = []
     damaged: list[str] = []

@@ -16,13 +16,13 @@ from scipy import special
 
 Array = NDArray[np.float64]
 
-ROUNDING = 8  # units in the last place: two ways to compute a number differ by no more
+ROUNDING = 8  # units in the last place by which two ways to compute a number may differ
 
 
 def half_width(values: Array, confidence: float = 0.95) -> Array:
-    """Half the interval of the mean over the first axis by Student's t, [S, ...] -> [...].
+    """Half the width of the interval of the mean over the first axis, by Student's t: [S, ...] -> [...].
 
-    NaN for one seed, for numbers that are not finite, and for numbers whose squares are too large.
+    It is NaN for one seed, for numbers that are not finite, and for numbers whose squares are too large.
     """
     if len(values) < 2:
         return np.full(values.shape[1:], np.nan)
@@ -37,22 +37,25 @@ def standard_error(values: Array) -> Array:
 
 
 def error_widths(n_seeds: int, confidence: float = 0.95) -> float:
-    """Half the interval of a mean of two seeds or more, in standard errors: 12.7 for two, 4.3 for three."""
+    """Half the width of the interval of a mean over seeds, in standard errors: 12.7 for two seeds, 4.3 for three."""
     return float(special.stdtrit(n_seeds - 1, (1 + confidence) / 2))
 
 
 def error_from_p(mean: float, p: float, n_seeds: int) -> float:
-    """Standard error of a mean difference, from the two-sided p of its paired t-test."""
+    """The standard error of a mean difference, from the two-sided p of the paired t-test."""
     return abs(mean) / error_widths(n_seeds, 1 - p)
 
 
 def p_of_mean(mean: float, error: float, n_seeds: int) -> float:
-    """Two-sided p by Student's t of a mean with this standard error; NaN where the error is unknown or 0."""
+    """The two-sided p, by Student's t, of a mean with this standard error; NaN if the error is unknown or 0."""
     return 2 * float(special.stdtr(n_seeds - 1, -abs(mean) / error)) if error > 0 and n_seeds > 1 else math.nan
 
 
 def welch_width(error: float, n_seeds: int, other: float, n_other: int) -> float:
-    """Half the 95 % interval of the difference of two means with these errors. Welch 1947, Biometrika 34:28."""
+    """Half the width of the 95 % interval of the difference of two means with these standard errors.
+
+    Welch 1947, Biometrika 34:28.
+    """
     if other == 0:
         return error * error_widths(n_seeds)
     variance, degrees = error**2 + other**2, error**4 / (n_seeds - 1) + other**4 / (n_other - 1)
@@ -60,11 +63,11 @@ def welch_width(error: float, n_seeds: int, other: float, n_other: int) -> float
 
 
 def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
-    """p of the paired t-test over the first axis, [S, N] and [S, N] -> [N].
+    """p of the paired t-test over the first axis: [S, N] and [S, N] -> [N]. p is NaN for one seed.
 
     If the difference is the same in every seed up to rounding, the t-test has no variance. Then p is 1 for a difference
-    of 0, and 2^(1 - S) for any other, by the sign test: in 2 of the 2^S assignments all signs are equal. This p ignores
-    the size of the differences and is an upper bound; the second array says where it is used. NaN for one seed.
+    of 0, and 2^(1 - S) for any other, by the sign test: in 2 of the 2^S assignments all signs are equal. The p of the
+    sign test ignores the size of the differences and is an upper bound. The second array [N] is True where it is used.
     """
     n_seeds = len(values)
     if n_seeds < 2:
@@ -81,11 +84,11 @@ def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Holm's correction of a family of p-values, in the order given; NaN, a test that could not be made, stays NaN.
+    """Holm's correction of a family of p-values, in the order given. NaN, a test that could not be made, stays NaN.
 
-    The k-th smallest of m is multiplied by m - k + 1, and is then at least the corrected p before it and at most 1.
-    m counts NaN too: it is how many comparisons were asked for, whatever the data were. Holm 1979, Scandinavian Journal
-    of Statistics 6:65.
+    The k-th smallest of m is multiplied by m - k + 1, then raised to the corrected p before it if that is larger, and
+    limited to 1. m counts NaN too: it is the number of comparisons that were planned, whatever the data were. Holm
+    1979, Scandinavian Journal of Statistics 6:65.
     """
     values = np.asarray(p, dtype=np.float64)
     order = np.argsort(values, kind="stable")  # NaN is last
@@ -95,7 +98,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def wilson(n_hits: float, n: float) -> tuple[float, float]:
-    """The 95 % interval of a share, from `n_hits` hits in `n` trials. Both may be fractions, unlike in scipy.
+    """The 95 % interval of a share, from `n_hits` hits in `n` trials. Unlike in scipy, both may be fractions.
 
     Wilson 1927, Journal of the American Statistical Association 22:209.
     """
@@ -105,14 +108,15 @@ def wilson(n_hits: float, n: float) -> tuple[float, float]:
 
 
 def moderated(differences: Sequence[float], prior: tuple[float, float]) -> tuple[float, float, float, float]:
-    """The mean of few differences, its 95 % interval, and the p-value of a mean of 0. NaN if a number is not known.
+    """(mean, low, high, p) of few differences: the mean, its 95 % interval, and the p-value of a mean of 0.
 
-    It is a t-test whose variance is moderated by the variances of other groups.
+    The test is a t-test whose variance is moderated by the variances of other groups. A number that cannot be computed
+    is NaN. prior: (s0^2, d0) from `fitted_prior`.
 
-    All variances are taken as draws from a scaled inverse chi-square, whose s0^2 and d0 `fitted_prior` finds. A group's
-    own variance s^2 with d degrees of freedom becomes (d0 s0^2 + d s^2) / (d0 + d), with d0 + d degrees of freedom.
-    Smyth 2004, Statistical Applications in Genetics and Molecular Biology 3:3. The prior (0, 0) gives Student's test,
-    which needs two differences.
+    All variances are taken as draws from a scaled inverse chi-square distribution with parameters s0^2 and d0. A
+    group's own variance s^2 with d degrees of freedom becomes (d0 s0^2 + d s^2) / (d0 + d), with d0 + d degrees of
+    freedom. Smyth 2004, Statistical Applications in Genetics and Molecular Biology 3:3. The prior (0, 0) gives
+    Student's test, which needs two differences.
     """
     own, (prior_variance, degrees) = np.asarray(differences, dtype=np.float64), prior
     n, d = len(own), max(len(own) - 1, 0)
@@ -127,9 +131,9 @@ def moderated(differences: Sequence[float], prior: tuple[float, float]) -> tuple
 
 
 def fitted_prior(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """(s0^2, d0) of `moderated`, by the mean and the variance of the logarithms of the groups' variances.
+    """(s0^2, d0) for `moderated`, from the mean and the variance of the logarithms of the groups' variances.
 
-    d0 is at most the degrees of freedom of all groups together; it reaches them if the variances differ by chance
+    d0 is at most the degrees of freedom of all groups together; it reaches this limit if the variances differ by chance
     alone. It is 0 if fewer than three groups have a variance. Groups of one difference or without variance are ignored.
     """
     sized = [(float(np.var(group, ddof=1)), float(len(group) - 1)) for group in groups if len(group) > 1]
@@ -142,7 +146,7 @@ def fitted_prior(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
     most = float(d.sum())
     if excess <= float(special.polygamma(1, most / 2)):
         return math.exp(float(e.mean())), most
-    from scipy import optimize  # a third of a second, which only `bench` waits for
+    from scipy import optimize  # the import takes a third of a second, and only `bench` needs it
 
     excess = min(excess, 9e5)  # d0 is then 0.002, as good as 0
     half = optimize.brentq(lambda x: special.polygamma(1, x) - excess, 1e-3, most / 2, xtol=1e-15, rtol=1e-15)

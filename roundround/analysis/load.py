@@ -1,4 +1,4 @@
-"""Runs, and files of measurements, as one long table: a row for each number, with the model that it was measured on.
+"""Runs and files of measurements as one long table: a row for each number, with the model that was measured.
 
 A model is one seed of one setting, in one run or one file. Beside its metric and value, a record of `results.json` has
 settings (what the model is) and coordinates (where the number was taken: context length, task, layer, head).
@@ -55,8 +55,8 @@ COORDINATES = (
     "ablate",
 )  # these say where a number was measured, even if a config has a key of this name
 GROUPS = (*NAMES, "tokenizer", "optim", "schedule")  # groups whose option is a setting
-NO_SETTINGS = ("metric", "value", "seed", "verb", *COORDINATES)  # columns of a file
-OF_RECORDS = ("seed", "softmax")  # max-retrieval has several of each in a run: only its records name them
+NO_SETTINGS = ("metric", "value", "seed", "verb", *COORDINATES)  # columns of a file that are not settings
+OF_RECORDS = ("seed", "softmax")  # a run of max-retrieval has several of each, and only its records name them
 # keys that change no number of a model, or that records state better; the last two can be typed but are in no config
 NOT_SETTINGS = {*keys_of(REPLICATE, MEASURED, HOW, WHERE), *COORDINATES, "hydra", "experiment"}
 # fields of a record that say how the number was measured, and further results beside it
@@ -68,10 +68,10 @@ NOT_COORDINATES |= {"stderr", "of"}  # in records of tasks of lm_eval
 
 @dataclass(eq=False)
 class Model:
-    """One seed of one setting. The facts must be equal among models for a fair comparison.
+    """One seed of one setting. facts: by name, the texts that must be equal for a fair comparison.
 
-    origin: the run directory, or the file. source: the run that made the model, or else the run that measured it; None
-    for a file.
+    origin: the path of the run directory or of the file. source: the run that trained the model or, if this is not
+    known, the run that measured it; None for a file.
     """
 
     verb: str | None
@@ -92,7 +92,7 @@ class LongTable:
 
     models: list[Model]
     numbers: DataFrame
-    skipped: Sequence[tuple[str, str]]  # run directory, why
+    skipped: Sequence[tuple[str, str]]  # the run directory, and why the run was left out
 
 
 def long_table(numbers: Sequence[Number], skipped: Sequence[tuple[str, str]] = ()) -> LongTable:
@@ -103,7 +103,7 @@ def long_table(numbers: Sequence[Number], skipped: Sequence[tuple[str, str]] = (
 
 
 def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTable:
-    """The numbers of finished runs and of files that pass the filters. Raises UserError if there are none."""
+    """The numbers of finished runs and of files that pass the filters `where`. Raises UserError if there are none."""
     files = [Path(word) for word in words if Path(word).suffix == ".csv" and Path(word).is_file()]
     others = [word for word in words if Path(word) not in files]
     filters = Filters({key: text for key, text in where.items() if key not in COORDINATES}, of_records=OF_RECORDS)
@@ -178,7 +178,7 @@ def numbers_of(run: PastRun) -> list[Number]:
     for record in records:
         value, seed = record["value"], as_cell(record.get("seed"))
         is_odd = str(value) in ("nan", "inf", "-inf")
-        if not (is_odd or is_number(value)) or (run.verb == "max-retrieval" and "seed" not in record):  # of all seeds
+        if not (is_odd or is_number(value)) or (run.verb == "max-retrieval" and "seed" not in record):  # all seeds
             continue
         own = {name: as_cell(item) for name, item in record.items() if names_the_model(name)}
         model = Model(run.verb, settings | own, seed, str(run.directory), run.started, facts, source)
@@ -194,7 +194,7 @@ def as_cell(value: Any) -> Any:
 
 
 def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:
-    """The facts, in words, that must be equal among runs that are compared."""
+    """The facts that must be equal among compared runs, as text by name."""
     manifest, made = run.manifest, (trained or run).manifest
     git, text = made.get("git") or {}, (manifest.get("data") or {}).get("corpus_hash", "")
     commit = f"{str(git.get('commit'))[:10]}{' with changes' if git.get('dirty') else ''}"
@@ -227,7 +227,7 @@ def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:
 
 
 def numbers_of_file(path: Path) -> list[Number]:
-    """The numbers of a file. Raises UserError if a row has no number."""
+    """The numbers of a csv file. Raises UserError if a row has no number."""
     models: dict[tuple[Any, ...], Model] = {}
     found = []
     for line, raw in rows_of(path):
@@ -244,7 +244,7 @@ def numbers_of_file(path: Path) -> list[Number]:
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a file, each as its line number and its cells by column. Raises UserError if it cannot be read."""
+    """The rows of a csv file: the line number, and the cells by column. Raises UserError if it cannot be read."""
     try:
         text = read_text(path).removeprefix("\ufeff")
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)

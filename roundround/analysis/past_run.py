@@ -30,8 +30,8 @@ from roundround.verbs import VERBS, verb_named
 SIZES = ("length", "n", "prefix")  # fields of a record that say at which size a number was measured
 DIED = "died"  # the process was killed: the manifest still says running, but no process holds the directory
 LOWER = {"perplexity", "loss", "nats", "error", "bits"}  # words in names of metrics that are better when lower
-HIGHER = {"accuracy", "acc", "f1", "match", "bleu"}
-SHARES = {"accuracy", "acc", "match", "rate"}  # from 0 to 1
+HIGHER = {"accuracy", "acc", "f1", "match", "bleu"}  # the same for metrics that are better when higher
+SHARES = {"accuracy", "acc", "match", "rate"}  # the same for metrics that are shares from 0 to 1
 # metrics that tables show first, in this order
 FIRST = ("perplexity", "exact_match", "output_match", "accuracy", "token_accuracy", "nats_per_token", "nats_per_byte")
 
@@ -59,7 +59,7 @@ class PastRun:
 
     @property
     def seconds(self) -> float | None:
-        """Seconds from its last start to its end, or until now if it is running; None if the end is not known."""
+        """Seconds from the run's last start to its end, or until now if it is running; None if the end is not known."""
         start = time_of(self.manifest.get("resumed") or self.manifest["started"])
         if self.status == "running":
             return (datetime.now().astimezone() - start).total_seconds()
@@ -68,7 +68,7 @@ class PastRun:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Every value of its config by its dotted name, and the option of each group.
+        """Every value of the run's config by its dotted name, and the option of each config group.
 
         A run that measures the model of another run (eval, probe) also has the settings of that model's training.
         """
@@ -82,12 +82,12 @@ class PastRun:
 
     @property
     def choices(self) -> dict[str, str]:
-        """The option that the run took of each config group; groups without an option are left out."""
+        """The option that the run took from each config group; groups without an option are left out."""
         return {k: v for k, v in self.manifest.get("choices", {}).items() if v is not None}
 
     @property
     def learns_a_task(self) -> bool:
-        """Whether it is a training on a task, not on text."""
+        """Whether the run is a training on a task, not on text."""
         return self.verb == "train" and "train_examples" in (self.manifest["data"] or {})
 
     @property
@@ -106,7 +106,7 @@ class PastRun:
 
     @property
     def train_lengths(self) -> tuple[int, int] | None:
-        """The shortest and the longest length of a training; for text both are its context. None if not known."""
+        """The shortest and the longest length in a training; on text, both are the context. None if not known."""
         if self.verb != "train":
             return None
         context = self.manifest["config"]["model"]["train_length"]
@@ -117,9 +117,9 @@ class PastRun:
     def measured(self) -> PastRun | None:
         """The run whose model this run measured; None if it is not found.
 
-        It is searched at its recorded path and, in case both were moved together, at the ends of that path below the
-        parent folders of this run. A run that itself measured another run is never returned: it made no model. This
-        also stops a foreign manifest that names its own run.
+        It is searched at its recorded path. In case both runs were moved together, the last parts of that path are also
+        tried below each parent folder of this run. A run that itself measured another run is never returned, because it
+        made no model. So a foreign manifest that names its own run is harmless.
         """
         source = Path(self.manifest.get("run") or "")
         ends = [Path(*source.parts[-n_words:]) for n_words in range(len(source.parts) - 1, 1, -1)]
@@ -133,7 +133,7 @@ class PastRun:
         return None
 
     def results(self) -> list[dict[str, Any]]:
-        """The records of its results.json; [] if there is no such file yet. Raises UserError if it is damaged."""
+        """The records of the run's results.json; [] if there is no such file yet. Raises UserError if it is damaged."""
         path = self.directory / RESULTS
         try:
             records: list[dict[str, Any]] = parse_json(text_in(path) or "[]")
@@ -144,7 +144,7 @@ class PastRun:
         return records
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of its metrics.jsonl, in order, without the half line that a killed process leaves.
+        """The lines of the run's metrics.jsonl, in order, without the half line that a killed process leaves.
 
         Raises UserError if the file cannot be read.
         """
@@ -214,7 +214,7 @@ def rank(metric: str) -> int:
 
 LAST = re.compile(r"last(?:~(?P<before>\d{1,9}))?")
 STARTED = re.compile(rb'"started": "([^"]+)"')
-HEAD = 4096  # first bytes of a manifest, which contain "started": the fields before it are short
+HEAD = 4096  # the number of first bytes of a manifest that surely contain "started": the fields before it are short
 BEGINNING = datetime.fromisoformat("0001-01-02T00:00:00+00:00")
 NOT_RUNS = {"checkpoints", "figures", "variants", "conf", "wandb", "tensorboard"}  # folders inside run directories
 
@@ -226,8 +226,8 @@ UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"
 def directories_of(word: str, outputs: str, *verbs: str | None, levels: float = math.inf) -> list[Path]:
     """The run directories that a word means, oldest first. Raises UserError if it means none.
 
-    verbs: `last` counts only their runs under `outputs`; without verbs, all runs. levels: how many levels of folders
-    are searched.
+    verbs: the verbs whose runs under `outputs` count for `last`; if none are given, all runs count. levels: the number
+    of levels of folders that are searched.
     """
     reference = LAST.fullmatch(word)
     if reference is not None and not os.path.lexists(word):
@@ -242,9 +242,9 @@ def directories_of(word: str, outputs: str, *verbs: str | None, levels: float = 
 
 
 def last(before: int, outputs: str, *verbs: str | None) -> Path:
-    """The run under `outputs` that started last, or for `before` = N the Nth run before it.
+    """The run under `outputs` that started last or, if `before` is N, the Nth run before it.
 
-    verbs: count only runs of these verbs; none for all. Raises UserError if there are too few runs.
+    verbs: as in `directories_of`. Raises UserError if there are too few runs.
     """
     folder = home_expanded(outputs, "outputs")
     newest = newest_first(*([folder / verb for verb in verbs if verb] or [folder]))
@@ -254,7 +254,7 @@ def last(before: int, outputs: str, *verbs: str | None) -> Path:
 
 
 def directories_of_all(words: Sequence[str], outputs: str, *verbs: str | None) -> list[Path]:
-    """The run directories that words mean, newest first; without words, all under `outputs`.
+    """The run directories that words mean, newest first; if there are no words, all run directories under `outputs`.
 
     verbs: as in `directories_of`. Raises UserError if a word means no run.
     """
@@ -265,13 +265,13 @@ def directories_of_all(words: Sequence[str], outputs: str, *verbs: str | None) -
 
 
 def newest_first(*folders: Path) -> list[Path]:
-    """The run directories below folders, the one that started last first."""
+    """The run directories below these folders; the run that started last is first."""
     found = [run for folder in folders for run in runs_below(folder.absolute())]
     return sorted(found, key=started_at, reverse=True)
 
 
 def runs_below(folder: Path, levels: float = math.inf) -> Iterator[Path]:
-    """The folder itself if it is a run, else the runs at most `levels` below it. Links are not followed."""
+    """The folder itself if it is a run, else the runs at most `levels` levels below it. Links are not followed."""
     for name, folders, files in os.walk(folder):
         path = Path(name)
         inside = MANIFEST in files or len(path.parts) - len(folder.parts) >= levels
@@ -281,7 +281,10 @@ def runs_below(folder: Path, levels: float = math.inf) -> Iterator[Path]:
 
 
 def started_at(directory: Path) -> datetime:
-    """When a run started. It reads only the first bytes of the manifest, because thousands of runs may be sorted."""
+    """The start of a run; BEGINNING if it cannot be read.
+
+    Only the first bytes of the manifest are read, because thousands of runs may be sorted.
+    """
     with suppress(OSError):
         check_is_file(directory / MANIFEST)
         with open(directory / MANIFEST, "rb") as file:
@@ -295,10 +298,11 @@ def started_at(directory: Path) -> datetime:
 
 
 class Filters:
-    """Conditions that a run must all meet. given: as on the command line, {"verb": "eval", "pe": "rope,nope"}.
+    """Conditions, all of which a run must meet. Raises UserError for a verb, a status or a time that does not exist.
 
-    A key that is not one of OF_RUNS is a setting. of_records: settings that are not checked for a run of max-retrieval,
-    because each of its records has its own. Raises UserError for a verb, a status or a time that does not exist.
+    given: the values that each key may have, as typed, such as {"verb": "eval", "pe": "rope,nope"}. A key that is not
+    one of OF_RUNS is a setting. of_records: the settings that are not checked for a run of max-retrieval, because each
+    of its records has its own.
     """
 
     def __init__(self, given: Mapping[str, str], of_records: Sequence[str] = ()) -> None:
@@ -314,7 +318,7 @@ class Filters:
             raise UserError(f"no status={status}{nearest(status, STATUSES)}")
 
     def take(self, run: PastRun) -> bool:
-        """Whether a run passes."""
+        """Whether a run meets all conditions."""
         return (
             (self.verbs is None or run.verb in self.verbs)
             and (self.since is None or run.started >= self.since)
@@ -323,7 +327,7 @@ class Filters:
         )
 
     def admit(self, settings: Mapping[str, Any], but: Sequence[str] = ()) -> bool:
-        """Whether settings pass; the keys in `but` are not checked."""
+        """Whether settings meet the conditions on settings; the keys in `but` are not checked."""
         self.known |= settings.keys()
         return all(
             key in but or (key in settings and any(is_same(settings[key], text) for text in texts))
@@ -350,7 +354,7 @@ def time_since(text: str) -> datetime:
 
 
 def is_same(value: Any, text: str) -> bool:
-    """Whether a recorded value equals a typed text: 0.001 equals 1e-3, True equals true, a list each of its items."""
+    """Whether a recorded value equals a typed text: 0.001 equals 1e-3, True equals true, a list equals each item."""
     if isinstance(value, list):
         return any(is_same(item, text) for item in value)
     if isinstance(value, int | float) and not isinstance(value, bool):

@@ -36,16 +36,16 @@ from roundround.verbs.probe import SubjectConfig
 NO_RESULT = keys_of(WHERE) - {"run"}  # `run` stays: numbers depend on the run that is measured
 EQUAL, CLOSE, DIFFERENT, MISSING = VERDICTS = ("equal", "close", "different", "missing")
 TIMING = re.compile(r"(^|_)(seconds?|minutes|hours|milliseconds|ms|speed|per_second|memory)(_|$)")
-OF_ONE_RUN = {"run", "step"}  # fields of a record in which a repetition may differ
+OF_ONE_RUN = {"run", "step"}  # the fields of a record in which a repetition may differ
 ABSENT = "not there"
-SECONDS_BETWEEN_LOOKS = 2.0  # at a run that another process is writing
+SECONDS_BETWEEN_LOOKS = 2.0  # seconds between two checks whether another process still writes a run
 
 
 # -- what has changed
 
 
 def code_changes(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """A line if the code has changed: another commit, or other uncommitted changes. Else an empty list."""
+    """One line if the code has changed, by its commit or by its uncommitted changes; else an empty list."""
     kept, (state, patch) = directory / "code.patch", git_state()
     then = manifest["roundround"], manifest.get("git"), kept.read_bytes() if kept.is_file() else None
     sides = then, (__version__, state, patch)
@@ -58,7 +58,7 @@ def code_changes(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
 
 
 def surroundings_changes(manifest: Mapping[str, Any], device: str | None) -> Iterator[str]:
-    """A line if packages have other versions, and a line if the device is another one."""
+    """A line if packages have other versions now, and a line if the device is another one."""
     before, now = manifest.get("versions", {}), versions()
     other = [f"{name} {old} then, {now.get(name)} now" for name, old in before.items() if old != now.get(name)]
     if other:
@@ -88,9 +88,9 @@ def planned_config(
     config_dir: str | None,
     check: Callable[[dict[str, Any]], None] = lambda composed: None,
 ) -> dict[str, Any]:
-    """The config that `roundround VERB OVERRIDE ...` would record; for max-retrieval only if no `run` is given.
+    """The config that `roundround VERB OVERRIDE ...` would record. For max-retrieval, `run` must not be given.
 
-    `check` is called with the composed config before any class that the config names is imported.
+    check: a function that gets the composed config before any class that the config names is imported.
     """
     # these import torch, for which `roundround show` should not wait
     from roundround.asking.reader import subject_choices
@@ -117,7 +117,7 @@ def planned_config(
 def has_same_numbers(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
     """Whether the config of a run and a planned config give the same numbers.
 
-    If the config of the run lacks a key, which is newer than the run, today's default stands for its value.
+    If a key is newer than the run, and so missing from the run's config, today's default counts as the run's value.
     """
     then, now = of_numbers(manifest["config"]), of_numbers(planned)
     new = now.keys() - then.keys()
@@ -129,7 +129,7 @@ def has_same_numbers(manifest: Mapping[str, Any], planned: Mapping[str, Any]) ->
 
 
 def has_same_text(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
-    """Whether the planned config still means the text on which the run was trained: a file may have changed."""
+    """Whether the planned config still names the text on which the run was trained: a file may have changed."""
     known = (manifest.get("data") or {}).get("corpus_hash")
     if manifest["verb"] != "train" or known is None:
         return True
@@ -141,7 +141,7 @@ def has_same_text(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bo
 
 
 def of_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The values on which numbers depend, by dotted key, in the form in which a manifest gives them back."""
+    """The values of a config on which numbers depend, by dotted key, in the form that they have in a manifest."""
     return flat(json.loads(json.dumps({k: v for k, v in config.items() if k not in NO_RESULT}, default=str)))
 
 
@@ -154,15 +154,16 @@ class Made:
 
     command: str
     directory: Path
-    taken: bool  # reused: it was finished before
+    taken: bool  # whether the run was finished before, and so reused
 
 
 @dataclass
 class Runner:
     """Runs verbs on behalf of another verb, each in a process of its own, and lists the runs in `made`.
 
-    A finished run with the same numbers is reused. A stopped one is resumed if its verb can resume. for_training: words
-    added to every `train`, which has no device=. log: a file for the standard error of the verbs; None: it is printed.
+    A finished run with the same numbers is reused. A stopped one is resumed if its verb can resume. for_training: the
+    words that are added for a verb without `device=`, such as `train`. log: the file for the standard error of the
+    verbs; None to print it.
     """
 
     outputs: str
@@ -195,9 +196,9 @@ class Runner:
         return directory
 
     def same(self, verb: str, planned: dict[str, Any]) -> list[tuple[Path, str]]:
-        """Runs with the same numbers, made with today's code of the user's own classes, and their status.
+        """The runs with the same numbers, made with today's code of the user's own classes, each with its status.
 
-        If another process is writing such a run, and its verb can resume, this waits for that process.
+        If none is finished, the verb can resume, and another process is writing such a run, this waits for the process.
         """
         while True:
             found = [
@@ -223,7 +224,7 @@ class Runner:
 
 
 def check_repeatable(run: PastRun) -> None:
-    """Raises UserError if a run cannot be repeated: because of its verb, or because it is not finished."""
+    """Raises UserError if a run cannot be repeated, because its verb cannot repeat or because it is not finished."""
     if not verb_named(run.verb).repeats:
         repeatable = ", ".join(verb.name for verb in VERBS if verb.repeats)
         raise UserError(
@@ -231,11 +232,11 @@ def check_repeatable(run: PastRun) -> None:
             "training: verb=train)"
         )
     if run.status != "done":
-        raise UserError(f"{run.directory} is not finished ({run.status}); only a finished run can be compared with")
+        raise UserError(f"{run.directory} is not finished ({run.status}); only a finished run can be repeated")
 
 
 def overrides_of(run: PastRun) -> list[str]:
-    """The recorded overrides on which the numbers depend, with the measured run by its path, whatever `last` means now.
+    """The recorded overrides on which the numbers depend. The measured run is named by its path, never by `last`.
 
     Raises UserError for a word that is no valid override, and if the measured run does not exist any more.
     """
@@ -282,9 +283,10 @@ def folder_of(run: PastRun) -> Path:
 
 
 class Repeated(NamedTuple):
-    """A number then and now; None if it is missing. where: the fields that say what was measured, and on what.
+    """A number in a run (`then`) and in its repetition (`now`); None if it is missing.
 
-    difference: relative to the larger of the two; None unless both are finite numbers.
+    where: the fields of the record that say what was measured, and on which data. difference: the absolute difference,
+    divided by the larger absolute value; None unless both are finite numbers.
     """
 
     metric: str
@@ -298,10 +300,10 @@ class Repeated(NamedTuple):
 def compared(
     then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], rtol: float
 ) -> list[Repeated]:
-    """Compare the numbers of the records then and now; numbers without a counterpart are listed, too.
+    """Compare the numbers in the records of a run and of its repetition; numbers without a counterpart are listed, too.
 
-    Two records correspond if all fields are equal except measured ones and OF_ONE_RUN. If several are equal, they
-    correspond in their order. settings: values of the config, by name, that a record repeats.
+    Two records correspond if all fields are equal except measured fields and OF_ONE_RUN. If several records are equal,
+    they correspond in order. settings: the values of the config, by name, which a record may repeat.
     """
     before, after = (numbers_of(records, settings) for records in (then, now))
     found: list[Repeated] = []
@@ -318,10 +320,10 @@ def compared(
 def numbers_of(
     records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
 ) -> dict[tuple[Any, ...], tuple[dict[str, Any], Any]]:
-    """Every number except timings, with the fields that say what was measured, and on what.
+    """Every number in the records except timings, with the fields that say what was measured, and on which data.
 
-    A key consists of these fields, the count of records with equal fields so far, and the number's name. Measured
-    fields are the value, the step, and floats that are not settings.
+    A key consists of these fields, the count of records with equal fields so far, and the number's name. The measured
+    fields of a record are its value, its step, and its floats that are not settings.
     """
     found = {}
     seen: Counter[tuple[Any, ...]] = Counter()

@@ -35,9 +35,9 @@ SIGNIFICANT = 0.05
 BETTER, WORSE, NOT_TOLD_APART, NOT_TESTED, NOT_JUDGED = "better", "worse", "not told apart", "not tested", ""
 NO_VALUE = "no value"
 SIZE = "default"  # the size of the stored values
-# limit on the degrees of freedom of a prior: all differences share the baseline's seeds; more make p too small
+# limit on the degrees of freedom of a prior: all differences share the baseline's seeds, so more would make p too small
 MOST_DEGREES = 8.0
-OF_ALL_SEEDS = ("set", "size", "hash", "variant", "rate")  # keys of a file of values
+OF_ALL_SEEDS = ("set", "size", "hash", "variant", "rate")  # keys of a standing's file that hold for all its seeds
 DECIDES = ("train", "looks", "keeps", "measures", "model_of")  # keys of a part on which numbers depend
 Variant = dict[str, str]
 
@@ -47,9 +47,9 @@ Variant = dict[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A number that is compared. number: its metric and length, such as exact_match@20.
+    """A number that is compared. number: the metric and the length, such as exact_match@20.
 
-    better: `higher`, `lower`, or `none` if the number is not judged.
+    better: the better direction, `higher` or `lower`, or `none` if the number is not judged.
     """
 
     name: str
@@ -71,12 +71,12 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What is trained, how the trained model is measured, and which numbers are kept.
+    """A part of the set: a model to train, how it is measured, and which numbers are kept.
 
-    train: words of `roundround train`. looks: the verbs that measure that run, with their words. measures, model_of: in
-    a part that trains nothing, the function of asking/bench_measures.py (costs, places or promises), and the part whose
-    model it measures. keeps: by metric, how records of one length become one number: `mean` or `max` over heads, or
-    `each` for records without heads.
+    train: the words after `roundround train`. looks: the commands that measure the trained run, each a verb and its
+    words. keeps: by metric, how the records of one length become one number: `mean` or `max` over heads, or `each` for
+    records without heads. A part that trains nothing has two other fields instead. measures: the function of
+    asking/bench_measures.py that it calls (costs, places or promises). model_of: the part whose model is measured.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Part:
     model_of: str = ""
 
     def numbers_of(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """The numbers that the part keeps of a verb's records, by metric@length.
+        """The numbers that the part keeps from a verb's records, by metric@length.
 
         Numbers by position in the window are kept only for the longest windows, as metric:position@last_position.
         """
@@ -113,10 +113,11 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class StandardSet:
-    """The parts in order, and the words that all trainings share. hash: of everything on which a number depends.
+    """A set at one of its sizes: `parts` in order, and `train`, the words that all trainings share.
 
-    rate: the learning rate. size: one of the set's sizes; it adds the words `more`. is_standard: whether the standings
-    in the package were made with this set as it is now, at its default size.
+    hash: the hash of everything on which a number depends. rate: the learning rate. more: the words that the size adds
+    to all trainings. is_standard: whether the standings in the package were made with this set as it is now, at its
+    default size.
     """
 
     name: str
@@ -206,13 +207,13 @@ def variants_of(words: Sequence[str]) -> list[Variant]:
 
 
 def complete(variant: Variant) -> Variant:
-    """The variant in one form: pe and softmax always named, other groups only if their option is not the usual one."""
+    """The variant in one form: pe and softmax are always named, other groups only if their option is unusual."""
     whole = {key: variant.get(key, USUAL[key]) for key in ("pe", "softmax")} | variant
     return {key: value for key, value in whole.items() if key in ("pe", "softmax") or USUAL.get(key) != value}
 
 
 def format_variant(variant: Mapping[str, str]) -> str:
-    """`p_rope`, `rope + ssmax`: the plain softmax is not named."""
+    """The variant as text, such as `p_rope` or `rope + ssmax`; the plain softmax is not named."""
     named = [variant["pe"]] + [variant["softmax"]] * (variant["softmax"] != USUAL["softmax"])
     return " + ".join([*named, *(f"{k}={v}" for k, v in variant.items() if k not in ("pe", "softmax"))])
 
@@ -224,8 +225,8 @@ def format_variant(variant: Mapping[str, str]) -> str:
 class Standing:
     """The values that a variant reached on a set.
 
-    numbers: by part and metric@length, the value of each seed that has one. remarks: by part, lines that begin with
-    their seed. made: by seed, the commit, the machine, the command and the minutes.
+    numbers: by part and metric@length, the value of each seed that has one. remarks: by part, lines that each begin
+    with a seed. made: by seed, the commit, the machine, the command and the minutes.
     """
 
     set: str
@@ -252,7 +253,7 @@ class Standing:
         remarks: Mapping[str, Sequence[str]],
         made: dict[str, Any],
     ) -> None:
-        """Add the values of another seed, by part and metric@length, and its remarks, by part."""
+        """Add another seed: the seed's values by part and metric@length, and the seed's remarks by part."""
         self.made[seed] = {"seed": seed, **made}
         for part, own in numbers.items():
             for name, value in own.items():
@@ -322,7 +323,7 @@ def stored(name: str, size: str) -> list[Standing]:
 
 
 def add(found: dict[str, Standing], standing: Standing) -> None:
-    """Add a standing to `found`, by its name. If a seed has values there already, those are kept."""
+    """Add a standing to `found`, by its name. If `found` already has values of a seed, it keeps them."""
     first = found.setdefault(standing.name, standing)
     if first is not standing:
         more = standing.without(first.made)
@@ -339,7 +340,7 @@ def add(found: dict[str, Standing], standing: Standing) -> None:
 
 
 def priors(baseline: Standing, found: Sequence[Standing], columns: Sequence[Column]) -> list[tuple[float, float]]:
-    """For each column the prior of the variance, from the differences of all variants from the baseline."""
+    """For each column, the prior of the variance (`moderated`), from all variants' differences from the baseline."""
     others = [standing for standing in found if standing is not baseline]
     fitted = (fitted_prior([paired(other, baseline, column) for other in others]) for column in columns)
     return [(variance, min(degrees, MOST_DEGREES)) for variance, degrees in fitted]
@@ -382,7 +383,7 @@ def compared(
 
 
 def paired(own: Standing, baseline: Standing, column: Column) -> list[float]:
-    """The difference of each seed that both have."""
+    """The difference from the baseline for each seed that both standings have."""
     mine, theirs = own.values(column), baseline.values(column)
     return [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
 

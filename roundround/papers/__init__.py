@@ -1,13 +1,13 @@
 """The two papers: their statements as checks; their figures and tables, made again; max retrieval.
 
-This module holds only their names, so that completion by TAB imports nothing else.
+This module holds only the names of statements and figures, so that completion by TAB imports nothing else.
 
 Tested by tests/papers/test_claims.py.
 """
 
 from __future__ import annotations
 
-CLAIMS = {  # a statement, checked by the function of its name in the module of its paper, and its title
+CLAIMS = {  # the title of each statement; the function of the statement's name, in its paper's module, checks it
     "rope.apostrophe": "the apostrophe head's channel",
     "rope.equation_3": "the orientation of RoPE",
     "rope.figure_6": "norms of about 10 suffice",
@@ -29,7 +29,7 @@ CLAIMS = {  # a statement, checked by the function of its name in the module of 
     "softmax.streaming_entropy": "entropy in one pass",
     "softmax.thm_2_2": "every head disperses",
 }
-# figures and tables in the papers' order, each with its file in `figures`. The softmax paper's are counted as in its
+# the module in `figures` that makes each figure or table, in the papers' order. The softmax paper is numbered as in its
 # second version; `deltas` is a table without a number
 FIGURES = {
     "rope.fig1": "own",

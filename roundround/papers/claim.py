@@ -1,6 +1,6 @@
-"""Statements and figures of the papers as checks: their numbers, the one rule that judges them, the file of results.
+"""Statements and figures of the papers as checks: the numbers, the rule that judges them, and the file of results.
 
-The results of each figure are in the run directories of `roundround reproduce`, and beside the page in docs.
+`roundround reproduce` writes the file of results to its run directory; a copy is in docs/results/reproduction.
 
 Tested by tests/papers/test_claims.py, tests/papers/test_figure.py and tests/verbs/test_theory.py.
 """
@@ -36,9 +36,9 @@ HOLDS, FAILS = "holds", "FAILS"  # the verdicts on a statement
 class CheckedNumber:
     """A number that a check computed, and the interval in which it must lie, ends included.
 
-    published: the paper's number, if it prints one. low and high are infinite if the interval has no such end. error:
-    for a measured number, half of the 95 % interval of its difference from the published one; infinite if unknown.
-    signed: whether 0 means no effect.
+    low, high: the ends of the interval; infinite where it has no end. published: the number in the paper, or None if
+    the paper prints none. error: half of the 95 % interval of the number's difference from the published one; infinite
+    if unknown. signed: whether the number is an effect, so that its sign is a direction and 0 means no effect.
     """
 
     what: str
@@ -55,7 +55,7 @@ class CheckedNumber:
 
     @property
     def verdict(self) -> str:
-        """The verdict by the one rule, RULE. NaN differs: any other verdict would hide an error."""
+        """The verdict according to RULE. NaN differs: any other verdict would hide an error."""
         if not self.is_judged:
             return SHOWN
         low, high = self.ours - self.error, self.ours + self.error
@@ -71,7 +71,8 @@ class CheckedNumber:
     def margin(self) -> float:
         """How far the number is from failing: 1 in the middle of the interval, 0 at an end, negative outside.
 
-        If the interval has only one end: the distance to it, divided by the size of the end (by 1 if it is 0).
+        If the interval has only one end, the margin is the distance to it, divided by the end's absolute value, or by 1
+        if the end is 0.
         """
         room = min(self.ours - self.low, self.high - self.ours)
         if math.isfinite(self.low) and math.isfinite(self.high):
@@ -95,7 +96,7 @@ def near(
 
 
 def as_printed(what: str, ours: float, published: float, tolerance: float, error: float = 0.0) -> CheckedNumber:
-    """A number that must equal the paper's, within `tolerance` for its rounding."""
+    """A number that must equal the published number within `tolerance`."""
     return near(what, ours, published, tolerance, published, error)
 
 
@@ -116,10 +117,10 @@ def shown(what: str, ours: float, published: float | None = None, error: float =
 class Finding:
     """The result of checking a statement, or of making a figure again.
 
-    panels: the figure, in the paper's layout; a statement has panels if a figure or table of the papers shows it.
-    remark: why a number differs, or what the paper does not say. ours: one or two main numbers of a figure, as text.
-    untested: why the numbers are not judged; "" if they are. drawn: whether the paper has a sketch or a listing, made
-    again of the same formula.
+    panels: the drawings by title, in the paper's layout. remark: an explanation, such as why a number differs or what
+    the paper leaves open. ours: one or two main numbers of the new figure, as text. untested: the reason why the
+    numbers are not judged; "" if they are. drawn: whether the paper's figure is a sketch or a listing, which is only
+    drawn again from its own formula.
     """
 
     comparisons: Sequence[CheckedNumber] = ()
@@ -149,12 +150,12 @@ class Finding:
 
 
 def checks_of(name: str) -> tuple[Callable[[], Finding], Callable[..., Finding] | None]:
-    """The functions that check the statement of this name. Raises UserError if there is none.
+    """The two functions that check the statement of this name. Raises UserError if there is no such statement.
 
     The first checks the paper's construction, in float64 unless stated otherwise. It takes seconds and needs no
     network. Its docstring gives the statement in one sentence, then the formula, then the place in the paper. The
-    second has the same name with `_of_model` and checks a trained model on texts given as token ids; None if there is
-    no such check.
+    second, whose name ends in `_of_model`, checks a trained model on texts given as token ids. It is None if the
+    statement has no such check.
     """
     if name not in CLAIMS:
         raise UserError(f"no claim '{name}'{nearest(name, CLAIMS)}")
@@ -165,7 +166,7 @@ def checks_of(name: str) -> tuple[Callable[[], Finding], Callable[..., Finding] 
 
 # -- figures and tables
 
-# runs `roundround VERB OVERRIDE ...`, or finds the finished run of the same numbers; returns its directory
+# runs `roundround VERB OVERRIDE ...`, or reuses a finished run with the same numbers; returns the run's directory
 RunVerb = Callable[..., Path]
 
 
@@ -173,7 +174,7 @@ RunVerb = Callable[..., Path]
 class Subject:
     """The pretrained model with which a figure is made: the paper's own, or another one in its place.
 
-    overrides: the words that name it on the command line, such as ("model=hf", "model.path=DIR").
+    overrides: the words that choose the model on the command line, such as ("model=hf", "model.path=DIR").
     """
 
     name: str
@@ -183,13 +184,14 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A figure or table.
+    """A figure or table of the papers, and how to make it again.
 
-    shows: its subject. published: one or two main numbers of the paper, as text. measure: the function that makes the
-    figure by running other verbs; it takes a Subject too if `model` is given; None if the figure cannot be made.
-    command: the verb that does the work; "" if functions are called directly. minutes: on two CPU cores, if there is no
-    `model`. model: the pretrained model that the figure shows, by its name in `model=`, or None. needs: what is missing
-    to make the figure; "" if it can be made, given the model. trains: whether it reads `data=`, a text to train on.
+    shows: a description of the figure. published: one or two main numbers of the paper, as text. measure: the function
+    that makes the figure by running other verbs, or None if the figure cannot be made; it also takes a Subject if
+    `model` is given. command: the command that does the work; "" if `measure` calls functions directly. minutes: the
+    time on two CPU cores, for a figure without `model`. model: the name in `model=` of the pretrained model that the
+    figure shows, or None. needs: the missing requirement, other than the model; "" if nothing is missing. trains:
+    whether models are trained for the figure, on the text that `data=` names.
     """
 
     shows: str
@@ -206,7 +208,7 @@ class Figure:
 
         If the subject is not the paper's own model, the numbers are shown and not judged.
         """
-        assert self.measure is not None, "what needs something else is refused before"
+        assert self.measure is not None, "a figure that needs something else is refused before"
         if self.model is None or subject is None:
             return self.measure(run)
         found = self.measure(run, subject)
@@ -218,14 +220,14 @@ class Figure:
 
 
 def figures_of(names: Iterable[str]) -> dict[str, Figure]:
-    """The figures and tables of these names; only the files that hold them are imported."""
+    """The figures and tables of these names; only the modules that define them are imported."""
     files = {name: importlib.import_module(f"roundround.papers.figures.{FIGURES[name]}") for name in names}
     return {name: file.FIGURES[name] for name, file in files.items()}
 
 
-# -- the rule, of statements too
+# -- the rule, for figures and statements
 
-LEARNED = 0.99  # exact match within the trained lengths, below which longer ones say nothing: docs/results/length.md
+LEARNED = 0.99  # a lower exact match within the trained lengths makes longer ones meaningless: docs/results/length.md
 
 RULE = f"""Each number is judged by the 95 % interval of its difference from the published value; the interval
 includes the error of the published value if that is known. The margin stands beside the number. The margins were
@@ -245,7 +247,7 @@ a task is below {LEARNED} within its trained lengths; *{DRAWN}* if a sketch or a
 
 
 def count_verdicts(verdicts: Iterable[str]) -> str:
-    """How many got each verdict: `agrees 1, sign agrees 5, ...`."""
+    """The count of each verdict, as text: `agrees 1, sign agrees 5, ...`."""
     found = Counter(verdicts)
     return ", ".join(f"{name} {found[name]}" for name in (*JUDGED, NOT_TESTED, DRAWN, NOT_RUN) if found[name])
 
@@ -253,15 +255,16 @@ def count_verdicts(verdicts: Iterable[str]) -> str:
 # -- what is kept
 
 ENTRIES = "outcomes.json"
-UNKNOWN = {"ours": math.nan, "low": -math.inf, "high": math.inf, "error": math.inf}  # the file has null for these
+UNKNOWN = {"ours": math.nan, "low": -math.inf, "high": math.inf, "error": math.inf}  # what null in the file means
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The result of a figure, as the file keeps it.
+    """The result of making a figure, as `outcomes.json` keeps it.
 
-    model: the name of the pretrained model that was used, or None. figure: its name in the run's figures, or None.
-    runs: those that it reused or started (`Made`). seconds: how long it took, without the runs that it reused.
+    model: the name of the pretrained model that was used, or None. figure: the name of the drawing in the folder
+    `figures` of the run directory, or None. runs: the runs that were reused or started for the figure (`Made`).
+    seconds: the time that the figure took, without the reused runs.
     """
 
     name: str
@@ -279,7 +282,7 @@ class Entry:
 
 
 def write_entries(entries: Sequence[Entry], directory: Path) -> None:
-    """Write entries into a folder. NaN and infinite numbers become null, because json has none."""
+    """Write entries into a folder. NaN and infinite numbers become null, because json has no such numbers."""
     recorded = [asdict(entry) for entry in entries]
     for comparison in (c for entry in recorded for c in entry["comparisons"]):
         comparison.update({k: None for k, v in comparison.items() if isinstance(v, float) and not math.isfinite(v)})
@@ -287,7 +290,7 @@ def write_entries(entries: Sequence[Entry], directory: Path) -> None:
 
 
 def read_entries(directory: Path) -> list[Entry]:
-    """The entries of a folder; [] if it has no such file."""
+    """The entries in a folder's `outcomes.json`; [] if there is no such file."""
     path, entries = directory / ENTRIES, []
     for recorded in json.loads(path.read_text(encoding="utf-8")) if path.is_file() else ():
         comparisons = [
@@ -299,7 +302,7 @@ def read_entries(directory: Path) -> list[Entry]:
 
 
 def newest_entries(outputs: str) -> dict[str, tuple[Entry, Path]]:
-    """The entry of every figure under `outputs` that `newest_of` prefers, and the folder of its picture."""
+    """For every figure, the entry under `outputs` that `newest_of` prefers, and the folder of the entry's picture."""
     found: list[tuple[Entry, Path]] = []
     for directory, _ in all_runs(runs_of(outputs, "reproduce"), "reproduce"):
         with suppress(ValueError, TypeError, KeyError):  # a file of an older version, or incomplete
@@ -308,9 +311,10 @@ def newest_entries(outputs: str) -> dict[str, tuple[Entry, Path]]:
 
 
 def newest_of(entries: Iterable[tuple[Entry, Path]]) -> dict[str, tuple[Entry, Path]]:
-    """The last entry of every figure.
+    """For every figure, its newest entry, and the folder of the entry's picture.
 
-    An entry of the paper's own model is preferred to one of another model; one that was not run replaces no other.
+    An entry made with the paper's own model is preferred to one made with another model. An entry with the verdict
+    NOT_RUN replaces no other.
     """
     ranked = sorted(entries, key=lambda e: (e[0].verdict != NOT_RUN, e[0].is_the_papers, time_of(e[0].ended)))
     return {entry.name: (entry, figures) for entry, figures in ranked}

@@ -1,7 +1,7 @@
-"""What statements are checked on: vectors and rows as the papers build them, and attention calls of trained models.
+"""The inputs of the statements' checks: vectors and rows as the papers build them, and trained models' attention calls.
 
-This program's rotation and softmax act on the vectors. Keys are made by the paper's formula: a check with the same code
-on both sides would not notice a rotation in the wrong direction, or of the wrong pairs.
+The vectors go through this program's rotation and softmax, but keys are made by the paper's formula: a check with the
+same code on both sides would not notice a rotation in the wrong direction, or of the wrong pairs.
 Shapes: N positions, B batch, T tokens, H heads, R rows, K keys, C head channels, P pairs.
 
 Tested by tests/papers/test_claims.py and tests/hf/test_gemma3_heads.py.
@@ -37,7 +37,7 @@ SHAPE = AttentionShape(n_heads=1, n_key_heads=1, head_dim=16, d_model=16, layer=
 
 
 def shape(head_dim: int = HEAD_DIM) -> AttentionShape:
-    """One head of this width."""
+    """The shape of one head of this width."""
     return AttentionShape(n_heads=1, n_key_heads=1, head_dim=head_dim, d_model=head_dim, layer=0, train_length=8192)
 
 
@@ -52,9 +52,9 @@ def p_rope_frequencies(p: float, head_dim: int = HEAD_DIM, theta: float = THETA)
 
 
 def rotated(x_NC: Tensor, pos_N: Tensor, frequencies_P: Tensor) -> Tensor:
-    """Each row of x turned as RoPE turns a query or key at its position: [N, C].
+    """Each row of x, rotated by RoPE for its position: [N, C].
 
-    A single row [C] is used at all positions, and a single position for all rows.
+    If x is a single row [C], it is used at all positions. If there is a single position, it is used for all rows.
     """
     cos, sin = rotation(pos_N[None], frequencies_P)
     x_NC = x_NC.expand(len(pos_N), -1) if x_NC.ndim == 1 else x_NC
@@ -62,19 +62,19 @@ def rotated(x_NC: Tensor, pos_N: Tensor, frequencies_P: Tensor) -> Tensor:
 
 
 def logits(q_C: Tensor, k_C: Tensor, distances_N: Tensor, frequencies_P: Tensor) -> Tensor:
-    """Logit of one query with one key that stands this many tokens before it: [N], no division by sqrt(head_dim)."""
+    """The logit of a query with a key at each of these distances before it: [N], without division by sqrt(head_dim)."""
     return rotated(k_C, -distances_N, frequencies_P) @ q_C
 
 
 def aligned(distances_N: Tensor, frequencies_P: Tensor) -> Tensor:
-    """Logit of a key equal to the query, all pairs of equal norm, divided by the logit at distance 0: [N]."""
+    """The logit of a key equal to the query, with pairs of equal norm, divided by the logit at distance 0: [N]."""
     unit_C = torch.cat([torch.ones_like(frequencies_P), torch.zeros_like(frequencies_P)])
     unit_C = unit_C / math.sqrt(len(frequencies_P))
     return torch.cat([logits(unit_C, unit_C, some, frequencies_P) for some in torch.split(distances_N, 4096)])
 
 
 def turned(x_C: Tensor, angles_P: Tensor) -> Tensor:
-    """rho(angle) on each pair (m, m + P) by equation 2 of arXiv:2410.06205, written out: [C]."""
+    """x with each pair of channels (m, m + P) rotated by its angle, by equation 2 of arXiv:2410.06205: [C]."""
     first_P, second_P = x_C.chunk(2)
     cos_P, sin_P = angles_P.cos(), angles_P.sin()
     return torch.cat([cos_P * first_P - sin_P * second_P, sin_P * first_P + cos_P * second_P])
@@ -91,7 +91,7 @@ def random_vector(*sizes: int, seed: int) -> Tensor:
 
 
 def on_pair(first: float, second: float, pair: int, head_dim: int = HEAD_DIM) -> Tensor:
-    """A 2-vector on the channels (pair, pair + P) of an otherwise empty head, pairs from 0: [C]."""
+    """The vector that is (first, second) on the channels (pair, pair + P) and 0 elsewhere; pairs count from 0: [C]."""
     x_C = torch.zeros(head_dim, dtype=torch.float64)
     x_C[pair], x_C[pair + head_dim // 2] = first, second
     return x_C
@@ -106,7 +106,7 @@ def weights(logits_RK: Tensor, softmax: AttentionSoftmax | None = None) -> Tenso
 
 
 def causal_weights(q_NC: Tensor, k_NC: Tensor) -> Tensor:
-    """Weights of a causal head with these queries and keys, rotated already, logits q . k: [N, N]."""
+    """Weights of a causal head whose logits are q . k; the queries and keys are already rotated: [N, N]."""
     pos_1N = torch.arange(len(q_NC))[None]
     keys = Keys(q_pos_BQ=pos_1N, k_pos_BK=pos_1N)
     logits, visible = logits_of_rows(q_NC[None, None], k_NC[None, None], 1.0, keys, None, 0, len(q_NC))
@@ -120,9 +120,9 @@ def weights_at(temperature: float, logits_RK: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Call:
-    """One layer's call of attention: rotated queries and keys, both for every head, and the factor on q . k.
+    """One layer's call of attention: rotated queries and keys, both for every head, and how they are used.
 
-    window: how many keys a query sees at most, its own included; None for all.
+    scale: the factor on q . k. window: the largest number of keys that a query sees, including its own; None for all.
     """
 
     q_BHTC: Tensor
@@ -132,7 +132,7 @@ class Call:
 
 
 def calls(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int]]) -> list[Call]:
-    """Every layer's call for rows of (tokens, position of the first token); float32 at least, on the CPU."""
+    """Each layer's call for rows of (tokens, position of the first token). Tensors are on the CPU, float32 at least."""
     found: dict[int, Call] = {}
 
     def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ def before_rotation(probed: ProbedModel, tokens: Sequence[int]) -> list[tuple[Te
 
 
 def stories260k() -> tuple[ProbedDecoder, list[int]]:
-    """The trained model of the package in this program's own decoder, in float64, with the tokens of its stories."""
+    """The package's trained model stories260k, in this program's own decoder in float64, and 256 tokens of a story."""
     from roundround.hf.checkpoint import read_checkpoint  # transformers takes a second to import
 
     checkpoint = read_checkpoint("stories260k")

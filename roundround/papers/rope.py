@@ -48,7 +48,7 @@ from roundround.probing.probed_model import ProbedDecoder, ProbedModel, run
 from roundround.softmax.softmax import Softmax
 from roundround.support.panels import Curve, Panel
 
-ROUNDING_OF_LOGITS = {torch.float64: 1e-9, torch.float32: 1e-3}  # relative to their size
+ROUNDING_OF_LOGITS = {torch.float64: 1e-9, torch.float32: 1e-3}  # relative to their root mean square
 
 
 def equation_3() -> Finding:
@@ -74,12 +74,12 @@ def equation_3() -> Finding:
 
 
 def equation_3_of_model(probed: ProbedModel, texts: Sequence[Sequence[int]]) -> Finding:
-    """Compare every layer's logits on the beginning of a text with the formula on its unrotated queries and keys."""
+    """Compare every layer's logits on the beginning of a text with equation 3 for the unrotated queries and keys."""
     tokens = texts[0][:24]
     # 0.2 for float16 and bfloat16: a wrong rotation has an error above 1
     tolerance = ROUNDING_OF_LOGITS.get(next(probed.model.parameters()).dtype, 0.2)
-    if isinstance(probed, ProbedDecoder):  # a decoder of this program: half-split
-        tables, layouts = probed.tables(), []  # one for all layers, or one a layer
+    if isinstance(probed, ProbedDecoder):  # this program's decoder splits its channels into halves
+        tables, layouts = probed.tables(), []  # one table for all layers, or one per layer
         for layer, normaliser in enumerate(probed.normalisers):
             table_P = tables[layer % len(tables)].double()
             resting = normaliser.shape.head_dim // 2 - len(table_P)
@@ -105,15 +105,15 @@ def by_formula(q_HTC: Tensor, k_HTC: Tensor, layout: Layout) -> Tensor:
 
 
 def relative_error(ours: Tensor, formula: Tensor) -> float:
-    """The largest difference as a share of the root mean square."""
+    """The largest difference between the two, divided by the root mean square of the formula's values."""
     return float((ours - formula).abs().max() / formula.square().mean().sqrt())
 
 
-EPS = 2.0**-52  # of float64: the relative error of an angle up to 8,191; its sine and cosine err by as many radians
+EPS = 2.0**-52  # relative rounding of float64; an angle's error in radians is also the error of its sine and cosine
 
 
 def timescales(head_dim: int, p: float) -> np.ndarray:
-    """1 / g_k in tokens by the listing: int(p * head_dim // 2) powers of the base, then infinity: [P]."""
+    """1 / g_k in tokens, as the listing has it: [P]. It is infinite after the first int(p * head_dim // 2) pairs."""
     rope_angles = int(p * head_dim // 2)
     fraction = 2.0 * np.arange(0, rope_angles) / head_dim
     return np.pad(THETA**fraction, (0, head_dim // 2 - rope_angles), constant_values=np.inf)
@@ -141,7 +141,7 @@ def p_rope_listing() -> Finding:
             expected_NC = np.concatenate([one * cos - two * sin, two * cos + one * sin], axis=-1)
             turned_NC = encoded(PRoPE(shape(head_dim), p=p, theta=THETA), x_NC, pos).numpy()
             widest = max(widest, float(np.abs(turned_NC - expected_NC).max()))
-        bound = float(pos.max()) * 8 * EPS * 6  # angles, then coordinates of at most 6 standard deviations
+        bound = float(pos.max()) * 8 * EPS * 6  # an angle's error times a coordinate of up to 6 deviations
         comparisons += [
             near(f"pairs that rest here and rotate there, or the reverse, head_dim = {head_dim}", wrong, 0, 0),
             near(f"largest difference of a frequency, head_dim = {head_dim}", error, 0.0, 8 * EPS),
@@ -164,8 +164,8 @@ TURN = 2 * math.pi
 def side_computations() -> Finding:
     """The slow pairs of Gemma and Llama turn as far within a context as the paper says, with one exception.
 
-    128,000 / 10,000 / 2 pi = 2.04 rotations; 8000 g_119 = 1.64, about pi / 2; 10,000^-0.8 = 0.0006; printed
-    500,000^(-40/64) = 0.0001 is 0.00027
+    128,000 / 10,000 / 2 pi = 2.04 rotations; 8000 g_119 = 1.64, about pi / 2; 10,000^-0.8 = 0.0006;
+    500,000^(-40/64) = 0.00027, but 0.0001 is printed
 
     Barbero et al. 2024, arXiv:2410.06205, sections 5 and 6 and appendix C.
     """
@@ -186,12 +186,12 @@ def side_computations() -> Finding:
     ])  # fmt: skip
 
 
-PAIR, GEMMAS = 118, (-4.1, 11.3)  # g_119, pairs from 0; the query
+PAIR, GEMMAS = 118, (-4.1, 11.3)  # the pair with g_119, counted from 0; the query's coordinates in it
 
 
 def apostrophe() -> Finding:
-    """In the slow channel of Gemma 7B's apostrophe head the logit of the first token is positive and that of other
-    tokens negative, up to about 11,000 tokens; then both change their signs.
+    """In the slow channel of Gemma 7B's apostrophe head, the first token has a positive logit and other tokens have
+    negative ones; beyond about 11,000 tokens both signs change.
 
     q = [-4.1, 11.3]; q . k = -85.5 for k = [11.2, -3.5] and 24.9 for the first token's k = [-2.5, 1.3];
     q^T rho(g_119)^-r k changes its sign at r = 12,100 and 11,300
@@ -199,7 +199,7 @@ def apostrophe() -> Finding:
     Barbero et al. 2024, arXiv:2410.06205, section 5.2 and appendix E.1 (vectors); equation 3 (orientation).
     """
     comparisons: list[CheckedNumber] = []
-    for name, key, product, expected in (  # q . k, and after how many tokens it changes its sign, to a hundred
+    for name, key, product, expected in (  # q . k, and the tokens until its sign changes, rounded to a hundred
         ("other keys", (11.2, -3.5), -85.5, 12_100),
         ("the first token", (-2.5, 1.3), 24.9, 11_300),
     ):
@@ -207,7 +207,7 @@ def apostrophe() -> Finding:
         logits_N = logits(on_pair(*GEMMAS, PAIR), on_pair(*key, PAIR), torch.arange(2 * 8192), frequencies())
         own_sign_N = math.copysign(1.0, product) * logits_N
         flip = int((own_sign_N < 0).int().argmax())  # 0 if it never does
-        # |q| |k| cos(angle - r g) is 0 first where r g is this, angle from the query to the key, counter-clockwise
+        # angle: from the query to the key, counter-clockwise, less pi / 2; the logit is first 0 at r g = angle mod pi
         angle = math.atan2(key[1], key[0]) - math.atan2(GEMMAS[1], GEMMAS[0]) - math.pi / 2
         comparisons += [
             as_printed(f"q . k, {name}", float(logits_N[0]), product, 0.05),
@@ -218,7 +218,7 @@ def apostrophe() -> Finding:
     return Finding(comparisons)
 
 
-ANGLE_ROUNDING = 1e-9  # of n g in float64, n up to 8192; what is nearer to 0 counts as 0
+ANGLE_ROUNDING = 1e-9  # rounding of n g in float64 for n up to 8192; an angle nearer to 0 counts as 0
 
 
 def lemma_a_1() -> Finding:
@@ -248,7 +248,7 @@ def lemma_a_1() -> Finding:
 
 
 def angles(frequencies_P: Tensor, n: int) -> Tensor:
-    """0, g, 2g, ..., (n - 1) g of every pair as this program rotates, between -pi and pi: [n, P]."""
+    """The angles 0, g, 2g, ..., (n - 1) g of every pair, by this program's rotation, between -pi and pi: [n, P]."""
     cos, sin = (x[0, :, len(frequencies_P) :] for x in rotation(torch.arange(n)[None], frequencies_P))
     return torch.atan2(sin, cos)
 
@@ -262,7 +262,7 @@ def lemma_a_2() -> Finding:
     Barbero et al. 2024, arXiv:2410.06205, Lemma A.2.
     """
     comparisons = []
-    for pair, parts in ((0, 100), (32, 100), (64, 1000)):  # from 0; parts of the circle; g = 1, 0.1 and 0.01
+    for pair, parts in ((0, 100), (32, 100), (64, 1000)):  # pair from 0, with g = 1, 0.1, 0.01; parts of the circle
         g_1 = frequencies()[pair : pair + 1]
         g, few_N = float(g_1), angles(g_1, parts + 1)[1:, 0].abs()
         step, n = float(few_N.min()), int(few_N.argmin()) + 1
@@ -305,7 +305,7 @@ def lemma_a_3() -> Finding:
     ])  # fmt: skip
 
 
-FAR = 32_768  # how far equal norms are followed
+FAR = 32_768  # the largest distance at which pairs of equal norm are checked
 
 
 def prop_3_1() -> Finding:
@@ -316,7 +316,7 @@ def prop_3_1() -> Finding:
     Barbero et al. 2024, arXiv:2410.06205, Proposition 3.1.
     """
     q, comparisons = random_vector(HEAD_DIM, seed=0), []
-    for r in (0, 1, 5, 100, 3000):  # distances at which the maximum is asked for
+    for r in (0, 1, 5, 100, 3000):  # distances at which the maximum is wanted
         logits_N = logits(q, turned(q, r * ladder_by_formula()), torch.arange(8192), frequencies())
         top, second = logits_N.topk(2)
         comparisons += [
@@ -350,8 +350,8 @@ def prop_3_2() -> Finding:
     Barbero et al. 2024, arXiv:2410.06205, Proposition 3.2.
     """
     q_NC, k_NC = random_vector(2, SAMPLES, HEAD_DIM, seed=0)
-    # allowed are four standard errors: one check of 12 numbers in 1,300 would miss by chance, and the seed is fixed;
-    # E[(q . k)^4] = 3 d^2 + 6 d
+    # the tolerance is four standard errors: with other seeds, about one check of these 12 numbers in 1,300 would fail
+    # by chance; E[(q . k)^4] = 3 d^2 + 6 d
     of_mean, of_variance = (4 * math.sqrt(x / SAMPLES) for x in (HEAD_DIM, 2 * HEAD_DIM**2 + 6 * HEAD_DIM))
     comparisons: list[CheckedNumber] = []
     for r in (0, 1, 10, 100, 1000, 5000):
@@ -364,7 +364,7 @@ def prop_3_2() -> Finding:
 
 
 WEIGHT = 0.99
-LENGTHS, EVERY_ROW = (20, 8192), 1024  # context in tokens: for checks of the last row, and of every row
+LENGTHS, EVERY_ROW = (20, 8192), 1024  # tokens of context where the last row is checked, and where every row is
 BANDS = {  # pairs, from 0
     "8 fastest": range(8),
     "16 fastest": range(16),
@@ -438,7 +438,7 @@ def thm_5_3() -> Finding:
 
 
 def shares(pairs: range, place: int = 0) -> Tensor:
-    """Logit of q = psi with k = R^place psi at distances 0 .. 8191, for a psi of norm 1, equal on these pairs: [N]."""
+    """Logit of q = psi with k = R^place psi at distances 0 .. 8191, for psi = `equal_norms(pairs)`: [N]."""
     psi = equal_norms(pairs)
     return logits(psi, turned(psi, place * ladder_by_formula()), torch.arange(max(LENGTHS)), frequencies())
 
@@ -451,14 +451,14 @@ def shares_by_formula(pairs: range, place: int = 0) -> np.ndarray:
 
 
 def equal_norms(pairs: range) -> Tensor:
-    """A vector of length 1, of equal norm on these pairs: [C]."""
+    """A vector of length 1 that has the same norm on each of these pairs, and is 0 elsewhere: [C]."""
     psi = torch.zeros(HEAD_DIM, dtype=torch.float64)
     psi[list(pairs)] = len(pairs) ** -0.5
     return psi
 
 
 def needed(f_N: Tensor, place: int = 0) -> float:
-    """The norm |psi|^2 at which the key at this distance has the weight WEIGHT, by this program's softmax."""
+    """The least |psi|^2 at which the key at distance `place` has the weight WEIGHT, by this program's softmax."""
     return smallest(lambda norm: float(weights(norm * f_N[None])[0, place]) >= WEIGHT)
 
 
@@ -468,7 +468,7 @@ def needed_by_formula(f_N: np.ndarray) -> float:
 
 
 def smallest(enough: Callable[[float], bool]) -> float:
-    """The smallest norm that is enough, from 1 to e^40, by bisection of its logarithm."""
+    """The smallest number from 1 to e^40 for which `enough` is true, by bisection of its logarithm."""
     low, high = 0.0, 40.0
     while high - low > 1e-6:
         middle = (low + high) / 2
@@ -476,7 +476,7 @@ def smallest(enough: Callable[[float], bool]) -> float:
     return math.exp(high)
 
 
-TEN, SCALE = 10.0, HEAD_DIM**-0.5  # the paper's theory leaves the scale of Gemma's logits out; norms need it
+TEN, SCALE = 10.0, HEAD_DIM**-0.5  # SCALE multiplies Gemma's logits; the paper's theory omits it, but norms need it
 
 
 def figure_6() -> Finding:
@@ -502,10 +502,10 @@ def figure_6() -> Finding:
     ])  # fmt: skip
 
 
-DRAWS, TOKENS = 200, 200  # of queries, keys and targets; tokens of each
-NORMS, LEADS = 4.0, (5.0, 25.0)  # largest norm of another key, |q| = 1; by how much the target can exceed them all
+DRAWS, TOKENS = 200, 200  # the number of draws of keys and a target; the number of tokens in each draw
+NORMS, LEADS = 4.0, (5.0, 25.0)  # largest norm of another key, |q| = 1; range of the target's lead in logits over all
 TARGET, OTHER = 64.0, 8.0  # q . k of the target and of other keys before rotation, for the share of places
-QUERY = torch.tensor([1.0, 0.0], dtype=torch.float64)  # all phases are from it
+QUERY = torch.tensor([1.0, 0.0], dtype=torch.float64)  # the angles of all keys are measured from it
 
 
 def thm_6_1() -> Finding:
@@ -552,7 +552,7 @@ def thm_6_1() -> Finding:
 
 
 def keys_of(draw: int, g: float) -> tuple[Tensor, Tensor]:
-    """Keys [N, 2] for a query at angle 0, and the distance of each from it [N]; the target is key 0."""
+    """Keys [N, 2] for a query at angle 0, and the distance of each key from the query [N]. Key 0 is the target."""
     generator = torch.Generator().manual_seed(draw)
     uniform_3N = torch.rand(3, TOKENS, generator=generator, dtype=torch.float64)
     angle_N, norm_N = uniform_3N[0] * TURN, uniform_3N[1] * NORMS
@@ -574,7 +574,7 @@ def at_all_places(key_2: Tensor, g: float) -> Tensor:
 
 
 def swapped(distance_N: Tensor, key: int, place: int) -> Tensor:
-    """The distances after this key has changed places with the key at this distance: [N]."""
+    """The distances after `key` and the key at distance `place` have been exchanged: [N]."""
     changed_N = distance_N.clone()
     changed_N[distance_N == place], changed_N[key] = distance_N[key], place
     return changed_N
@@ -587,13 +587,14 @@ def weight_of_target(keys_N2: Tensor, distance_N: Tensor, g: float) -> float:
 
 
 def swaps_to_lose(draw: int, g: float) -> int | None:
-    """After how many of the proof's swaps the target has at most half of the weight; None if it has more after both."""
+    """The number of the proof's swaps, 0 to 2, until the target has at most half of the weight; None if 2 fail."""
     keys_N2, distance_N = keys_of(draw, g)
     longest = 1 + int(keys_N2[1:].norm(dim=-1).argmax())
     for n_swaps, key in enumerate((None, 0, longest)):
         if key is not None:
             logits_N = at_all_places(keys_N2[key], g)
-            # the target moves to its largest negative logit, another key to its largest except at the target's distance
+            # the target moves to where its logit is negative and largest, another key to where its logit is largest,
+            # except to the target's place
             logits_N[distance_N[0] if key else logits_N >= 0] = -torch.inf
             distance_N = swapped(distance_N, key, int(logits_N.argmax()))
         if weight_of_target(keys_N2, distance_N, g) <= 0.5:
@@ -601,7 +602,7 @@ def swaps_to_lose(draw: int, g: float) -> int | None:
     return None
 
 
-WIDTH, ROUNDING = 64, 1e-12  # of the head; of a weight
+WIDTH, ROUNDING = 64, 1e-12  # the width of the head; the rounding error of a weight
 
 
 def prop_5_2() -> Finding:
@@ -635,7 +636,7 @@ def prop_5_2() -> Finding:
 
 @torch.no_grad()
 def last_rows(encoding: PositionalEncoding) -> tuple[Tensor, Tensor]:
-    """Logits and weights [B, 3] of the last token of [bos, x, x], for random tokens and random weights of three sizes.
+    """Logits and attention weights [B, 3] of the last token of [bos, x, x], for random tokens and random matrices.
 
     This program's attention computes them; a hook on its softmax records them.
     """
@@ -644,7 +645,7 @@ def last_rows(encoding: PositionalEncoding) -> tuple[Tensor, Tensor]:
     x_B3D, pos = tokens_B2D[:, [0, 1, 1]], torch.arange(3)[None]
     keys = Keys(q_pos_BQ=pos, k_pos_BK=pos)
     logits_of_all, alpha_of_all = [], []
-    for spread in (0.1, 1.0, 3.0):  # of the weights
+    for spread in (0.1, 1.0, 3.0):  # of the matrices' entries
         attention = Attention(shape(WIDTH), Softmax(shape(WIDTH))).double()
         for matrix in attention.parameters():
             torch.nn.init.normal_(matrix, std=spread * WIDTH**-0.5, generator=generator)
@@ -658,7 +659,7 @@ def last_rows(encoding: PositionalEncoding) -> tuple[Tensor, Tensor]:
     return torch.cat(logits_of_all), torch.cat(alpha_of_all)
 
 
-TURNS_ONCE, EVERY = 65_536, 16  # tokens: more than a turn of the slowest pair; 0.002 radians of it
+TURNS_ONCE, EVERY = 65_536, 16  # tokens in which the slowest pair turns more than once, and by 0.002 radians
 
 
 def table_1() -> Finding:
@@ -670,7 +671,7 @@ def table_1() -> Finding:
 
     Barbero et al. 2024, arXiv:2410.06205, table 1, definition 5.1 and theorem 6.1, for single heads.
     """
-    encodings: dict[str, tuple[PositionalEncoding, bool, bool]] = {  # with: has patterns of position, of meaning
+    encodings: dict[str, tuple[PositionalEncoding, bool, bool]] = {  # can have patterns of position, of meaning
         "NoPE": (NoPE(shape()), False, True),
         "RoPE": (RoPE(shape(), theta=THETA), True, False),
         "0.75-RoPE": (PRoPE(shape(), p=0.75, theta=THETA), True, True),
@@ -701,9 +702,9 @@ def table_1() -> Finding:
 
 
 def least_weight(encoding: PositionalEncoding, place: int) -> float:
-    """The least weight on the token `place` before, over the rows that have one.
+    """The least weight on the token `place` positions before, over all rows but the first that has such a token.
 
-    The key is psi as the encoding turns it at position `place`, so that its logit is largest at that distance.
+    The key is psi, rotated by the encoding for position `place`; so its logit is largest at that distance.
     """
     psi, pos = 40.0**0.5 * equal_norms(range(8)), torch.arange(EVERY_ROW)  # 20 suffice RoPE for a weight of 0.99
     key = encoded(encoding, psi[None], torch.tensor([place]))[0]
@@ -712,7 +713,7 @@ def least_weight(encoding: PositionalEncoding, place: int) -> float:
 
 
 def encoded(encoding: PositionalEncoding, x_NC: Tensor, pos_N: Tensor) -> Tensor:
-    """Queries or keys as this program's encoding turns them at these positions: [N, C]."""
+    """x as this program's encoding rotates queries and keys at these positions: [N, C]."""
     prepared = encoding.prepare(pos_N[None], x_NC.dtype)
     queries, keys = (turn(x_NC[None, None], prepared)[0, 0] for turn in (encoding.rotate_queries, encoding.rotate_keys))
     assert torch.equal(queries, keys), "these encodings turn both alike"

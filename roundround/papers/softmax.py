@@ -43,7 +43,7 @@ ROUNDING = 1e-9  # relative, of float64 sums over 100,000 keys
 
 
 def weight_bounds(n: int, spread: float, temperature: float) -> tuple[float, float]:
-    """The lemma's bounds on a weight: (lower, upper)."""
+    """The bounds of Lemma 2.1 on a weight: (lower, upper)."""
     return math.exp(-spread / temperature) / n, math.exp(spread / temperature) / n
 
 
@@ -87,8 +87,11 @@ def lemma_2_1() -> Finding:
 
 
 def ratios(n: int, theta: float) -> tuple[float, float, float, float]:
-    """Four numbers: a random row's least and largest weight, each over its bound; the largest weight of a row with one
-    logit at the top and all others at the bottom, over its formula; the random row's largest weight."""
+    """Four numbers about a random row of n logits and a row with one logit at the top and all others at the bottom.
+
+    The random row's least weight over its bound, and its largest weight over its bound; the other row's largest weight
+    over its formula; the random row's largest weight.
+    """
     uniform_N = torch.rand(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
     logits_N = (2 * uniform_N - 1) * HALF_RANGE
     spread = float(logits_N.max() - logits_N.min())
@@ -156,7 +159,7 @@ def prop_3_1() -> Finding:
 VOCABULARY, LAYERS, HEADS, WIDTH, HEAD_DIM = 16, 3, 4, 32, 8
 LONGEST, DELTA = 1024, 6.2  # exp(6.2) / 1024 = 0.481: below one half
 ODD_AT = (31, 255, LONGEST - 1)  # in each text, the position of the one odd token among equal ones
-NORM_EPS = 1e-6  # makes a normed input shorter than sqrt(WIDTH), by a share of half of this
+NORM_EPS = 1e-6  # makes a normed input shorter than sqrt(WIDTH), by a share of about NORM_EPS / 2
 
 
 def thm_2_2() -> Finding:
@@ -212,7 +215,7 @@ def thm_2_2() -> Finding:
 
 @torch.no_grad()
 def random_decoder(make_softmax: type[AttentionSoftmax] = Softmax) -> Decoder:
-    """A decoder in float64. In head 0 of layer 0, of tokens 0 and 1, equal ones have a logit c, different ones -c.
+    """A decoder in float64. In head 0 of layer 0, tokens 0 and 1 have a logit c with themselves and -c with each other.
 
     The head uses only the pair that p-RoPE does not rotate, so that distances have no effect.
     """
@@ -237,7 +240,7 @@ def random_decoder(make_softmax: type[AttentionSoftmax] = Softmax) -> Decoder:
 
 
 def projections(decoder: Decoder, layer: int, name: str) -> Tensor:
-    """The matrices of all heads, a view: [H, C, D]."""
+    """The projection matrices of all heads, as a view of the parameter: [H, C, D]."""
     return decoder.get_parameter(f"layers.{layer}.self_attn.{name}.weight").view(HEADS, HEAD_DIM, WIDTH)
 
 
@@ -311,7 +314,7 @@ def entropy_at(beta: float, logits_K: Tensor) -> float:
 FIGURE_4 = (-0.037, 0.481, -2.3, 4.917, -1.791)  # the paper's listing, highest power first
 GATE = 0.5  # nats: the listing does not change rows of less entropy
 POINTS = (0.4, 0.9, 1.0, 1.5, 2.0, 3.0, 4.0, 4.412, 5.0, 5.5, 5.9, 6.0)  # nats
-OF_GRID = 0.0015  # nats: the step between entropies, and rounding
+OF_GRID = 0.0015  # nats: the tolerance for the step between entropies, and for rounding
 
 
 def beta_by_listing(entropy: float) -> float:
@@ -320,7 +323,7 @@ def beta_by_listing(entropy: float) -> float:
 
 
 def polynomial() -> Finding:
-    """The published temperature sharpens only rows of 0.849 to 5.945 nats; an even row may have at most 381 keys.
+    """The published temperature sharpens only rows of 0.849 to 5.945 nats: a row of equal logits only up to 381 keys.
 
     beta(H) = max(-0.037 H^4 + 0.481 H^3 - 2.3 H^2 + 4.917 H - 1.791, 1) where H > 0.5, else 1, H in nats
 
@@ -383,8 +386,8 @@ def streaming_entropy() -> Finding:
     """The entropy of a row comes from one pass over tiles of its keys, with three numbers kept for a row; a second
     pass, ordinary attention with the logits times beta, gives the adaptive temperature.
 
-    kept: m = max e, Z = sum exp(e - m), S = sum e exp(e - m), both times exp(m_old - m) where m rises; H = m + ln Z -
-    S / Z
+    kept: m = max e, Z = sum exp(e - m), S = sum e exp(e - m); where m rises, Z and S are multiplied by
+    exp(m_old - m); H = m + ln Z - S / Z
 
     Velickovic et al. 2024, arXiv:2410.01104, appendix. Its listing was not seen; this recurrence is derived here. The
     program keeps the log-sum-exp and the mean key instead: H = log-sum-exp - q . E[k].
@@ -427,7 +430,10 @@ def streaming_entropy() -> Finding:
 
 
 def drawn(n_queries: int, n: int, spread: float, window: int | None = None) -> tuple[Tensor, Tensor, Tensor, Keys]:
-    """Queries of the last tokens, all keys, all values, normal: [1, 1, N, C] each. q . k has the deviation `spread`."""
+    """Queries of the last tokens, and keys and values of all tokens, normally distributed: [1, 1, N, C] each.
+
+    `spread` is the standard deviation of q . k.
+    """
     k, v, q = random_vector(3, 1, 1, n, CHANNELS, seed=n)
     pos = torch.arange(n)[None]
     keys = Keys(q_pos_BQ=pos[:, n - n_queries :], k_pos_BK=pos, window=window)
@@ -442,7 +448,7 @@ def logits_by_numpy(q: Tensor, k: Tensor, window: int | None) -> list[np.ndarray
 
 
 def entropy(logits: np.ndarray) -> float:
-    """-sum p ln p, by scipy."""
+    """The entropy of the softmax of these logits, in nats, by scipy."""
     return float(entr(softmax(logits)).sum())
 
 
@@ -458,10 +464,10 @@ def entropy_in_tiles(logits: np.ndarray) -> float:
 
 
 def largest(rows: Iterable[np.ndarray]) -> float:
-    """The size of the largest logit."""
+    """The largest absolute value of a logit."""
     return max(float(np.abs(row).max()) for row in rows)
 
 
 def rounding(rows: Sequence[np.ndarray]) -> float:
-    """The rounding error allowed for an entropy in nats: of logits, sums of CHANNELS products, and of logarithms."""
+    """The rounding error in nats that an entropy may have from logits (sums of CHANNELS products) and logarithms."""
     return 4 * CHANNELS * 2.0**-52 * (largest(rows) + math.log(max(map(len, rows))))

@@ -6,13 +6,13 @@ checkpoints/step-00000200/  model.safetensors    the weights
 checkpoints/last, best      links to such folders, for people and other programs
 
 If the parameters are sharded over processes, each process writes two files of its own in place of the first two
-(sharded_checkpoints.py), with the same names of tensors inside and the same state.json. `load` and `load_weights` read
+(sharded_checkpoints.py). The names of the tensors and the file state.json stay the same. `load` and `load_weights` read
 both layouts.
 
-A folder is written under a hidden name, flushed to the disk and then renamed; it is renamed back before it is deleted.
-So a folder with a step's name is always complete. The last and the best checkpoint are determined from the folders and
-never from the links, because a writer may be killed before it makes the links. The newest state.json names the best
-step.
+A folder is written under a hidden name, flushed to the disk and then renamed. Before it is deleted, it gets its hidden
+name again. So a folder with a step's name is always complete. The last and the best checkpoint are determined from the
+folders and never from the links, because a writer may be killed before it makes the links. The newest state.json names
+the best step.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from roundround.support.files import (
 
 WEIGHTS, TRAINER, STATE = "model.safetensors", "trainer.safetensors", "state.json"
 STEP, LINKS = "step-", ("last", "best")
-NAME = re.compile(rf"{STEP}\d{{8,18}}")  # of a checkpoint
+NAME = re.compile(rf"{STEP}\d{{8,18}}")  # the name of a checkpoint's folder
 OF_OPTIMIZER = re.compile(r"\d+\..+")  # the names of the optimizer's tensors; no weight has such a name
-KEPT = 2  # newest checkpoints, beside the best
+KEPT = 2  # the number of newest checkpoints that are kept, beside the best
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run resumes from. Weights and optimizer are empty if each process reads its own share of the folder."""
+    """A checkpoint to resume from. Weights and optimizer are empty if each process reads its own share."""
 
     weights: dict[str, Tensor]
     optimizer: dict[str, Any]
@@ -66,7 +66,7 @@ def save(
 ) -> Path:
     """Write the checkpoint of a step atomically, then update the links and delete old ones; returns its folder.
 
-    `state` is json; its "best", if present, holds the step of the lowest loss so far and that loss.
+    `state` is json; the entry "best", if present, holds the lowest loss so far and its step.
     Raises OSError or SafetensorError if the disk is full (`is_full`); then no incomplete checkpoint remains.
     """
     final = checkpoints / folder_of(step)
@@ -81,7 +81,7 @@ def save(
 
 
 def amend(folder: Path, **state: Any) -> None:
-    """Change these values in a checkpoint's state.json, atomically, and update the links."""
+    """Set these values in a checkpoint's state.json, atomically, and update the links."""
     write_json(folder / STATE, read_state(folder) | state)
     update_links(folder.parent)
 
@@ -110,7 +110,7 @@ def split_optimizer(optimizer: dict[str, Any]) -> dict[str, Tensor]:
 def update_links(checkpoints: Path) -> None:
     """Make the links lead to the newest and the best checkpoint, and delete old ones.
 
-    Raises UserError if state.json of the newest is damaged, before anything is changed.
+    Raises UserError if the newest state.json is damaged; then nothing has been changed yet.
     """
     kept = {"last": newest(checkpoints), "best": best(checkpoints)}
     for name, folder in kept.items():
@@ -131,7 +131,7 @@ def clean_up(checkpoints: Path) -> None:
 
 
 def set_link(checkpoints: Path, name: str, folder: Path | None) -> None:
-    """Make `checkpoints/<name>` a link to the folder, in one step; None: no link."""
+    """Make `checkpoints/<name>` a link to the folder, in one step; if `folder` is None, remove the link."""
     link, temporary = checkpoints / name, checkpoints / f".{name}"
     if folder is None:
         link.unlink(missing_ok=True)
@@ -159,19 +159,19 @@ def step_of(folder: Path) -> int:
 
 
 def steps(checkpoints: Path) -> list[Path]:
-    """The folders of whole checkpoints, oldest first; without links, and without copies that a person has named."""
+    """The folders of complete checkpoints, oldest first, without links, and without copies under other names."""
     found = [folder for folder in checkpoints.glob(f"{STEP}*") if NAME.fullmatch(folder.name)]
     return sorted((folder for folder in found if folder.is_dir() and not folder.is_symlink()), key=step_of)
 
 
 def newest(checkpoints: Path) -> Path | None:
-    """The folder to resume from; None if the run was stopped before its first checkpoint."""
+    """The folder of the newest checkpoint; None if the run was stopped before its first checkpoint."""
     found = steps(checkpoints)
     return found[-1] if found else None
 
 
 def best(checkpoints: Path) -> Path | None:
-    """The folder of the lowest held-out loss so far, as the newest checkpoint records it; None if there is none."""
+    """The folder of the checkpoint with the lowest held-out loss, by the newest state.json; None if there is none."""
     folder = newest(checkpoints)
     measured = read_state(folder).get("best") if folder is not None else None
     if measured is None or measured["step"] is None:
@@ -183,7 +183,7 @@ def best(checkpoints: Path) -> Path | None:
 def find(run: Path, name: str) -> Path:
     """The folder of a run's checkpoint by name: best, last, or step-00000200.
 
-    Raises UserError if the run has none of that name.
+    Raises UserError if the run has no checkpoint of that name.
     """
     checkpoints = run / "checkpoints"
     folder: Path | None = checkpoints / name
@@ -235,9 +235,9 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def fill(tensors: dict[str, Tensor], folder: Path, *, alone: bool = False) -> None:
-    """Fill tensors from a checkpoint of either layout; a sharded tensor gets its rows.
+    """Fill tensors from a checkpoint of either layout; a sharded tensor gets its own rows.
 
-    All processes call it, or a single one with `alone`.
+    All processes call it together or, with `alone`, a single one.
     """
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load as read_into

@@ -1,7 +1,7 @@
 """Run directories: how one is claimed and found, and how its run.json is read.
 
-Anybody may have written a run directory, so no string of its run.json is resolved or run. This module does not import
-torch, so that the command line starts fast.
+Anybody may have written a run directory, so no string of its run.json is resolved or executed. This module does not
+import torch, so that the command line starts fast.
 Tested by tests/records/test_run.py, test_manifest.py and test_leftovers.py.
 """
 
@@ -35,13 +35,13 @@ def is_date(value: Any) -> bool:
 
 
 def time_of(started: str) -> datetime:
-    """When a run started. A time without a zone gets the zone of this machine."""
+    """The recorded start of a run as a time. A time without a zone gets the local zone."""
     time = datetime.fromisoformat(started)
     return time if time.tzinfo is not None else time.replace(tzinfo=datetime.now().astimezone().tzinfo)
 
 
 MANIFEST, LOCK, METRICS, RESULTS, PAGE = "run.json", ".lock", "metrics.jsonl", "results.json", "report.html"
-# written atomically
+# files that are written atomically
 FILES = (
     *(MANIFEST, METRICS, RESULTS, PAGE, "code.patch", "tokenizer.json", "table.md", "fitted.yaml"),
     *("metrics.csv", "results.csv"),
@@ -57,11 +57,11 @@ def has_words(manifest: Mapping[str, Any], verb: str, overrides: Sequence[str]) 
 
 
 def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequence[str] = ()) -> str:
-    """Hydra's run directory: the resumed run's own, or a new one claimed under `outputs`.
+    """Hydra's run directory: that of the resumed run, or a new one claimed under `outputs`.
 
     A job that Slurm or torchrun starts again, with the same overrides, gets its old directory. Only the first process
-    writes files; the others get a scratch folder here, because Hydra needs one, and if they train, they later get the
-    directory of the first process.
+    writes files. The other processes get a scratch folder here, because Hydra needs one; if they train, they later get
+    the directory of the first process.
     """
     if resume is not None:
         directory = find_run(resume, outputs, verb, done=False)
@@ -87,7 +87,7 @@ def remove_scratch(directory: Path) -> None:
 
 
 def sweep_directory(outputs: str, verb: str) -> str:
-    """Hydra's sweep directory, with a folder for each job, by number.
+    """Hydra's sweep directory, in which each job has a folder with its number.
 
     Raises UserError if a launcher started this process.
     """
@@ -101,7 +101,7 @@ def sweep_directory(outputs: str, verb: str) -> str:
 
 
 def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
-    """Create and return `parent/<date>/<time><suffix>`, with -2, -3, ... if another launch took it this second."""
+    """Create and return `parent/<date>/<time><suffix>`; if the name is taken, -2, -3, ... is added."""
     day, n = parent.absolute() / now.strftime("%Y-%m-%d"), 1
     while True:
         path = day / (now.strftime("%H-%M-%S") + suffix + (f"-{n}" if n > 1 else ""))
@@ -117,9 +117,10 @@ def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
 def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path | None = None) -> Path:
     """The run directory that `reference` means: a path, or `last` for the run under `outputs` that started last.
 
-    last~N means the Nth run before the last. done: return only a finished run; otherwise return a run that can be
-    resumed, and none that measured another run. sweep: the jobs of this sweep are left out, because one of them asks.
-    If a newer run is not finished, a line is printed that names it. Raises UserError if there is no run.
+    last~N means the Nth run before the last. done: whether only finished runs count; if not, runs that measured another
+    run do not count, because they cannot be resumed. sweep: the sweep that asks for the run; its own jobs do not count.
+    If a newer run is passed over because it is not finished, a line that names it is printed. Raises UserError if there
+    is no run.
     """
     named = re.fullmatch(r"last(?:~(\d{1,9}))?", reference)
     if named is None or (os.path.lexists(reference) and reference != "last"):
@@ -162,7 +163,7 @@ def jobs_of_sweep(sweep: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def readable(paths: list[Path]) -> list[tuple[Path, dict[str, Any]]]:
-    """Run directories with their manifests; damaged ones and those of other programs are left out."""
+    """The run directories of these manifests, each with its manifest; damaged and foreign ones are left out."""
     found = []
     for path in paths:
         try:
@@ -173,7 +174,7 @@ def readable(paths: list[Path]) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a run directory; interpolations in it are not resolved. Raises UserError if there is no run."""
+    """The manifest of a run directory, without resolving its interpolations. Raises UserError if there is no run."""
     path = directory / MANIFEST
     try:
         manifest: Any = parse_json(read_text(path))

@@ -65,9 +65,9 @@ def opened(
 ) -> Iterator[Run]:
     """Start a run in its directory, or resume the run that is there, and record how it ends.
 
-    `known` goes into the manifest beside the config, and the manifest is written before the logger starts. If a new run
-    is refused before its first step (UserError), its files are removed; a resumed run is restored as it was. `tell`
-    gets the directory at the end and prints it as the last line on standard output. Raises UserError if the directory
+    The manifest, to which `known` is added, is written before the logger starts. If a run is refused before its first
+    step (UserError), the files of a new run are removed, and a resumed run is restored as it was. At the end, `tell`
+    gets the directory; the default prints it as the last line on standard output. Raises UserError if the directory
     cannot be written, if another process writes there, or if the code of a user's class has changed.
     """
     directory, writes, memory = invocation.directory, rank() == 0, PeakMemory()
@@ -113,12 +113,12 @@ def opened_run(
     known: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = print_result,
 ) -> AbstractContextManager[Run]:
-    """`opened` with the composed config of a verb, and the logger that this config names."""
+    """`opened` for the composed config of a verb, with the logger that this config names."""
     return opened(invocation, config=as_dict(cfg), logger=build_logger(cfg.logger), known=known, tell=tell)
 
 
 def build_logger(node: DictConfig) -> Logger:
-    """The logger that a node describes; for `logger=[wandb,csv]` the node contains one node a logger, by name.
+    """The logger that a node describes; for `logger=[wandb,csv]`, the node contains a node for each logger, by name.
 
     Raises UserError if a node is wrong, or if a logger cannot work on this machine.
     """
@@ -173,8 +173,8 @@ def record_loss(run: Run, invocation: Invocation, status: str) -> None:
 def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None:
     """Write what is known at the start. The manifest is written last, because it makes the directory a run.
 
-    before: the names in the directory of a new run; None for a resumed run, which is cleaned up first. If writing
-    fails, a new run leaves nothing.
+    before: the names in the directory before a new run; None for a resumed run, whose directory is cleaned up first. If
+    writing fails, a new run leaves nothing.
     """
     try:
         if before is not None:
@@ -246,8 +246,8 @@ def as_well_as_possible(what: str) -> Iterator[None]:
 def take_back(run: Run, before: set[str], earlier: str | None) -> None:
     """Restore the directory of a refused run: the files that a new run wrote are removed, and no others.
 
-    before: the names in the directory before the run, which may be the user's files. earlier: the manifest of a resumed
-    run as text, which is restored byte for byte.
+    before: the names in the directory before the run, such as files of the user. earlier: the manifest of a resumed
+    run as text, which is restored byte for byte; None for a new run.
     """
     if not run.writes:
         return
@@ -299,7 +299,7 @@ def now() -> str:
 def locked(directory: Path, *, seconds: float = 0.0) -> Iterator[None]:
     """Let only one process write a run directory; the system frees the lock when its process ends.
 
-    seconds: how long to wait for it.
+    seconds: the longest time to wait for the lock.
     """
     try:
         lock = FileLock(directory / LOCK).acquire(timeout=seconds)

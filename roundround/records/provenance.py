@@ -57,7 +57,7 @@ REBUILT = (
 )  # nodes of a training run from which its model is built again
 REBUILT_OF_MAX_RETRIEVAL = ("model", "normalisers")
 CODE = ("roundround", "conf")
-NEW = [f"{folder}/*{kind}" for folder in CODE for kind in (".py", ".yaml")]  # what git does not know yet
+NEW = [f"{folder}/*{kind}" for folder in CODE for kind in (".py", ".yaml")]  # patterns of files that git may not track
 AS_ALWAYS = [  # `git apply` must take the patch whatever the user's git configuration says
     "--no-ext-diff",
     "--no-textconv",
@@ -82,7 +82,7 @@ def versions() -> dict[str, str]:
 
 
 def git(*args: str) -> bytes | None:
-    """What git prints about the checkout that this code runs from; None if it is no checkout."""
+    """What git prints about the checkout that holds this code; None if the code is not in a checkout."""
     command = ["git", "-C", str(PACKAGE.parent), *args]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
@@ -92,9 +92,9 @@ def git(*args: str) -> bytes | None:
 
 
 def git_state() -> tuple[dict[str, Any] | None, bytes | None]:
-    """The commit, with whether the code has changed since; and if it has, the patch against that commit.
+    """The commit, with whether the code has changed since, and the patch; None for each that does not exist.
 
-    The patch contains the changes, and the new modules and yamls that git does not ignore.
+    The patch contains the changes since the commit, and the new modules and yamls that git does not ignore.
     """
     top, commit = git("rev-parse", "--show-toplevel"), git("rev-parse", "HEAD")
     if top is None or commit is None or PACKAGE.parent != Path(os.fsdecode(top).strip()).resolve():
@@ -109,7 +109,7 @@ def git_state() -> tuple[dict[str, Any] | None, bytes | None]:
 
 
 def sources_of(target: str) -> dict[str, Path]:
-    """The source of a class and of the modules that it imports from the same folder, by path below that folder.
+    """The source files of a class and of the modules that it imports from the same folder, by path below that folder.
 
     Imports of an installed package are followed only inside that package. Only the packages around the class are
     imported to find the files.
@@ -139,7 +139,7 @@ def sources_of(target: str) -> dict[str, Path]:
 
 
 def root_of(top: str) -> Path | None:
-    """The folder that holds the module or package of this name; None if there is none with a source."""
+    """The folder that holds the module or package of this name; None if there is no such module with a source file."""
     try:
         spec = importlib.util.find_spec(top)
     except ValueError:  # for example, for __main__
@@ -152,7 +152,7 @@ def root_of(top: str) -> Path | None:
 
 
 def installed(root: Path) -> bool:
-    """Whether the folder is one into which packages are installed. Its other modules then do not belong to a class."""
+    """Whether packages are installed into this folder. If so, its other packages are no part of a user's class."""
     folders = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
     return root in folders or not {"site-packages", "dist-packages"}.isdisjoint(root.parts)
 
@@ -194,7 +194,8 @@ def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -
 def taken_over(config: dict[str, Any], earlier: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """The foreign classes in `config` that come from `earlier`, the config of the max-retrieval run that is evaluated.
 
-    By node, for `changes`. Classes that `overrides` choose now are left out, because the run has no copy of them.
+    The result is by node, as `changes` takes it. Classes that `overrides` choose now are left out, because the run has
+    no copy of them.
     """
     before, given = foreign_targets(earlier), overridden(overrides)
     return {
@@ -227,7 +228,7 @@ def differs(now: Path | None, copy: Path, kept_hash: str | None) -> bool:
 def is_done(directory: Path, verb: str, overrides: Sequence[str]) -> bool:
     """Whether the directory has a finished run of this verb and these overrides.
 
-    Raises UserError if the code of one of its classes has changed.
+    Raises UserError if the code of one of the run's classes has changed.
     """
     manifest = read_manifest(directory)
     if manifest["status"] != "done" or not has_words(manifest, verb, overrides):
@@ -237,7 +238,7 @@ def is_done(directory: Path, verb: str, overrides: Sequence[str]) -> bool:
 
 
 def refuse_changed(directory: Path, manifest: dict[str, Any]) -> None:
-    """Raises UserError if the code of a class of a run that is to be resumed has changed."""
+    """Raises UserError if a run that is to be resumed has a class whose code has changed."""
     of_numbers = {name: node for name, node in manifest["config"].items() if name != "logger"}
     for line in changes(directory, manifest, of_numbers):
         raise UserError(f"a resumed run must keep its code, but {line}, or start a new run")

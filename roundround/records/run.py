@@ -1,15 +1,19 @@
 """A run directory and what a command leaves in it: manifest, metrics, results.
 
 run.json        the manifest, written at the start and rewritten at the end, always atomically
-metrics.jsonl   one line per logging step, flushed; it is written whatever the logger
+metrics.jsonl   one line per logging step, flushed, whatever the logger
 results.json    the numbers that the run measured: a flat list of records
 
 These fields distinguish the records of different runs; they are the same in `results.json` of every verb:
 
-verb    the verb that measured.  run     the directory of the run that trained the model; null for a pretrained model.
-model, pe, softmax, data, seed  the model and the text; `texts` for a probe, `checkpoint` for the model of a run.
-pe.*, softmax.*                 the numbers of the encoding and of the normaliser, such as pe.p.
-source  "changed" if the code of a user's class differs from the run's copy (see provenance.py).
+verb             the verb that measured
+run              the directory of the run that trained the model; null for a pretrained model
+model, pe, softmax, data, seed   the model and the text
+texts            the package's texts, if a probe read these
+checkpoint       the checkpoint, if another run measures the model of a training run
+pe.*, softmax.*  the numbers of the encoding and of the normaliser, such as pe.p
+source           "changed" if the code of a user's class differs from the run's copy (see provenance.py)
+
 Every other value that the command line of the training run or of this run gave, such as optim.lr, is a field too.
 
 Tested by tests/records/test_run.py and tests/records/test_identity.py.
@@ -36,7 +40,7 @@ from roundround.support.errors import one_line
 from roundround.support.files import write_atomically, write_json, write_records
 from roundround.verbs import keys_of, verb_named
 
-REPLACED = ("pe", "softmax", "data")  # nodes that a verb may put in the place of the training run's
+REPLACED = ("pe", "softmax", "data")  # nodes of the training run that a measuring verb may replace
 NAMES = ("model", "pe", "softmax", "data")
 OF_THE_MODEL = ("pe.", "softmax.", "data.path", "data.name")
 NOT_OF_THE_RESULT = {*keys_of(WHERE), "device", "hydra"}  # other keys of role HOW are in a record if they were typed
@@ -49,7 +53,7 @@ class Run:
         self.directory = directory
         self.manifest = manifest
         self.writes = writes
-        self.loggers: list[Logger] = []  # those that have started
+        self.loggers: list[Logger] = []  # the loggers that have started
         self.has_logged = False
 
     def note(self, **facts: Any) -> None:
@@ -98,7 +102,7 @@ class Run:
 
 
 def named(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values, but a number that is not finite becomes a string such as "nan": json has no such numbers."""
+    """The same values, except that a number that is not finite becomes a string such as "nan", for json has none."""
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in numbers.items()
@@ -116,9 +120,9 @@ def step_of(line: str) -> float:
 class Invocation:
     """How a verb was called: everything that the command line gave, apart from the config.
 
-    directory: the run's directory, already created. overrides: as Hydra parsed them. choices: the option of each config
-    group. sweep: the directory of the sweep to which this run belongs, if any. config_dir: the user's own conf folder.
-    command: the typed command, quoted for a shell. peers: the processes that work on the run together.
+    directory: the run's directory, already created. overrides: the overrides as Hydra parsed them. choices: the option
+    of each config group. sweep: the directory of the sweep to which this run belongs, if any. config_dir: the user's
+    own conf folder. command: the typed command, quoted for a shell. peers: the processes that work on the run together.
     """
 
     verb: str
@@ -137,7 +141,7 @@ class Invocation:
 
     @property
     def resume_line(self) -> str:
-        """The command to type after an interruption; a sweep continues with its own command and its folder."""
+        """The command to type after an interruption, and for a job of a sweep also how to continue the sweep."""
         own = f"resume with: roundround {self.verb} {shlex.quote(f'resume={self.directory}')}"
         return (
             own
@@ -146,11 +150,11 @@ class Invocation:
         )
 
 
-# -- the fields that distinguish its records from those of other runs
+# -- the fields that distinguish a run's records from those of other runs
 
 
 def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """The fields that every record of the run in `directory` gets. Lists become text, as a table groups by fields."""
+    """The fields that every record of the run in `directory` gets. Lists become text, so that a table can group."""
     trains = verb_named(manifest["verb"]).trains
     source: str | None = manifest.get("run") or (str(directory) if trains else None)
     fields = {"verb": manifest["verb"], "run": source}
@@ -175,7 +179,7 @@ def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a run that describes its model itself."""
+    """The fields of a run whose own manifest describes the model."""
     config, choices = manifest["config"], manifest.get("choices", {})
     names = {name: choices[name] for name in NAMES if choices.get(name) is not None}
     seed = {} if "seeds" in config else {"seed": manifest.get("seed")}  # with several seeds, each record has its own
@@ -188,7 +192,7 @@ def source_is(source: Path, trained: dict[str, Any], kept: dict[str, Any]) -> di
 
 
 def of_trained(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
-    """The fields of a run that measures the model of the training run in `source`, perhaps with other nodes."""
+    """The fields of a run that measures the model of the training run in `source`, perhaps with nodes replaced."""
     trained = read_manifest(source)
     own = manifest["config"]
     replaced = {name: own[name] for name in REPLACED if own.get(name) is not None}
@@ -220,7 +224,7 @@ def numbers(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def typed(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The values, and the options of groups, that the command line of a run gave."""
+    """The values, and the options of config groups, that were typed on the command line of a run."""
     keys, values = overridden(manifest["overrides"]), flat(manifest["config"])
     keys = {key for key in keys if not is_below(key, NOT_OF_THE_RESULT)}
     choices = {
@@ -232,7 +236,7 @@ def typed(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_normaliser(manifest: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of the normaliser that a record of max retrieval names, fitted numbers included."""
+    """The numbers of the normaliser that a record of max retrieval names, including fitted numbers."""
     node = manifest["config"].get("normalisers", {}).get(record.get("softmax"))
     if node is None:
         return {}

@@ -1,12 +1,12 @@
-"""Checkpoints of a model with sharded parameters: each process reads its share, and writes it in a thread.
+"""Checkpoints of a model with sharded parameters: each process reads and writes its own share; it writes in a thread.
 
 step-00000200/  shard-00001-model-00001-of-00002.safetensors   the first process's rows of the weights
-                shard-00001-model-00002-of-00002.safetensors   its rows of the optimizer's tensors
-                ...                                            state.json, with the sha256 of each file
+                shard-00001-model-00002-of-00002.safetensors   the first process's rows of the optimizer's tensors
+                ...                                            the same files of the other processes
+                state.json                                     as in checkpoints.py, with the sha256 of each file
 
 torch.distributed.checkpoint writes and reads these files in its format for Hugging Face: the header of each file says
-which rows it holds. So nothing is pickled, and the number of processes may differ between writing and reading.
-The tensors have the names that `checkpoints.py` gives them, so the same reader reads both layouts.
+which rows the file holds. So nothing is pickled, and the number of processes may differ between writing and reading.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Writer(HuggingFaceStorageWriter):
     """torch's writer, which also hashes each file in the process that wrote it; `commit` completes the checkpoint."""
 
     def __init__(self, folder: Path, files: dict[str, int], commit: Callable[[dict[str, str]], None]) -> None:
-        """files: by tensor, the number of its file, 1 or 2. commit: called in the first process with all hashes."""
+        """files: by name of a tensor, the number of its file. commit: a function that gets all hashes, by file name."""
         super().__init__(str(folder), fqn_to_index_mapping=files, save_distributed=True)
         self.folder, self.commit = folder, commit
 
@@ -60,7 +60,7 @@ class Writer(HuggingFaceStorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Called in the first process when all have written."""
+        """Complete the checkpoint; torch calls this in the first process when all have written."""
         self.commit({name: found for written in results if written for name, found in written[0].storage_data.items()})
 
 
@@ -107,7 +107,7 @@ class ShardedSaver:
 
 
 def load_shards_into(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Load the rows of a sharded model from the checkpoint; all processes call it together.
+    """Load this process's rows of a sharded model from the checkpoint; all processes call it together.
 
     Raises UserError, in every process, if a file is damaged or the weights do not fit.
     """
@@ -120,7 +120,7 @@ def load_shards_into(model: nn.Module, checkpoint: Checkpoint) -> None:
 
 
 def load_shards_of_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
-    """Load the rows of a sharded model's optimizer. Call it after `load_shards_into`, which checks the files."""
+    """Load this process's rows of a sharded model's optimizer, after `load_shards_into`, which checks the files."""
     folder = checkpoint.folder
     parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
     tensors: dict[str, Tensor] = {}

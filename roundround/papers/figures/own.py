@@ -65,14 +65,14 @@ from roundround.support.panels import Curve, HeatMap, Panel
 
 # -- RoPE alone
 
-N_DISTANCES = 5001  # from 0
-SHOWN_AT = torch.arange(0, N_DISTANCES, 10)  # of the curves
-WIDTH = 1024  # of the vectors: the best guess, by the shape of Figure 2(a)
+N_DISTANCES = 5001  # the number of distances, from 0
+SHOWN_AT = torch.arange(0, N_DISTANCES, 10)  # the distances at which curves are drawn
+WIDTH = 1024  # the width of the vectors: the best guess, by the shape of Figure 2(a)
 WIDTHS = (256, 512, WIDTH, 2048, 4096)
-READ_OFF = {1000: 0.185, 2000: 0.111, 3000: 0.069, 4000: 0.040, 5000: 0.014}  # of Figure 2(a)
+READ_OFF = {1000: 0.185, 2000: 0.111, 3000: 0.069, 4000: 0.040, 5000: 0.014}  # values in Figure 2(a), by distance
 AROUND = 50  # tokens to either side over which a value is averaged
-# WANDER: root mean square deviation of the curve of this width from its mean over the neighbours. FOLLOWED: how closely
-# the picture's 500 readings follow the unsmoothed curve, so the tolerance of their own deviation.
+# WANDER: root mean square deviation of the curve of width WIDTH from its moving average. FOLLOWED: how closely 500
+# values read off the picture follow the unsmoothed curve, which is the tolerance of WANDER.
 WANDER, FOLLOWED = 0.016, 0.007
 SPACINGS = 100  # draws of positions, and draws behind a band in a picture
 DRAWS = 10 * SPACINGS  # draws of vectors, for the absence of a decay
@@ -97,18 +97,18 @@ def one_pair(distances_N: Tensor, theta: float, n_draws: int) -> Tensor:
 
 
 def fresh(distances_DN: Tensor) -> Tensor:
-    """DRAWS draws of `gaussian`, [D, N]. distances_DN: one row for all draws, or one for each of SPACINGS."""
+    """DRAWS draws of `gaussian`, [D, N]. distances_DN: one row for all draws, or SPACINGS rows, each for some draws."""
     distances_DN = distances_DN.expand(SPACINGS, -1)
     return torch.cat([gaussian(distances_DN, seed) for seed in range(DRAWS // SPACINGS)])
 
 
 def around(f_N: Tensor, distance: int) -> float:
-    """The mean over the distances near this one."""
+    """The mean of a curve over the distances at most AROUND from this one."""
     return float(f_N[max(0, distance - AROUND) : distance + AROUND + 1].mean())
 
 
 def without_decay(what: str, curves_DN: Tensor) -> CheckedNumber:
-    """The mean square must be the same at the far and the near half of ENDS; the change is a share of the near one."""
+    """The change of the mean square from the near to the far half of ENDS, as a share of the near one; it must be 0."""
     near_D, far_D = (half_DN.square().mean(1) for half_DN in curves_DN.chunk(2, 1))
     change_D = (far_D - near_D) / near_D.mean()
     what, error = f"{what}: change of the mean square from near to far", float(half_width(change_D.numpy()))
@@ -116,13 +116,13 @@ def without_decay(what: str, curves_DN: Tensor) -> CheckedNumber:
 
 
 def wander(f_N: Tensor) -> float:
-    """Root mean square of a curve about its mean over the neighbours."""
+    """Root mean square deviation of a curve from its moving average over AROUND distances to either side."""
     n = 2 * AROUND + 1
     return float((f_N[AROUND:-AROUND] - f_N.unfold(0, n, 1).mean(1)).square().mean().sqrt())
 
 
 def band(curves_DN: Tensor) -> list[Curve]:
-    """Curves at the distances SHOWN_AT: the first draw, and the bounds of 95 % of the draws."""
+    """Curves at the distances SHOWN_AT: the first draw, and the bounds of the middle 95 % of the draws."""
     low, high = np.quantile(curves_DN.numpy(), [0.025, 0.975], axis=0)
     return [
         Curve("one draw", SHOWN_AT, curves_DN[0]),
@@ -149,7 +149,7 @@ def previous_token(run: RunVerb) -> Finding:
 
 
 def decay(run: RunVerb) -> Finding:
-    """Figure 2: the logit of aligned vectors decays with the distance, that of Gaussian ones does not."""
+    """Figure 2: the logit of aligned vectors decays with distance; the logit of Gaussian vectors does not."""
     curves = {width: aligned(torch.arange(N_DISTANCES + AROUND), frequencies(width)) for width in WIDTHS}
     best = curves[WIDTH]
     comparisons = [
@@ -185,7 +185,7 @@ def decay(run: RunVerb) -> Finding:
 
 
 def random_positions(run: RunVerb) -> Finding:
-    """Figure 8: over randomly spaced positions aligned vectors decay faster, Gaussian ones as little as before."""
+    """Figure 8: at randomly spaced positions, aligned vectors decay faster; Gaussian vectors still do not decay."""
     curve_N = aligned(torch.arange(LONGEST[-1]), frequencies(WIDTH))
     spaced = {most: torch.stack([spacing(most, seed) for seed in range(SPACINGS)]) for most in LONGEST}
     curves = {"RoPE": curve_N[None, :N_DISTANCES]} | {f"L = {n:,}": curve_N[d_DN] for n, d_DN in spaced.items()}
@@ -212,7 +212,7 @@ def random_positions(run: RunVerb) -> Finding:
 
 
 def one_query_one_key(run: RunVerb) -> Finding:
-    """Figure 9: one Gaussian query and one Gaussian key, moved apart, do not decay either."""
+    """Figure 9: the logit of one Gaussian query and one Gaussian key does not decay with distance either."""
     comparisons: list[CheckedNumber] = []
     panels: dict[str, HeatMap | Panel] = {}
     spreads = []
@@ -231,7 +231,7 @@ def one_query_one_key(run: RunVerb) -> Finding:
 
 
 def spacing(most: int, seed: int) -> Tensor:
-    """Distances from the last of 5,001 positions drawn below `most` to those before it, nearest first: [N]."""
+    """Distances from the last of 5,001 random positions below `most` to each of them, nearest first: [N]."""
     drawn_N = drawn_positions(seed, 0, most, N_DISTANCES)
     return drawn_N[-1] - drawn_N.flip(0)
 
@@ -242,8 +242,7 @@ def spacing(most: int, seed: int) -> Tensor:
 def statements(run: RunVerb, claims: Mapping[str, str], remark: str = "", drawn: bool = False) -> Finding:
     """A figure that shows statements, not measurements: it is judged by every number of these statements.
 
-    claims: by the name of a statement, what it says in the figure. drawn: whether the paper has a sketch or a listing,
-    made again of the same formula.
+    claims: the names of the statements, each with its meaning in the figure. drawn: as in `Finding`.
     """
     found = {name: checks_of(name)[0]() for name in claims}
     parts = [
@@ -259,8 +258,9 @@ def statements(run: RunVerb, claims: Mapping[str, str], remark: str = "", drawn:
 
 MEASURE = ("max-retrieval", "evaluate=[softmax,adaptive_temperature]")
 COMMAND = "roundround maxkey --temp adaptive"
-DRAWN = (16, 256, 4096)  # items, of the heat maps that are drawn
-START, SHAPE_AT = 0.849, {1.0: 1.27, 1.5: 1.85, 2.0: 2.10, 2.5: 2.20, 3.0: 2.25}  # of the published polynomial
+DRAWN = (16, 256, 4096)  # the numbers of items whose heat maps are drawn
+# the published polynomial: the entropy from which beta exceeds 1, and beta by entropy in nats
+START, SHAPE_AT = 0.849, {1.0: 1.27, 1.5: 1.85, 2.0: 2.10, 2.5: 2.20, 3.0: 2.25}
 
 ABOUT_FIT = (
     "The coefficients depend on the models: another way of training gives others. The margin is 0.15 nats for an "
@@ -272,7 +272,7 @@ ABOUT_FIT = (
 
 
 def table(directory: Path, softmax: str) -> dict[int, NDArray[np.float64]]:
-    """Accuracy in per cent by items, one value a seed: [S]."""
+    """Accuracy in per cent by number of items, with one value for each seed: [S]."""
     found: dict[int, list[float]] = {}
     for record in json.loads((directory / "results.json").read_text(encoding="utf-8")):
         if record["metric"] == "accuracy" and record["softmax"] == softmax:
@@ -309,7 +309,7 @@ def accuracy(run: RunVerb) -> Finding:
 
 
 def compare_size(n: int, plain_S: NDArray[np.float64], gain_S: NDArray[np.float64]) -> list[CheckedNumber]:
-    """Accuracy of the plain softmax, gain of the adaptive temperature and its p, in per cent."""
+    """The plain softmax's accuracy and the adaptive temperature's gain at n items, in per cent, and the gain's p."""
     published, adaptive = max_retrieval.PAPER[n]
     published_gain, p = adaptive - published, max_retrieval.P.get(n)
     items = f"{n:,} items{' (second-hand)' if n in max_retrieval.SECOND_HAND else ''}"
@@ -337,7 +337,7 @@ def heat_maps(run: RunVerb, softmax: str) -> Finding:
         at_most("mean weight on the largest of 16,384 items", dispersed, 0.25, other_error),
     ]
     if softmax != "softmax":
-        for n in (64, 128, 256, 512, 1024, 2048):  # beyond, most rows are past the polynomial's range
+        for n in (64, 128, 256, 512, 1024, 2048):  # with more items, most entropies exceed the polynomial's range
             gain = on_largest[n] - weights[f"softmax.{n}"][:, -1]
             what, error = f"gain over the plain softmax, {n:,} items", float(half_width(gain))
             comparisons.append(at_least(what, float(gain.mean()), 0.0, error))
@@ -365,7 +365,7 @@ def fit_of_beta(run: RunVerb) -> Finding:
         """Half the interval of a number over the fits of all seeds; infinite if a seed had too few points for a fit."""
         return float(half_width(np.array(numbers))) if by_seed else math.inf
 
-    unseen: list[CheckedNumber] = []  # accuracy at the sizes that were not fitted on; of the worst and best head, too
+    unseen: list[CheckedNumber] = []  # accuracy at sizes beside those of the fit: mean, worst and best head
     for softmax in ("fitted", "adaptive_temperature", "softmax"):
         values = [values_S for n, values_S in table(directory, softmax).items() if n not in fit["sizes"]]
         if values:
@@ -421,7 +421,7 @@ def begins(coefficients: Sequence[float]) -> float:
 BASELINE = "rope"
 SEEDS = (1, 2, 3, 4, 5)
 LENGTHS = (256, 512, 1024, 2048)  # the first is that of training
-MARGIN = 0.005  # nats: by how much 0.75-RoPE is better than RoPE in the paper, on Wikipedia
+MARGIN = 0.005  # nats by which 0.75-RoPE is better than RoPE in the paper, on Wikipedia
 
 # option of `pe`: (the paper's name, validation perplexity on Wikipedia, on FLAN v2)
 # Barbero et al. 2024, arXiv:2410.06205v3, table 2: Gemma 2B from scratch, one run each, context 8,192
@@ -447,7 +447,7 @@ CONTROLS = (
 
 
 class Difference(NamedTuple):
-    """Mean over seeds of one loss minus another, in nats per token, and its 95 % t interval, NaN with one seed."""
+    """The mean over seeds of one loss minus another, in nats per token, and its 95 % t interval (NaN with one seed)."""
 
     nats: float
     low: float
@@ -457,8 +457,8 @@ class Difference(NamedTuple):
 def sweep_of(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """The held-out perplexities in records of evaluations: a row for each seed, a column for each (length, encoding).
 
-    Seeds that lack a column are left out. Raises ValueError if a seed has two values in a column, as with runs on two
-    corpora.
+    Seeds that lack a column are left out. Raises ValueError if a seed has two values in a column, for example from runs
+    on two corpora.
     """
     found = [r for r in records if r["metric"] == "perplexity" and r["verb"] == "eval"]
     frame = pd.DataFrame(found)[["seed", "length", "pe", "value"]].astype({"seed": int, "length": int, "value": float})
@@ -466,20 +466,20 @@ def sweep_of(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def difference(sweep: pd.DataFrame, encoding: str, baseline: str, length: int) -> Difference:
-    """Loss of an encoding minus the baseline's at a context length, paired by seed: Student's t with S - 1 degrees."""
+    """An encoding's loss minus the baseline's at a context length, paired by seed; t has S - 1 degrees of freedom."""
     nats_S = (np.log(sweep[length, encoding]) - np.log(sweep[length, baseline])).to_numpy()
     mean, half = float(nats_S.mean()), float(half_width(nats_S))
     return Difference(mean, mean - half, mean + half)
 
 
 def paper_difference(encoding: str, baseline: str) -> tuple[float, float]:
-    """The difference in the paper, on Wikipedia and on FLAN v2, each of single runs."""
+    """The published difference in loss on Wikipedia, and that on FLAN v2; each is between two single runs."""
     (_, wiki, flan), (_, wiki_baseline, flan_baseline) = PAPER[encoding], PAPER[baseline]
     return math.log(wiki / wiki_baseline), math.log(flan / flan_baseline)
 
 
 def perplexities(run: RunVerb) -> Finding:
-    """Trains and evaluates every encoding from every seed; compares loss with RoPE's, seed by seed."""
+    """Table 2: train and evaluate every encoding with every seed, and compare its loss with RoPE's, seed by seed."""
     records: list[dict[str, Any]] = []
     for seed in SEEDS:
         for pe in PAPER:
@@ -502,7 +502,7 @@ def perplexities(run: RunVerb) -> Finding:
 
 
 def compare_encodings(sweep: pd.DataFrame) -> list[CheckedNumber]:
-    """Judge every difference from RoPE at the context of training, with its interval, by the paper's.
+    """Judge every difference from RoPE at the training context, with its interval, by the published difference.
 
     Differences at longer contexts, or between two other encodings, are only shown.
     """

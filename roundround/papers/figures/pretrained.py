@@ -1,15 +1,15 @@
 """Figures and tables of pretrained models: one table, `FIGURES`, and a function for each quantity that it names.
 
-Each function runs a probe, reads its run directory, and compares. What the papers leave open:
+Each function runs a probe, reads its run directory, and compares its numbers with the published ones. What the papers
+leave open:
 
 - The cells of published heat maps were read off the pictures. arXiv:2410.06205 does not give its texts, nor whether
   their first tokens count, and it shows 27 of the 28 layers of Gemma 7B. The first layer is among them: its heads in
   Figure 4 average to the first column of Figure 3 (correlation 0.99). So the reading that fits best is used, and
   tolerances are as large as the differences between the paper's maps of different texts.
-- That paper counts heads from 1, and its layer "1" is the first: norms of repeated tokens are equal in its pictures. It
-  does not print its prompt. So patterns are compared as the paper words them, and norms by their means over tokens.
-  Only the first token, which sees only itself, is compared number by number. In another model, the head with most of
-  the pattern is used.
+- That paper counts heads from 1. Its layer "1" is the first, because norms of repeated tokens are equal in its
+  pictures. It does not print its prompt. So patterns are compared as the paper words them, and norms by their means
+  over tokens. Only the first token, which sees only itself, is compared number by number.
 
 Shapes: L layers, H heads, G key heads, T tokens, P pairs, N columns (layers or heads). Smaller layers are padded with
 NaN.
@@ -65,19 +65,19 @@ class Probed:
     arrays: dict[str, Tensor]
 
     def by_layer(self, name: str) -> Array:
-        """An array of norms [L, H or G, P], such as `query_norm`, as the paper draws it: the mean of heads, [P, L]."""
+        """The mean over heads of norms [L, H or G, P], such as `query_norm`, as the paper draws it: [P, L]."""
         return mean(numbers(self.arrays[name]), axis=1).T
 
     def of_layer(self, name: str, layer: int) -> Array:
-        """The same of one layer, by head: [P, H or G]."""
+        """The norms of an array at one layer, by head: [P, H or G]."""
         return numbers(trimmed(self.arrays[name][layer])).T
 
     def share(self, label: str) -> Array:
-        """Share of each head's weight at one of PLACES: [L, H]."""
+        """The share of each head's weight that goes to `label`, one of PLACES: [L, H]."""
         return numbers(self.arrays["places"])[..., PLACES.index(label)]
 
     def prompt(self) -> PromptRecord:
-        """The prompt, token by token."""
+        """The prompt that the probe recorded, token by token."""
         path = self.directory / "prompt.safetensors"
         with safe_open(path, framework="pt") as file:
             words = json.loads(file.metadata()["words"])
@@ -90,7 +90,7 @@ class Probed:
 
 
 def probed(run: RunVerb, subject: Subject, texts: str = "shakespeare") -> Probed:
-    """The probe of a model on texts of the package, which records the default prompt too."""
+    """Probe a model on texts of the package; the probe records the default prompt too."""
     directory = run("probe", *subject.overrides, f"texts={texts}")
     return Probed(directory, load_file(directory / "probe.safetensors"))
 
@@ -117,31 +117,31 @@ def mean(x: Array, axis: int) -> Array:
 
 
 def columns(map_PN: Array) -> list[Array]:
-    """The columns of a map that are not only NaN, each without its NaN."""
+    """The columns of a map that are not only NaN, each without its NaN cells."""
     return [column[np.isfinite(column)] for column in map_PN.T if np.isfinite(column).any()]
 
 
 def slowest_share(map_PN: Array) -> Array:
-    """Share of the squared norm in the slowest quarter of the pairs, of every column: [N]."""
+    """The share of every column's squared norm that lies in the slowest quarter of the pairs: [N]."""
     return np.array([(c[len(c) - round(len(c) / 4) :] ** 2).sum() / (c**2).sum() for c in columns(map_PN)])
 
 
 def fastest_mean(map_PN: Array) -> Array:
-    """Mean norm of the fastest sixteenth of the pairs, at least one, of every column: [N]."""
+    """The mean norm of every column over the fastest sixteenth of the pairs, but at least over one pair: [N]."""
     return np.array([column[: max(1, len(column) // 16)].mean() for column in columns(map_PN)])
 
 
 # -- maps beside maps
 
-# Figure 19 (Italian, Chinese, code, sums) differs from Figure 3(a) (English) by up to 0.31 in these means and 0.13 in
-# the share of the slowest quarter. They correlate with 0.925 to 0.954, but at most 0.59 if one is moved by a layer.
+# Figure 19 (Italian, Chinese, code, sums) differs from Figure 3(a) (English) by up to 0.31 in mean norms and 0.13 in
+# the share of the slowest quarter. They correlate by 0.925 to 0.954, but by at most 0.59 if one is shifted by a layer.
 NORM_TOLERANCE = 0.35  # of the published mean norm
 
 
 def best_fit(candidates: Mapping[str, Array], published: Array) -> tuple[str, Array, str]:
-    """The name of the map that correlates best with the published one, the map, and a note on the choice.
+    """The name of the map that correlates best with the published one, that map, and a note on the choice.
 
-    A map with one column more than the published one is tried with each column left out.
+    If a map has one column more than the published one, it is tried without each of its columns in turn.
     """
     cut = {}
     for name, ours in candidates.items():
@@ -160,7 +160,7 @@ def correlation(ours: Array, published: Array) -> float:
 
 
 def compare_maps(what: str, ours: Array, published: Array) -> list[CheckedNumber]:
-    """Compare means along the frequencies and the share of the slowest quarter; if the sizes agree, the cells, too."""
+    """Compare mean norms in bins of frequencies, the share of the slowest quarter, and, if sizes agree, the cells."""
     n_bins = min(16, *(len(column) for column in columns(ours)))  # of the frequencies, from the fastest
     means = [  # over all columns, in bins of neighbouring pairs, from the fastest
         mean(np.array([[part.mean() for part in np.array_split(c, n_bins)] for c in columns(x)]), 0)
@@ -179,9 +179,9 @@ def compare_maps(what: str, ours: Array, published: Array) -> list[CheckedNumber
 
 
 def compare_strongest(what: str, ours_P: Array, published_P: Array) -> list[CheckedNumber]:
-    """The strongest pair of a head, counted from 1 as in the paper, and its norm."""
+    """Compare the strongest pair of a head, counted from 1 as in the paper, and the norm of this pair."""
     pair, most = int(ours_P.argmax()), float(published_P.max())
-    strongest = np.flatnonzero(published_P >= 0.8 * most)  # such as 1, 126, 113, 128 in one head
+    strongest = np.flatnonzero(published_P >= 0.8 * most)  # nearly equal pairs, such as 1, 126, 113, 128 in one head
     nearest = int(strongest[np.abs(strongest - pair).argmin()])
     return [
         # the reading of a picture may be wrong by one pair
@@ -193,7 +193,7 @@ def compare_strongest(what: str, ours_P: Array, published_P: Array) -> list[Chec
 def side_by_side(
     what: str, ours: Array, published: Array, columns_are: str, *, titles: tuple[str, str] = ("ours", "published")
 ) -> dict[str, HeatMap]:
-    """Both maps; if they have the same size, with the same colour scale."""
+    """The two maps as panels; if they have the same size, they share the colour scale."""
     most = float(max(ours.max(), published.max())) if ours.shape == published.shape else None
     return {
         f"{what}, {title}": HeatMap(values, columns_are, "pair, from the fastest", most, label="mean norm")
@@ -209,10 +209,10 @@ GROUP_SIZE = 4  # query heads of Llama 3.1 8B that share a key head
 
 
 def norms_by_layer(run: RunVerb, subject: Subject, maps: Mapping[str, str], by_text: bool = False) -> Finding:
-    """Norms by layer beside the published ones; for the paper's own model, the reading that fits best.
+    """Compare norms by layer with the published maps; for the paper's own model, the reading that fits best is used.
 
-    maps: the published map of each kind of vector; with by_text, of the queries on each text. Then the maps of any two
-    texts must be similar, too.
+    maps: the names of the published maps by kind of vector (query, key, value). With `by_text`, they are maps of
+    queries, by text; then the maps of any two texts must also be similar.
     """
     seen = {texts: probed(run, subject, texts) for texts in (maps if by_text else ["shakespeare"])}
     comparisons: list[CheckedNumber] = []
@@ -267,7 +267,10 @@ def first_layer_norms(run: RunVerb, subject: Subject) -> Finding:
 def compare_heads(
     what: str, map_PH: Array, published: Array, labels: Sequence[str], fast: Sequence[int]
 ) -> list[CheckedNumber]:
-    """Compare the strongest pair of each head, and at the fast end the weakest fast head with all other heads."""
+    """Compare each head's strongest pair with the published one.
+
+    At the fast end, the least norm of the `fast` heads must also exceed the largest norm of the other heads.
+    """
     found = [c for i, label in enumerate(labels) for c in compare_strongest(label, map_PH[:, i], published[:, i])]
     fast_H = fastest_mean(map_PH)
     ratio = float(fast_H[list(fast)].min() / np.delete(fast_H, list(fast)).max())
@@ -307,14 +310,15 @@ def last_layer_group(run: RunVerb, subject: Subject) -> Finding:
 # -- single heads on one short prompt, token by token
 
 NO_PROMPT = "The paper does not print its prompt; ours is another one with three apostrophes."
-OTHER_WORDS = 1.5  # tolerance of a logit: with three words behind the apostrophe, the cells of Figure 12 lie within 0.7
+OTHER_WORDS = 1.5  # tolerance of a logit for other words: between three words, the cells of Figure 12 differ by 0.7
 
 
 class NamedHead(NamedTuple):
-    """A head of Gemma 7B.
+    """A head of Gemma 7B that the paper names.
 
-    layers: from 0; two if the paper's label can mean either. pattern: `diagonal`, `previous`, `semantic` or
-    `apostrophe`. queries, keys: the published norms [P, T] of a prompt that is not printed.
+    label: the paper's name of the head, with numbers from 1. layers: the layer's index from 0; two indices if the label
+    can mean either. head: the head's index from 0. pattern: `diagonal`, `previous`, `semantic` or `apostrophe`.
+    queries, keys: the names of the published maps of norms [P, T] on the paper's prompt.
     """
 
     label: str
@@ -333,11 +337,11 @@ SEMANTIC = NamedHead("layer 1, head 13", (0,), 12, "semantic", "Fig18a_L1H13_que
 
 
 class Found(NamedTuple):
-    """A head of the model at hand, on the prompt.
+    """The head of the probed model that is compared with a NamedHead, and its numbers on the prompt.
 
-    title: which head, and why it was chosen. words: its pattern, with the shares of its weight. remark: how the paper's
-    label was read, if it can mean two layers. shares: the judged shares of its weight. arrays: query_norms and
-    key_norms [T, P], weights and logits [T, T].
+    title: the head's name and why it was chosen, as text. words: the head's pattern and shares of weight, as text.
+    remark: the reading of the paper's label, if the label can mean two layers; else "". shares: the shares of the
+    head's weight that are judged. arrays: query_norms and key_norms [T, P], weights and logits [T, T].
     """
 
     layer: int
@@ -355,9 +359,9 @@ class Found(NamedTuple):
 
 
 def find(named: NamedHead, seen: Probed, subject: Subject) -> Found:
-    """The head that the paper names; in another model, the head that has most of the same pattern."""
+    """The head that the paper names or, in another model, the head that has most of the same pattern."""
     prompt, remark, pattern = seen.prompt(), "", named.pattern
-    if pattern == "apostrophe":  # the weight of the rows behind it on it, times that of other rows on the first token
+    if pattern == "apostrophe":  # the product of the two weights of this pattern (`compare_pattern`)
         behind, others = apostrophe_rows(prompt.words)
         scores_LH = np.full(seen.arrays["places"].shape[:2], np.nan)
         for layer, record in prompt.layers.items():
@@ -369,7 +373,7 @@ def find(named: NamedHead, seen: Probed, subject: Subject) -> Found:
     if subject.is_the_papers:
         head, why = named.head, "the paper's"
         scores = {layer: float(scores_LH[layer, head]) for layer in named.layers}
-        layer = max(scores, key=lambda layer: scores[layer])  # if the label can mean two
+        layer = max(scores, key=lambda layer: scores[layer])  # the label may mean two layers
         if len(scores) > 1:
             shares = " and ".join(f"{score:.2f} at {layer}" for layer, score in scores.items())
             remark = f"The label's layer fits best if read as index {layer}, counted from 0: {pattern} {shares}. "
@@ -395,7 +399,7 @@ def find(named: NamedHead, seen: Probed, subject: Subject) -> Found:
 
 
 def apostrophe_rows(words: list[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The rows behind an apostrophe, and all other rows except the first.
+    """The rows directly behind an apostrophe, and all other rows except the first.
 
     Raises UserError if no token of the prompt is an apostrophe alone.
     """
@@ -459,7 +463,7 @@ def token_norms(run: RunVerb, subject: Subject, named: NamedHead) -> Finding:
 
 
 def apostrophe_logits(run: RunVerb, subject: Subject) -> Finding:
-    """Figure 12: the first token by default, an apostrophe from the row behind it."""
+    """Figure 12: in one head, rows behind an apostrophe attend to the apostrophe, and others to the first token."""
     found = find(APOSTROPHE, probed(run, subject), subject)
     logits, published = found.arrays["logits"], heat_map("Fig12_L1H10_logits")
     behind, others = apostrophe_rows(found.prompt.words)  # nanmean: a window hides some tokens
@@ -491,8 +495,8 @@ def apostrophe_logits(run: RunVerb, subject: Subject) -> Finding:
 SPREADS = {"smallest": 2.28, "largest": 14.78, "mean": 5.69, "standard deviation": 2.05}
 
 
-# a head; for each token the bound of Cauchy and Schwarz on its logits, its logit on the token itself, and its logit on
-# the token before, which the first token does not have
+# by table: the head; for each token, the bound of Cauchy and Schwarz on its logits, its logit on the token itself, and
+# its logit on the token before, which the first token does not have
 ALIGNMENTS: dict[str, tuple[NamedHead, dict[str, tuple[float, ...]]]] = {
     "rope.table3": (
         DIAGONAL,
@@ -525,7 +529,7 @@ def alignment(run: RunVerb, subject: Subject, name: str) -> Finding:
     """Tables 3 to 5: how near a head's logits come to their bound, on the token itself and on the token before."""
     named, published = ALIGNMENTS[name]
     found = find(named, probed(run, subject), subject)
-    rows = {  # NaN where the table has no column
+    rows = {  # only the tokens that the table has; NaN where a token has no value
         name: np.array([np.nan if value is None else value for value in values[: len(published["bound"])]])
         for name, values in found.prompt.alignment(found.layer, found.head).items()
     }
@@ -561,13 +565,13 @@ def alignment(run: RunVerb, subject: Subject, name: str) -> Finding:
 
 
 def shares_of_bound(published: dict[str, tuple[float, ...]]) -> tuple[Array, Array]:
-    """The published logits divided by the bound: on the token itself; from the second token on, on the token before."""
+    """The published logits on the token itself, and on the token before (from the second token on), over the bound."""
     bound = np.array(published["bound"])
     return np.array(published["diagonal"]) / bound, (np.array(published["previous"]) / bound)[1:]
 
 
 def of_means(what: str, ours_T: Array, published_T: Array) -> CheckedNumber:
-    """Compare means over tokens. The paper has other tokens, so each mean has the standard error of its own tokens."""
+    """Compare means over tokens. The paper has other tokens, so each mean has a standard error over its own tokens."""
     ours_T = ours_T[np.isfinite(ours_T)]
     means, errors = zip(*((x.mean(), x.std(ddof=1) / np.sqrt(len(x))) for x in (ours_T, published_T)), strict=True)
     error = welch_width(float(errors[0]), len(ours_T), float(errors[1]), len(published_T))
@@ -576,7 +580,7 @@ def of_means(what: str, ours_T: Array, published_T: Array) -> CheckedNumber:
 
 
 def entropy_of_lists(run: RunVerb, subject: Subject) -> Finding:
-    """Entropy of the first layer's heads at the end of a question about the largest of a growing list of numbers."""
+    """The first layer's entropy at the end of a question about the largest number of a list, by the list's length."""
     directory = run("probe", *subject.overrides, "prompt=maximum")
     by_head: dict[int, dict[int, float]] = defaultdict(dict)
     for record in json.loads((directory / "results.json").read_text(encoding="utf-8")):
@@ -595,7 +599,7 @@ def entropy_of_lists(run: RunVerb, subject: Subject) -> Finding:
 
 
 def logit_spreads(run: RunVerb, subject: Subject) -> Finding:
-    """The table of delta, the largest less the smallest logit of a row, over all heads and layers, on source code."""
+    """The table of delta, a row's largest minus its smallest logit, over all heads and layers, on source code."""
     spread_LH = numbers(probed(run, subject, "code").arrays["logit_spread"])
     spreads = np.sort(spread_LH[np.isfinite(spread_LH)])
     n, n_heads, mean, deviation = len(spreads), 18 * 8, SPREADS["mean"], SPREADS["standard deviation"]
@@ -640,7 +644,7 @@ def of_model(
     measure: Callable[[RunVerb, Subject], Finding],
     texts: str = "texts=shakespeare",
 ) -> Figure:
-    """A row of the table. texts: what the probe reads."""
+    """An entry of FIGURES. texts: the word of the command that chooses what the probe reads."""
     command = f"roundround probe model={model} {texts}"
     return Figure(shows=shows, published=published, command=command, model=model, measure=measure)
 

@@ -1,18 +1,17 @@
-"""Max retrieval: its sets, its model and training, and the measurements of trained models.
+"""Max retrieval: the sets, the model and its training, and the measurements of trained models.
 
-Each set is a pure function of a seed, and of the step or of the set's number. An item is a priority from U(0, 1) and a
-class; the answer to a set is the class of the item of the largest priority. The query is a number from U(0, 1) without
-information. Velickovic et al. 2024, arXiv:2410.01104, appendix A.
+Each set is a pure function of a seed and a number: the number of the training step, or that of the set. An item is a
+priority from U(0, 1) and a class; the answer to a set is the class of the item of the largest priority. The query is a
+number from U(0, 1) without information. Velickovic et al. 2024, arXiv:2410.01104, appendix A.
 
-The model is two encoders, one attention head with one query for each set, and an output network. All seeds are one
-module: every parameter has a leading axis for the seed, and the seeds never interact. One optimizer trains them,
-because Adam works element by element. With several processes, each one trains and measures some of the seeds. They
-exchange only what is recorded; a checkpoint holds all seeds. Every tensor of the training state, such as weights and
-moments of Adam, has the seeds as its first axis; scalars, such as the count of steps, are the same for all.
+The model is two encoders, one attention head with one query for each set, and an output network. One module holds the
+models of all seeds: every parameter has a leading axis for the seed, and the seeds never interact. One optimizer trains
+them, because Adam works element by element. With several processes, each one trains and measures some of the seeds.
+They exchange only what is recorded; a checkpoint holds all seeds. Every tensor of the training state, such as weights
+and moments of Adam, has the seeds as its first axis; scalars, such as the count of steps, are the same for all.
 
 Trained models are measured at every size with every normaliser. Two more numbers describe each head: the slope of its
-logits in the priority, and the spread of its classes. A head that is built with SLOPE and SPREAD, without training, has
-the paper's accuracies; a trained head also loses accuracy in the layers that read its answer.
+logits against the priority, and the spread of its logits over the classes.
 
 Shapes: S seeds, B sets, N items, D width, K classes, M normalisers.
 
@@ -44,8 +43,8 @@ from roundround.support.errors import UserError
 # -- sets
 
 TRAINING, SIZES, TEST, FITTING, SIZES_OF_SETS = range(5)  # streams of random numbers
-STEPS_AT_ONCE = 64  # the random numbers of so many steps are drawn together, which is faster
-ITEMS_AT_ONCE = 2**14  # in a block of an evaluation: with 128 channels 8 MiB of float32
+STEPS_AT_ONCE = 64  # the number of steps whose random numbers are drawn together, which is faster
+ITEMS_AT_ONCE = 2**14  # the number of items in a block of an evaluation: 8 MiB of float32 with 128 channels
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,8 @@ class Sets:
 class TrainingSets:
     """The batch of each step; a seed gets the same sets whether it trains alone or among others.
 
-    All sets of a step have one size, uniform in n_min..n_max. It is the same for all seeds, which share nothing else.
-    With `size_of_each_set` each set draws its own size.
+    All sets of a step have one size, uniform in n_min..n_max. The size is the same for all seeds, which share nothing
+    else. With `size_of_each_set`, each set draws its own size.
     """
 
     def __init__(
@@ -157,7 +156,7 @@ MOST_CLASSES = 256  # a class is one byte
 
 
 class StackedLinear(nn.Module):
-    """`n_seeds` linear layers side by side: x_SBI -> x_SBO. rounds: whether it rounds its factors to bfloat16."""
+    """`n_seeds` linear layers side by side: x_SBI -> x_SBO. rounds: whether x and weights are rounded to bfloat16."""
 
     rounds = False
 
@@ -185,11 +184,11 @@ class MaxRetrieval(nn.Module):
     Velickovic et al. 2024, arXiv:2410.01104, appendix A, equations 9 to 14. psi_x, psi_q and phi have one hidden layer
     with GELU; x_i is the priority and the one-hot class.
 
-    What the paper leaves open: `scaled_logits` divides the logits by sqrt(width); `tanh_gelu` is JAX's default GELU
-    instead of the exact one; `haiku_init` and `uniform_init` are the initialisations of Haiku and of torch.nn.Linear
-    instead of Flax's, a truncated normal of standard deviation 1 / sqrt(fan in) with zero biases; `bfloat16_products`
-    rounds the factors of matrix products to bfloat16 and leaves all else in float32, gradients included: what JAX does
-    on a TPU where no precision is asked for. A seed's weights are a function of the seed alone.
+    Options decide what the paper leaves open. `scaled_logits` divides the logits by sqrt(width). `tanh_gelu` takes
+    JAX's default GELU instead of the exact one. The usual initialisation is Flax's: a truncated normal of standard
+    deviation 1 / sqrt(fan in), and zero biases. `haiku_init` takes Haiku's instead, and `uniform_init` that of
+    torch.nn.Linear. `bfloat16_products` rounds the factors of matrix products to bfloat16 and keeps all else, gradients
+    included, in float32, as JAX does by default on a TPU. A seed's weights are a function of the seed alone.
     """
 
     def __init__(
@@ -252,7 +251,7 @@ class MaxRetrieval(nn.Module):
         return self.item_in.weight.device
 
     def only(self, place: int) -> MaxRetrieval:
-        """A copy with one of the seeds alone."""
+        """A copy of the model that has only the seed at index `place`."""
         alone = copy.deepcopy(self)
         for parameter in alone.parameters():
             parameter.data = parameter.data[place : place + 1].clone()
@@ -282,7 +281,7 @@ class MaxRetrieval(nn.Module):
         return e_SB1N[:, :, 0], self.factor(self.each(self.to_value, h_SBND))
 
     def each(self, layer: StackedLinear, x_SBNI: Tensor) -> Tensor:
-        """The layer on every item."""
+        """The layer's output for every item."""
         s, b, n, _ = x_SBNI.shape
         return layer(x_SBNI.reshape(s, b * n, -1)).view(s, b, n, -1)  # type: ignore[no-any-return]
 
@@ -312,13 +311,13 @@ class MaxRetrieval(nn.Module):
         return self.answer_from(mean_SBD, total_SB)
 
     def encoder_operands(self, sets: Sets) -> tuple[Tensor, Tensor]:
-        """Items [S, B, N, K + 1] and the first layer's weight, with its bias added to the rows of the one-hot class."""
+        """Items [S, B, N, K + 1] and the first layer's weight, to whose rows of one-hot classes the bias is added."""
         one_hot = F.one_hot(sets.classes_SBN, self.n_classes).to(sets.priorities_SBN.dtype)
         of_classes = F.pad(self.item_in.bias.expand(-1, self.n_classes, -1), (0, 0, 1, 0))
         return torch.cat([sets.priorities_SBN[..., None], one_hot], -1), self.item_in.weight + of_classes
 
     def queries_of_hidden(self, sets: Sets) -> tuple[Tensor, Tensor]:
-        """Queries [S, B, D] whose products with the hidden items are the logits, up to a constant [S, B, 1].
+        """Queries [S, B, D] and constants [S, B, 1]: a logit is a query's product with a hidden item, plus a constant.
 
         e_i = (Q g) . (K (W a_i + b) + c) = (W^T K^T Q g) . a_i + (K^T Q g) . b + (Q g) . c
         """
@@ -365,7 +364,7 @@ class AttendOnce(torch.autograd.Function):
     a_i = gelu(x_i W), e_i = q . a_i + constant, alpha = weights(e)
 
     Returns sum_i alpha_i a_i [S, B, D] and sum_i alpha_i [S, B]. Autograd would need more passes over [S, B, N, D],
-    which take a fifth of a step's time. `weights` holds no parameters.
+    which take a fifth of a step's time. The function `weights` must have no parameters: they would get no gradient.
     """
 
     @staticmethod
@@ -405,12 +404,12 @@ class AttendOnce(torch.autograd.Function):
 
 
 def head_shape(width: int, train_length: int) -> AttentionShape:
-    """What the normalisers need to know about this head."""
+    """The shape of this head, as normalisers take it."""
     return AttentionShape(n_heads=1, n_key_heads=1, head_dim=width, d_model=width, layer=0, train_length=train_length)
 
 
 def weights_of(softmax: AttentionSoftmax, e_SBN: Tensor, present_SBN: Tensor | None) -> Tensor:
-    """Attention weights of one row a set, [S, B, N]."""
+    """Attention weights, one row for each set: [S, B, N]."""
     e_B11N = e_SBN.flatten(0, 1)[:, None, None]
     visible = torch.ones_like(e_SBN, dtype=torch.bool) if present_SBN is None else present_SBN
     visible_B1QN = visible.flatten(0, 1)[:, None, None]
@@ -437,7 +436,10 @@ def train(
 
 
 def seeds_of(rank: int, n_processes: int, n_seeds: int) -> slice:
-    """The indices of a process's seeds, shared out evenly. Raises UserError if a process would have none."""
+    """The indices of one process's share of the seeds; shares are as equal as possible.
+
+    Raises UserError if a process would have none.
+    """
     if n_seeds < n_processes:
         raise UserError(
             f"seeds={n_seeds} is less than the number of processes, {n_processes}; start {n_seeds} processes, or give "
@@ -448,7 +450,7 @@ def seeds_of(rank: int, n_processes: int, n_seeds: int) -> slice:
 
 
 def share_of(state: Any, seeds: slice) -> Any:
-    """The part of a training state, nested dicts and lists, that belongs to these seeds."""
+    """The part of a training state that belongs to these seeds: tensors in nested dicts are cut, all else is kept."""
     if isinstance(state, Tensor):
         return state[seeds].clone() if state.ndim else state
     if isinstance(state, dict):
@@ -474,8 +476,8 @@ class InBfloat16:
     """A copy of a model that computes in bfloat16, except for its softmax.
 
     Weights, items and every result in between are rounded; sums inside a product are in float32, as on TPUs and GPUs.
-    It uses the model's `definition`: the fast form is equal in exact numbers but would round other results. bfloat16
-    has 8 bits near 1: from some hundred items on, several share the largest priority.
+    It uses the model's `definition`: the fast form is equal in exact numbers but would round other results. Just below
+    1, bfloat16 numbers are 1/256 apart; so from some hundred items on, several share the largest priority.
     """
 
     def __init__(self, model: MaxRetrieval) -> None:
@@ -488,7 +490,7 @@ class InBfloat16:
         return self.model.logits_and_values(replace(sets, priorities_SBN=priorities_SBN, queries_SB=queries_SB))
 
     def answer_from(self, mean_SBD: Tensor, total_SB: Tensor) -> Tensor:
-        """Logits of the classes from the weighted sum of the values: [S, B, K]; `total_SB` is not needed."""
+        """Logits of the classes from `mean_SBD`, the weighted sum of the values: [S, B, K]. `total_SB` is not used."""
         return self.model.answer(mean_SBD)
 
 
@@ -499,13 +501,13 @@ Means = dict[str, float]
 def evaluate(
     model: MaxRetrieval | InBfloat16, softmaxes: Mapping[str, AttentionSoftmax], blocks: Iterable[Sets]
 ) -> tuple[dict[str, Means], Means]:
-    """Means over the sets of one seed, for each normaliser and of the logits themselves.
+    """Means over the sets of one seed: first those of each normaliser, then those of the logits, which all share.
 
-    For each normaliser: `accuracy`, `entropy` in nats, `largest_weight`, and `heaviest_class_is_right`, how often the
-    class with the most weight is the right one, whatever the output network answers. For the logits: `logit_spread`,
-    delta, the largest minus the smallest of a set; the bounds that Lemma 2.1 of arXiv:2410.01104 derives from delta for
-    the plain softmax, `entropy_bound` max(ln n - delta, 0) and `largest_weight_bound` min(exp(delta) / n, 1); and
-    `largest_logit_is_right`, how often the item of the largest priority has the largest logit.
+    A normaliser has `accuracy`, `entropy` in nats, `largest_weight` and `heaviest_class_is_right`, the share of sets in
+    which the class with the most weight is the right one. The logits have `logit_spread`, which is delta, the largest
+    minus the smallest logit of a set, and `largest_logit_is_right`, the share of sets in which the item of the largest
+    priority has the largest logit. They also have two bounds for the plain softmax by Lemma 2.1 of arXiv:2410.01104:
+    `entropy_bound` is max(ln n - delta, 0), and `largest_weight_bound` is min(exp(delta) / n, 1).
     """
     totals: dict[str, Tensor] = {}
     n_sets = 0
@@ -548,7 +550,10 @@ def attention_by_priority(
     n_sets: int,
     n_items: int,
 ) -> dict[str, Tensor]:
-    """Weights [n_sets, n_items] of the items of highest priority, the highest last, in one seed's first sets."""
+    """By normaliser, the weights of the items of highest priority (the highest last) in one seed's first sets.
+
+    Each is [n_sets, n_items].
+    """
     found: dict[str, list[Tensor]] = {name: [] for name in softmaxes}
     for sets in (block.to(model.device) for block in blocks):
         e_SBN, _ = model.attended(sets)
@@ -559,7 +564,7 @@ def attention_by_priority(
 
 
 def at_one_temperature(softmaxes: Mapping[str, AttentionSoftmax], entropy: float) -> dict[str, AttentionSoftmax]:
-    """The normalisers with every adaptive temperature held at the one that it gives for this entropy in nats."""
+    """The normalisers, each adaptive temperature replaced by the fixed one that it gives for this entropy in nats."""
     of_all = torch.tensor(entropy, dtype=torch.float64)
     return {
         name: Temperature(softmax.shape, temperature=1 / float(softmax.beta_at(of_all)))
@@ -576,8 +581,8 @@ DEGREE = 4
 def fit_points(model: MaxRetrieval | InBfloat16, blocks: Iterable[Sets], *, n_inputs: int) -> Tensor:
     """Entropy in nats and best inverse temperature of up to `n_inputs` misordered inputs of one seed, [inputs, 2].
 
-    Misordered: the item of the largest priority does not have the largest logit. If its logit is below the mean, there
-    is no best inverse temperature above 0, and the input is left out.
+    An input is misordered if the item of the largest priority does not have the largest logit. If this item's logit is
+    below the mean, there is no best inverse temperature above 0, and the input is left out.
     """
     found: list[Tensor] = []
     for block in blocks:
@@ -612,26 +617,26 @@ def best_beta(e_BN: Tensor, k_B: Tensor) -> Tensor:
 
 
 def most_sets(n: int) -> int:
-    """How many sets of n items are searched for misordered ones at most."""
+    """The largest number of sets of n items that are searched for misordered ones."""
     return max(64, 2**22 // n)
 
 
 def fit_quartic(entropies: NDArray[np.float64], betas: NDArray[np.float64]) -> list[float]:
-    """Coefficients of the least-squares quartic of the inverse temperature in the entropy, highest power first.
+    """Coefficients, highest power first, of the least-squares quartic for the inverse temperature over the entropy.
 
-    The paper fits it to misordered inputs, with the inverse temperature that gives the item of the largest priority the
-    most weight. Velickovic et al. 2024, arXiv:2410.01104, section 4 and figure 5.
+    The paper fits it to misordered inputs, each with the inverse temperature that gives the item of the largest
+    priority the most weight. Velickovic et al. 2024, arXiv:2410.01104, section 4 and figure 5.
 
     Raises ValueError if there are too few points for a quartic, or if their entropies are too alike to determine one.
     """
     if len(np.unique(entropies)) <= DEGREE:
         raise ValueError(
-            f"only {len(entropies)} inputs have a largest item without the largest logit, too few for a polynomial of "
+            f"in only {len(entropies)} inputs the largest item lacks the largest logit, too few for a polynomial of "
             f"degree {DEGREE}; give larger fit_sizes or more fit_inputs"
         )
     low, high = float(entropies.min()), float(entropies.max())
     powers = np.vander((2 * entropies - low - high) / (high - low), DEGREE + 1)
-    if np.linalg.cond(powers) > 1e6:  # points that are spread have about 30
+    if np.linalg.cond(powers) > 1e6:  # well-spread points have about 30
         raise ValueError(
             f"the entropies of {len(entropies)} inputs, {low:.3f} to {high:.3f} nats, are too alike for a polynomial "
             f"of degree {DEGREE}; train longer, or give more fit_sizes"
@@ -642,16 +647,16 @@ def fit_quartic(entropies: NDArray[np.float64], betas: NDArray[np.float64]) -> l
 
 @torch.no_grad()
 def slope_and_spread(model: MaxRetrieval) -> tuple[Tensor, Tensor]:
-    """Slope of the logit in nats per unit of priority, and standard deviation of the classes' offsets: [S] each.
+    """Slope of the logit in nats per unit of priority, and the standard deviation of the classes' offsets: [S] each.
 
-    For each class a straight line is fitted to the logits at priorities from 0.9 to 1; the slope is the mean of these
-    lines' slopes. An offset is how far a class's logits lie above those of the others, divided by the slope, so it is
-    in units of priority. The query is 0.5: it carries no information.
+    For each class, a straight line is fitted to the logits at priorities from 0.9 to 1; the slope is the mean of these
+    lines' slopes. The offset of a class is its mean logit at these priorities, divided by the slope, so it is in units
+    of priority.
     """
     s, k = len(model.item_in.weight), model.n_classes
-    priority_N = torch.linspace(0.9, 1, 101)  # where the largest of many lie
+    priority_N = torch.linspace(0.9, 1, 101)  # the largest of many priorities lie here
     classes_SKN = torch.arange(k)[:, None].expand(s, k, len(priority_N))
-    sets = Sets(priority_N.expand(s, k, -1), classes_SKN, torch.full((s, k), 0.5))
+    sets = Sets(priority_N.expand(s, k, -1), classes_SKN, torch.full((s, k), 0.5))  # the query carries no information
     e_SKN = model.attended(sets.to(model.device))[0].double().cpu()
     centred_N = priority_N.double() - priority_N.double().mean()
     slope_S = ((e_SKN * centred_N).sum(-1) / centred_N.square().sum()).mean(1)

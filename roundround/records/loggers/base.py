@@ -37,29 +37,32 @@ class Logger:
     successfully or not: `results`, `figures` and `checkpoint`, each if the run has left such files, and `finish`.
     """
 
-    log_checkpoint: str | None = None  # the checkpoint that the logger gets: best or last
+    log_checkpoint: str | None = None  # the checkpoint that the logger gets: best, last, or None for no checkpoint
 
     def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
-        """Start logging; returns what the manifest records about it. Raises UserError if it cannot log this run."""
+        """Start logging, and return what the manifest records about the logger.
+
+        Raises UserError if it cannot log this run.
+        """
         return None
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
-        """One line of metrics."""
+        """Log one line of metrics."""
 
     def forget_after(self, step: int) -> None:
-        """Training begins after this step; a resumed run logs later steps again."""
+        """Drop the metrics of later steps; training starts after this step, so a resumed run logs them again."""
 
     def results(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """The records of results.json; a number that is not finite is a string, such as "nan"."""
+        """Log the records of results.json, in which a number that is not finite is a string such as "nan"."""
 
     def figures(self, pictures: Mapping[str, Path]) -> None:
-        """The run's figures, as PNG files by name."""
+        """Log the run's figures. pictures: the PNG file of each, by name."""
 
     def checkpoint(self, folder: Path, also: Sequence[Path]) -> None:
-        """The checkpoint that `log_checkpoint` names. also: further files of the run that are needed to load it."""
+        """Log the checkpoint that `log_checkpoint` names. also: further files of the run that are needed to load it."""
 
     def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
-        """The run has ended; the manifest's status says how. exit_code: the exit code of the process."""
+        """Finish, because the run has ended; the manifest's status says how. exit_code: that of the process."""
 
 
 @final
@@ -77,7 +80,7 @@ class Several(Logger):
 
 @final
 class CSV(Logger):
-    """metrics.csv and results.csv in the run directory when the run ends; an empty cell means no value."""
+    """Writes metrics.csv and results.csv in the run directory when the run ends; an empty cell means no value."""
 
     def start(self, directory: Path, manifest: dict[str, Any]) -> None:
         self.directory = directory
@@ -152,8 +155,7 @@ class TensorBoard(Logger):
 
 @final
 class WandB(Logger):
-    """Weights & Biases: online if a login exists and the run is a training or the command names the logger, else
-    offline in the run directory; never prompts.
+    """Weights & Biases, online or offline in the run directory (`mode_of`); it never prompts.
 
     It gets the config, the metrics, the results as a table, the figures as images, how the run ended, and, with
     `log_checkpoint`, a checkpoint as an artifact. The jobs of a sweep are a group; a resumed run continues its W&B run.
@@ -212,7 +214,7 @@ class WandB(Logger):
         return {"id": self.run.id, "mode": mode, "url": url}
 
     def begin(self, mode: str, options: dict[str, Any]) -> Any:
-        """wandb's run, offline if the server cannot be reached."""
+        """Start and return wandb's run; it is offline if the server cannot be reached."""
         settings = self.wandb.Settings(console="off", silent=True, init_timeout=SECONDS_TO_REACH)
         try:
             return self.wandb.init(mode=mode, settings=settings, **options)
@@ -261,7 +263,8 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def mode_of(manifest: Mapping[str, Any], login: bool) -> str:
     """The mode for wandb: the value of WANDB_MODE, if it is set.
 
-    Otherwise it is online if there is a login, and the run is a training or its command names the logger; else offline.
+    Otherwise it is online if there is a login and, in addition, the run is a training or its command names the logger;
+    else offline.
     """
     typed = any(word.startswith(("logger=", "+logger@logger.")) for word in manifest["overrides"])
     wanted = login and (typed or verb_named(manifest["verb"]).trains)
