@@ -79,7 +79,10 @@ def split_flags(args: list[str], verb: Verb) -> tuple[list[str], list[str]]:
 
 
 def flag_value(flags: list[str], name: str) -> str | None:
-    """The last value of a flag among the flags of `split_flags`, as argparse reads it; None if it is not given."""
+    """The value of a flag in the flags from `split_flags`; None if the flag is not among them.
+
+    If the flag was given twice, the last value counts, as in argparse.
+    """
     return next((value for flag, value in reversed(list(itertools.pairwise(flags))) if flag == name), None)
 
 
@@ -89,8 +92,9 @@ def flag_value(flags: list[str], name: str) -> str | None:
 def expand_words(words: list[str], verb: Verb, *, jobs: bool) -> list[str]:
     """Rewrite the words without a key to overrides: `DIR last~1` becomes `paths=['DIR','last~1']`.
 
-    If the verb has filters, `pe=rope` becomes `where=['pe=rope']`. jobs: whether the command is a sweep. In a sweep,
-    each combination of the filters' values becomes a job, if the verb allows it.
+    If the verb has filters, a KEY=VALUE whose key is no key of the verb is a filter: `pe=rope` becomes
+    `where=['pe=rope']`. jobs: whether the command is a sweep, which runs several jobs. In a sweep of a verb with
+    `sweeps_filters`, each combination of the filters' values becomes a job.
     """
     if not verb.words:
         return words
@@ -140,9 +144,10 @@ def expand_aliases(overrides: list[str], verb: str) -> list[str]:
 
 
 def add_below(overrides: list[str], groups: Collection[str]) -> list[str]:
-    """Put + or ++ before keys below these groups; Hydra needs it, because the verb's yaml does not contain the keys.
+    """Put + or ++ before the keys below `groups`, such as pattern.local.window.
 
-    A key needs neither if the user chooses an option of its group (GROUP=OPTION).
+    The verb's yaml does not contain these keys, and Hydra would refuse them without the sign. If the command line
+    chooses an option of a group (pattern=NAME), the keys below that group stay as they are.
     """
     whole = {override.partition("=")[0] for override in overrides}
     added = []
@@ -178,11 +183,12 @@ def parse(override: str) -> Override:
 
 
 def read_commas(overrides: list[str], name: str, config_dir: str | None, *, jobs: bool = False) -> list[str]:
-    """Rewrite `length=128,256` to the list `length=[128,256]` if the config has a list at this key; else it is a sweep.
+    """Rewrite `length=128,256` to the list `length=[128,256]` if the config has a list at this key.
 
-    jobs: whether the command is a sweep. In a sweep, the value of a key below a swept group (pe.p if pe is swept)
-    becomes a sweep over one value; otherwise Hydra would also apply it to the group's default. Raises the errors of
-    Hydra's compose for the other overrides.
+    If the config has no list there, the override stays as it is, and Hydra sweeps over the values. jobs: whether the
+    command is a sweep. In a sweep over the options of a group (pe=alibi,p_rope), a value of a key below the group
+    (pe.p=0.5) becomes a sweep over this one value; otherwise Hydra would set the key in the group's default option too.
+    Hydra composes the config with the remaining overrides, and raises its own errors.
     """
     parsed = {override: parse(override) for override in overrides}
     sweeps = {override: read.value() for override, read in parsed.items() if read.is_sweep_override()}

@@ -52,10 +52,10 @@ def outcome(
 
 
 def complain(verb: str, message: str, code: int, *, speaks: bool = False) -> int:
-    """Print the message in red on standard error; return the exit code. The verb is empty for roundround itself.
+    """Print the message in red on standard error; returns the exit code. The verb is empty for roundround itself.
 
-    A signal reaches all processes of a run, but only the first process prints the line about it. speaks: whether this
-    process prints the line in any case.
+    A signal reaches all processes of a run, but only the first process prints the message about the signal. speaks:
+    True if this process prints every message, even if it is not the first process.
     """
     if not speaks and code >= 128 and not launcher.speaks():
         return code

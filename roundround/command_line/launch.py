@@ -1,4 +1,4 @@
-"""Turns a command line into a Hydra job: everything after the verb is Hydra's grammar.
+"""Turns a command line into a Hydra job. The words after the verb follow Hydra's grammar.
 
 `dispatch` runs in the process that the user started; `Job` runs once for each job, possibly in a launcher's worker.
 Both turn any error into one red line and an exit code: 1 failed, 2 wrong input, 130 and 143 interrupted.
@@ -55,7 +55,10 @@ WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.
 
 
 class JobFailed(Exception):
-    """A job of a sweep failed. Its arguments: the job's exit code and the line printed. The other jobs still run."""
+    """A job of a sweep failed; the other jobs of the sweep still run.
+
+    args: the exit code of the failed job, and the line that it printed.
+    """
 
 
 finished = collect_jobs(JobFailed)  # the jobs of this process's sweep, in the order in which they return
@@ -119,7 +122,7 @@ class Job:
         return leave(self.verb.name, peers, code, line), line
 
     def has_begun(self, directory: Path) -> bool:
-        """Whether a job of Slurm or of a sweep has been started before, so that its directory contains its run."""
+        """Whether Slurm or a repeated sweep starts this job again, so that the directory contains the job's run."""
         again = started_again() or HydraConfig.get().mode == RunMode.MULTIRUN
         return again and (directory / MANIFEST).exists()
 
@@ -149,7 +152,7 @@ class Job:
             log.warning("the page of the run could not be written: %s", one_line(error))
 
     def invocation(self, peers: Peers) -> Invocation:
-        """What Hydra decided about this job.
+        """The `Invocation` of this job, from Hydra's config: directory, overrides, the options of the groups.
 
         Raises UserError if a yaml lists several loggers, because Hydra would merge them into one.
         """
@@ -159,7 +162,9 @@ class Job:
         of_kinds = {group for group in typed if "@pattern." in group}
         choices = {group: option for group, option in found if "@" not in group or group in of_kinds}
         if "logger" not in choices:
-            raise UserError("logger must be one option in a yaml; a list goes on the command line: logger=[wandb,csv]")
+            raise UserError(
+                "logger must be one option in a yaml; to give several, write logger=[wandb,csv] on the command line"
+            )
         directory, words = Path(hydra_config.runtime.output_dir), list(self.words)
         is_sweep = hydra_config.mode == RunMode.MULTIRUN
         if is_sweep:  # the command that runs this job alone
@@ -196,7 +201,10 @@ def without_escapes(override: str) -> str:
 
 
 def leave(verb: str, peers: Peers | None, code: int, line: str) -> int:
-    """Report to the other processes how this process ends; one process prints the line. Returns the exit code."""
+    """Report to the other processes of the run how this process ends; returns the exit code.
+
+    line: the line about an error; only one process prints it.
+    """
     is_first = peers is None or peers.speaks
     if peers is not None and not peers.may_report():
         line = ""  # another thread reports
@@ -210,7 +218,10 @@ def leave(verb: str, peers: Peers | None, code: int, line: str) -> int:
 
 
 def give_up(verb: str, line: str) -> None:
-    """Print the line, if any, and end the process at once; called in a thread while the main thread is in a library."""
+    """Print the line, if any, and end this process at once.
+
+    A second thread calls this function while the main thread waits inside a library.
+    """
     if line:
         complain(verb, line, 1, speaks=True)
     os._exit(1)
@@ -228,8 +239,9 @@ def refused_before_joining(verb: str, line: str) -> int:
 def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
     """Set the state of the process for one job, and restore it for the sweep's next job; yields the signal handlers.
 
-    Lightning re-runs `sys.argv` for its other ranks and passes them `hydra.run.dir`, so both must describe this one
-    job. Lightning also leaves LOCAL_RANK, WORLD_SIZE and a process group behind.
+    Lightning starts its other ranks with the words of `sys.argv` and with `hydra.run.dir` from Hydra's config, so
+    `sys.argv` and `hydra.run.dir` must both describe this job and no other job of the sweep. Lightning also leaves
+    LOCAL_RANK, WORLD_SIZE and a process group behind.
     """
     config = HydraConfig.get()
     with read_write(config):  # type: ignore[arg-type]  # it is a DictConfig underneath
@@ -259,9 +271,9 @@ def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
 
 
 class NotClaimed(BaseException):
-    """The directory could not be made. It is not an Exception, because Hydra only warns of a callback's Exception.
+    """The directory could not be made. Hydra only warns of an Exception in a callback, so this is a BaseException.
 
-    error: the error that prevented it.
+    error: the error that occurred when the directory was made.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -318,9 +330,10 @@ def leave_nothing(directory: Path, file: str) -> None:
 
 
 def each_run(args: list[str], verb: Verb) -> list[str]:
-    """If `run=` names a sweep, a folder of runs or a pattern, rewrite it to a sweep over the finished runs there.
+    """If the word `run=...` stands for several runs, replace it by a sweep over the finished runs among them.
 
-    Other words stay as typed. Raises UserError if there is no finished run, or if `to=` names one folder for all runs.
+    The value is then a sweep, a folder of runs or a pattern. All remaining words stay as typed.
+    Raises UserError if none of the runs is finished, or if `to=` names one folder for all of them.
     """
     typed = next((arg for arg in args if arg.startswith("run=")), None)
     if typed is None or "run" not in verb.keys:
@@ -342,7 +355,7 @@ def each_run(args: list[str], verb: Verb) -> list[str]:
     for _, why in damaged:
         print_status(f"passed over: {why}")
     if any(arg.startswith("to=") for arg in args):
-        raise UserError(f"run={word} means {len(runs):,} runs, and to= is one folder; choose one run: run={runs[0]}")
+        raise UserError(f"run={word} means {len(runs):,} runs, but to= names one folder; choose a run: run={runs[0]}")
     each = f"run=choice({','.join(map(in_quotes, runs))})"
     is_sweep = {"-m", "--multirun"} & {*args}
     return [*(each if arg is typed else arg for arg in args), *([] if is_sweep else ["-m"])]

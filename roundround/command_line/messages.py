@@ -80,5 +80,5 @@ def wrong_key(cause: OmegaConfBaseException) -> str:
 
 
 def without_advice(text: str) -> str:
-    """Hydra's message without its links and its longer advice."""
+    """Hydra's message up to the first link or the first advice, such as to append a key to the config."""
     return re.split(r" (?:See https|Set the environment variable|To append to your config)", text)[0]

@@ -1,8 +1,9 @@
 """The pages of help: all verbs, one verb with its keys, all groups, one group, one option of a group.
 
 Their text comes from the yamls, the comments in the yamls, and the docstrings of the classes that the yamls name. No
-page imports Hydra or torch. Only torch could compute how many pairs of a rotary encoding rotate and how slowly the
-slowest turns, so the encoding's yaml states both. Lines fit the terminal, and no word is broken.
+page imports Hydra or torch. A rotary encoding's page says how many pairs of channels the encoding rotates, and in how
+many tokens the slowest pair turns once; to compute these two numbers needs torch, so the encoding's yaml states them.
+Lines fit the terminal, and no word is broken.
 
 Tested by tests/command_line/test_pages.py and tests/command_line/test_arguments.py.
 """
@@ -95,8 +96,9 @@ class Option:
 
     command: a command that uses the option. idea: the description of the option; lines that begin with spaces are shell
     commands. docstring: the paragraphs of the class's docstring; the first is the class's idea. reference: the
-    paragraph of the docstring with the paper. rotates: the number of pairs that a rotary encoding rotates, and the
-    wavelength of the slowest. layers: the layers of a pattern as letters, `LLLG ...`. values: the values of the yaml.
+    paragraph of the docstring that names the paper. rotates: for a rotary encoding, how many pairs of channels it
+    rotates, and the wavelength of the slowest pair. layers: for a pattern, the first letter of each layer's kind,
+    `LLLG ...`. values: the values in the yaml.
     """
 
     name: str
@@ -172,7 +174,7 @@ def read_yaml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def letters(pattern: dict[str, Any]) -> str:
-    """The first letter of each layer's kind: `LLLLLG ...`, or `LLLLLG ... G` if the pattern fixes the last layer."""
+    """The first letter of each layer's kind: `LLLLLG ...`, or `LLLLLG ... G` if the last layer's kind is fixed."""
     row = "".join(str(name)[0].upper() for name in pattern["order"])
     return row + (f" ... {str(pattern['last'])[0].upper()}" if pattern.get("last") else " ...")
 
@@ -207,7 +209,8 @@ def docstring_of(target: str, config_dir: str | None) -> tuple[str, ...]:
 def groups_of(verb: Verb) -> dict[str, tuple[str, str]]:
     """{group: (its option, the comment on its line)} from the defaults list of a verb's yaml.
 
-    If the option fills another node of the config, the group's name contains this node: `softmax@normalisers.ssmax`.
+    An option can be put into a node that has not the group's name. The group is then written with this node, as in
+    `softmax@normalisers.ssmax`.
     """
     found = {}
     text, values = read_yaml(conf_dir() / f"{verb.name.replace('-', '_')}.yaml")
@@ -219,7 +222,10 @@ def groups_of(verb: Verb) -> dict[str, tuple[str, str]]:
 
 
 def defaults_of(values: dict[str, Any]) -> list[tuple[str, str]]:
-    """The defaults list of a yaml as pairs (group, option); the group is empty for a yaml of the same folder."""
+    """The defaults list of a yaml as pairs (group, option).
+
+    The group is empty if the entry names only a yaml, which is in the same folder.
+    """
     listed = values.get("defaults")
     entries = [
         entry if isinstance(entry, dict) else {"": entry} for entry in (listed if isinstance(listed, list) else [])
@@ -228,7 +234,7 @@ def defaults_of(values: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def offered(verb: Verb, group: str, config_dir: str | None) -> list[str]:
-    """The options of a group that a verb takes."""
+    """The names of a group's options, without those that the verb refuses."""
     found = options_of(group, config_dir)
     return [name for name in sorted(found) if takes(verb, group, name, found)]
 
@@ -251,8 +257,8 @@ def takes(verb: Verb, group: str, name: str, found: dict[str, Path]) -> bool:
 def completions(verb: Verb, words: list[str], incomplete: str) -> list[str]:
     """The groups and options that complete the word under the cursor, given the words before it.
 
-    Bash breaks words at `=`: `pe=p_` arrives as `pe`, `=`, `p_`, and `pe=` as `pe` alone. The completions then begin
-    after the `=`.
+    Bash breaks words at `=`: `pe=p_` arrives as the three words `pe`, `=` and `p_`, and `pe=` as the one word `pe`.
+    Completions of such a word contain only what follows the `=`.
     """
     if not incomplete and os.environ.get("COMP_WORDS", "").endswith("="):
         words = [*words, "="]
@@ -270,11 +276,11 @@ def completions(verb: Verb, words: list[str], incomplete: str) -> list[str]:
 
 
 def keys_of(folder: str, name: str, prefix: str, config_dir: str | None, *, verb: bool = False) -> dict[str, Key]:
-    """The keys of an option, each with a prefix such as `pe`, after the keys of the yamls in its defaults list.
+    """The keys of an option, by name; each name begins with a prefix such as `pe`.
 
-    If the option chooses options of other groups (`chosen_by`), their keys are left out. folder: the folder of the
-    option's group, such as `pe` or `pattern/kind`; empty for a verb's yaml. verb: whether the yaml is a verb's, whose
-    groups are left out.
+    Keys of the yamls in the option's defaults list come first. If the option chooses options of other groups
+    (`chosen_by`), the keys of those options are left out. folder: the folder of the option's group, such as `pe` or
+    `pattern/kind`; empty for a verb's yaml. verb: True for a verb's yaml; the keys of the verb's groups are left out.
     Raises UserError if a defaults list names a yaml that does not exist.
     """
     options = options_of(folder, config_dir) if folder else {name: conf_dir() / f"{name}.yaml"}
@@ -303,7 +309,10 @@ def keys_of(folder: str, name: str, prefix: str, config_dir: str | None, *, verb
 
 
 def chosen_by(option: Option, group: str) -> dict[str, str]:
-    """{key: choice} for an option's choices in other groups. A key is the one to type, such as pe@pattern.local.pe."""
+    """{key: chosen option} for the options of other groups that an option chooses.
+
+    A key is written as a user types it, such as pe@pattern.local.pe.
+    """
     typed = [
         (re.sub(r"^(override )?/", "", name), chosen) for name, chosen in defaults_of(option.values) if "/" in name
     ]
@@ -478,7 +487,10 @@ def print_groups() -> None:
 
 
 def print_group(group: str, config_dir: str | None) -> None:
-    """Print the idea, paper and numbers of each option of a group; into a pipe, one line for each option, for grep."""
+    """Print the idea, paper and numbers of each option of a group.
+
+    If standard output is no terminal but, for example, grep, each option has one line.
+    """
     found = options(group, config_dir)
     column = max(len(option.name) for option in found) + 2
     is_wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ

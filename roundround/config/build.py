@@ -1,7 +1,8 @@
 """Checks a config node against the constructor that it names, and builds the object; checks a verb's whole config.
 
 A node has a `_target_` (a class) and the values of the keyword-only parameters of its constructor. Hydra would pass a
-typo or a wrong type on to Python, and it accepts `+typo=1`. Here each is an error of one line that names the key.
+typo or a wrong type on to Python, and it accepts `+typo=1`. Here each of these three is a one-line error that names the
+key.
 """
 
 from __future__ import annotations
@@ -151,7 +152,11 @@ def constructor_options(target: type, runtime: frozenset[str]) -> tuple[dict[str
 
 
 def constructor_hints(target: type) -> dict[str, Any]:
-    """The types of the constructor's parameters; empty if its annotations are too narrow or cannot be evaluated."""
+    """The types of the constructor's parameters; empty if its annotations cannot be used to check values.
+
+    Lightning's annotations exclude some values that a yaml can give. Annotations that use names imported only for type
+    checkers cannot be evaluated.
+    """
     constructor: Any = target.__init__  # type: ignore[misc]
     if target.__module__.startswith("lightning"):  # a library's annotations may be narrower than what a yaml may give
         return {}

@@ -35,7 +35,7 @@ def options_in(folder: Path) -> dict[str, Path]:
 
 
 def options_of(group: str, config_dir: str | None = None) -> dict[str, Path]:
-    """The yamls of a group by the names of their options, with the yamls of the user's own conf folder."""
+    """The yamls of a group by the names of their options, including the yamls in the user's own conf folder."""
     own = {} if config_dir is None else options_in(Path(config_dir) / group)
     return own | options_in(conf_dir() / group)
 
@@ -43,8 +43,8 @@ def options_of(group: str, config_dir: str | None = None) -> dict[str, Path]:
 def checked_config_dir(given: str | None) -> str | None:
     """The absolute path of the user's own conf folder, for jobs and ranks that run in other directories.
 
-    Raises UserError if the folder does not exist, or if a yaml in it has the name of a different packaged yaml, because
-    Hydra would ignore the user's.
+    Raises UserError if the folder does not exist, or if a yaml in it has the name of a packaged yaml but not the same
+    content, because Hydra would ignore the user's yaml.
     """
     if given is None:
         return None
@@ -116,7 +116,7 @@ def compose(name: str, overrides: list[str], config_dir: str | None) -> DictConf
 def usual_config(verb: str, choices: Mapping[str, str]) -> dict[str, Any] | None:
     """The config that a verb would record with these options and no other override. choices: the option of each group.
 
-    None if this version has no such verb or option, or if the config needs another value.
+    None if this version has no such verb or option, or if the options leave a required value of the config missing.
     """
     from hydra.errors import HydraException
 

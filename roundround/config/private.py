@@ -1,7 +1,7 @@
 """The only module that uses private parts of Hydra and OmegaConf.
 
 Their public API neither returns the results of a sweep's jobs nor gives the dotted key of a node in its config.
-Tested by tests/config/test_private.py, which names the versions.
+Tested by tests/config/test_private.py, which names the versions of Hydra and OmegaConf that have these parts.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def result_of(job: JobReturn) -> Any:
 
 
 def collect_jobs(passed_over: type[Exception]) -> list[JobReturn]:
-    """A list to which each job of a sweep is appended when Hydra asks for its result.
+    """A list, empty at first, to which each job of a sweep is appended when Hydra reads the result of the job.
 
-    If a job raised an exception of the class `passed_over`, Hydra continues with the next job. Any other exception is
-    raised again, without Hydra's line about it, because the job has printed a better one.
+    passed_over: the class of the exceptions of a job after which Hydra continues with the next job. Any other exception
+    of a job is raised again, without Hydra's line about it, because the job has printed a better line.
     """
     from hydra.core.utils import JobReturn, JobStatus
 

@@ -1,6 +1,6 @@
 """The config that an earlier run recorded. It is checked before any class that it names is built.
 
-A resumed run takes over the settings in it.
+A resumed run keeps the settings in the config that it recorded.
 
 Tested by tests/config/test_recorded.py and tests/config/test_starting.py.
 """
@@ -34,8 +34,8 @@ def own_config(manifest: dict[str, Any], directory: Path, *, trust: bool, **repl
     """The config of the run in `directory`.
 
     The config was resolved when the run started, so a "${...}" in it is text. trust: whether the config may name
-    classes from outside roundround; otherwise such a class raises UserError. replaced: nodes that replace the run's own
-    nodes; None keeps a node.
+    classes from outside roundround; otherwise such a class raises UserError. replaced: new nodes, by the names of the
+    nodes of the run that they replace; a value of None leaves the run's own node as it is.
     """
     own = OmegaConf.create(literal(manifest["config"]))
     assert isinstance(own, DictConfig)
@@ -77,9 +77,10 @@ def nodes_in(value: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]
 def give_theta(config: DictConfig, theta: Any = None) -> None:
     """Replace each null `theta` of an encoding by the base of RoPE, so that a run's config describes its model fully.
 
-    The encoding of a kind of layer gets the `theta` of that kind if it has one, or else the argument, or else THETA.
-    `pe.theta` stays null if the argument is None and a kind of layer that uses `pe` has its own. theta: the base of the
-    model, one number or one for each kind of layer; None if the model has none.
+    The encoding of a kind of layer gets the `theta` of that kind if the kind has one, or else the argument, or else
+    THETA. Kinds of layers without an encoding use `pe`: if one of them has a `theta`, and the argument is None,
+    `pe.theta` stays null. theta: the base of the model, one number or one for each kind of layer; None if the model has
+    no base.
     """
     pattern = config.get("pattern")
     found = {str(name): node for name, node in pattern.items()} if isinstance(pattern, DictConfig) else {}
@@ -154,7 +155,7 @@ def config_of_run(
     )
     if cfg.resume is not None and "resume" not in keys and typed != recorded:  # a job that resumes its own run
         raise UserError(
-            f"{directory} holds a run that was started with other settings: {' '.join(sorted(recorded))}; "
+            f"{directory} holds a run that was started with these settings: {' '.join(sorted(recorded))}; "
             "give the same settings, or another folder"
         )
     of_task = {"model.train_length", "tokenizer"} if own.get("tokenizer") is None else set()  # a task sets these

@@ -49,7 +49,7 @@ RENAMED = {  # old name: new name; if several old names are prefixes of a dotted
 
 
 def today(name: str) -> str:
-    """The present dotted name of a class or module whose name may be old."""
+    """The present dotted name of a class or module, given its present or an old name."""
     for old in sorted(RENAMED, key=len, reverse=True):
         if name == old or name.startswith(f"{old}."):
             return today(RENAMED[old] + name[len(old) :])
@@ -57,7 +57,7 @@ def today(name: str) -> str:
 
 
 def let_old_names_import() -> None:
-    """Make each renamed module importable under its old name too, because users' modules may import it.
+    """Make each renamed module importable under its old name too, for users' modules that use the old name.
 
     Both names give the same module object, so that each class exists only once.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     class Node(DictConfig, Generic[T]):
         """A node of a config that describes a T: `_target_` and the values of its constructor, which `build` checks.
 
-        Only type checkers read this name and T, so an entry imports neither OmegaConf nor torch.
+        Only type checkers evaluate `Node` and `T`, so an entry imports neither OmegaConf nor torch.
         """
 
 
@@ -88,15 +88,16 @@ class Verb:
     reads runs, it takes names and values. order: the position of the verb in --help. help: one sentence about the verb.
     purpose: the heading under which --help lists the verb. more: further text for the verb's own help page. aliases:
     other words for the verb. config: the dataclass of the verb's config; None if the verb only reads runs, and so needs
-    neither Hydra nor a run directory. reads: the keys of a verb without a config, each with its default (empty if the
-    default cannot be typed) and a sentence.
+    neither Hydra nor a run directory. reads: for a verb without a config, its keys, each with its default (empty if the
+    default cannot be typed) and a sentence about the key.
 
     refuses: for each group, prefixes of the names of classes that the verb refuses; neither --help nor TAB offers their
-    options. partly: the groups in which single keys may be given even if the verb's yaml does not contain them.
+    options. partly: the groups whose keys can be given although the verb's yaml does not contain them.
 
-    words: the key whose list takes words without `=`. names: whether these words are names instead of paths. filters:
-    the key whose list takes every key=value that is no key of the verb. sweeps_filters: whether --multirun makes a job
-    of each combination of filter values. pairs: the keys whose value is itself key=value. flags: the flags of the verb.
+    words: the key whose value is the list of the words without `=`. names: whether these words are names; if False,
+    they are paths. filters: the key whose value is the list of the filters, each a KEY=VALUE whose key is no key of the
+    verb. sweeps_filters: whether --multirun makes a job of each combination of the filters' values. pairs: the keys
+    whose value itself has the form KEY=VALUE, as in baseline=pe=rope. flags: the flags of the verb.
 
     parallel: whether the processes of a launcher share the verb's work. measures: whether the verb's records are
     numbers of a model, which `compare` can show side by side. repeats: whether `rerun` can repeat a run of the verb.
@@ -169,7 +170,7 @@ def at_least_one(**values: int | None) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """Raises UserError for a seed that some random number generator does not accept."""
+    """Raises UserError for a seed outside the range that every generator of random numbers accepts."""
     if not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise UserError(f"seed={seed} must lie between 0 and 2^32 - 1, as a whole number")
 

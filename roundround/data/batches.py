@@ -24,10 +24,10 @@ Items = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Group:
-    """Shards that are shuffled together.
+    """Shards whose windows are shuffled together.
 
-    number: the number of the group in its epoch. first: the number, in the training run, of the group's first window.
-    n_offsets: the number of offsets at which the first window may begin.
+    number: the number of the group in the epoch. first: the number of the group's first window in the training run.
+    n_offsets: the number of offsets, from 0 on, from which the offset of that window is drawn.
     """
 
     epoch: int
@@ -39,15 +39,16 @@ class Group:
 
 
 class WindowSampler:
-    """Where the windows of a training run begin: in each epoch, disjoint windows in a random order.
+    """Determines where each window of a training run begins: in each epoch, disjoint windows in a random order.
 
     For epoch e, `default_rng([seed, e])` draws an offset below `length` and a permutation. From the offset on, the
     stream is cut into n_windows windows with disjoint inputs, which are visited in the order of the permutation. Item i
     of the training run is in epoch i // n_windows, at position i % n_windows; so (seed, i) alone determines it.
 
-    A corpus of more than `GROUP` shards is visited in groups, so a run needs the memory and the files of only one
-    group. The order of the shards is drawn for each epoch. The shards of group g are one stream, cut and permuted by
-    `default_rng([seed, e, g])`; for g = 0 this equals `default_rng([seed, e])`.
+    A corpus of more than `GROUP` shards is divided into groups of shards. One group after another is visited, so that a
+    run needs the memory and the files of only one group. The order of the shards is drawn for each epoch. The shards of
+    group g are one stream, cut and permuted by `default_rng([seed, e, g])`; for g = 0 this equals
+    `default_rng([seed, e])`.
     """
 
     def __init__(self, n_tokens: int | Sequence[int], *, seed: int, length: int) -> None:
@@ -63,7 +64,11 @@ class WindowSampler:
         self._permutations: dict[tuple[int, int], tuple[int, NDArray[np.uint32]]] = {}
 
     def locate(self, items: Items) -> Iterator[tuple[NDArray[np.int64], Group, NDArray[np.int64]]]:
-        """For each group: (the indices of the items in it, the group, where their windows begin in its stream)."""
+        """(rows, group, starts) for each group that contains some of the items.
+
+        rows: the indices in `items` of the items of this group. starts: the positions in the group's stream at which
+        the windows of these items begin.
+        """
         groups = [self.group_of(int(item)) for item in items]
         for group in dict.fromkeys(groups):
             rows = np.asarray([row for row, other in enumerate(groups) if other == group])
@@ -106,10 +111,10 @@ class Mixer:
     """Assigns each item of the training run to a source, and numbers the items of each source.
 
     Items are assigned in blocks of 1,000. In a block each source gets 1,000 times its share, rounded down or up by
-    systematic sampling (Madow 1949): the fractional parts of these numbers are laid end to end, and a source gets one
-    more item for each of the points u, u + 1, ... in its part. From block to block, u follows Weyl's sequence of the
-    golden ratio, which covers [0, 1) evenly; so a source's mean over many blocks is its share. The order within a block
-    is drawn from (seed, number of the block).
+    systematic sampling (Madow 1949): each source has an interval as long as the fractional part of this product, the
+    intervals are laid end to end, and the product is rounded up if one of the points u, u + 1, ... is in the interval.
+    From block to block, u follows Weyl's sequence of the golden ratio, which covers [0, 1) evenly; so a source's mean
+    over many blocks is its share. The order within a block is drawn from (seed, number of the block).
     """
 
     BLOCK = 1000
@@ -123,7 +128,7 @@ class Mixer:
         self._ends = np.concatenate([[0], ends])
 
     def items(self, items: Items) -> tuple[NDArray[np.int64], Items]:
-        """(the source of each item, the number of the item among those of its source)."""
+        """(sources, numbers): the source of each item, and the number of the item among all items of that source."""
         sources, numbers = np.empty_like(items), np.empty_like(items)
         for block in np.unique(items // self.BLOCK).tolist():
             rows = np.flatnonzero(items // self.BLOCK == block)
@@ -244,10 +249,10 @@ class TrainingWindows(Dataset[Tensor]):
 class EvaluationWindows(Dataset[Tensor]):
     """Windows [length + 1] of a stream, in which every token after the first counts once as a target.
 
-    Each window begins `stride` tokens after the window before it; with stride = length it begins with the last target
-    of that window. The last window is moved back so that it ends with the stream. The targets of a window count from
-    position `first_scored` on; earlier targets were counted in the windows before and are only context. A slice gives
-    [n, length + 1], int64; tokens are copied only when a slice is taken.
+    Each window begins `stride` tokens after the start of the previous window; if stride = length, the first token of a
+    window is the last target of the previous window. The last window is moved back so that it ends with the stream. The
+    targets of a window count from position `first_scored` on; targets before this position counted in previous windows,
+    and are only context here. A slice gives [n, length + 1], int64; tokens are copied only when a slice is taken.
 
     A stride below the length is the sliding window of the Hugging Face documentation on perplexity: every target but
     the first `length` has at least length - stride + 1 tokens of context, and the text is read length / stride times.
@@ -270,7 +275,7 @@ class EvaluationWindows(Dataset[Tensor]):
         return np.minimum(windows_N * self.stride, self.last_start)
 
     def first_scored(self, windows: slice) -> Tensor:
-        """The first position of each window whose target counts: [n], int64."""
+        """For each window, the position of the first target that counts: [n], int64."""
         windows_N = np.asarray(range(len(self))[windows])
         counted_N = np.where(windows_N == 0, 0, self.starts(windows_N - 1) + self.length - self.starts(windows_N))
         return torch.from_numpy(counted_N)
@@ -284,8 +289,9 @@ class DocumentWindows:
     """Windows that each hold tokens of one document only, the longest window first.
 
     is_joint: [len(tokens)], bool, True at the tokens between documents; no window contains them. first: the token that
-    begins each window. It precedes the first token of a document; in a later window of a long document it replaces the
-    last target of the window before. If it is None, no token is added, and the first token of a document is no target.
+    begins each window, or None. In the first window of a document, `first` stands before the document's first token; in
+    a later window, `first` replaces the window's own first token, which is a target of the previous window. If `first`
+    is None, no token is added, and the first token of a document is no target.
 
     A document of more than `length` targets is cut as `EvaluationWindows` cuts a stream. A slice gives [n, tokens of
     its longest window], int64; shorter windows are padded with their last token.
@@ -363,5 +369,5 @@ def check_one_window(tokens: Tokens, length: int, max_tokens: int | None) -> Non
     if n_targets < length:
         raise UserError(
             f"the held-out text gives {n_targets:,} tokens to score, fewer than one window of {length:,}: raise "
-            "max_tokens (in training validation_tokens) or data.held_out, give more text, or choose a shorter length"
+            "max_tokens (validation_tokens in training) or data.held_out, give more text, or choose a shorter length"
         )

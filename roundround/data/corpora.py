@@ -17,11 +17,14 @@ MORE_SPACE = "free space there, or choose another folder (to=DIR; for the cache:
 
 
 class Source(FinalVariants, ABC):
-    """Base of what the config node `data` describes: a corpus, a task or pairs of sentences."""
+    """Base class of the objects that a config node `data` describes: corpora, tasks and pairs of sentences."""
 
     @abstractmethod
     def identity(self) -> str:
-        """sha256 (hex) of everything that determines the texts or examples; equal identities mean equal ones."""
+        """sha256 (hex) of everything that determines the texts or examples.
+
+        If two sources have equal identities, they have equal texts or examples.
+        """
 
 
 class Corpus(Source):
@@ -49,7 +52,8 @@ class Corpus(Source):
     def documents(self) -> Iterator[tuple[bool, str]]:
         """(is held out, text) of every document that has a visible character, in a fixed order.
 
-        Raises UserError if a file cannot be read: callers take an OSError for an error in writing tokens.
+        Raises UserError, not OSError, if a file cannot be read, because to callers an OSError means that tokens could
+        not be written.
         """
         with reading("the corpus"):
             for raw in self.texts():
@@ -83,9 +87,10 @@ def fingerprint(**fields: object) -> str:
 
 @contextmanager
 def reading(what: object, remedy: str = "repair it, or choose another text", *, done: str = "read") -> Iterator[None]:
-    """Inside, an OSError becomes a UserError that names the file or folder and says what to do.
+    """Inside the block, an OSError becomes a UserError that names the file or folder and says what to do.
 
-    what: the name to use if the error has none. remedy: the advice in the message.
+    what: the name to use if the error names no file. remedy: the advice in the message. done: the word in the message
+    for what was tried, such as read or written.
     """
     try:
         yield

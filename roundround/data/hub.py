@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, also as corpora, from the network or from the local cache.
+"""Reads data sets of the Hugging Face hub, from the network or from the local cache, and makes corpora of them.
 
 Without a network the hub's libraries retry for 23 s (a data set) or 49 s (a tokenizer), as measured with
 huggingface_hub 2.4. So this module first checks, in a few seconds at most, whether the hub answers.
@@ -48,7 +48,7 @@ def is_cached(name: str) -> bool:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Inside, data sets are read from the local cache without trying the network, as with HF_HUB_OFFLINE=1."""
+    """Inside the block, data sets are read from the local cache, and the network is not tried (HF_HUB_OFFLINE=1)."""
     from datasets import config
     from huggingface_hub import constants
 
@@ -104,8 +104,9 @@ class HubRows:
     def open(self, columns: Sequence[str]) -> Any:
         """The split as a `Dataset`, or as an `IterableDataset` if `streaming`.
 
-        Without a network, the cached copy is opened, except if `streaming`: a stream is shuffled differently. Raises
-        UserError if the data set cannot be read, or if one of the columns is missing.
+        Without a network, the cached copy is opened if `streaming` is false. The copy cannot replace a stream, because
+        the two are shuffled into different orders. Raises UserError if the data set cannot be read, or if one of the
+        columns is missing.
         """
         import datasets
 

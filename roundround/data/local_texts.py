@@ -31,9 +31,10 @@ KING_JAMES = Path(__file__).with_name("king_james.txt.bz2")
 class PyDoc(Corpus):
     """About 2 MB of technical English on every machine, without a network: the default corpus.
 
-    First each topic of `pydoc_data.topics` is a document, sorted by name; then all docstrings of each module of the
-    standard library, sorted by path. Source is parsed, never imported. Text and identity differ a little between Python
-    versions. The identity is a hash of the source files (0.1 s); they are parsed (seconds) only when texts are read.
+    Each topic of `pydoc_data.topics` is a document; the topics are sorted by name. Then come the modules of the
+    standard library, sorted by path; the docstrings of a module are one document. The modules are parsed, never
+    imported. Text and identity differ a little between Python versions. The identity is a hash of the source files,
+    which takes 0.1 s. To parse the files takes seconds, and is done only when texts are read.
     """
 
     def __init__(self, *, held_out: float, separate_documents: bool = False) -> None:
@@ -90,7 +91,10 @@ def _sources() -> list[tuple[str, Path]]:
 
 @final
 class Stories(Corpus):
-    """18 kB of stories that model=stories260k wrote. Its perplexity on them measures its entropy, not its quality."""
+    """18 kB of stories that the model stories260k wrote.
+
+    The perplexity of stories260k on these stories measures the model's entropy, not its quality.
+    """
 
     def identity(self) -> str:
         return fingerprint(corpus="stories", held_out=self.held_out, contents=sha256(STORIES))

@@ -30,11 +30,11 @@ class MinimalPairs(Source):
     """Pairs of sentences, grouped by phenomenon: from files, from a data set of the hub, or from a sample.
 
     path: files and folders. Rows of jsonl, json, csv, tsv and parquet have the columns `UID` (the phenomenon),
-    `sentence_good` and `sentence_bad`, as in BLiMP. A txt file is named after its phenomenon and alternates, line by
-    line, between a wrong sentence and the right one, as in Zorro. name, revision: a data set of the hub that has a
-    configuration for each phenomenon of the sample. sample: the packaged sample to read if `path` and `name` are null.
-    phenomena: the phenomena to read (null: all). pairs: the number of pairs of each phenomenon, evenly spaced (null:
-    all). before: the text before every sentence.
+    `sentence_good` and `sentence_bad`, as in BLiMP. A txt file is named after its phenomenon; each wrong sentence is a
+    line, and the right sentence is the next line, as in Zorro. name: a data set of the hub, in which each phenomenon of
+    the sample is a configuration. revision: the branch, tag or commit of this data set. sample: the packaged sample to
+    read if `path` and `name` are null. phenomena: the phenomena to read (null: all). pairs: the number of pairs to take
+    from each phenomenon, at even distances (null: all). before: the text before every sentence.
 
     Warstadt et al. 2020, arXiv:1912.00582.
     """
@@ -99,8 +99,8 @@ class MinimalPairs(Source):
                     sentences = [line.rstrip("\n") for line in found]
                 if len(sentences) % 2:
                     raise UserError(
-                        f"{file}, line {len(sentences)}: no right sentence follows this wrong one; the file needs "
-                        "both, in turn"
+                        f"{file}, line {len(sentences)}: no right sentence follows this wrong one; each wrong sentence "
+                        "needs the right one in the next line"
                     )
                 for n in range(0, len(sentences), 2):
                     row = {PHENOMENON: file.stem, BAD: sentences[n], GOOD: sentences[n + 1]}

@@ -53,8 +53,8 @@ MUCH_SHORTER = 0.25  # a share of the context; if documents have this mean lengt
 class Prepared(Corpus):
     """A corpus that was tokenised earlier, in a folder or at an address that fsspec can read.
 
-    The identity is that of the original corpus, because both give the same tokens in the same order. cache_gb: the most
-    GB that local copies of shards from addresses may take.
+    The identity equals that of the original corpus, because the two give the same tokens in the same order. cache_gb:
+    the limit, in GB, for the local copies of all shards that are at addresses.
     """
 
     def __init__(self, *, path: str, cache_gb: float, separate_documents: bool = False) -> None:
@@ -75,8 +75,8 @@ class Prepared(Corpus):
         if not isinstance(recipe, OfCorpus) and recipe.identity() not in known:
             raise UserError(
                 f"{self.path} was prepared with another tokenizer than the one asked for; leave tokenizer= out, or "
-                "prepare the corpus again with that tokenizer (corpora are prepared with special tokens as plain "
-                "text, so a pretrained model needs model.special_tokens=plain)"
+                "prepare the corpus again with the tokenizer that you ask for; the tokenizer of a pretrained model "
+                "also needs model.special_tokens=plain, because a prepared corpus has special tokens as plain text"
             )
 
     def texts(self) -> Iterator[str]:
@@ -97,11 +97,12 @@ class Prepared(Corpus):
 
 @final
 class Mixture(Corpus):
-    """Windows of several corpora, the sources: in each block of 1,000 windows each has its share, to within one window.
+    """Windows of several corpora, the sources, in the shares that the weights give.
 
-    The share of a source is its weight divided by the sum of all weights. Each window comes from one source. All
-    sources share one tokenizer; if it is learnt, it is learnt from all sources in their shares. Held-out text has the
-    same shares in every `CYCLE` tokens; it ends before a source would run out, or at `MOST_HELD_OUT` tokens.
+    The share of a source is its weight divided by the sum of all weights. Each window comes from one source; in a block
+    of 1,000 windows, each source has its share of the windows, to within one window. All sources use one tokenizer; if
+    it is learnt, it is learnt from all sources in their shares. Held-out text has the same shares in every `CYCLE`
+    tokens; it ends before a source would run out, or at `MOST_HELD_OUT` tokens.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Mixture(Corpus):
         super().__init__(held_out=None, separate_documents=separate_documents)
         if not sources or weights.keys() != sources.keys():
             raise ValueError(
-                f"weights names {sorted(weights)} and sources names {sorted(sources)}; give each source a weight"
+                f"weights are given for {sorted(weights)}, but sources are {sorted(sources)}; give each source a weight"
             )
         if not all(0 <= weight < math.inf for weight in weights.values()) or not any(weights.values()):
             raise ValueError(f"weights are {weights}; each must be a number of at least 0, and one of them above 0")
@@ -145,10 +146,10 @@ class Mixture(Corpus):
     def held_out_streams(
         self, parts: Sequence[tuple[TokenStream, TokenStream]], end: int
     ) -> tuple[TokenStream, TokenStream]:
-        """The held-out tokens of all sources in their shares, and the bytes of each token, as in `TokenData`.
+        """The held-out tokens of all sources in their shares, and the number of bytes of each token (`TokenData`).
 
-        parts: (tokens, bytes) of each source. end: the token that ends a document. If `separate_documents`, each piece
-        of a source is cut after its last `end`.
+        parts: (tokens, numbers of bytes) of each source. end: the token that ends a document. The streams consist of
+        pieces of the sources. If `separate_documents`, each piece is cut after the last `end` in the piece.
         """
         ends = [round(sum(self.shares[: n + 1]) * CYCLE) for n in range(len(parts))]
         sizes = [last - first for first, last in zip([0, *ends], ends, strict=False)]
@@ -226,7 +227,8 @@ class TokenData:
 def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, needs: Sequence[str] = SPLITS) -> TokenData:
     """The tokenised corpus: prepared earlier, read from the cache, or tokenised now.
 
-    needs: the splits that must not be empty. Raises UserError if one of them has no document, or as `make` does.
+    needs: the splits that must not be empty. Raises UserError if one of these splits has no document, and in the cases
+    in which `make` raises UserError.
     """
     if isinstance(corpus, Mixture):
         return _mixed(corpus, tokenizer, cache_dir, needs)
@@ -249,7 +251,7 @@ def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, need
 
 
 def opened(entry: Entry, cache_dir: Path, most_bytes: int = CACHE_BYTES) -> TokenData:
-    """The tokens of a prepared corpus. most_bytes: the limit for all local copies of shards from addresses."""
+    """The tokens of a prepared corpus. most_bytes: the limit for the local copies of all shards at addresses."""
     meta, shards, streams = entry.meta, Shards(cache_dir / "shards", most_bytes), {}
     for array in FILES:
         segments = [

@@ -113,7 +113,10 @@ class Store:
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
-        """Inside, any error of a service's library becomes a UserError of one line; each library has its own errors."""
+        """Inside the block, any exception from a service's library becomes a one-line UserError.
+
+        All are caught because each library has exception classes of its own. FileNotFoundError is raised unchanged.
+        """
         try:
             yield
         except FileNotFoundError:
@@ -158,7 +161,10 @@ class ShardFile:
 
 
 class OpenFile:
-    """An open file, readable even after it is deleted. It is not memory-mapped: pages would count as used memory."""
+    """An open file, which can be read even after it is deleted.
+
+    The file is not memory-mapped, because mapped pages would count as used memory.
+    """
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_RDONLY)

@@ -213,7 +213,7 @@ def test_a_yaml_that_lists_loggers_is_refused_because_hydra_would_merge_them(her
     Path("own/experiment/mine.yaml").write_text(given)
     without = [word for word in FAST if word != "logger=none"]
     done = typed("train", *without, "experiment=mine", "--config-dir", "own")
-    assert_refused(done, "a list goes on the command line: logger=[wandb,csv]")
+    assert_refused(done, "to give several, write logger=[wandb,csv] on the command line")
 
 
 def test_an_option_of_one_of_several_is_set_by_its_name(roundround: Callable[..., Done]) -> None:

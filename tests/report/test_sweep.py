@@ -101,7 +101,7 @@ def test_what_means_no_finished_run_is_refused(
     assert_refused(roundround("eval", "run=empty"), "holds no run")
     assert_refused(roundround("eval", "run=nope/*"), "holds no run")
     word = f"run={swept[0] / 'out'}"
-    assert_refused(roundround("export", word, "to=model"), "means 4 runs", "to= is one folder", "out/a-sweep/0")
+    assert_refused(roundround("export", word, "to=model"), "means 4 runs", "to= names one folder", "out/a-sweep/0")
     assert_refused(roundround("max-retrieval", word), "none is a finished run of max-retrieval")
 
 

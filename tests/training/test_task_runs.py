@@ -403,7 +403,7 @@ def test_a_sweep_that_is_typed_again_keeps_what_is_done_and_one_typed_otherwise_
     assert (tmp_path / "looks/0/results.json").exists()
     otherwise = typed(*words, "optim=muon")
     assert otherwise.code == 2
-    assert "holds a run that was started with other settings: " in otherwise.err
+    assert "holds a run that was started with these settings: " in otherwise.err
 
 
 def test_a_job_that_slurm_puts_back_into_the_queue_resumes_its_task(

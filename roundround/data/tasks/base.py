@@ -1,7 +1,8 @@
 """A task: sequences whose right continuation is known, drawn when they are needed.
 
 Example i of a split is a pure function of (seed, split, i) and of the requested length. No example is in two splits:
-the hash of its tokens determines its split, and an example of another split is replaced by a new draw.
+the hash of an example's tokens determines to which split the example belongs. If a drawn example belongs to a different
+split, another example is drawn.
 
 Shapes: L tokens of an example.
 
@@ -41,9 +42,9 @@ Item = TypeVar("Item")
 class Example(NamedTuple):
     """A sequence and its scored targets. The tokens before a scored target determine it.
 
-    tokens: the sequence, [L]. scored: True at scored targets, [L]. answers: the targets, [L]; None if they are the
-    tokens themselves. output_at: the position of the first token of the output, if intermediate steps of the answer
-    precede the output.
+    tokens: the sequence, [L]. scored: True at scored targets, [L]. answers: the right token at each position, [L]; None
+    if these are the tokens of the sequence. output_at: the position of the first token of the output, if intermediate
+    steps of the answer precede the output.
     """
 
     tokens: Ids
@@ -69,9 +70,10 @@ class Task(Source):
 
     A length counts what the task's paper counts, such as the symbols to copy; `context` turns it into tokens.
 
-    symbols: the words, without spaces, of the token ids from FIRST on. train_lengths: the shortest and the longest
-    length in training; all lengths between them are equally likely. train_examples: the number of training examples,
-    which repeat; None if every example is new. validation_examples: the number of examples scored during training.
+    symbols: the words of the task, which have the token ids from FIRST on; no word contains a space. train_lengths: the
+    shortest and the longest length in training; all lengths between them are equally likely. train_examples: the number
+    of training examples, which repeat; None if every example is new. validation_examples: the number of examples scored
+    during training.
     """
 
     shortest = 1
@@ -99,7 +101,7 @@ class Task(Source):
         return self._train_lengths
 
     def train_length(self, rng: np.random.Generator) -> int:
-        """The length of an example in training. By default all from the shortest to the longest are equally likely."""
+        """The length of an example in training. By default all lengths in `train_lengths` are equally likely."""
         shortest, longest = self.train_lengths
         return int(rng.integers(shortest, longest + 1))
 
@@ -115,11 +117,12 @@ class Task(Source):
         return None
 
     def guessing_nats(self, example: Example) -> float:
-        """The loss, in nats summed over an example's answers, of a guesser that knows only the candidates.
+        """The loss of a guesser that knows only which tokens are candidates, in nats, summed over the answers.
 
-        The guesser names each candidate with a probability equal to its frequency in the sequence; if each is an answer
-        only once, candidates already named are excluded. A model with this loss has found the candidates, but not which
-        of them is the answer. inf if the answers are not in the sequence, so that there are no candidates.
+        The guesser names each candidate with a probability equal to the candidate's frequency in the sequence. If no
+        candidate can be an answer twice, the guesser names none twice. A model with this loss has found the candidates,
+        but not which of them is the answer. The loss is inf if the answers are not in the sequence, because then there
+        are no candidates.
         """
         return math.inf
 
@@ -175,8 +178,8 @@ class Examples:
     """The examples of a split, by number.
 
     length: the length of all examples; None for lengths drawn as in training. n: the size of the task's fixed set,
-    after which examples repeat; None if there is no such set. n_shared: the number of examples read so far that may
-    also be in another split, because the task has too few examples.
+    after which examples repeat; None if there is no such set. n_shared: the number of examples read so far that belong
+    to other splits, because the task has too few examples.
     """
 
     def __init__(self, task: Task, *, seed: int, split: str, length: int | None = None) -> None:
@@ -230,7 +233,7 @@ def check_range(name: str, value: float, least: float, most: float, *, because: 
 def nats_of_order(answers: Ids) -> float:
     """The loss, in nats, of guessing these tokens in turn, each from the tokens that are left.
 
-    ln(n! / product of m!), for n tokens and m tokens of each kind.
+    ln(n! / (m_1! m_2! ...)) for n tokens, in which the different tokens occur m_1, m_2, ... times.
     """
     _, counts = np.unique(answers, return_counts=True)
     return math.lgamma(len(answers) + 1) - sum(math.lgamma(m + 1) for m in counts.tolist())
@@ -239,7 +242,8 @@ def nats_of_order(answers: Ids) -> float:
 def asked(prompt: Ids, answer: Ids, *, end: bool = True) -> Example:
     """The example <bos> prompt <sep> answer <eos>, in token ids; the answer and <eos> are scored.
 
-    end: whether <eos> is there. If every answer is one token, <eos> would be half of the scored tokens.
+    end: whether the example ends with <eos>. Tasks whose answers are one token leave <eos> out, because half of the
+    scored tokens would be <eos>.
     """
     tokens = np.concatenate([[BOS], prompt, [SEP], answer, [EOS]])[: None if end else -1]
     return Example(tokens, np.arange(len(tokens)) > len(prompt) + 1)

@@ -52,8 +52,9 @@ def task_data(task: Task) -> TaskData:
 class TaskBatch(NamedTuple):
     """A batch of examples, or one part of a global batch.
 
-    tokens, targets: [B, T], int64. scored: True at the targets that count, [B, T]. share: the factor for the mean loss
-    of this part; with it, the mean over all parts equals the mean over all scored targets of the global batch.
+    tokens, targets: [B, T], int64. scored: True at the targets that count, [B, T]. share: the factor by which the mean
+    loss of this part is multiplied. The mean of these products over all parts equals the mean loss over all scored
+    targets of the global batch.
     """
 
     tokens: Tensor
@@ -63,7 +64,7 @@ class TaskBatch(NamedTuple):
 
 
 class AskedBatch(NamedTuple):
-    """Different examples of one length, for `model/scoring.py`.
+    """A batch of examples of one length, no two of them equal, for `model/scoring.py`.
 
     `tokens`, `targets` and `scored` are as in `TaskBatch`. output: True at the scored targets that belong to the final
     output, [B, T]; False everywhere for an example without intermediate steps. times: the number of times that each

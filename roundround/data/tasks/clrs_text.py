@@ -77,8 +77,9 @@ Numbers = NDArray[np.int64]
 class Rows:
     """The rows of a data set: texts, and columns of numbers, [N] each.
 
-    where: the name of the data set, for messages. at: the function from a row's number to its text. algorithm: the
-    index of the algorithm in LONGEST_TRAINED. length: the length, or UNKNOWN. hash: the hash of the text.
+    where: the name of the data set, for messages. at: the function that returns the text of the row with a given
+    number. algorithm: for each row, the index of the algorithm in LONGEST_TRAINED. length: for each row, the length of
+    the algorithm's input, or UNKNOWN. hash: for each row, the hash of the text.
     """
 
     where: str
@@ -121,7 +122,7 @@ class ClrsText(TextTask):
         self.lengths = None if lengths is None else sorted(set(lengths))
         if unknown := [name for name in self.algorithms if name not in LONGEST_TRAINED]:
             raise ValueError(
-                f"algorithms names '{unknown[0]}', which is no algorithm of "
+                f"algorithms contains '{unknown[0]}', which is no algorithm of "
                 f"CLRS-Text{nearest(unknown[0], LONGEST_TRAINED)}"
             )
         every = [length for _, length in self.pairs()]
@@ -144,7 +145,10 @@ class ClrsText(TextTask):
 
     @property
     def train_lengths(self) -> tuple[int, int]:
-        """The shortest and longest length: of `lengths`, or else of the rows, or else of the paper."""
+        """The shortest and the longest length in training.
+
+        They are taken from `lengths`; if it is None, from the rows; if the rows have no lengths, from the paper.
+        """
         lengths = [length for _, length in self.pairs()]
         if self.lengths is None:
             rows = self.set_of("train")
@@ -152,7 +156,7 @@ class ClrsText(TextTask):
         return min(lengths), max(lengths)
 
     def pairs(self) -> list[tuple[str, int]]:
-        """The pairs (algorithm, length) in training, with the lengths of `lengths`, or else of the paper."""
+        """The pairs (algorithm, length) in training. The lengths are `lengths`, or the paper's if `lengths` is None."""
         pairs = [(name, n) for name in self.algorithms for n in self.lengths or TRAINED]
         return [(name, n) for name, n in pairs if self.lengths or n <= LONGEST_TRAINED[name]]
 
@@ -212,7 +216,10 @@ class ClrsText(TextTask):
             raise self.missing(self.set_of("test"), f"{what}={length}", [length])
 
     def context(self, length: int) -> int:
-        """The most tokens of an example up to this length; without a vocabulary, a bound from the number of bytes."""
+        """The number of tokens in the longest example of at most this length.
+
+        If there is no vocabulary yet, an upper bound, which follows from the number of bytes.
+        """
         train, found = self.set_of("train"), list[Text]()
         for rows in [train] if self.set_of("test") is train else [train, self.set_of("test")]:
             numbers = (rows.of(self.algorithms) & (rows.length <= length)).nonzero()[0]

@@ -42,7 +42,7 @@ class Rearrangement(OfSymbols):
 
     @final
     def guessing_nats(self, example: Example) -> float:
-        """At each target the guesser names a symbol that it has not yet named. It knows where the answer ends."""
+        """The guesser names the symbols of the prompt in a random order. The guesser knows where the answer ends."""
         return nats_of_order(example.tokens[example.scored][:-1])
 
 
@@ -87,7 +87,7 @@ class Sort(Rearrangement):
 
 @final
 class Repeat(OfSymbols):
-    """Repeats one symbol as often as the prompt has it: copying where only the count matters.
+    """Repeats one symbol as often as the prompt has it, so that only the count matters.
 
     <bos> x x .. x <sep> x x .. x <eos>, x drawn evenly; length is the number of x on each side
 

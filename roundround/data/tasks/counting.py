@@ -68,8 +68,8 @@ def drawn(rng: np.random.Generator, n_digits: int) -> Ids:
 def added(longer: Ids, shorter: Ids) -> Ids:
     """The digits of the sum of two numbers; the last digit comes first in all three.
 
-    A digit sum of 9 passes a carry on. So there is a carry at a digit if the first digit sum other than 9, from this
-    digit towards the last one, is at least 10.
+    If the two digits at a position have the sum 9, a carry from the right is passed on to the left. So a position sends
+    a carry to the left if the first sum that is not 9, from this position to the right, is at least 10.
     """
     sums = longer.copy()
     sums[: len(shorter)] += shorter
@@ -87,8 +87,9 @@ class Parity(Task):
 
     <bos> b_1 .. b_n <sep> even|odd, every b drawn evenly; length is n
 
-    Kazemnejad et al. 2023, arXiv:2305.19466, without the paper's words around the bits. There are only 2^n examples. So
-    for 1 to 4 bits a split may have no example of its own, and uses examples of another; their number is reported.
+    Kazemnejad et al. 2023, arXiv:2305.19466, without the paper's words around the bits. There are only 2^n examples of
+    n bits. So for 1 to 4 bits a split can have no example of its own; it then uses examples of other splits, and the
+    number of such examples is reported.
     """
 
     def __init__(self, *, train_lengths: Lengths, train_examples: int | None, validation_examples: int) -> None:
@@ -160,7 +161,7 @@ class LocalCount(Task):
 class NBack(Task):
     """At every symbol, names the symbol a fixed number of places before it.
 
-    <bos> x_1 y_1 .. x_n y_n, y_t = x_(t - steps) and . up to t = steps; length is n, every x drawn evenly
+    <bos> x_1 y_1 .. x_n y_n, y_t = x_(t - steps), or "." if t <= steps; length is n, every x drawn evenly
 
     Vasylenko et al. 2025, arXiv:2506.16640 (2Back), where y_t is predicted at x_t and is not in the sequence.
     """
@@ -193,7 +194,7 @@ class NBack(Task):
         return Example(tokens, scored)
 
     def guessing_nats(self, example: Example) -> float:
-        """At each target the guesser names one of the last steps + 1 symbols."""
+        """At each target the guesser names one of the `steps` + 1 most recent symbols."""
         recent = np.lib.stride_tricks.sliding_window_view(example.tokens[1::2], self.steps + 1)
         alike = (recent == recent[:, :1]).sum(1)  # the first of the recent symbols is the answer
         return float(-np.log(alike / (self.steps + 1)).sum())
